@@ -1,4 +1,4 @@
-"""Folders that nobody but the user who runs Tocsin may look into."""
+"""Keeps data folders private to the user who runs Tocsin."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from tocsin.wire.errors import InputError
 
 PRIVATE: Final = 0o700
 _OPEN: Final = stat.S_IRWXG | stat.S_IRWXO
-# By these a data folder is told from one that somebody named by mistake, such as /var/lib.
+# These files distinguish a data folder from a folder that was named by mistake, such as /var/lib.
 _MARKS: Final = ("lock", "catalog.sqlite", "channels.db", BROKERS)
 _BEFORE_US: Final = frozenset({"python", "lost+found"})
-"""What may be in a data folder before anything of ours is."""
+"""What a data folder may contain before Tocsin writes to it."""
 
 _log = structlog.get_logger("tocsin.store")
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder if there is none, and close one that is open to others. InputError where that is not ours to do:
-    it is somebody else's, or has other things in it."""
+    """Creates the folder if there is none, and closes an open folder to other users. Raises InputError if the folder
+    belongs to another user or contains other things.
+    """
     folder.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-    found = folder.stat()
-    if not found.st_mode & _OPEN:
+    status = folder.stat()
+    if not status.st_mode & _OPEN:
         return
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid != os.geteuid() or mode & stat.S_ISVTX or not _is_data(folder):
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid != os.geteuid() or mode & stat.S_ISVTX or not _is_data(folder):
         raise InputError(
             f"the folder {folder} is open to other users of this machine (mode {mode:04o})",
             hint=f"choose a folder in it that is yours alone; or, where it is, chmod 700 {folder}",

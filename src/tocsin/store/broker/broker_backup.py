@@ -1,10 +1,10 @@
-"""A broker's store as one file that tells whether it is whole: what a backup of a broker is.
+"""Backs up and restores a broker's store as one file with a checksum.
 
-The store may be another process's, which goes on working: SQLite copies one committed state of it. The copy holds the
-SHA-256 of all that is in its tables, so that whatever changed in it since is found when it is brought back.
+The store may belong to another process, which continues to work: SQLite copies one committed state of it. The copy
+contains the SHA-256 of all its tables, so that a restore detects any later change.
 
-What is brought back is another store: it signs with new keys, because numbers of subscribers that were given since the
-backup are given again, and it takes the broker's name over (`NOT_RESTORED`).
+A restored store is a new store. It signs with new keys, because subscriber numbers that were given out since the
+backup will be given out again, and it takes over the broker's name (`NOT_RESTORED`).
 """
 
 from __future__ import annotations
@@ -30,71 +30,72 @@ from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StoreEr
 
 CHECKSUM: Final = "saved-sha256"
 NAME: Final = "saved-name"
-"""Whose it is: a broker does not keep its own name."""
+"""The broker's name, which a broker's store does not contain otherwise."""
 
 
 async def save(source: Path, target: Path) -> None:
-    """A new file of the store in `source`, complete or not at all, which only its owner may read."""
+    """Saves the store in `source` to a new file, complete or not at all, which only its owner may read."""
     await to_the_end(asyncio.to_thread(_save, source, target))
 
 
 async def save_all(data: Path, into: Path) -> None:
-    """Those of all brokers whose files lie in the data folder, under the same names."""
+    """Saves the stores of all brokers in the data folder, under the same file names."""
 
     def work() -> None:
         for path in sorted(data.glob(PATTERN)):
-            if path.stat().st_size:  # A broker that is just being started has nothing to save.
+            if path.stat().st_size:  # A broker that is just starting has nothing to save.
                 _save(path, into / path.name)
 
     await to_the_end(asyncio.to_thread(work))
 
 
 async def bring_back(source: Path, target: Path) -> None:
-    """Makes a broker's store of what `save` wrote, after checking all of it. Refused where a broker has the store
-    (UnavailableError), or there is one (ConflictError)."""
+    """Restores a broker's store from a file of `save`, after checking all of it. Raises UnavailableError if a broker
+    has the store open, and ConflictError if the store exists.
+    """
     await to_the_end(asyncio.to_thread(_bring_back, source, target))
 
 
 async def settle(path: Path) -> None:
-    """Checks a saved file (StoreError) and makes it a store again, in its place."""
+    """Checks a saved file (StoreError) and turns it into a store, in place."""
     await to_the_end(asyncio.to_thread(_settle, path))
 
 
 def name_in(saved: Path) -> str | None:
-    """The full name of the broker that was saved there; None where that is not said, or it is no such file."""
+    """The full name of the broker in the saved file; None if the file does not say, or is no such file."""
     try:
         with closing(sqlite3.connect(f"{saved.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as copy:
-            said = copy.execute("SELECT value FROM facts WHERE name = ?", (NAME,)).fetchone()
+            row = copy.execute("SELECT value FROM facts WHERE name = ?", (NAME,)).fetchone()
     except sqlite3.DatabaseError:
         return None
-    return None if said is None else str(said[0])
+    return None if row is None else str(row[0])
 
 
 def _save(source: Path, target: Path) -> None:
     if not source.is_file():
         raise NotFoundError(f"there is no broker's file {source}", hint="choose the broker with --name and --data")
-    part = target.with_name(f"{target.name}.saving")
+    unfinished = target.with_name(f"{target.name}.saving")
     with explained(target):
         if os.path.lexists(target):
             raise ConflictError(f"{target} exists already", hint="choose a new file for the backup")
         if not target.parent.is_dir():
             raise InputError(f"there is no folder {target.parent}", hint="make it first, or choose another")
-        part.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         try:
-            SqliteBrokerStore(source).copy_to(part)
-            with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+            SqliteBrokerStore(source).copy_to(unfinished)
+            with closing(sqlite3.connect(unfinished, isolation_level=None)) as copy:
                 _check_kind(copy, source)
                 copy.execute("DELETE FROM facts WHERE name IN (?, ?)", (CHECKSUM, NAME))
                 copy.execute("INSERT INTO facts VALUES (?, ?)", (NAME, broker_of(source.name)))
                 copy.execute("INSERT INTO facts VALUES (?, ?)", (CHECKSUM, _checksum(copy)))
-            sync(part)
-            # Read back from what was written.
-            with closing(_reader(part)) as copy:
-                _check(copy, part)
-            part.rename(target)
+            sync(unfinished)
+            # Check what was really written.
+            with closing(_reader(unfinished)) as copy:
+                _check(copy, unfinished)
+            unfinished.rename(target)
             sync(target.parent)
         finally:
-            part.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
 
 
 def _bring_back(source: Path, target: Path) -> None:
@@ -102,7 +103,7 @@ def _bring_back(source: Path, target: Path) -> None:
         raise NotFoundError(f"there is no backup {source}")
     ownership = Ownership(target)
     ownership.take()
-    part = target.with_name(f"{target.name}.restoring")
+    unfinished = target.with_name(f"{target.name}.restoring")
     try:
         with explained(target):
             if os.path.lexists(target):
@@ -110,15 +111,15 @@ def _bring_back(source: Path, target: Path) -> None:
                     f"{target} exists already", hint="move it away, or choose another folder with --data"
                 )
             try:
-                part.unlink(missing_ok=True)
-                new = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(new, "wb") as copy, source.open("rb") as saved:
+                unfinished.unlink(missing_ok=True)
+                descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "wb") as copy, source.open("rb") as saved:
                     shutil.copyfileobj(saved, copy)
-                _settle(part, source)
-                part.rename(target)
+                _settle(unfinished, source)
+                unfinished.rename(target)
                 sync(target.parent)
             finally:
-                part.unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{error.filename or source} cannot be used: {error.strerror}") from error
     finally:
@@ -132,7 +133,7 @@ def _settle(path: Path, called: Path | None = None) -> None:
         _check(copy, called)
         dropped = (CHECKSUM, NAME, *NOT_RESTORED)
         copy.execute(f"DELETE FROM facts WHERE name IN ({', '.join('?' * len(dropped))})", dropped)  # noqa: S608
-        # Of tokens that the old key has signed, which count no more.
+        # The old key signed these tokens, so they are invalid anyway.
         copy.execute("DELETE FROM revoked")
     sync(path)
 
@@ -141,7 +142,7 @@ def _check_kind(copy: sqlite3.Connection, called: Path) -> None:
     layout = SqliteBrokerStore.layout
     if copy.execute("PRAGMA application_id").fetchone()[0] != layout.application_id:
         raise StoreError(f"{called} is not a broker's store")
-    # Raises for one of a newer program's.
+    # Raises StoreError if a newer program wrote the store.
     pending(copy.execute("PRAGMA user_version").fetchone()[0], layout.chain)
 
 
@@ -149,18 +150,18 @@ def _check(copy: sqlite3.Connection, called: Path) -> None:
     problems = [row[0] for row in copy.execute("PRAGMA integrity_check")]
     if problems != ["ok"]:
         raise StoreError(f"the backup {called} is damaged: {problems[0]}")
-    said = copy.execute("SELECT value FROM facts WHERE name = ?", (CHECKSUM,)).fetchone()
-    if said is None:
+    checksum_row = copy.execute("SELECT value FROM facts WHERE name = ?", (CHECKSUM,)).fetchone()
+    if checksum_row is None:
         raise StoreError(f"{called} is no backup: it does not say what its checksum is")
-    if said[0] != _checksum(copy):
+    if checksum_row[0] != _checksum(copy):
         raise StoreError(f"the backup {called} is damaged: it is not as it was written")
 
 
 def _checksum(copy: sqlite3.Connection) -> str:
-    """Of everything but itself."""
+    """The checksum of everything but itself."""
     digest = hashlib.sha256()
-    for what in ("application_id", "user_version"):
-        digest.update(f"{copy.execute(f'PRAGMA {what}').fetchone()[0]}\n".encode())
+    for pragma in ("application_id", "user_version"):
+        digest.update(f"{copy.execute(f'PRAGMA {pragma}').fetchone()[0]}\n".encode())
     tables = copy.execute("SELECT name, wr FROM pragma_table_list WHERE schema = 'main' AND type = 'table' ORDER BY 1")
     for name, without_rowid in tables.fetchall():
         digest.update(f"{name}\n".encode())

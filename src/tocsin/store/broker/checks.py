@@ -1,4 +1,7 @@
-"""What not every backend of the broker's store could keep, and all of them refuse. Read as `check.cursor(…)`."""
+"""Limits of the broker's store: every backend refuses the values that some backend cannot store.
+
+Callers import the module as `check` and call `check.cursor(…)`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from tocsin.wire.errors import InputError, LimitError
 from tocsin.wire.subscriber import Mode
 
 PERSON_LIMIT: Final = 128
-"""Characters of the name of an application, a user or a group."""
+"""The maximum length of the name of an application, a user or a group, in characters."""
 CHANNEL_LIMIT: Final = DATAVERSE_LIMIT + 1 + NAME_LIMIT
 URL_LIMIT: Final = 2_048
 TEXT_LIMIT: Final = 4_096
-"""Characters of a fact, a secret, a hash or a token's id."""
+"""The maximum length of a fact, a secret, a hash or a token's id, in characters."""
 LISTED: Final = 10_000
-"""How many channels or feeds an application may name."""
+"""How many channels or feeds an application may list."""
 LIMITS: Final = 100
 """How many limits of its own an application may have."""
 
@@ -33,7 +36,9 @@ def person(what: str, name: str) -> None:
 
 
 def cursor(given: Cursor) -> None:
-    """Refuses what does not fit the store: an epoch of 63 bits, execution and ordinal together of as many."""
+    """Refuses a cursor that does not fit the store: 63 bits for the epoch, 63 bits for execution and ordinal
+    together.
+    """
     epoch, execution, ordinal = given
     if not (0 <= epoch <= HIGHEST and 0 <= execution <= HIGHEST >> ORDINAL_BITS and 0 <= ordinal <= LAST_ORDINAL):
         raise InputError(f"the cursor {epoch}-{execution}-{ordinal} is beyond every result")

@@ -1,4 +1,4 @@
-"""What the files of brokers are called, in the data folder and in a backup of it."""
+"""Names of brokers' store files, in the data folder and in its backups."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ PATTERN: Final = "broker-?*.db"
 
 
 def file_of(broker: str) -> str:
-    """Of the broker with this full name, which may hold what a file's name may not."""
+    """The file name for a broker's full name. It escapes characters that a file name cannot contain."""
     return f"broker-{quote(broker, safe=' ')}.db"
 
 
 def broker_of(file: str) -> str:
-    """The full name of the broker whose file is called so."""
+    """The full name of the broker with this file name."""
     return unquote(file.removeprefix("broker-").removesuffix(".db"))
 
 
 def is_brokers(path: str) -> bool:
-    """Whether a path inside of a data folder is one of a broker's file."""
+    """Whether a path inside a data folder is a broker's store file."""
     return "/" not in path and fnmatchcase(path, PATTERN)

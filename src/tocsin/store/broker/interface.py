@@ -1,22 +1,22 @@
-"""The broker's store: who its subscribers are, what they hold, how far each has come, and how far the broker is.
+"""The broker's store: its subscribers, their subscriptions and markers, and the broker's own position.
 
     application ── subscriber ── frontend ── backend       a subscriber's hold on an interest; many share a backend
          └──────── group ─────── group subscription        its members hold what it holds, each with its own marker
 
-Every backend of this interface keeps what is promised here; the contract suite (tests/contract/broker_store)
-tries to break it.
+Every backend of this interface keeps the promises below; the contract suite (tests/contract/broker_store) tries to
+break them.
 
 Each call is one transaction, all or nothing, durable when it returns (kill -9, power cut). Calls that wait at the same
-time may share one commit; an error in one of them undoes that one alone. They take effect in the order they were made.
+time may share one commit; an error in one call undoes that call alone. Calls take effect in the order they were made.
 Reads see the last committed state and never wait for a writer. A cancellation during a write is raised when the write
-is over.
+is complete.
 
-Errors: NotFoundError for an application, subscriber, group or backend that is not there; ConflictError for a name that
-is taken; LimitError and InputError for what not every backend could keep; StorageFullError when there is no room
-(nothing committed is lost, the store goes on once there is room); UnavailableError when somebody else holds the store,
-or it is closed; StoreError when it is damaged, not ours, or newer than this program.
+Errors: NotFoundError for an application, subscriber, group or backend that does not exist; ConflictError for a name
+that is taken; LimitError and InputError for values that some backend cannot store; StorageFullError if the disk is
+full (nothing committed is lost, and the store continues once there is space); UnavailableError if another process
+holds the store, or it is closed; StoreError if it is damaged, not a Tocsin store, or newer than this program.
 
-Ids are whole numbers, never given twice. Times are microseconds since 1970 (`_us`) and come from the caller.
+Ids are whole numbers, never given out twice. Times are microseconds since 1970 (`_us`) and come from the caller.
 """
 
 from __future__ import annotations
@@ -50,68 +50,71 @@ from tocsin.wire.subscriber import Mode
 class BrokerStore(Protocol):
     @property
     def schema_version(self) -> int:
-        """The version the stored data have. Known once the store is open."""
+        """The schema version of the stored data. Known once the store is open."""
 
     async def open(self) -> None:
-        """Creates the store if there is none, or brings an older one to the present version: wholly or not at all.
+        """Creates the store if there is none, or upgrades an older store, completely or not at all.
 
         A new store has the application `default`, which may use every channel and feed and has no token.
         """
 
     async def close(self) -> None:
-        """Waits for what runs. May be called twice."""
+        """Waits for running calls. May be called twice."""
 
     async def backup_to(self, path: Path) -> None:
-        """Writes a whole, checked copy of one committed state to a new file, while others read and write.
+        """Writes a complete, checked copy of a committed state to a new file, while others read and write.
 
-        The file appears complete or not at all; ConflictError when there is one already.
+        The file appears complete or not at all. Raises ConflictError if the file exists.
         """
 
-    # --- facts, and the tokens that were ended before their time
+    # --- facts, and tokens that were revoked before they expired
 
     async def fact(self, name: str) -> str | None: ...
 
     async def set_fact(self, name: str, value: str) -> None: ...
 
     async def first_fact(self, name: str, value: str) -> str:
-        """Keeps the value unless there is one already, and says which is kept: all who ask get the same."""
+        """Stores the value unless there is one already. Returns the stored value: all callers get the same."""
 
     async def revoke(self, token: str, *, expires_us: int) -> None:
-        """The token with this id counts no more. Ending it again changes nothing."""
+        """Revokes the token with this id. Revoking it again changes nothing."""
 
     async def revoked(self) -> dict[str, int]:
-        """All that are kept, and when each would have ended by itself."""
+        """All revoked tokens that are stored, each with its expiry time."""
 
     async def forget_revoked(self, *, expired_before_us: int) -> int:
-        """Those that have ended by themselves need not be kept. How many went."""
+        """Forgets revoked tokens that have expired anyway. Returns their number."""
 
     # --- the cluster
 
     async def link(self) -> LinkRow: ...
 
     async def registered(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
-        """The broker is known to the cluster, and goes on from this position, wherever it stood before. A secret that
-        is None stays what it was."""
+        """Records that the broker is registered and continues from this position, also where that moves it back. A
+        secret of None leaves the secret unchanged.
+        """
 
     async def record_news(self, position: Position, heads: Mapping[int, Cursor]) -> None:
-        """The position, and up to where these interests have results: together. Neither ever goes back; interests that
-        are not held are passed over."""
+        """Records the position and the heads of these interests together. Neither ever moves back; interests without a
+        backend are ignored.
+        """
 
     def backends(self) -> AsyncIterator[list[BackendRow]]:
-        """All of them in chunks, in the order of interests."""
+        """All backends in chunks, in the order of interests."""
 
     async def backend(self, channel: str, parameters: str) -> BackendRow | None: ...
 
     async def rebind(self, rebound: Sequence[ReboundBackend]) -> None:
-        """Backends get other interests, all at once, so that they may also change places. Frontends follow and keep
-        their markers; `head` becomes the new `since` or `head` where that is later. NotFoundError for one that is not
-        there, ConflictError when two would share an interest."""
+        """Gives backends other interests, all at once, so that they may also swap them. Frontends follow and keep
+        their markers; the head becomes the later of the new `since` and `head`. Raises NotFoundError for an unknown
+        backend and ConflictError if two would share an interest.
+        """
 
     async def release_backends(self, interests: Sequence[int]) -> list[int]:
-        """Ends those of these that neither a frontend nor a group holds. Which ones."""
+        """Ends those of these backends that neither a frontend nor a group holds. Returns their interests."""
 
     async def drop_backends(self, interests: Sequence[int]) -> list[FrontendRow]:
-        """Ends these with everything that holds them. The frontends that went."""
+        """Ends these backends and everything that holds them. Returns the frontends that ended."""
 
     # --- subscriptions
 
@@ -123,81 +126,92 @@ class BrokerStore(Protocol):
         created_us: int,
         at_most: int | None = None,
     ) -> list[FrontendOutcome]:
-        """The backends first, then these subscriptions: all or none, answered in the order asked.
+        """Adds the backends, then makes all subscriptions or none. The outcomes have the order of the requests.
 
-        A backend that is there stays as it is, but for a later head; ConflictError when the interest is another's. Who
-        holds the interest already gets what is there, with its mode and marker, now as its own. LimitError (429) when
-        a subscriber would have more than `at_most` of its own.
+        An existing backend changes only to a later head; the call raises ConflictError if the interest belongs to
+        another backend. A subscriber that already holds the interest keeps its frontend, with its mode and marker; it
+        now counts as its own. Raises LimitError (429) if a subscriber would have more than `at_most` frontends of its
+        own.
         """
 
     async def unsubscribe(self, ids: Sequence[int]) -> list[FrontendRow]:
-        """The subscribers do not want these themselves any more. Those that went; what a group holds stays."""
+        """Ends the subscribers' own interest in these. Returns the frontends that ended; a frontend that a group holds
+        stays.
+        """
 
     async def frontend(self, subscriber: int, public_id: str) -> FrontendRow | None:
-        """None also when it is somebody else's."""
+        """Returns None also if it belongs to another subscriber."""
 
     async def frontends_of(self, subscriber: int, *, after: int = 0, limit: int = PAGE) -> list[FrontendRow]:
-        """A page in the order of ids, those greater than `after`."""
+        """A page in the order of ids, beginning after the id `after`."""
 
     def frontends(self) -> AsyncIterator[list[FrontendRow]]:
-        """All of them in chunks, in the order of ids."""
+        """All frontends in chunks, in the order of ids."""
 
     async def acknowledge(self, markers: Mapping[int, Cursor]) -> None:
-        """These frontends have everything up to the cursors. Never goes back; those that are not there are passed
-        over. All who wait at the same time share one commit."""
+        """Records that these frontends have everything up to the cursors. A marker never moves back; unknown frontends
+        are ignored. Calls that wait at the same time share one commit.
+        """
 
     # --- applications
 
     async def add_application(
         self, name: str, allowed: ApplicationRights = EVERYTHING, *, digest: str | None, created_us: int
     ) -> ApplicationRow:
-        """ConflictError when the name is taken, or the digest is another's."""
+        """Raises ConflictError if the name is taken, or another application has the digest."""
 
     async def change_application(self, application: int, allowed: ApplicationRights) -> ApplicationRow: ...
 
     async def end_outside(
         self, application: int, channels: Sequence[str], *, after: int = 0, limit: int = PAGE
     ) -> list[FrontendRow]:
-        """Ends what the application's groups hold of other channels than these, and the next `limit` of its
-        subscribers' frontends with greater ids than `after`. The frontends that went, in the order of ids."""
+        """Ends the groups' subscriptions to channels other than these, and the next `limit` such frontends of the
+        application's subscribers with ids after `after`. Returns the frontends that ended, in the order of ids.
+        """
 
     async def renew_application_token(self, application: int, digest: str) -> ApplicationRow: ...
 
     async def close_application(self, application: int) -> None:
-        """It takes nobody any more, for good: its subscribers can be removed in steps, and it last."""
+        """Closes the application for good: it accepts no subscriber any more. Its subscribers can then be removed in
+        steps, and the application last.
+        """
 
     async def remove_application(self, application: int) -> None:
-        """With its groups. ConflictError while it is not closed, or has subscribers. Nothing happens when it is not
-        there."""
+        """Removes the application and its groups. Raises ConflictError while it is not closed, or has subscribers.
+        Does nothing if it does not exist.
+        """
 
     async def application(self, application: int) -> ApplicationRow | None: ...
 
     async def applications(self) -> list[ApplicationRow]:
-        """All of them, closed ones too, in the order of names (by code point)."""
+        """All applications, including closed ones, in the order of names (by code point)."""
 
     # --- subscribers
 
     async def add_subscriber(
         self, application: int, user: str, *, password: str, created_us: int, at_most: int | None = None
     ) -> SubscriberRow:
-        """ConflictError when the user is there; LimitError (429) when the application would have more than `at_most`;
-        NotFoundError also when it is closed."""
+        """Raises ConflictError if the user exists, LimitError (429) if the application would have more than `at_most`
+        subscribers, and NotFoundError also if the application is closed.
+        """
 
     async def change_subscriber(self, subscriber: int, *, password: str, tokens_from_us: int | None = None) -> None:
-        """Another hash; and with it, tokens made before that time may end."""
+        """Sets another password hash. With `tokens_from_us`, tokens made before that time end."""
 
     async def remove_subscribers(self, subscribers: Sequence[int]) -> list[FrontendRow]:
-        """Those of these that are there, with all they have. The frontends that went."""
+        """Removes those of these subscribers that exist, with all that belongs to them. Returns the frontends that
+        ended.
+        """
 
     async def subscriber(self, application: int, user: str) -> SubscriberRow | None: ...
 
     async def subscriber_by_id(self, subscriber: int) -> SubscriberRow | None: ...
 
     async def find_subscribers(self, application: int, users: Sequence[str]) -> list[SubscriberRow]:
-        """Those of these that are there, in the order of users (by code point)."""
+        """Those of these users that exist, in the order of users (by code point)."""
 
     async def subscribers(self, application: int, *, after: str = "", limit: int = PAGE) -> list[SubscriberRow]:
-        """A page in the order of users (by code point), those greater than `after`."""
+        """A page in the order of users (by code point), beginning after the user `after`."""
 
     # --- groups
 
@@ -211,32 +225,38 @@ class BrokerStore(Protocol):
         at_most: int | None = None,
         members_at_most: int | None = None,
     ) -> GroupRow:
-        """With these members, as `add_members` takes them. ConflictError when the name is taken; LimitError (429) when
-        there would be more than `at_most`."""
+        """Adds a group with these members (see `add_members`). Raises ConflictError if the name is taken, and
+        LimitError (429) if there would be more than `at_most` groups.
+        """
 
     async def remove_group(self, group: int) -> list[FrontendRow]:
-        """With what it holds. The frontends that went; nothing happens when it is not there."""
+        """Removes the group and its subscriptions. Returns the frontends that ended. Does nothing if it does not
+        exist.
+        """
 
     async def group(self, application: int, name: str) -> GroupRow | None: ...
 
     async def groups(self, application: int, *, after: str = "", limit: int = PAGE) -> list[GroupRow]:
-        """A page in the order of names (by code point), those greater than `after`."""
+        """A page in the order of names (by code point), beginning after the name `after`."""
 
     async def groups_of(self, subscriber: int) -> list[GroupRow]:
-        """Those it is a member of, in the order of names."""
+        """The groups of which the subscriber is a member, in the order of names."""
 
     async def add_members(
         self, group: int, subscribers: Sequence[int], *, created_us: int, at_most: int | None = None
     ) -> list[FrontendRow]:
-        """Each gets what the group holds, from the present heads on. The frontends that were made: who held an
-        interest already goes on as it was. NotFoundError for one who is not of the group's application; LimitError
-        (429) when the group would have more than `at_most`."""
+        """Adds members. Each gets the group's subscriptions, from the present heads on. Returns the frontends that
+        were made: a member that already held an interest keeps its frontend. Raises NotFoundError for a subscriber of
+        another application, and LimitError (429) if the group would have more than `at_most` members.
+        """
 
     async def remove_members(self, group: int, subscribers: Sequence[int]) -> list[FrontendRow]:
-        """Those of these that are members. The frontends that went: who holds an interest otherwise goes on."""
+        """Removes those of these that are members. Returns the frontends that ended; a frontend with another reason
+        stays.
+        """
 
     async def members(self, group: int, *, after: str = "", limit: int = PAGE) -> list[SubscriberRow]:
-        """A page in the order of users (by code point), those greater than `after`."""
+        """A page in the order of users (by code point), beginning after the user `after`."""
 
     async def subscribe_group(
         self,
@@ -248,24 +268,27 @@ class BrokerStore(Protocol):
         created_us: int,
         at_most: int | None = None,
     ) -> GroupSubscriptionOutcome:
-        """The backends first, as `subscribe` does. A group that holds the interest already goes on as it was;
-        LimitError (429) when it would hold more than `at_most`."""
+        """Adds the backends first, as `subscribe` does. A group that already holds the interest keeps its
+        subscription. Raises LimitError (429) if the group would hold more than `at_most`.
+        """
 
     async def unsubscribe_group(self, group: int, public_id: str) -> list[FrontendRow] | None:
-        """The frontends that went; None when the group does not have this subscription."""
+        """Returns the frontends that ended; None if the group does not have this subscription."""
 
     async def group_subscriptions(self, group: int) -> list[GroupSubscriptionRow]:
-        """In the order they were made."""
+        """The group's subscriptions in the order of their creation."""
 
     # --- webhooks
 
     async def put_webhook(self, subscriber: int, url: str, secret: str, *, created_us: int) -> WebhookRow:
-        """In place of the one there was, if any."""
+        """Sets the subscriber's webhook, in place of an earlier one."""
 
     async def remove_webhook(self, subscriber: int, *, secret: str | None = None) -> bool:
-        """Whether there was one. With `secret` only the one that has it, and not one that was put in its place."""
+        """Returns whether there was a webhook. With `secret`, removes it only if it has this secret: a replacement
+        stays.
+        """
 
     async def webhook(self, subscriber: int) -> WebhookRow | None: ...
 
     async def webhooks(self) -> list[WebhookRow]:
-        """All of them, in the order of subscribers."""
+        """All webhooks, in the order of subscribers."""

@@ -1,4 +1,4 @@
-"""What a broker's store keeps, row by row (see broker_store)."""
+"""Rows of the broker's store: what it stores and returns (see store/broker/interface.py)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAME_SINCE: Final = "name-since-us"
 GENERATION: Final = "generation"
 FENCED: Final = "fenced"
 NOT_RESTORED: Final = (SESSION_KEY, STORE_ID, NAME_SINCE, GENERATION, FENCED)
-"""What belongs to one life of a store: a backup that is brought back begins without."""
+"""Facts that belong to one lifetime of a store: a restored backup begins without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRights:
-    """What an application may. `channels`, `feeds`: those it may use; None: every one. `limits`: its own, by name."""
+    """What an application may use: `channels` and `feeds` (None allows all), and its own `limits` by name."""
 
     channels: Sequence[str] | None = None
     feeds: Sequence[str] | None = None
@@ -35,9 +35,9 @@ EVERYTHING: Final = ApplicationRights()
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRow:
-    """`digest`: of its token; None while it has none. `subscribers`: how many it has.
+    """An application. `digest` is the digest of its token, None without a token; `subscribers` is their number.
 
-    `closed`: it is being removed, and takes nobody any more.
+    `closed`: the application is being removed and accepts no subscribers.
     """
 
     id: int
@@ -51,7 +51,7 @@ class ApplicationRow:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberRow:
-    """`password`: its hash, with all that is needed to check it. Tokens made before `tokens_from_us` count no more."""
+    """`password` is a hash with all that is needed to check it. Tokens made before `tokens_from_us` are invalid."""
 
     id: int
     application: int
@@ -71,9 +71,9 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class NewBackendRow:
-    """A hold on an interest that the cluster has granted under this `subscription`. `parameters`: canonical text.
+    """A backend subscription that the cluster has granted under the id `subscription`. `parameters`: canonical text.
 
-    `head`: up to where the cluster has told of results by now, which it may do before the backend is kept.
+    `head`: the cluster has announced results up to this cursor, which it may do before the backend is stored.
     """
 
     interest: int
@@ -86,7 +86,9 @@ class NewBackendRow:
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """`head`: the cluster has told of results up to this cursor; never before `since`."""
+    """A stored backend subscription. `head`: the cluster has announced results up to this cursor; never before
+    `since`.
+    """
 
     interest: int
     channel: str
@@ -98,9 +100,9 @@ class BackendRow:
 
 @dataclass(frozen=True, slots=True)
 class ReboundBackend:
-    """What the cluster calls a backend from now on, after it has forgotten what it called it before.
+    """The new identity of a backend after the cluster has lost the old one.
 
-    `head`: up to where it has told of results under the new number by now.
+    `head`: the cluster has announced results up to this cursor under the new interest.
     """
 
     interest: int
@@ -112,7 +114,7 @@ class ReboundBackend:
 
 @dataclass(frozen=True, slots=True)
 class FrontendRequest:
-    """`since`: everything after this cursor; None: after the backend's head, what is made from now on."""
+    """A request for a frontend. It gets everything after the cursor `since`; None means after the backend's head."""
 
     subscriber: int
     interest: int
@@ -122,10 +124,10 @@ class FrontendRequest:
 
 @dataclass(frozen=True, slots=True)
 class FrontendRow:
-    """One subscriber's hold on one interest. `id` is ours; `public_id` (`sub_…`) is what the subscriber calls it.
+    """A subscriber's hold on an interest. `id` is internal; the subscriber knows it as `public_id` (`sub_…`).
 
-    It is there while the subscriber wants it itself (`own`) or one of the `groups` that it is in does. `marker`: the
-    subscriber has everything up to this cursor; never before `since`.
+    It exists while the subscriber itself (`own`) or one of its `groups` holds the interest. `marker`: the subscriber
+    has acknowledged everything up to this cursor; never before `since`.
     """
 
     id: int
@@ -142,7 +144,7 @@ class FrontendRow:
 
 @dataclass(frozen=True, slots=True)
 class FrontendOutcome:
-    """`made`: it was not there before."""
+    """`made`: the frontend is new."""
 
     frontend: FrontendRow
     made: bool
@@ -150,7 +152,7 @@ class FrontendOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GroupSubscriptionRow:
-    """What a group holds. `public_id` begins with `grp_`."""
+    """A group's hold on an interest. `public_id` begins with `grp_`."""
 
     public_id: str
     group: int
@@ -161,7 +163,7 @@ class GroupSubscriptionRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupSubscriptionOutcome:
-    """`made`: the group did not hold it before. `frontends`: those that members got by it."""
+    """`made`: the group's subscription is new. `frontends`: those that members got through it."""
 
     subscription: GroupSubscriptionRow
     made: bool
@@ -181,9 +183,9 @@ class WebhookRow:
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """Where the broker stands with its cluster. `epoch`: the cluster's life that it registered in, 0 before that.
+    """The broker's link to its cluster. `epoch`: the cluster's epoch in which it registered, 0 before that.
 
-    `position`: everything the cluster told up to there is known. `secret` signs its announcements.
+    `position`: the broker knows everything that the cluster announced up to there. `secret` signs the announcements.
     """
 
     epoch: int

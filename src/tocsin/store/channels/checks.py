@@ -1,4 +1,7 @@
-"""What not every backend of the channels' store could keep, and all of them refuse. Read as `check.wanted(…)`."""
+"""Limits of the channel store: every backend refuses the values that some backend cannot store.
+
+Callers import the module as `check` and call `check.wanted(…)`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a number that an earlier life of a store gave out stands among the numbers of the present one."""
+"""Orders the numbers of all epochs of a store: maps a number from an earlier epoch into the present numbering."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ HIGHEST: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The epochs of a store in order, and the first number of each. Numbers go on from one epoch to the next.
+    """The epochs of a store in order, and the first number of each. Numbers continue from one epoch to the next.
 
-    A restored store repeats numbers that were given out between the backup and the restore, under a new epoch; hence
-    a number alone says nothing, and (epoch, number) is ordered.
+    A restored store repeats the numbers that were given out between the backup and the restore, under a new epoch. A
+    number alone is therefore ambiguous; the pair (epoch, number) is ordered.
     """
 
     epochs: list[int]
@@ -33,20 +33,20 @@ class Epochs:
         return self.epochs[max(0, bisect_right(self.firsts, number) - 1)]
 
     def bound(self, epoch: int, number: int) -> int:
-        """The highest number of this store that is not after (epoch, number), or one between it and the next."""
+        """The highest number of this store that is not after (epoch, number), or a number between it and the next."""
         later = bisect_right(self.epochs, epoch)
         end = self.firsts[later] - 1 if later < len(self.epochs) else HIGHEST
         if later == 0 or self.epochs[later - 1] != epoch:
-            # A later life than ours that we know nothing of: of the same backup, with the clock set back since. What
-            # it read is not what we have given out in the present life.
+            # The epoch is later than ours and unknown: another restore of the same backup made it, and the clock was
+            # set back since. Its reader has not seen what we gave out in the present epoch.
             return end if later < len(self.epochs) else self.firsts[-1] - 1
         return min(max(number, self.firsts[later - 1] - 1), end)
 
     def place(self, cursor: Cursor) -> int:
-        """The same for a cursor, as a place: execution and ordinal in one number."""
+        """`bound` for a cursor, as a place: execution and ordinal in one number."""
         epoch, execution, ordinal = cursor
         if epoch == self.epochs[-1] and 0 <= ordinal <= LAST_ORDINAL and 0 <= execution <= HIGHEST >> ORDINAL_BITS:
-            # Nearly always; this is asked a thousand times in a fetch.
+            # The usual case, as a fast path: a fetch calls this a thousand times.
             return max(execution << ORDINAL_BITS | ordinal, self.firsts[-1] - 1)
         ordinal = min(max(cursor.ordinal, 0), LAST_ORDINAL)
         return self.bound(cursor.epoch, min(max(cursor.execution, 0) << ORDINAL_BITS | ordinal, HIGHEST))

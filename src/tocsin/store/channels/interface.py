@@ -1,18 +1,18 @@
-"""The channel store: interests and who holds them, executions and their results, and how far brokers have come.
+"""The channel store: interests and their subscriptions, executions and their results, and the positions of brokers.
 
-    channel ── interest ── result          a result is kept once per interest, and found by its cursor
+    channel ── interest ── result          a result is stored once per interest, and found by its cursor
                   └─────── subscription    many share an interest; each belongs to a broker
 
-The catalog (ClusterStore) says which channels there are; this store keeps their rows, under the number it gave out.
-Every backend keeps what is promised here; the contract suite (tests/contract/channel_store) tries to break it.
+The catalog (ClusterStore) lists the channels; this store keeps their rows under the number that it gave out. Every
+backend keeps the promises below; the contract suite (tests/contract/channel_store) tries to break them.
 
-Each call is one transaction, durable when it returns (kill -9, power cut), unless it says that it works in steps: then
-each step is one, others write between two of them, and a call that was interrupted can be made again. Reads see the
-last committed state and never wait for a writer. A cancellation during a write is raised when the write is over.
+Each call is one transaction and durable when it returns (kill -9, power cut). A call that says that it works in steps
+commits each step: other writers run between two steps, and the caller can repeat an interrupted call. Reads see the
+last committed state and never wait for a writer. A cancellation during a write is raised when the write is complete.
 
-Errors: NotFoundError for a channel that is not there; StorageFullError when there is no room (nothing committed is
-lost, the store goes on once there is room); UnavailableError when somebody else holds the store, or it is closed;
-StoreError when it is damaged, not ours, or newer than this program.
+Errors: NotFoundError if there is no such channel; StorageFullError if the disk is full (nothing committed is lost, and
+the store continues once there is space); UnavailableError if another process holds the store, or it is closed;
+StoreError if it is damaged, not a Tocsin store, or newer than this program.
 
 Times are microseconds since 1970 (`_us`) and come from the caller.
 """
@@ -53,41 +53,43 @@ EXECUTIONS_KEPT: Final = 1_000
 class ChannelStore(Protocol):
     @property
     def schema_version(self) -> int:
-        """The version the stored data have. Known once the store is open."""
+        """The schema version of the stored data. Known once the store is open."""
 
     @property
     def epoch(self) -> int:
-        """The present life of the store, which cursors and positions made from now on begin with."""
+        """The present epoch of the store: new cursors and positions begin with it."""
 
     async def open(self) -> None:
-        """Creates the store if there is none, or brings an older one to the present version: wholly or not at all."""
+        """Creates the store if there is none, or upgrades an older store, completely or not at all."""
 
     async def close(self) -> None:
-        """Waits for what runs. May be called twice."""
+        """Waits for running calls. May be called twice."""
 
     async def backup_to(self, path: Path) -> None:
-        """Writes a whole, checked copy of one committed state to a new file, while others read and write.
+        """Writes a complete, checked copy of a committed state to a new file, while others read and write.
 
-        The file appears complete or not at all; ConflictError when there is one already.
+        The file appears complete or not at all. Raises ConflictError if the file exists.
         """
 
     async def renew_epoch(self) -> int:
-        """Begins a new life, after a restore: greater than every epoch before. Execution numbers go on.
+        """Begins a new epoch after a restore, greater than every epoch before. Execution numbers continue.
 
-        Cursors and positions of earlier lives keep their place before everything that comes now, also those that this
-        store never gave out. Which processes have the brokers' names is forgotten.
+        Cursors and positions of earlier epochs sort before all new ones, even if this store never gave them out. The
+        store forgets which processes own the brokers' names.
         """
 
     # --- channels
 
     async def add_channel(self, *, after: int = 0) -> int:
-        """A number for a channel, greater than `after`, never given twice."""
+        """Returns a new channel number, greater than `after`; a number is never given out twice."""
 
     async def drop_channel(self, channel_id: int) -> None:
-        """In steps; to everybody else the channel is gone after the first. Nothing happens when it is not there."""
+        """Drops the channel in steps. After the first step no other caller sees it. Does nothing if there is no such
+        channel.
+        """
 
     async def channel_ids(self) -> list[int]:
-        """All channels, in order; those too whose dropping was interrupted, which want to be dropped again."""
+        """All channels in order, including those whose drop was interrupted and has to be repeated."""
 
     async def state(self, channel_id: int) -> ChannelState: ...
 
@@ -101,38 +103,44 @@ class ChannelStore(Protocol):
         created_us: int,
         interests_at_most: int | None = None,
     ) -> list[SubscribeOutcome]:
-        """All or none, answered in the order asked.
+        """Makes all subscriptions or none. The outcomes have the order of the requests.
 
-        An id that is there with the same parameters and broker is answered as the first time; with others
-        ConflictError. LimitError where an application would hold more interests, in all channels, than it may.
+        An id that exists with the same parameters and broker gets the same answer as the first time; with others the
+        call raises ConflictError. Raises LimitError if an application would hold more interests, in all channels, than
+        it may.
         """
 
     async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> UnsubscribeOutcome:
-        """All of these that are there. Results of interests that went are gone to all readers at once."""
+        """Removes those of the subscriptions that exist. Results of interests that end disappear for all readers at
+        once.
+        """
 
     async def change_broker(self, channel_id: int, subscription_id: str, broker: BrokerName) -> SubscriptionRow:
-        """`since` stays, and so does what is not acknowledged: the new broker is taken to lack what the old one did.
+        """Moves a subscription to another broker. `since` and the acknowledged cursor stay: the new broker has to
+        fetch what the old broker had not acknowledged.
 
-        Raises NotFoundError when there is no such subscription. News tell the new broker of later results only.
+        Raises NotFoundError if there is no such subscription. The new broker is notified of later results only.
         """
 
     async def subscription(self, channel_id: int, subscription_id: str) -> SubscriptionRow | None: ...
 
     async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[SubscriptionRow]:
-        """A page in the order of ids (by code point), those greater than `after`."""
+        """A page of subscriptions in the order of ids (by code point), beginning after the id `after`."""
 
     async def subscriptions_of(
         self, broker: BrokerName, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
     ) -> list[SubscriptionRow]:
-        """A page of a broker's, in the order of (channel_id, id), those greater than `after`."""
+        """A page of a broker's subscriptions in the order of (channel_id, id), beginning after `after`."""
 
     def interests(self, channel_id: int) -> AsyncIterator[InterestChunk]:
-        """All interests in chunks. Those that come or go meanwhile may be in it or not: the changes tell."""
+        """All interests in chunks. Interests that begin or end meanwhile may be included or not: read the changes
+        afterwards.
+        """
 
     async def interest_changes(self, channel_id: int, since: int, *, limit: int = CHANGES) -> InterestChanges | None:
-        """What came and went since the change numbered `since`, at a cost proportional to it.
+        """Interests added and removed since the change numbered `since`, at a cost proportional to their number.
 
-        None when that is too long ago: read all interests again.
+        Returns None if that is too long ago: read all interests again.
         """
 
     # --- executions
@@ -146,27 +154,28 @@ class ChannelStore(Protocol):
         *,
         matches_at_most: int | None = None,
     ) -> CommittedExecution:
-        """Results, the channel's vector, tick and last execution, and the news of it: together.
+        """Commits the results, the channel's commit vector, tick and last execution, and its announcement, all
+        together.
 
-        `payloads[i]` is a result of `interests[i]`; the order given is the order of an interest's ordinals. Results of
-        interests that went meanwhile, or are not this channel's, are left out. Of an interest with more results than
-        `matches_at_most` the last so many are kept, and whatever it had before is gone: who fetches is told of the gap.
-        Raises ConflictError when the number is not the last one + 1.
+        `payloads[i]` is a result of `interests[i]`; their order is the order of an interest's ordinals. Results of
+        interests that have ended, or that belong to another channel, are left out. Of an interest with more than
+        `matches_at_most` results only the last ones stay, and its earlier results are removed: a fetch reports the
+        gap. Raises ConflictError if the number is not the last number + 1.
         """
 
     async def record_failure(self, channel_id: int, failure: Failure) -> None:
-        """Advances nothing."""
+        """Records a failed execution. It advances neither the vector nor the tick."""
 
     async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[RecordedExecution]:
-        """Those kept, failed ones too, the one that ended last first."""
+        """The stored executions, including failures; the latest to end comes first."""
 
     # --- results
 
     def fetch(self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[list[FetchedRange]]:
-        """The results of all ranges, range after range, in cursor order, in chunks of about `chunk_bytes`.
+        """The results of all ranges, range by range, in cursor order, in chunks of about `chunk_bytes`.
 
-        A chunk holds at least one result, however large. Every range is answered at least once, maybe with nothing.
-        What retention removes while the reader takes its time is told as a gap, too.
+        A chunk holds at least one result, even a large one. Every range is answered at least once, possibly without
+        results. If retention removes results during the read, the answer reports them as a gap.
         """
 
     async def retain(
@@ -177,69 +186,79 @@ class ChannelStore(Protocol):
         max_bytes: int | None = None,
         executions: int = EXECUTIONS_KEPT,
     ) -> int:
-        """Removes, in steps: results of executions that ended before; then the oldest until `max_bytes` holds, but
-        never those of the newest with results; executions without results beyond the newest so many; and what
-        interests that went have left. How many results went.
+        """Removes old data in steps: results of executions that ended before `ended_before_us`; then the oldest
+        results until `max_bytes` holds, but never those of the newest execution with results; executions without
+        results beyond the newest `executions`; and the remains of interests that have ended. Returns the number of
+        results removed.
 
-        Where several applications (of brokers) hold interests, `max_bytes` is shared: those go first that count for
-        applications with more than the fair level of it, the largest first, and none that one below it holds and has
-        not acknowledged. A result counts for all who hold its interest.
+        If several applications (of brokers) hold interests, they share `max_bytes`. Results of applications above the
+        fair level go first, the largest application first. A result that an application below the level holds and has
+        not acknowledged stays. A result counts for every application that holds its interest.
 
-        What was trimmed or belonged to interests that went may stay on the disk, unseen, while it is the smaller part
-        of its execution.
+        Trimmed results and results of ended interests may stay on the disk, invisible, while they are the smaller part
+        of their execution.
         """
 
     async def trim(self, channel_id: int, below: Mapping[int, Cursor]) -> int:
-        """Removes, in steps, of each of these interests the results up to and with the cursor. How many."""
+        """Removes, in steps, the results of each interest up to and including its cursor. Returns their number."""
 
-    # --- news
+    # --- announcements of new results
 
     async def position(self) -> Position:
-        """After everything committed so far."""
+        """The position after everything committed so far."""
 
     async def dropped(self) -> int:
-        """How many channels were dropped, ever: whoever holds subscriptions looks for theirs when there are more."""
+        """How many channels were ever dropped. When the number grows, a holder of subscriptions looks for lost
+        ones.
+        """
 
     async def news(self, after: Position, *, broker: BrokerName | None = None, limit: int = NEWS) -> NewResultsPage:
-        """Which interests that a broker (or any) holds have results after this position, in the order of commits.
+        """Lists, in commit order, the interests held by the broker (or by any broker) with results after the position.
 
-        `limit` bounds the results looked at. An interest may come again on a later page, with a later cursor.
+        `limit` bounds the number of results examined. An interest may appear again on a later page, with a later
+        cursor.
         """
 
     async def acknowledge(self, broker: BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
-        """The broker needs nothing up to these cursors, per interest. Never goes back; unknown interests are passed
-        over. The channels that the others are of."""
+        """Records that the broker needs nothing up to these cursors, per interest. A cursor never moves back; unknown
+        interests are ignored. Returns the channels of the known interests.
+        """
 
     def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
-        """Per interest, in chunks, what all of its brokers have acknowledged: below this `trim` harms nobody."""
+        """Yields per interest, in chunks, the cursor that all its brokers have acknowledged: `trim` is safe up to
+        there.
+        """
 
-    # --- brokers that are told
+    # --- registered brokers
 
     async def register(self, broker: BrokerName, secret: str, *, owner: str | None) -> Registration:
-        """What is there already stays, but for an owner where none is known. A new one begins at the present
-        position."""
+        """Registers the broker at the present position. An existing registration stays; only an unknown owner is
+        filled in.
+        """
 
     async def claim(self, broker: BrokerName, claimant: BrokerClaim, secret: str) -> Registration:
-        """The name is the claimant's: a process that starts gets a generation greater than every one before, also
-        those of lives of the store that a restore has ended; one that has the latest keeps it.
+        """Gives the name to the claiming process. A process that starts gets a generation greater than all before it,
+        also greater than those of epochs that a restore ended. A process with the latest generation keeps it.
 
-        A store that was never given a generation takes the name over, and so does one that was given a later one than
-        is known here. The secret is the new one where another store had the name, or none. Raises FencedError for
-        whoever the name was taken from, NotFoundError when the broker is not registered.
+        A store that never had a generation takes the name over, and so does a store with a later generation than is
+        known here. The new secret takes effect if another store, or none, had the name. Raises FencedError if another
+        process has taken the name from the claimant, and NotFoundError if the broker is not registered.
         """
 
     async def renew_secret(self, broker: BrokerName, secret: str) -> None:
-        """Raises NotFoundError when it is not registered."""
+        """Replaces the secret. Raises NotFoundError if the broker is not registered."""
 
     async def registrations(self) -> list[Registration]:
-        """All of them, in the order of names."""
+        """All registrations, in the order of names."""
 
     async def registration(self, broker: BrokerName) -> Registration | None: ...
 
     async def told(self, broker: BrokerName, position: Position) -> Position:
-        """The broker knows everything up to this position. Never goes back, nor beyond what was committed; where it
-        stands now. Raises NotFoundError when it is not registered."""
+        """Records that the broker knows everything up to this position, and returns the recorded position. It never
+        moves back, nor beyond the last commit. Raises NotFoundError if the broker is not registered.
+        """
 
     async def unregister(self, broker: BrokerName) -> None:
-        """In steps: its subscriptions end, in all channels, and it is forgotten. May be called for one that is not
-        there."""
+        """Ends the broker's subscriptions in all channels, in steps, and removes its registration. Does nothing if the
+        broker is not registered.
+        """

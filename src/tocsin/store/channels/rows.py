@@ -1,4 +1,4 @@
-"""What the channel store keeps and answers, row by row (see channel_store)."""
+"""Rows of the channel store: what it stores and returns (see store/channels/interface.py)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class BrokerName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BackendRequest:
-    """A subscription to be made. `parameters` is the canonical text: equal texts are one interest.
+    """A request for a subscription. `parameters` is the canonical text: equal texts are the same interest.
 
-    `id` is the client's own key; without one the store makes a UUID. `application`: of the broker's, for which it is
-    made; empty where the broker does not say.
+    `id` is the client's own key; without it the store makes a UUID. `application` is the broker's application for
+    which the subscription is made; empty if the broker does not say.
     """
 
     parameters: str
@@ -30,7 +30,7 @@ class BackendRequest:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRow:
-    """`since`: after this cursor it sees results, those of executions later than its making."""
+    """A subscription. It gets the results after the cursor `since`: those of executions after its creation."""
 
     id: str
     channel_id: int
@@ -44,7 +44,7 @@ class SubscriptionRow:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeOutcome:
-    """`made`: it was not there before. `new_interest`: this call made the interest."""
+    """`made`: the subscription is new. `new_interest`: this call created the interest."""
 
     id: str
     interest: int
@@ -55,7 +55,7 @@ class SubscribeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class UnsubscribeOutcome:
-    """`removed`: the ids that were there. `emptied`: the interests that went with their last subscription."""
+    """`removed`: the ids that existed. `emptied`: the interests that ended with their last subscription."""
 
     removed: list[str]
     emptied: list[int]
@@ -63,7 +63,9 @@ class UnsubscribeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """`change` numbers the last change of the interests; `result_bytes` is about what its results take on the disk."""
+    """`change` numbers the last change of the interests; `result_bytes` is about the size of the results on the
+    disk.
+    """
 
     channel_id: int
     last_execution: int
@@ -78,7 +80,7 @@ class ChannelState:
 
 @dataclass(frozen=True, slots=True)
 class InterestChunk:
-    """A chunk of all interests, as columns, oldest first. Whoever has read all asks for the changes since `change`."""
+    """A chunk of all interests, as columns, oldest first. After the last chunk, ask for the changes since `change`."""
 
     change: int
     ids: list[int]
@@ -87,7 +89,7 @@ class InterestChunk:
 
 @dataclass(frozen=True, slots=True)
 class InterestChanges:
-    """What happened up to `change`. An id in `removed` may be one the reader never heard of."""
+    """The changes up to `change`. `removed` may contain ids that the reader has never seen."""
 
     change: int
     added: list[tuple[int, str]]
@@ -97,7 +99,7 @@ class InterestChanges:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One run of a channel that came to its end. `vector`: how far it read, per dataset. `details`: JSON."""
+    """A completed run of a channel. `vector`: the commit number up to which it read, per dataset. `details`: JSON."""
 
     number: int
     started_us: int
@@ -109,7 +111,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A run that failed: it will be tried again under the same number. `details`: JSON, such as the culprits."""
+    """A failed run; the channel retries it under the same number. `details`: JSON, such as the poison records."""
 
     number: int
     started_us: int
@@ -121,8 +123,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CommittedExecution:
-    """`position` stands after this execution's results. `results` counts those kept, and `left_out` those of interests
-    that had more than they may, see `commit_execution`."""
+    """`position` is the position after this execution's results. `results` counts the stored results, `left_out` the
+    results beyond an interest's limit (see `commit_execution`).
+    """
 
     position: Position
     results: int
@@ -131,7 +134,9 @@ class CommittedExecution:
 
 @dataclass(frozen=True, slots=True)
 class RecordedExecution:
-    """An execution as it is kept; `reason` says why it failed, None when it did not. `results` were found by it."""
+    """An execution as it is stored; `reason` says why it failed and is None if it succeeded. `results` counts its
+    results.
+    """
 
     number: int
     epoch: int
@@ -145,7 +150,7 @@ class RecordedExecution:
 
 
 class ResultRow(NamedTuple):
-    """`executed_us`: the execution's tick, or where it has none, its start."""
+    """A result. `executed_us` is the execution's tick, or its start if it has no tick."""
 
     cursor: Cursor
     executed_us: int
@@ -157,10 +162,10 @@ class ResultRow(NamedTuple):
 
 
 class FetchedRange(NamedTuple):
-    """Some results of the range with this place in the request.
+    """Some results of the range with this index in the request.
 
-    `gap`: results after the range's beginning (or after what came of it before) and up to this cursor are gone;
-    everything later is there. `known` is False when there is no such interest, or no more.
+    `gap`: results between the beginning of the range (or the previous chunk) and this cursor are gone; all later
+    results exist. `known` is False if the interest does not exist (any more).
     """
 
     range: int
@@ -170,7 +175,7 @@ class FetchedRange(NamedTuple):
 
 
 class NewResults(NamedTuple):
-    """This interest of this broker's has results up to `cursor`; `first` is the first of them on this page."""
+    """This interest of this broker has results up to `cursor`; `first` is the first of them on this page."""
 
     broker: BrokerName
     channel_id: int
@@ -181,10 +186,10 @@ class NewResults(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewResultsPage:
-    """What happened up to `position`; `more` when that is not all yet.
+    """The new results up to `position`; `more` says whether there are further pages.
 
-    `gaps`: channels of which results were removed before they could be told here. Whoever holds interests in them
-    fetches these from its own cursors, and is told there what is gone. `dropped`: how many channels ever were.
+    `gaps` lists channels whose results were removed before they could be listed here. A holder of interests in them
+    fetches from its own cursors; the fetch reports what is gone. `dropped` is the number of channels ever dropped.
     """
 
     position: Position
@@ -196,11 +201,11 @@ class NewResultsPage:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A broker that is told of news. `secret` signs what it is told; `owner` is who registered it: None while nobody
-    has, and "" for somebody whose name is not known.
+    """A broker that receives announcements. `secret` signs them. `owner` registered the broker: None if it is not
+    registered by anyone yet, "" if the name of the owner is unknown.
 
-    `position`: it knows everything up to there. `generation`: of the process that has the name now, `holder` the id of
-    its store; None where there is none, or it is not known since a restore.
+    `position`: the broker knows everything up to there. `generation` belongs to the process that owns the name now,
+    and `holder` is the id of its store. Both are None if no process owns the name, or if a restore made it unknown.
     """
 
     broker: BrokerName
@@ -213,8 +218,9 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class BrokerClaim:
-    """A broker's process that wants its name. `store` is the id of its store, another one after a restore, and
-    `generation` the last that it was given, if any. `starts`: the process has not been given one yet."""
+    """A broker process claims its name. `store` is the id of its store, which a restore changes. `generation` is the
+    last generation that it was given, if any. `starts`: this process has not been given a generation yet.
+    """
 
     store: str
     generation: Position | None

@@ -1,4 +1,4 @@
-"""What the store keeps, as rows of an SQLite connection. The caller holds the transaction."""
+"""Reads and writes the rows of the cluster's store on an SQLite connection. The caller holds the transaction."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def tokens(connection: sqlite3.Connection) -> list[TokenRow]:
     sql = "SELECT id, name, digest, role, created_at, revoked_at, feeds FROM tokens ORDER BY id"
     return [
         TokenRow(
-            id_, name, digest, role, datetime.fromisoformat(made), datetime.fromisoformat(gone) if gone else None,
+            id_, name, digest, role, datetime.fromisoformat(made_at), datetime.fromisoformat(ended) if ended else None,
             tuple(decode_json(feeds)),
         )
-        for id_, name, digest, role, made, gone, feeds in connection.execute(sql).fetchall()
+        for id_, name, digest, role, made_at, ended, feeds in connection.execute(sql).fetchall()
     ]  # fmt: skip
 
 
 def add_token(
     connection: sqlite3.Connection, name: str, digest: str, role: str, created_at: datetime, *, feeds: tuple[str, ...]
 ) -> TokenRow:
-    for taken in tokens(connection):
-        if taken.name == name and taken.revoked_at is None:
+    for token in tokens(connection):
+        if token.name == name and token.revoked_at is None:
             hint = "revoke it first, or choose another name"
             raise ConflictError(f"there is a token named {name} already", hint=hint)
-        if taken.digest == digest:
+        if token.digest == digest:
             raise ConflictError("this token is known already")
     sql = "INSERT INTO tokens (name, digest, role, created_at, feeds) VALUES (?, ?, ?, ?, ?)"
     id_ = _new_id(connection.execute(sql, (name, digest, role, created_at.isoformat(), json.dumps(feeds))))

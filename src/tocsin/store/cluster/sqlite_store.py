@@ -1,4 +1,4 @@
-"""The cluster's store in one SQLite file: nothing to install, and durable (see sqlite_file)."""
+"""The cluster's store in one SQLite file: nothing to install, and durable (see store/sqlite/file.py)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Result = TypeVar("Result")
 
 
 class SqliteStore(SqliteFile):
-    """A ClusterStore."""
+    """Implements ClusterStore."""
 
-    # "TCSN"
+    # "TCSN" in ASCII
     layout = StoreLayout(0x5443534E, UPGRADES)
 
     def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
@@ -80,7 +80,7 @@ class SqliteStore(SqliteFile):
 
 
 class SqliteTransaction:
-    """A Transaction. `begin`, `commit` and `end` are the store's to call, on its thread."""
+    """Implements StoreTransaction. Only the store calls `begin`, `commit` and `end`, on its thread."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -169,7 +169,7 @@ class SqliteTransaction:
             if self._over:
                 raise RuntimeError("this transaction is over")
             if self._failure is not None:
-                # SQLite may have rolled back already: a further write would then commit on its own.
+                # SQLite may have rolled back already: a further write would then be committed on its own.
                 raise self._failure
             try:
                 with explained(self._store.path):

@@ -1,4 +1,4 @@
-"""What SQLite's failures mean, in the one error tree."""
+"""Translates SQLite's failures into Tocsin's errors."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ PROBE_BYTES: Final = 1 << 20
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns what SQLite and the file system raise about the file `path` into errors that say what to do."""
+    """Turns errors of SQLite and of the file system about the file `path` into errors that say what to do."""
     try:
         yield
-    except sqlite3.Error as problem:
-        raise meaning(problem, path) from problem
-    except OSError as problem:
-        if problem.errno in NO_ROOM:
-            raise _full(path) from problem
-        raise StoreError(f"the store {path} cannot be used: {problem.strerror or problem}") from problem
+    except sqlite3.Error as error:
+        raise meaning(error, path) from error
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise _full(path) from error
+        raise StoreError(f"the store {path} cannot be used: {error.strerror or error}") from error
 
 
 def meaning(problem: sqlite3.Error, path: Path) -> TocsinError:
@@ -46,7 +46,7 @@ def meaning(problem: sqlite3.Error, path: Path) -> TocsinError:
                 hint="restore a backup; the file was left as it is",
             )
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_IOERR:
-            # SQLite calls only ENOSPC "full"; a quota or a size limit, and ENOSPC while it opens, look like this.
+            # SQLite reports only ENOSPC as "full"; a quota, a size limit, and ENOSPC during opening look like this.
             if _no_room_beside(path):
                 return _full(path)
             return StoreError(
@@ -63,12 +63,12 @@ def _full(path: Path) -> StorageFullError:
 
 
 def _no_room_beside(path: Path) -> bool:
-    """Whether a file in the same folder cannot grow either: the one way to learn why a write was refused."""
+    """Whether another file in the same folder cannot grow either: only a probe tells why a write was refused."""
     try:
         with tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
             for _ in range(PROBE_BYTES // len(PROBE)):
                 probe.write(PROBE)
             os.fsync(probe.fileno())
-    except OSError as problem:
-        return problem.errno in NO_ROOM
+    except OSError as error:
+        return error.errno in NO_ROOM
     return False

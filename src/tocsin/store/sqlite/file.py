@@ -1,7 +1,7 @@
-"""What every store in an SQLite file has in common: WAL, synchronous=FULL, one writer, readers that never wait for it.
+"""The base of every store in an SQLite file: WAL, synchronous=FULL, one writer, readers that never wait for it.
 
-The writer's connection lives on a thread of its own; each reader's connection is used by one thread at a time, so a
-long commit holds up no reader, and a reader sees the last committed state.
+The writer's connection has a thread of its own; each reader's connection is used by one thread at a time. A long
+commit therefore delays no reader, and a reader sees the last committed state.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 Result = TypeVar("Result")
 
 BUSY_TIMEOUT_S: Final = 5.0
-# What a log may keep of its size once it was copied into the file.
+# The write-ahead log may keep this size after a checkpoint.
 LOG_LIMIT_BYTES: Final = 64 << 20
 
 
@@ -36,9 +36,9 @@ LOG_LIMIT_BYTES: Final = 64 << 20
 class StoreLayout:
     """What all files of one kind of store have in common.
 
-    `application_id` stands in the file's header, so that another program's SQLite file is never taken for ours, nor one
-    store for another. `chain` leads to the tables of the present version. `page_bytes` counts only where the file is
-    new.
+    `application_id` is in the file's header, so that another program's SQLite file is never taken for ours, nor one
+    kind of store for another. `chain` leads to the tables of the present version. `page_bytes` counts only for a new
+    file.
     """
 
     application_id: int
@@ -49,11 +49,11 @@ class StoreLayout:
 
 
 class OpeningMode(TypedDict, total=False):
-    """What may differ from one file of a kind to the next.
+    """Options that may differ from file to file.
 
-    `max_bytes` bounds the file (StorageFullError beyond it); `busy_timeout_s` is how long another process may hold it
-    before UnavailableError; `chain` stands for the layout's, so that tests can try versions that are still to come;
-    `now` is when a new file is made.
+    `max_bytes` bounds the file (StorageFullError beyond it). `busy_timeout_s` is how long to wait for another process
+    that holds the file before UnavailableError. `chain` replaces the layout's, so that tests can try future versions.
+    `now` returns the creation time of a new file.
     """
 
     max_bytes: int | None
@@ -63,13 +63,13 @@ class OpeningMode(TypedDict, total=False):
 
 
 class SqliteFile(ABC):
-    """The file `path`, which only its owner may read. Subclasses say what is in it."""
+    """A store in the file `path`, which only the file's owner may read. Subclasses define its content."""
 
     layout: ClassVar[StoreLayout]
 
     def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
         self.path = path
-        # Held by whoever writes.
+        # The writer's lock.
         self.turn = asyncio.Lock()
         self._chain = opening.get("chain", self.layout.chain)
         self._max_bytes = opening.get("max_bytes")
@@ -89,7 +89,7 @@ class SqliteFile(ABC):
         return self._version
 
     def check_open(self) -> None:
-        """UnavailableError unless the store is open."""
+        """Raises UnavailableError unless the store is open."""
         if self._version is None:
             raise self._not_open()
 
@@ -110,7 +110,7 @@ class SqliteFile(ABC):
             if thread is None or reading is None:
                 return
             try:
-                # A reader that is at work finishes first.
+                # Active readers finish first.
                 await to_the_end(asyncio.to_thread(reading.shutdown))
             finally:
                 try:
@@ -120,19 +120,19 @@ class SqliteFile(ABC):
 
     async def backup_to(self, path: Path) -> None:
         self.check_open()
-        # On a thread and a connection of its own: a long copy holds up neither reads nor transactions.
+        # The copy uses its own thread and connection, so that it delays neither reads nor transactions.
         await to_the_end(asyncio.to_thread(self.copy_to, path))
 
     async def call(self, work: Callable[[], Result]) -> Result:
-        """Run something on the writer's thread."""
+        """Runs a function on the writer's thread."""
         return await self._run(self._thread, work)
 
     async def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run something on a reader's thread: one committed state from its first statement to its last."""
+        """Runs a function on a reader's thread. It sees one committed state from its first statement to its last."""
 
         def reading() -> Result:
             try:
-                # There are as many as threads: none is free only before the store is open.
+                # There are as many connections as threads, so the queue is empty only before the store is open.
                 reader = self._idle.get_nowait()
             except queue.Empty:
                 raise self._not_open() from None
@@ -142,7 +142,7 @@ class SqliteFile(ABC):
                     try:
                         return work(reader)
                     finally:
-                        # A failure may have ended it already.
+                        # A failure may have ended the transaction already.
                         if reader.in_transaction:
                             reader.execute("COMMIT")
             finally:
@@ -157,7 +157,7 @@ class SqliteFile(ABC):
 
     @abstractmethod
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
-        """What a store has from its creation on; in the transaction that makes its tables."""
+        """Inserts the rows that a store has from its creation on, in the transaction that creates its tables."""
 
     async def _run(self, executor: Executor | None, work: Callable[[], Result]) -> Result:
         if executor is None:
@@ -189,8 +189,8 @@ class SqliteFile(ABC):
                 self._idle.put(reader)
 
     def _connect(self) -> sqlite3.Connection:
-        # isolation_level=None: transactions begin and end where we say, and nowhere else.
-        # A reader's connection passes from thread to thread, but is used by one at a time.
+        # isolation_level=None: transactions begin and end only where we say. A reader's connection moves between
+        # threads, but one thread at a time uses it.
         return sqlite3.connect(self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False)
 
     def _refuse_others(self, connection: sqlite3.Connection) -> None:
@@ -203,7 +203,7 @@ class SqliteFile(ABC):
         if not pending(_version(writer), self._chain):
             return _version(writer)
         with transaction(writer):
-            # Read again under the lock: another process may have been quicker.
+            # Read again under the lock: another process may have upgraded meanwhile.
             before = version = _version(writer)
             for step in pending(before, self._chain):
                 for statement in step.statements["sqlite"]:
@@ -223,35 +223,35 @@ class SqliteFile(ABC):
         self._readers, self._writer, self._idle = [], None, queue.SimpleQueue()
 
     def copy_to(self, path: Path) -> None:
-        """As `backup_to`, on the caller's thread; also of a store that another process has open."""
-        part = path.with_name(path.name + ".part")
+        """Like `backup_to`, on the caller's thread; also for a store that another process has open."""
+        unfinished = path.with_name(path.name + ".part")
         with explained(path):
             if path.exists():
                 raise ConflictError(f"{path} exists already", hint="choose a new file for the backup")
-            part.unlink(missing_ok=True)
-            os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            unfinished.unlink(missing_ok=True)
+            os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             try:
                 with (
                     contextlib.closing(self._connect()) as source,
-                    contextlib.closing(sqlite3.connect(part, isolation_level=None)) as copy,
+                    contextlib.closing(sqlite3.connect(unfinished, isolation_level=None)) as copy,
                 ):
                     source.backup(copy)
-                    # One file that can be read anywhere, without a log beside it.
+                    # The backup is a single file, without a log beside it.
                     copy.execute("PRAGMA journal_mode = DELETE")
                     problems = [row[0] for row in copy.execute("PRAGMA integrity_check")]
                     if problems != ["ok"]:
                         raise StoreError(f"the store {self.path} is damaged: {problems[0]}")
-                sync(part)
-                part.rename(path)
+                sync(unfinished)
+                unfinished.rename(path)
                 sync(path.parent)
             except BaseException:
-                part.unlink(missing_ok=True)
+                unfinished.unlink(missing_ok=True)
                 raise
 
 
 @contextlib.contextmanager
 def transaction(writer: sqlite3.Connection) -> Iterator[None]:
-    """What is done inside is committed at its end; an exception undoes all of it."""
+    """Commits what the block does at its end; an exception undoes all of it."""
     writer.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -268,7 +268,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def sync(path: Path) -> None:
-    """What was written to the file, or into the folder, is on the disk when this returns."""
+    """Flushes a file or a folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,7 +1,7 @@
-"""Many writes, one commit: all who wait when the disk is free again share one transaction, and one sync of the disk.
+"""Group commit: all writes that wait when the disk is free again share one transaction and one sync of the disk.
 
-Each write is undone alone when it fails; when the commit fails, all of them have failed. Markers, of which there are
-most, are put together before they are written: of several for one row only the last one counts.
+A write that fails is undone alone; if the commit fails, all its writes fail. Markers are the most frequent writes and
+are merged before they are written: only the last marker of a row counts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tocsin.store.sqlite.file import OpeningMode, SqliteFile, transaction
 
 Answer = TypeVar("Answer")
 
-# What one transaction takes, so that nobody waits long for the others.
+# The limit on the writes in one transaction, so that no write waits long for the others.
 TOGETHER: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """A write that waits for its turn, and whoever waits for its answer."""
+    """A write that waits for its transaction, and the future of its answer."""
 
     work: Callable[[sqlite3.Connection], Any]
     answer: asyncio.Future[Any]
@@ -36,13 +36,13 @@ class PendingWrite:
 
 @dataclass(frozen=True, slots=True)
 class FailedWrite:
-    """What a write raised, when it was undone alone."""
+    """The error of a write that was undone alone."""
 
     error: BaseException
 
 
 class GroupCommits(SqliteFile):
-    """A store in an SQLite file, whose writes share commits. `commits` counts them."""
+    """A store in an SQLite file whose writes share commits. `commits` counts them."""
 
     def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
         super().__init__(path, **opening)
@@ -58,7 +58,9 @@ class GroupCommits(SqliteFile):
         await super().close()
 
     async def write(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """What the work answers, once it is durable. Works run in the order they came."""
+        """Runs the work in a transaction and returns its answer once it is durable. Works run in the order of their
+        arrival.
+        """
         self.check_open()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(PendingWrite(work, answer))
@@ -67,11 +69,11 @@ class GroupCommits(SqliteFile):
 
     async def mark(self, markers: Mapping[int, Cursor]) -> None:
         self.check_open()
-        known = self._markers
+        newest = self._markers
         for frontend, cursor in markers.items():
-            before = known.get(frontend)
+            before = newest.get(frontend)
             if before is None or before < cursor:
-                known[frontend] = cursor
+                newest[frontend] = cursor
         if self._marked is None:
             self._marked = asyncio.get_running_loop().create_future()
         marked = self._marked
@@ -101,19 +103,19 @@ class GroupCommits(SqliteFile):
         self, works: Sequence[PendingWrite], markers: Mapping[int, Cursor], marked: asyncio.Future[None] | None
     ) -> None:
         try:
-            answers = await self.call(lambda: self._transact([one.work for one in works], markers))
-        except BaseException as problem:
-            for future in (*(one.answer for one in works), *([marked] if marked is not None else [])):
-                future.set_exception(problem)
-            if not isinstance(problem, Exception):
+            answers = await self.call(lambda: self._transact([write.work for write in works], markers))
+        except BaseException as error:
+            for future in (*(write.answer for write in works), *([marked] if marked is not None else [])):
+                future.set_exception(error)
+            if not isinstance(error, Exception):
                 raise
             return
         self.commits += 1
-        for one, answer in zip(works, answers, strict=True):
+        for write, answer in zip(works, answers, strict=True):
             if isinstance(answer, FailedWrite):
-                one.answer.set_exception(answer.error)
+                write.answer.set_exception(answer.error)
             else:
-                one.answer.set_result(answer)
+                write.answer.set_result(answer)
         if marked is not None:
             marked.set_result(None)
 
@@ -122,7 +124,7 @@ class GroupCommits(SqliteFile):
     ) -> list[Any]:
         writer = self.writer()
         with explained(self.path), transaction(writer):
-            # Markers first: whoever has acknowledged before it asks for something finds it acknowledged.
+            # Markers come first: a later write then sees what was acknowledged before it.
             put_markers(writer, markers)
             answers = [self._alone(writer, work) for work in works]
             faults.reach("broker-store.written")
@@ -133,11 +135,11 @@ class GroupCommits(SqliteFile):
         writer.execute("SAVEPOINT alone")
         try:
             answer = work(writer)
-        except Exception as problem:
+        except Exception as error:
             if not writer.in_transaction:
                 raise
             writer.execute("ROLLBACK TO alone")
             writer.execute("RELEASE alone")
-            return FailedWrite(meaning(problem, self.path) if isinstance(problem, sqlite3.Error) else problem)
+            return FailedWrite(meaning(error, self.path) if isinstance(error, sqlite3.Error) else error)
         writer.execute("RELEASE alone")
         return answer

@@ -1,4 +1,4 @@
-"""A store's file read without changing anything, also while another process writes to it."""
+"""Reads a store's file without changing anything, also while another process writes to it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _BUSY_S: Final = 10.0
 
 
 def find_problems(path: Path, layout: StoreLayout) -> list[str]:
-    """What is wrong with the store in this file. OSError where it cannot be read."""
+    """Lists what is wrong with the store in this file. Raises OSError if the file cannot be read."""
     with path.open("rb"):
-        pass  # says why it cannot be opened, which SQLite does not
+        pass  # the OSError says why the file cannot be opened; SQLite's error does not
     try:
         with open_read_only(path) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -32,28 +32,30 @@ def find_problems(path: Path, layout: StoreLayout) -> list[str]:
                 return ["it is not a store of this kind"]
             if version > latest(layout.chain):
                 return [f"it has version {version}, newer than this program knows"]
-            found = connection.execute(f"PRAGMA integrity_check({PROBLEMS_LIMIT})").fetchall()
-            return [row[0] for row in found if row[0] != "ok"]
+            rows_found = connection.execute(f"PRAGMA integrity_check({PROBLEMS_LIMIT})").fetchall()
+            return [row[0] for row in rows_found if row[0] != "ok"]
     except sqlite3.DatabaseError as error:
         return [str(error)]
 
 
 def read_catalog(path: Path) -> tuple[list[CatalogRow], list[Removal]]:
-    """The entries of a cluster's store, and what may be removed. sqlite3.DatabaseError or ValueError where it is
-    damaged."""
+    """Returns the entries of a cluster's store, and the objects that may be removed. Raises sqlite3.DatabaseError or
+    ValueError if the store is damaged.
+    """
     with open_read_only(path) as connection:
         connection.execute("BEGIN")
-        # One of an older version has none, and is upgraded by whoever starts on it, not here.
-        recorded = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'removals'").fetchone()[0]
-        return rows.entries(connection), rows.removals(connection) if recorded else []
+        # A store of an older version has no such table. The next start upgrades it, not this function.
+        has_removals = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'removals'").fetchone()[0]
+        return rows.entries(connection), rows.removals(connection) if has_removals else []
 
 
 def read_channel_vectors(path: Path) -> dict[int, dict[str, int]]:
-    """How far the channels have read that the channels' store has rows of. sqlite3.DatabaseError or ValueError where it
-    is damaged."""
+    """Returns how far each channel has read, from the channel store. Raises sqlite3.DatabaseError or ValueError if the
+    store is damaged.
+    """
     with open_read_only(path) as connection:
-        found = connection.execute("SELECT id, vector FROM channels WHERE NOT dropped")
-        vectors = {channel_id: json.loads(vector) for channel_id, vector in found}
+        channels = connection.execute("SELECT id, vector FROM channels WHERE NOT dropped")
+        vectors = {channel_id: json.loads(vector) for channel_id, vector in channels}
     for channel_id, vector in vectors.items():
         if not isinstance(vector, dict) or not all(isinstance(number, int) for number in vector.values()):
             raise ValueError(f"the channel {channel_id} has none")
@@ -62,16 +64,16 @@ def read_channel_vectors(path: Path) -> dict[int, dict[str, int]]:
 
 @contextmanager
 def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that sees the last committed state.
+    """Opens a connection that sees the last committed state.
 
-    Beside the log of somebody who was killed SQLite would make a file to share it with others, which might then belong
-    to the wrong user: such a store is copied first.
+    If a killed process left a log, SQLite would create a shared-memory file beside it, which might then belong to the
+    wrong user. Such a store is copied first.
     """
-    log, shared = _beside(path, "-wal"), _beside(path, "-shm")
+    log, shared_memory = _beside(path, "-wal"), _beside(path, "-shm")
     if not log.exists():
         with closing(_connected(path, "mode=ro&immutable=1")) as connection:
             yield connection
-    elif shared.exists():
+    elif shared_memory.exists():
         with closing(_connected(path, "mode=ro")) as connection:
             yield connection
     else:

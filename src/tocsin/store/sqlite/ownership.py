@@ -1,6 +1,6 @@
-"""A file that belongs to one process at a time, which may therefore remember what is in it.
+"""Locks a store file for one process at a time, which may therefore cache its content.
 
-The lock is the operating system's (`flock`) on a file beside it, so it ends with its holder however that ends.
+The lock is the operating system's (`flock`) on a file beside the store, so it ends when its holder ends, even by kill.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ from tocsin.wire.errors import StoreError, UnavailableError
 class Ownership:
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Not the file itself: to close it once would end the locks that SQLite has on it.
+        # The lock is on a separate file: closing the store's file would end the locks that SQLite has on it.
         self._lock = path.with_name(f"{path.name}.lock")
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """UnavailableError while somebody else has it. RuntimeError when it is ours already."""
+        """Takes the lock. Raises UnavailableError while another process has it, and RuntimeError if this object has
+        it.
+        """
         if self._descriptor is not None:
             raise RuntimeError(f"the store {self._path} is open already")
         try:
             self._lock.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as problem:
-            raise StoreError(f"the store {self._path} cannot be used: {problem.strerror}") from problem
+        except OSError as error:
+            raise StoreError(f"the store {self._path} cannot be used: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
+        except OSError as error:
             holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
             os.close(descriptor)
             raise UnavailableError(
                 f"the store {self._path} is in use by {f'process {holder}' if holder else 'another process'}",
                 hint="stop that one first, or choose another name or folder",
-            ) from problem
-        # For the message to whoever comes second. Not worth a failure where there is no room.
+            ) from error
+        # The process id is for the error message of a second process. A full disk must not make this fail.
         content = f"{os.getpid()}\n".encode()
         try:
             os.pwrite(descriptor, content, 0)
@@ -47,7 +49,7 @@ class Ownership:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """May be called twice."""
+        """Releases the lock. May be called twice."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

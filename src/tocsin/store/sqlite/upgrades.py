@@ -1,7 +1,7 @@
-"""How a store of any earlier version becomes one of the present version.
+"""Upgrades a store of any earlier version to the present version.
 
 A version is added at the end and never changed once released. All steps that a store lacks run in one transaction, so
-an interrupted upgrade leaves the old version as it was.
+an interrupted upgrade leaves the old version unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Dialect: TypeAlias = Literal["sqlite"]
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The statements, per dialect, that lead from the version before to this one."""
+    """The statements, per dialect, that lead from the previous version to this one."""
 
     version: int
     effect: str
@@ -31,7 +31,7 @@ UPGRADES: Final[tuple[Upgrade, ...]] = (
         {
             "sqlite": (
                 "CREATE TABLE facts (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL)",
-                # AUTOINCREMENT: an id is never given twice, so ids are the order of creation.
+                # AUTOINCREMENT: ids are never reused, so their order is the order of creation.
                 """CREATE TABLE entries (
                     id INTEGER PRIMARY KEY AUTOINCREMENT,
                     kind TEXT NOT NULL, dataverse TEXT NOT NULL, name TEXT NOT NULL,
@@ -68,7 +68,9 @@ def latest(chain: Sequence[Upgrade] = UPGRADES) -> int:
 
 
 def pending(version: int, chain: Sequence[Upgrade] = UPGRADES) -> list[Upgrade]:
-    """The steps a store of this version lacks, in order. Raises StoreError for one from the future."""
+    """The steps that a store of this version lacks, in order. Raises StoreError if the store is newer than this
+    program.
+    """
     if version > latest(chain):
         raise StoreError(
             f"the store has version {version}, and this Tocsin knows versions up to {latest(chain)}",

@@ -1,5 +1,6 @@
-"""Applications, subscribers, webhooks, facts and ended tokens of a broker's store, as rows of an SQLite connection. The
-caller holds the transaction."""
+"""Applications, subscribers, webhooks, facts and revoked tokens, as rows of an SQLite connection. The caller holds the
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +43,9 @@ def set_fact(connection: sqlite3.Connection, name: str, value: str) -> None:
 
 def first_fact(connection: sqlite3.Connection, name: str, value: str) -> str:
     connection.execute("INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value))
-    kept = fact(connection, name)
-    assert kept is not None, "it was just put there"
-    return kept
+    stored = fact(connection, name)
+    assert stored is not None, "it was just put there"
+    return stored
 
 
 def revoke(connection: sqlite3.Connection, token: str, expires_us: int) -> None:
@@ -68,12 +69,12 @@ def add_application(
     if connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchone() is not None:
         raise ConflictError(f"there is an application {name} already")
     _check_digest(connection, digest)
-    made = connection.execute(
+    inserted = connection.execute(
         """INSERT INTO applications (name, digest, channels, feeds, limits, created_us) VALUES (?, ?, ?, ?, ?, ?)""",
         (name, digest, *_written(allowed), created_us),
     )
-    assert made.lastrowid is not None, "a row was inserted"
-    return application(connection, made.lastrowid)
+    assert inserted.lastrowid is not None, "a row was inserted"
+    return application(connection, inserted.lastrowid)
 
 
 def change_application(connection: sqlite3.Connection, id_: int, allowed: ApplicationRights) -> ApplicationRow:
@@ -118,17 +119,17 @@ def find_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow
 
 
 def application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
-    found = find_application(connection, id_)
-    if found is None:
+    row = find_application(connection, id_)
+    if row is None:
         raise _no_application(id_)
-    return found
+    return row
 
 
 def check_open(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
-    found = application(connection, id_)
-    if found.closed:
-        raise NotFoundError(f"the application {found.name} is being removed")
-    return found
+    row = application(connection, id_)
+    if row.closed:
+        raise NotFoundError(f"the application {row.name} is being removed")
+    return row
 
 
 # --- subscribers
@@ -137,21 +138,21 @@ def check_open(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
 def add_subscriber(
     connection: sqlite3.Connection, application: int, user: str, *, password: str, created_us: int, at_most: int | None
 ) -> SubscriberRow:
-    of = check_open(connection, application)
+    owner = check_open(connection, application)
     if subscriber(connection, application, user) is not None:
         raise ConflictError(f"there is a user {user} already", hint="choose another name, or log in")
-    if at_most is not None and of.subscribers >= at_most:
+    if at_most is not None and owner.subscribers >= at_most:
         raise LimitError(
-            f"the application {of.name} has as many subscribers as it may", hint=f"at most {at_most}", status=429
+            f"the application {owner.name} has as many subscribers as it may", hint=f"at most {at_most}", status=429
         )
-    made = connection.execute(
+    inserted = connection.execute(
         "INSERT INTO subscribers (application, user, created_us, tokens_from_us, password) VALUES (?, ?, ?, ?, ?)",
-        # No token from before is this subscriber's, whatever number it names.
+        # Ids may be reused after a restore: a token from before is never this subscriber's.
         (application, user, created_us, created_us, password),
     )
     connection.execute("UPDATE applications SET subscribers = subscribers + 1 WHERE id = ?", (application,))
-    assert made.lastrowid is not None, "a row was inserted"
-    return SubscriberRow(made.lastrowid, application, user, created_us, created_us, password)
+    assert inserted.lastrowid is not None, "a row was inserted"
+    return SubscriberRow(inserted.lastrowid, application, user, created_us, created_us, password)
 
 
 def change_subscriber(connection: sqlite3.Connection, id_: int, password: str, tokens_from_us: int | None) -> None:
@@ -161,24 +162,25 @@ def change_subscriber(connection: sqlite3.Connection, id_: int, password: str, t
 
 
 def remove_subscribers(connection: sqlite3.Connection, ids: Sequence[int]) -> list[FrontendRow]:
-    these = (json.dumps(list(ids)),)
-    held = connection.execute(
-        "SELECT id FROM frontends WHERE subscriber IN (SELECT value FROM json_each(?))", these
+    listed = (json.dumps(list(ids)),)
+    frontend_ids = connection.execute(
+        "SELECT id FROM frontends WHERE subscriber IN (SELECT value FROM json_each(?))", listed
     ).fetchall()
-    gone = subscriptions.read_frontends(connection, [id_ for (id_,) in held])
-    subscriptions.remove_frontends(connection, [each.id for each in gone])
+    removed = subscriptions.read_frontends(connection, [id_ for (id_,) in frontend_ids])
+    subscriptions.remove_frontends(connection, [frontend.id for frontend in removed])
     counts = connection.execute(
         """SELECT application, count(*) FROM subscribers WHERE id IN (SELECT value FROM json_each(?))
         GROUP BY application""",
-        these,
+        listed,
     ).fetchall()
-    connection.execute("DELETE FROM members WHERE subscriber IN (SELECT value FROM json_each(?))", these)
-    connection.execute("DELETE FROM webhooks WHERE subscriber IN (SELECT value FROM json_each(?))", these)
-    connection.execute("DELETE FROM subscribers WHERE id IN (SELECT value FROM json_each(?))", these)
+    connection.execute("DELETE FROM members WHERE subscriber IN (SELECT value FROM json_each(?))", listed)
+    connection.execute("DELETE FROM webhooks WHERE subscriber IN (SELECT value FROM json_each(?))", listed)
+    connection.execute("DELETE FROM subscribers WHERE id IN (SELECT value FROM json_each(?))", listed)
     connection.executemany(
-        "UPDATE applications SET subscribers = subscribers - ? WHERE id = ?", ((count, of) for of, count in counts)
+        "UPDATE applications SET subscribers = subscribers - ? WHERE id = ?",
+        ((count, application) for application, count in counts),
     )
-    return gone
+    return removed
 
 
 def subscriber(connection: sqlite3.Connection, application: int, user: str) -> SubscriberRow | None:
@@ -192,8 +194,8 @@ def subscriber_by_id(connection: sqlite3.Connection, id_: int) -> SubscriberRow 
 
 
 def find_subscribers(connection: sqlite3.Connection, application: int, users: Sequence[str]) -> list[SubscriberRow]:
-    found = (subscriber(connection, application, user) for user in sorted(set(users)))
-    return [each for each in found if each is not None]
+    candidates = (subscriber(connection, application, user) for user in sorted(set(users)))
+    return [candidate for candidate in candidates if candidate is not None]
 
 
 def subscribers(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[SubscriberRow]:
@@ -205,12 +207,12 @@ def subscribers(connection: sqlite3.Connection, application: int, after: str, li
 
 
 def put_webhook(connection: sqlite3.Connection, of: int, url: str, secret: str, created_us: int) -> WebhookRow:
-    known = subscriber_by_id(connection, of)
-    if known is None:
+    owner = subscriber_by_id(connection, of)
+    if owner is None:
         raise NotFoundError(f"there is no subscriber {of}")
     connection.execute("DELETE FROM webhooks WHERE subscriber = ?", (of,))
     connection.execute("INSERT INTO webhooks VALUES (?, ?, ?, ?)", (of, url, secret, created_us))
-    return WebhookRow(of, known.application, url, created_us, secret)
+    return WebhookRow(of, owner.application, url, created_us, secret)
 
 
 def remove_webhook(connection: sqlite3.Connection, of: int, secret: str | None) -> bool:
@@ -228,7 +230,9 @@ def webhooks(connection: sqlite3.Connection) -> list[WebhookRow]:
 
 
 def _written(allowed: ApplicationRights) -> tuple[str | None, str | None, str]:
-    channels, feeds = (None if one is None else json.dumps(list(one)) for one in (allowed.channels, allowed.feeds))
+    channels, feeds = (
+        None if names is None else json.dumps(list(names)) for names in (allowed.channels, allowed.feeds)
+    )
     return channels, feeds, json.dumps(dict(allowed.limits))
 
 

@@ -1,7 +1,7 @@
-"""Groups of a broker's store, as rows of an SQLite connection. The caller holds the transaction.
+"""Groups, as rows of an SQLite connection. The caller holds the transaction.
 
-A member's frontend follows from two facts, that it is a member and that the group holds the backend; nothing else is
-kept of it, so nothing can contradict them.
+A member's frontend follows from two facts: the subscriber is a member, and the group holds the backend. The store
+keeps no other record of it that could contradict them.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_u
 def add_group(
     connection: sqlite3.Connection, application: int, name: str, created_us: int, at_most: int | None
 ) -> GroupRow:
-    of = accounts.check_open(connection, application)
+    owner = accounts.check_open(connection, application)
     if group(connection, application, name) is not None:
         raise ConflictError(f"there is a group {name} already")
-    made = connection.execute(
+    inserted = connection.execute(
         "INSERT INTO user_groups (application, name, created_us) VALUES (?, ?, ?)", (application, name, created_us)
     )
     count = connection.execute("SELECT count(*) FROM user_groups WHERE application = ?", (application,))
-    _check_count(count, at_most, f"groups of the application {of.name}")
-    assert made.lastrowid is not None, "a row was inserted"
-    return GroupRow(made.lastrowid, application, name, created_us)
+    _check_count(count, at_most, f"groups of the application {owner.name}")
+    assert inserted.lastrowid is not None, "a row was inserted"
+    return GroupRow(inserted.lastrowid, application, name, created_us)
 
 
 def remove_group(connection: sqlite3.Connection, id_: int) -> list[FrontendRow]:
@@ -75,31 +75,31 @@ def groups_of(connection: sqlite3.Connection, subscriber: int) -> list[GroupRow]
 def add_members(
     connection: sqlite3.Connection, id_: int, subscribers: Sequence[int], created_us: int, at_most: int | None
 ) -> list[FrontendRow]:
-    of = _group(connection, id_)
-    these = json.dumps(list(subscribers))
-    found = connection.execute(
+    owner = _group(connection, id_)
+    listed = json.dumps(list(subscribers))
+    rows = connection.execute(
         "SELECT id FROM subscribers WHERE application = ? AND id IN (SELECT value FROM json_each(?))",
-        (of.application, these),
+        (owner.application, listed),
     )
-    known = {each for (each,) in found}
-    for each in subscribers:
-        if each not in known:
-            raise NotFoundError(f"there is no subscriber {each} in the group's application")
+    known = {subscriber for (subscriber,) in rows}
+    for subscriber in subscribers:
+        if subscriber not in known:
+            raise NotFoundError(f"there is no subscriber {subscriber} in the group's application")
     connection.execute(
-        "INSERT INTO members SELECT ?, value FROM json_each(?) WHERE true ON CONFLICT DO NOTHING", (id_, these)
+        "INSERT INTO members SELECT ?, value FROM json_each(?) WHERE true ON CONFLICT DO NOTHING", (id_, listed)
     )
     count = connection.execute("SELECT count(*) FROM members WHERE group_id = ?", (id_,))
-    _check_count(count, at_most, f"members of the group {of.name}")
+    _check_count(count, at_most, f"members of the group {owner.name}")
     held = group_subscriptions(connection, id_)
     return _hold(connection, sorted(known), held, created_us)
 
 
 def remove_members(connection: sqlite3.Connection, id_: int, subscribers: Sequence[int]) -> list[FrontendRow]:
-    these = json.dumps(list(subscribers))
+    listed = json.dumps(list(subscribers))
 
     def leave() -> None:
         connection.execute(
-            "DELETE FROM members WHERE group_id = ? AND subscriber IN (SELECT value FROM json_each(?))", (id_, these)
+            "DELETE FROM members WHERE group_id = ? AND subscriber IN (SELECT value FROM json_each(?))", (id_, listed)
         )
 
     return subscriptions.ended_by(connection, _frontends(connection, id_, subscribers), leave)
@@ -113,7 +113,7 @@ def members(connection: sqlite3.Connection, id_: int, after: str, limit: int) ->
     return [SubscriberRow(*row) for row in connection.execute(page, (id_, after, limit))]
 
 
-# --- what they hold
+# --- subscriptions of groups
 
 
 def subscribe_group(
@@ -126,21 +126,25 @@ def subscribe_group(
     created_us: int,
     at_most: int | None,
 ) -> GroupSubscriptionOutcome:
-    of = _group(connection, id_)
+    owner = _group(connection, id_)
     subscriptions.add_backends(connection, backends)
     backend = subscriptions.backend_id(connection, interest)
     row = connection.execute(HELD + "WHERE g.group_id = ? AND g.backend = ?", (id_, backend)).fetchone()
     if row is not None:
         return GroupSubscriptionOutcome(GroupSubscriptionRow(*row), False, [])
-    made = GroupSubscriptionRow(f"grp_{secrets.token_urlsafe(PUBLIC_BYTES)}", id_, interest, mode, created_us)
+    subscription = GroupSubscriptionRow(f"grp_{secrets.token_urlsafe(PUBLIC_BYTES)}", id_, interest, mode, created_us)
     connection.execute(
         "INSERT INTO group_subscriptions (public_id, group_id, backend, mode, created_us) VALUES (?, ?, ?, ?, ?)",
-        (made.public_id, id_, backend, mode, created_us),
+        (subscription.public_id, id_, backend, mode, created_us),
     )
     count = connection.execute("SELECT count(*) FROM group_subscriptions WHERE group_id = ?", (id_,))
-    _check_count(count, at_most, f"subscriptions of the group {of.name}")
-    in_it = connection.execute("SELECT subscriber FROM members WHERE group_id = ?", (id_,)).fetchall()
-    return GroupSubscriptionOutcome(made, True, _hold(connection, [each for (each,) in in_it], [made], created_us))
+    _check_count(count, at_most, f"subscriptions of the group {owner.name}")
+    members_found = connection.execute("SELECT subscriber FROM members WHERE group_id = ?", (id_,)).fetchall()
+    return GroupSubscriptionOutcome(
+        subscription,
+        True,
+        _hold(connection, [subscriber for (subscriber,) in members_found], [subscription], created_us),
+    )
 
 
 def unsubscribe_group(connection: sqlite3.Connection, id_: int, public_id: str) -> list[FrontendRow] | None:
@@ -149,7 +153,7 @@ def unsubscribe_group(connection: sqlite3.Connection, id_: int, public_id: str) 
     ).fetchone()
     if row is None:
         return None
-    held = connection.execute(
+    frontend_ids = connection.execute(
         """SELECT f.id FROM members m JOIN frontends f ON f.subscriber = m.subscriber AND f.backend = ?
         WHERE m.group_id = ?""",
         (row[1], id_),
@@ -158,7 +162,7 @@ def unsubscribe_group(connection: sqlite3.Connection, id_: int, public_id: str) 
     def leave() -> None:
         connection.execute("DELETE FROM group_subscriptions WHERE id = ?", (row[0],))
 
-    return subscriptions.ended_by(connection, [each for (each,) in held], leave)
+    return subscriptions.ended_by(connection, [frontend_id for (frontend_id,) in frontend_ids], leave)
 
 
 def group_subscriptions(connection: sqlite3.Connection, id_: int) -> list[GroupSubscriptionRow]:
@@ -170,26 +174,34 @@ def group_subscriptions(connection: sqlite3.Connection, id_: int) -> list[GroupS
 def _hold(
     connection: sqlite3.Connection, subscribers: Sequence[int], held: Sequence[GroupSubscriptionRow], created_us: int
 ) -> list[FrontendRow]:
-    """Those that are made so that each of these holds each of those, from the present heads on."""
-    made: list[int] = []
+    """Makes each subscriber hold each of the group's subscriptions, from the present heads on. Returns the new
+    frontends.
+    """
+    new_ids: list[int] = []
     for subscriber in subscribers:
-        for one in held:
-            id_, new = subscriptions.hold(
-                connection, subscriber, one.interest, one.mode, since=None, created_us=created_us, own=False
+        for subscription in held:
+            id_, is_new = subscriptions.hold(
+                connection,
+                subscriber,
+                subscription.interest,
+                subscription.mode,
+                since=None,
+                created_us=created_us,
+                own=False,
             )
-            made += [id_] if new else []
-    return subscriptions.read_frontends(connection, made)
+            new_ids += [id_] if is_new else []
+    return subscriptions.read_frontends(connection, new_ids)
 
 
 def _frontends(connection: sqlite3.Connection, id_: int, subscribers: Sequence[int] | None = None) -> list[int]:
-    """What the group holds through its members, or through these of them."""
-    held = connection.execute(
+    """The frontends through which the group's members, or these of them, hold its subscriptions."""
+    rows = connection.execute(
         """SELECT f.id FROM members m JOIN group_subscriptions g ON g.group_id = m.group_id
             JOIN frontends f ON f.subscriber = m.subscriber AND f.backend = g.backend
         WHERE m.group_id = ?1 AND (?2 IS NULL OR m.subscriber IN (SELECT value FROM json_each(?2)))""",
         (id_, None if subscribers is None else json.dumps(list(subscribers))),
     )
-    return [each for (each,) in held]
+    return [frontend_id for (frontend_id,) in rows]
 
 
 def _group(connection: sqlite3.Connection, id_: int) -> GroupRow:

@@ -1,4 +1,6 @@
-"""The broker's store in one SQLite file (see sqlite_file): writes share commits, readers never wait for them."""
+"""The broker's store in one SQLite file (see store/sqlite/file.py): writes share commits, readers never wait for
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ CHUNK: Final = 10_000
 
 
 class SqliteBrokerStore(GroupCommits):
-    """A BrokerStore, whose file one process has at a time."""
+    """Implements BrokerStore. One process at a time has the file."""
 
-    # "TCSB"
+    # "TCSB" in ASCII
     layout = StoreLayout(0x54435342, BROKER_UPGRADES, readers=2, cache_bytes=16 << 20)
 
     def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
@@ -54,7 +56,7 @@ class SqliteBrokerStore(GroupCommits):
         created_us = int(now.timestamp() * 1e6)
         people.add_application(writer, DEFAULT_APPLICATION, rows.EVERYTHING, digest=None, created_us=created_us)
 
-    # --- facts, and the tokens that were ended before their time
+    # --- facts, and tokens that were revoked before they expired
 
     async def fact(self, name: str) -> str | None:
         return await self.read(lambda reader: people.fact(reader, name))
@@ -103,8 +105,8 @@ class SqliteBrokerStore(GroupCommits):
         return await self.read(lambda reader: holds.backend(reader, channel, parameters))
 
     async def rebind(self, rebound: Sequence[rows.ReboundBackend]) -> None:
-        for each in rebound:
-            check.rebound(each)
+        for backend in rebound:
+            check.rebound(backend)
         await self.write(lambda writer: holds.rebind(writer, rebound))
 
     async def release_backends(self, interests: Sequence[int]) -> list[int]:
@@ -123,8 +125,8 @@ class SqliteBrokerStore(GroupCommits):
         created_us: int,
         at_most: int | None = None,
     ) -> list[rows.FrontendOutcome]:
-        for each in wanted:
-            check.wanted(each)
+        for request in wanted:
+            check.wanted(request)
         for backend in backends:
             check.backend(backend)
         return await self.write(lambda writer: holds.subscribe(writer, wanted, backends, created_us, at_most))
@@ -231,9 +233,9 @@ class SqliteBrokerStore(GroupCommits):
         check.person("name of a group", name)
 
         def add(writer: sqlite3.Connection) -> rows.GroupRow:
-            made = groups.add_group(writer, application, name, created_us, at_most)
-            groups.add_members(writer, made.id, members, created_us, members_at_most)
-            return made
+            group = groups.add_group(writer, application, name, created_us, at_most)
+            groups.add_members(writer, group.id, members, created_us, members_at_most)
+            return group
 
         return await self.write(add)
 

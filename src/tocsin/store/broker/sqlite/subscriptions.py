@@ -1,7 +1,6 @@
-"""Backends, frontends and markers of a broker's store, as rows of an SQLite connection. The caller holds the
-transaction.
+"""Backends, frontends and markers, as rows of an SQLite connection. The caller holds the transaction.
 
-Many at once are passed as one JSON list: one statement, whatever their number.
+Lists are passed as one JSON parameter, so that one statement handles any number of items.
 """
 
 from __future__ import annotations
@@ -92,76 +91,79 @@ def backend(connection: sqlite3.Connection, channel: str, parameters: str) -> Ba
 
 
 def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackendRow]) -> None:
-    for each in wanted:
-        there = connection.execute(
+    for new_backend in wanted:
+        existing = connection.execute(
             "SELECT interest, channel, parameters FROM backends WHERE interest = ? OR (channel = ? AND parameters = ?)",
-            (each.interest, each.channel, each.parameters),
+            (new_backend.interest, new_backend.channel, new_backend.parameters),
         ).fetchall()
-        if there == [(each.interest, each.channel, each.parameters)]:
-            if each.head is not None:
-                put_heads(connection, {each.interest: each.head})
+        if existing == [(new_backend.interest, new_backend.channel, new_backend.parameters)]:
+            if new_backend.head is not None:
+                put_heads(connection, {new_backend.interest: new_backend.head})
             continue
-        if there:
+        if existing:
             raise ConflictError(
-                f"the interest {each.interest} is known as another one of {there[0][1]}",
+                f"the interest {new_backend.interest} is known as another one of {existing[0][1]}",
                 hint="the cluster has forgotten its numbers: bind all backends again",
             )
-        since = place(each.since)
-        made = connection.execute(
+        since = place(new_backend.since)
+        inserted = connection.execute(
             """INSERT INTO backends (interest, channel, parameters, subscription, since_epoch, since_place)
             VALUES (?, ?, ?, ?, ?, ?)""",
-            (each.interest, each.channel, each.parameters, each.subscription, *since),
+            (new_backend.interest, new_backend.channel, new_backend.parameters, new_backend.subscription, *since),
         )
-        head = since if each.head is None else max(since, place(each.head))
-        connection.execute("INSERT INTO heads VALUES (?, ?, ?)", (made.lastrowid, *head))
+        head = since if new_backend.head is None else max(since, place(new_backend.head))
+        connection.execute("INSERT INTO heads VALUES (?, ?, ?)", (inserted.lastrowid, *head))
 
 
 def rebind(connection: sqlite3.Connection, rebound: Sequence[ReboundBackend]) -> None:
-    ids = [backend_id(connection, each.interest) for each in rebound]
-    # Through numbers that no interest has, so that two may change places.
+    ids = [backend_id(connection, binding.interest) for binding in rebound]
+    # Through interim numbers that no interest has, so that two backends may swap their interests.
     connection.executemany("UPDATE backends SET interest = -id WHERE id = ?", ((id_,) for id_ in ids))
-    for id_, each in zip(ids, rebound, strict=True):
-        since = place(each.since)
+    for id_, binding in zip(ids, rebound, strict=True):
+        since = place(binding.since)
         try:
             connection.execute(
                 """UPDATE backends SET interest = ?, subscription = ?, since_epoch = ?, since_place = ?
                 WHERE id = ?""",
-                (each.new_interest, each.subscription, *since, id_),
+                (binding.new_interest, binding.subscription, *since, id_),
             )
-        except sqlite3.IntegrityError as problem:
-            raise ConflictError(f"the interest {each.new_interest} is another's") from problem
-    # When all have their numbers.
+        except sqlite3.IntegrityError as error:
+            raise ConflictError(f"the interest {binding.new_interest} is another's") from error
+    # Only after all backends have their new numbers.
     put_heads(
         connection,
-        {each.new_interest: each.since if each.head is None else max(each.since, each.head) for each in rebound},
+        {
+            binding.new_interest: binding.since if binding.head is None else max(binding.since, binding.head)
+            for binding in rebound
+        },
     )
 
 
 def release_backends(connection: sqlite3.Connection, interests: Sequence[int]) -> list[int]:
-    free = connection.execute(
+    unheld = connection.execute(
         """SELECT b.id, b.interest FROM backends b WHERE b.interest IN (SELECT value FROM json_each(?))
             AND NOT EXISTS (SELECT 1 FROM frontends f WHERE f.backend = b.id)
             AND NOT EXISTS (SELECT 1 FROM group_subscriptions g WHERE g.backend = b.id)
         ORDER BY b.interest""",
         (json.dumps(list(interests)),),
     ).fetchall()
-    _remove_backends(connection, [id_ for id_, _ in free])
-    return [interest for _, interest in free]
+    _remove_backends(connection, [id_ for id_, _ in unheld])
+    return [interest for _, interest in unheld]
 
 
 def drop_backends(connection: sqlite3.Connection, interests: Sequence[int]) -> list[FrontendRow]:
-    found = connection.execute(
+    backend_rows = connection.execute(
         "SELECT id FROM backends WHERE interest IN (SELECT value FROM json_each(?))", (json.dumps(list(interests)),)
     ).fetchall()
-    ids = json.dumps([id_ for (id_,) in found])
-    held = connection.execute(
+    ids = json.dumps([id_ for (id_,) in backend_rows])
+    frontend_rows = connection.execute(
         "SELECT id FROM frontends WHERE backend IN (SELECT value FROM json_each(?))", (ids,)
     ).fetchall()
-    gone = read_frontends(connection, [id_ for (id_,) in held])
+    removed = read_frontends(connection, [id_ for (id_,) in frontend_rows])
     connection.execute("DELETE FROM group_subscriptions WHERE backend IN (SELECT value FROM json_each(?))", (ids,))
-    remove_frontends(connection, [each.id for each in gone])
-    _remove_backends(connection, [id_ for (id_,) in found])
-    return gone
+    remove_frontends(connection, [frontend.id for frontend in removed])
+    _remove_backends(connection, [id_ for (id_,) in backend_rows])
+    return removed
 
 
 def backend_id(connection: sqlite3.Connection, interest: int) -> int:
@@ -173,9 +175,9 @@ def backend_id(connection: sqlite3.Connection, interest: int) -> int:
 
 
 def _remove_backends(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
-    these = json.dumps(list(ids))
-    connection.execute("DELETE FROM heads WHERE backend IN (SELECT value FROM json_each(?))", (these,))
-    connection.execute("DELETE FROM backends WHERE id IN (SELECT value FROM json_each(?))", (these,))
+    listed = json.dumps(list(ids))
+    connection.execute("DELETE FROM heads WHERE backend IN (SELECT value FROM json_each(?))", (listed,))
+    connection.execute("DELETE FROM backends WHERE id IN (SELECT value FROM json_each(?))", (listed,))
 
 
 # --- frontends
@@ -189,20 +191,26 @@ def subscribe(
     at_most: int | None,
 ) -> list[FrontendOutcome]:
     add_backends(connection, backends)
-    held: list[tuple[int, bool]] = []
-    for each in wanted:
-        if connection.execute("SELECT 1 FROM subscribers WHERE id = ?", (each.subscriber,)).fetchone() is None:
-            raise NotFoundError(f"there is no subscriber {each.subscriber}")
-        held.append(
+    frontend_ids: list[tuple[int, bool]] = []
+    for request in wanted:
+        if connection.execute("SELECT 1 FROM subscribers WHERE id = ?", (request.subscriber,)).fetchone() is None:
+            raise NotFoundError(f"there is no subscriber {request.subscriber}")
+        frontend_ids.append(
             hold(
-                connection, each.subscriber, each.interest, each.mode, since=each.since, created_us=created_us, own=True
+                connection,
+                request.subscriber,
+                request.interest,
+                request.mode,
+                since=request.since,
+                created_us=created_us,
+                own=True,
             )
         )
     if at_most is not None:
-        for subscriber in {each.subscriber for each in wanted}:
+        for subscriber in {request.subscriber for request in wanted}:
             _check_owned(connection, subscriber, at_most)
-    found = {each.id: each for each in read_frontends(connection, [id_ for id_, _ in held])}
-    return [FrontendOutcome(found[id_], made) for id_, made in held]
+    frontends = {frontend.id: frontend for frontend in read_frontends(connection, [id_ for id_, _ in frontend_ids])}
+    return [FrontendOutcome(frontends[id_], made) for id_, made in frontend_ids]
 
 
 def hold(
@@ -215,7 +223,7 @@ def hold(
     created_us: int,
     own: bool,
 ) -> tuple[int, bool]:
-    """A frontend's id, and whether it is new."""
+    """Finds or makes a frontend. Returns its id, and whether it is new."""
     backend = backend_id(connection, interest)
     row = connection.execute(
         "SELECT id FROM frontends WHERE subscriber = ? AND backend = ?", (subscriber, backend)
@@ -229,14 +237,14 @@ def hold(
     else:
         begin = place(since)
     public_id = f"sub_{secrets.token_urlsafe(PUBLIC_BYTES)}"
-    made = connection.execute(
+    inserted = connection.execute(
         """INSERT INTO frontends (public_id, subscriber, backend, mode, since_epoch, since_place, created_us, own)
         VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
         (public_id, subscriber, backend, mode, *begin, created_us, own),
     )
-    connection.execute("INSERT INTO markers VALUES (?, ?, ?)", (made.lastrowid, *begin))
-    assert made.lastrowid is not None, "a row was inserted"
-    return made.lastrowid, True
+    connection.execute("INSERT INTO markers VALUES (?, ?, ?)", (inserted.lastrowid, *begin))
+    assert inserted.lastrowid is not None, "a row was inserted"
+    return inserted.lastrowid, True
 
 
 def unsubscribe(connection: sqlite3.Connection, ids: Sequence[int]) -> list[FrontendRow]:
@@ -249,58 +257,60 @@ def unsubscribe(connection: sqlite3.Connection, ids: Sequence[int]) -> list[Fron
 
 
 def ended_by(connection: sqlite3.Connection, ids: Sequence[int], change: Callable[[], object]) -> list[FrontendRow]:
-    """Those of these frontends, as they were, that nobody wants after the change; they are removed."""
+    """Applies a change and removes those of these frontends that have no holder after it. Returns them as they were
+    before.
+    """
     before = read_frontends(connection, ids)
     change()
     unheld = connection.execute(
         """SELECT f.id FROM frontends f WHERE f.id IN (SELECT value FROM json_each(?)) AND f.own = 0
             AND NOT EXISTS (SELECT 1 FROM members m JOIN group_subscriptions g ON g.group_id = m.group_id
                 WHERE m.subscriber = f.subscriber AND g.backend = f.backend)""",
-        (json.dumps([each.id for each in before]),),
+        (json.dumps([frontend_row.id for frontend_row in before]),),
     )
-    gone = {id_ for (id_,) in unheld}
-    remove_frontends(connection, list(gone))
-    return [each for each in before if each.id in gone]
+    ended = {id_ for (id_,) in unheld}
+    remove_frontends(connection, list(ended))
+    return [frontend_row for frontend_row in before if frontend_row.id in ended]
 
 
 def end_outside(
     connection: sqlite3.Connection, application: int, channels: Sequence[str], after: int, limit: int
 ) -> list[FrontendRow]:
-    these = json.dumps(list(channels))
+    listed = json.dumps(list(channels))
     connection.execute(
         """DELETE FROM group_subscriptions WHERE group_id IN (SELECT id FROM user_groups WHERE application = ?)
             AND backend IN (SELECT id FROM backends WHERE channel NOT IN (SELECT value FROM json_each(?)))""",
-        (application, these),
+        (application, listed),
     )
-    found = connection.execute(
+    outside = connection.execute(
         """SELECT f.id FROM frontends f JOIN subscribers s ON s.id = f.subscriber JOIN backends b ON b.id = f.backend
         WHERE f.id > ? AND s.application = ? AND b.channel NOT IN (SELECT value FROM json_each(?))
         ORDER BY f.id LIMIT ?""",
-        (after, application, these, limit),
+        (after, application, listed, limit),
     ).fetchall()
-    gone = read_frontends(connection, [id_ for (id_,) in found])
-    remove_frontends(connection, [each.id for each in gone])
-    return gone
+    removed = read_frontends(connection, [id_ for (id_,) in outside])
+    remove_frontends(connection, [frontend.id for frontend in removed])
+    return removed
 
 
 def remove_frontends(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
-    these = json.dumps(list(ids))
-    connection.execute("DELETE FROM markers WHERE frontend IN (SELECT value FROM json_each(?))", (these,))
-    connection.execute("DELETE FROM frontends WHERE id IN (SELECT value FROM json_each(?))", (these,))
+    listed = json.dumps(list(ids))
+    connection.execute("DELETE FROM markers WHERE frontend IN (SELECT value FROM json_each(?))", (listed,))
+    connection.execute("DELETE FROM frontends WHERE id IN (SELECT value FROM json_each(?))", (listed,))
 
 
 def put_markers(connection: sqlite3.Connection, markers: Mapping[int, Cursor]) -> None:
     connection.executemany(
         """UPDATE markers SET epoch = ?2, place = ?3
         WHERE frontend = ?1 AND (epoch < ?2 OR (epoch = ?2 AND place < ?3))""",
-        # In the order of the table, so that each of its pages is looked for once.
+        # Sorted in the order of the table, so that each of its pages is found once.
         [(id_, *place(markers[id_])) for id_ in sorted(markers)],
     )
 
 
 def frontend(connection: sqlite3.Connection, subscriber: int, public_id: str) -> FrontendRow | None:
-    found = _frontends(connection, "WHERE f.public_id = ? AND f.subscriber = ?", (public_id, subscriber))
-    return found[0] if found else None
+    matching = _frontends(connection, "WHERE f.public_id = ? AND f.subscriber = ?", (public_id, subscriber))
+    return matching[0] if matching else None
 
 
 def frontends_of(connection: sqlite3.Connection, subscriber: int, after: int, limit: int) -> list[FrontendRow]:
@@ -313,7 +323,7 @@ def frontends_after(connection: sqlite3.Connection, after: int, limit: int) -> l
 
 
 def read_frontends(connection: sqlite3.Connection, ids: Sequence[int]) -> list[FrontendRow]:
-    """Those of these that are there, in the order of ids."""
+    """Those of these frontends that exist, in the order of ids."""
     return _frontends(
         connection, "WHERE f.id IN (SELECT value FROM json_each(?)) ORDER BY f.id", (json.dumps(list(ids)),)
     )
@@ -343,7 +353,7 @@ def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]
 
 
 def _holding(connection: sqlite3.Connection, ids: Sequence[int]) -> sqlite3.Cursor:
-    """Which groups hold these frontends, one pair for each."""
+    """The groups that hold these frontends, as pairs of frontend and group."""
     return connection.execute(
         """SELECT f.id, m.group_id FROM frontends f JOIN members m ON m.subscriber = f.subscriber
             JOIN group_subscriptions g ON g.group_id = m.group_id AND g.backend = f.backend

@@ -1,7 +1,7 @@
-"""How a broker's store of any earlier version becomes one of the present version (see upgrades).
+"""Upgrades a broker's store of any earlier version to the present version (see store/sqlite/upgrades.py).
 
-`place` is a cursor without its epoch: execution × 2²⁸ + ordinal. Markers and heads, which change all the time, are kept
-apart from what does not: many of them share a page.
+`place` is a cursor without its epoch: execution × 2²⁸ + ordinal. Markers and heads change all the time, so they have
+tables of their own: many of them share a page.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ BROKER_UPGRADES: Final[tuple[Upgrade, ...]] = (
         1,
         "applications, subscribers, groups, subscriptions and how far each has come",
         {
-            # AUTOINCREMENT: an id is never given twice, also after its row went.
+            # AUTOINCREMENT: ids are never reused, even after their row is deleted.
             "sqlite": (
                 "CREATE TABLE facts (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL) WITHOUT ROWID",
                 "CREATE TABLE revoked (token TEXT PRIMARY KEY NOT NULL, expires_us INTEGER NOT NULL) WITHOUT ROWID",
-                # One row. epoch: the cluster's; position_epoch, position_number: how far its news are known.
+                # One row. epoch: the cluster's; position_epoch, position_number: how far its announcements are known.
                 """CREATE TABLE link (
                     epoch INTEGER NOT NULL, position_epoch INTEGER NOT NULL, position_number INTEGER NOT NULL,
                     secret TEXT)""",
@@ -47,7 +47,7 @@ BROKER_UPGRADES: Final[tuple[Upgrade, ...]] = (
                     since_epoch INTEGER NOT NULL, since_place INTEGER NOT NULL,
                     UNIQUE (channel, parameters))""",
                 "CREATE TABLE heads (backend INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, place INTEGER NOT NULL)",
-                # A frontend is there while `own` is 1 or a group of the subscriber's holds the backend.
+                # A frontend exists while `own` is 1 or a group of the subscriber holds the backend.
                 """CREATE TABLE frontends (
                     id INTEGER PRIMARY KEY AUTOINCREMENT, public_id TEXT NOT NULL UNIQUE,
                     subscriber INTEGER NOT NULL, backend INTEGER NOT NULL, mode TEXT NOT NULL,

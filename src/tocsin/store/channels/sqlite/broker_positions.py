@@ -1,4 +1,4 @@
-"""How far brokers have come, as rows of an SQLite connection. The caller holds the transaction."""
+"""Positions and acknowledgements of brokers, as rows of an SQLite connection. The caller holds the transaction."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def position(connection: sqlite3.Connection) -> Position:
 
 
 def dropped(connection: sqlite3.Connection) -> int:
-    there = connection.execute("SELECT count(*) FROM channels WHERE NOT dropped").fetchone()[0]
-    return rows.given(connection, "channel") - int(there)
+    existing = connection.execute("SELECT count(*) FROM channels WHERE NOT dropped").fetchone()[0]
+    return rows.given(connection, "channel") - int(existing)
 
 
 def news(connection: sqlite3.Connection, after: Position, broker: BrokerName | None, limit: int) -> NewResultsPage:
@@ -27,11 +27,11 @@ def news(connection: sqlite3.Connection, after: Position, broker: BrokerName | N
     holder = None if broker is None else rows.broker_id(connection, broker)
     if broker is not None and holder is None:
         return NewResultsPage(now, [], [], False, dropped(connection))
-    # Rows are looked at in the order of commits; those between two numbers may be gone.
+    # Rows are examined in commit order; some numbers may be missing because retention removed their rows.
     sql = "SELECT max(id) FROM (SELECT id FROM results WHERE id > ? ORDER BY id LIMIT ?)"
     end = connection.execute(sql, (begin, limit)).fetchone()[0] or now.number
     more = connection.execute("SELECT 1 FROM results WHERE id > ? LIMIT 1", (end,)).fetchone() is not None
-    found = connection.execute(
+    held_results = connection.execute(
         """SELECT h.broker, r.interest, r.place, i.channel_id FROM results r
         CROSS JOIN holds h ON h.interest = r.interest AND (?1 IS NULL OR h.broker = ?1)
         CROSS JOIN interests i ON i.id = r.interest
@@ -40,23 +40,27 @@ def news(connection: sqlite3.Connection, after: Position, broker: BrokerName | N
         (holder, begin, end),
     )
     latest: dict[tuple[int, int], tuple[int, int, int]] = {}
-    for holds, interest, place, channel_id in found:
-        known = latest.get((holds, interest))
-        latest[holds, interest] = channel_id, place, place if known is None else known[2]
+    for broker_number, interest, place, channel_id in held_results:
+        known = latest.get((broker_number, interest))
+        latest[broker_number, interest] = channel_id, place, place if known is None else known[2]
     brokers, epochs = rows.brokers(connection), rows.ChannelEpochs(connection)
     items = [
         NewResults(
-            brokers[holds], channel_id, interest, epochs[channel_id].cursor(place), epochs[channel_id].cursor(first)
+            brokers[broker_number],
+            channel_id,
+            interest,
+            epochs[channel_id].cursor(place),
+            epochs[channel_id].cursor(first),
         )
-        for (holds, interest), (channel_id, place, first) in latest.items()
+        for (broker_number, interest), (channel_id, place, first) in latest.items()
     ]
     gaps = connection.execute(
         """SELECT id FROM channels WHERE removed_to > ?1 AND NOT dropped AND (?2 IS NULL OR EXISTS (
             SELECT 1 FROM subscriptions s WHERE s.broker = ?2 AND s.channel_id = channels.id)) ORDER BY id""",
         (begin, holder),
     )
-    reached = Position(now.epoch, end) if more else now
-    return NewResultsPage(reached, items, [row[0] for row in gaps], more, dropped(connection))
+    page_end = Position(now.epoch, end) if more else now
+    return NewResultsPage(page_end, items, [row[0] for row in gaps], more, dropped(connection))
 
 
 def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
@@ -73,9 +77,10 @@ def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Map
 
 
 def places_of(connection: sqlite3.Connection, cursors: Mapping[int, Cursor], channel_id: int | None) -> dict[int, int]:
-    """Cursors as places, of the interests that are there (in this channel), never beyond the last execution: what
-    comes later is not acknowledged by a cursor of a life that is unknown here."""
-    found = connection.execute(
+    """Cursors as places, for the interests that exist (in this channel), at most the last execution: a cursor of an
+    unknown epoch must not acknowledge later results.
+    """
+    interests = connection.execute(
         """SELECT i.id, i.channel_id, c.last_execution FROM json_each(?1) j CROSS JOIN interests i ON i.id = j.value
         CROSS JOIN channels c ON c.id = i.channel_id AND NOT c.dropped WHERE ?2 IS NULL OR i.channel_id = ?2""",
         (json.dumps(sorted(cursors)), channel_id),
@@ -83,25 +88,27 @@ def places_of(connection: sqlite3.Connection, cursors: Mapping[int, Cursor], cha
     epochs = rows.ChannelEpochs(connection)
     return {
         interest: min(epochs[channel].place(cursors[interest]), end_of(last))
-        for interest, channel, last in found.fetchall()
+        for interest, channel, last in interests.fetchall()
     }
 
 
 def lowest_acknowledged(
     connection: sqlite3.Connection, channel_id: int, after: int, limit: int
 ) -> tuple[dict[int, Cursor], int | None]:
-    """Of interests added after the change `after`, and where the next page begins. Only those with something below."""
+    """Per interest the place that all holders have acknowledged, for interests added after the change `after` that
+    have results below it; and where the next page begins.
+    """
     rows.last_execution(connection, channel_id)
     page = connection.execute(
         """SELECT i.id, i.change, i.lost, (SELECT min(h.acknowledged) FROM holds h WHERE h.interest = i.id)
         FROM interests i WHERE i.channel_id = ? AND i.change > ? ORDER BY i.change LIMIT ?""",
         (channel_id, after, limit),
     ).fetchall()
-    kept = connection.execute(
+    trimmable = connection.execute(
         """SELECT j.value ->> 0, j.value ->> 1 FROM json_each(?) j WHERE EXISTS (SELECT 1 FROM results r
             WHERE r.interest = j.value ->> 0 AND r.place > j.value ->> 2 AND r.place <= j.value ->> 1)""",
         (json.dumps([(interest, lowest, lost) for interest, _, lost, lowest in page]),),
     )
     epochs = rows.ChannelEpochs(connection)[channel_id]
-    lowest = {interest: epochs.cursor(place) for interest, place in kept}
+    lowest = {interest: epochs.cursor(place) for interest, place in trimmable}
     return lowest, page[-1][1] if len(page) == limit else None

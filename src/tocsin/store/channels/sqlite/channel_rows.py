@@ -1,4 +1,6 @@
-"""Channels, their executions, epochs and brokers, as rows of an SQLite connection. The caller holds the transaction."""
+"""Channels, their executions, epochs and brokers, as rows of an SQLite connection. The caller holds the
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ from tocsin.wire.errors import NotFoundError
 
 
 def given(connection: sqlite3.Connection, counter: str) -> int:
-    """The last number given out."""
+    """The last number that the counter gave out."""
     row = connection.execute("SELECT value FROM counters WHERE name = ?", (counter,)).fetchone()
     return 0 if row is None else int(row[0])
 
 
 def give(connection: sqlite3.Connection, counter: str, count: int = 1, after: int = 0) -> int:
-    """The first of `count` numbers that were never given out before, all beyond `after`."""
+    """Reserves `count` numbers that were never given out before, all above `after`. Returns the first."""
     first = max(given(connection, counter), after) + 1
     connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (counter, first + count - 1))
     return first
@@ -51,18 +53,18 @@ def result_epochs(connection: sqlite3.Connection) -> Epochs:
 
 
 class ChannelEpochs:
-    """The epochs of channels, each read once."""
+    """The epochs of channels; each is read once."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._known: dict[int, Epochs] = {}
 
     def __getitem__(self, channel_id: int) -> Epochs:
-        known = self._known.get(channel_id)
-        if known is None:
+        epochs = self._known.get(channel_id)
+        if epochs is None:
             sql = "SELECT epoch, first FROM channel_epochs WHERE channel_id = ?"
-            known = self._known[channel_id] = Epochs.of(self._connection.execute(sql, (channel_id,)))
-        return known
+            epochs = self._known[channel_id] = Epochs.of(self._connection.execute(sql, (channel_id,)))
+        return epochs
 
 
 # --- channels
@@ -82,7 +84,7 @@ def channel_ids(connection: sqlite3.Connection) -> list[int]:
 
 
 def last_execution(connection: sqlite3.Connection, channel_id: int) -> int:
-    """Raises NotFoundError when there is no such channel."""
+    """The number of the channel's last execution. Raises NotFoundError if there is no such channel."""
     sql = "SELECT last_execution FROM channels WHERE id = ? AND NOT dropped"
     row = connection.execute(sql, (channel_id,)).fetchone()
     if row is None:
@@ -106,7 +108,9 @@ def state(connection: sqlite3.Connection, channel_id: int) -> ChannelState:
 def add_execution(
     connection: sqlite3.Connection, channel_id: int, execution: Execution, *, first: int, count: int, size_bytes: int
 ) -> None:
-    """The row, and the channel's new vector, tick and number. Its results are the `count` rows from `first` on."""
+    """Adds the row and sets the channel's new vector, tick and number. Its results are the `count` rows from `first`
+    on.
+    """
     vector = encode_json(dict(execution.vector))
     connection.execute(
         "INSERT INTO executions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -140,7 +144,7 @@ def add_failure(connection: sqlite3.Connection, channel_id: int, failure: Failur
 def executions(connection: sqlite3.Connection, channel_id: int, limit: int) -> list[RecordedExecution]:
     last_execution(connection, channel_id)
     columns = "number, epoch, tick_us, started_us, ended_us"
-    ended = connection.execute(
+    completed = connection.execute(
         f"""SELECT {columns}, vector, results, NULL, details FROM executions
         WHERE channel_id = ? ORDER BY number DESC LIMIT ?""",  # noqa: S608 - our own columns
         (channel_id, limit),
@@ -150,10 +154,10 @@ def executions(connection: sqlite3.Connection, channel_id: int, limit: int) -> l
         WHERE channel_id = ? ORDER BY id DESC LIMIT ?""",  # noqa: S608 - our own columns
         (channel_id, limit),
     )
-    both = [*_recorded(ended), *_recorded(failed)]
-    # Failures of a number come before the run that ended well.
-    both.sort(key=lambda each: (each.number, each.reason is None, each.ended_us), reverse=True)
-    return both[:limit]
+    recorded = [*_recorded(completed), *_recorded(failed)]
+    # The failures of an execution number come before its completed run.
+    recorded.sort(key=lambda each: (each.number, each.reason is None, each.ended_us), reverse=True)
+    return recorded[:limit]
 
 
 def _recorded(rows: Iterable[tuple[Any, ...]]) -> list[RecordedExecution]:
@@ -175,11 +179,11 @@ def broker_id(connection: sqlite3.Connection, broker: BrokerName) -> int | None:
 
 
 def broker_id_made(connection: sqlite3.Connection, broker: BrokerName) -> int:
-    known = broker_id(connection, broker)
-    if known is None:
-        known = give(connection, "broker")
-        connection.execute("INSERT INTO brokers VALUES (?, ?, ?)", (known, *broker))
-    return known
+    number = broker_id(connection, broker)
+    if number is None:
+        number = give(connection, "broker")
+        connection.execute("INSERT INTO brokers VALUES (?, ?, ?)", (number, *broker))
+    return number
 
 
 def brokers(connection: sqlite3.Connection) -> dict[int, BrokerName]:

@@ -1,4 +1,4 @@
-"""Brokers that are told of news, as rows of an SQLite connection. The caller holds the transaction."""
+"""Registrations of brokers, as rows of an SQLite connection. The caller holds the transaction."""
 
 from __future__ import annotations
 
@@ -22,21 +22,26 @@ def register(connection: sqlite3.Connection, broker: BrokerName, secret: str, ow
         ON CONFLICT DO UPDATE SET owner = coalesce(nullif(owner, ''), excluded.owner, owner)""",
         (*broker, owner, secret, *now),
     )
-    kept = registration(connection, broker)
-    assert kept is not None, "it was just put there"
-    return kept
+    registered = registration(connection, broker)
+    assert registered is not None, "it was just put there"
+    return registered
 
 
 def claim(connection: sqlite3.Connection, broker: BrokerName, claimant: BrokerClaim, secret: str) -> Registration:
-    kept = registration(connection, broker)
-    if kept is None:
+    registered = registration(connection, broker)
+    if registered is None:
         raise _unknown(broker)
-    is_holder = claimant.store == kept.holder
-    if kept.generation is not None and claimant.generation is not None and claimant.generation <= kept.generation:
-        if claimant.generation == kept.generation and is_holder and not claimant.starts:
-            return kept
-        # The holder that starts may have been given a generation whose answer it did not live to see.
-        if claimant.generation != kept.generation and not (is_holder and claimant.starts):
+    is_holder = claimant.store == registered.holder
+    if (
+        registered.generation is not None
+        and claimant.generation is not None
+        and claimant.generation <= registered.generation
+    ):
+        if claimant.generation == registered.generation and is_holder and not claimant.starts:
+            return registered
+        # The holder may have crashed before it received its last generation, so its claim may name an older
+        # generation.
+        if claimant.generation != registered.generation and not (is_holder and claimant.starts):
             raise FencedError(
                 f"another broker has taken the name {broker.dataverse}.{broker.name} over",
                 hint="stop one of the two; tocsin broker --take-over takes the name back",
@@ -46,16 +51,16 @@ def claim(connection: sqlite3.Connection, broker: BrokerName, claimant: BrokerCl
         WHERE dataverse = ? AND name = ?""",
         (
             rows.current_epoch(connection), rows.give(connection, "generation"),
-            claimant.store, kept.secret if is_holder else secret, *broker,
+            claimant.store, registered.secret if is_holder else secret, *broker,
         ),
     )  # fmt: skip
-    made = registration(connection, broker)
-    assert made is not None, "it was just changed"
-    return made
+    renewed = registration(connection, broker)
+    assert renewed is not None, "it was just changed"
+    return renewed
 
 
 def forget_holders(connection: sqlite3.Connection) -> None:
-    """Of a life of the store that is over: who holds the names now has to say so."""
+    """A new epoch begins: each process has to claim its name again."""
     connection.execute("UPDATE registrations SET holder = NULL")
 
 
@@ -75,16 +80,16 @@ def registration(connection: sqlite3.Connection, broker: BrokerName) -> Registra
 
 
 def told(connection: sqlite3.Connection, broker: BrokerName, position: Position) -> Position:
-    known = registration(connection, broker)
-    if known is None:
+    registered = registration(connection, broker)
+    if registered is None:
         raise _unknown(broker)
     epochs, last = rows.result_epochs(connection), rows.given(connection, "result")
-    number = max(min(epochs.bound(*one), last) for one in (known.position, position))
-    # In the terms of this store: what another life of it gave out is not kept.
-    reached = Position(epochs.epoch_of(number), number)
+    number = max(min(epochs.bound(*known_position), last) for known_position in (registered.position, position))
+    # Record the position in this store's own numbering, not in that of another epoch.
+    recorded = Position(epochs.epoch_of(number), number)
     sql = "UPDATE registrations SET epoch = ?, number = ? WHERE dataverse = ? AND name = ?"
-    connection.execute(sql, (*reached, *broker))
-    return reached
+    connection.execute(sql, (*recorded, *broker))
+    return recorded
 
 
 def unregister(connection: sqlite3.Connection, broker: BrokerName) -> None:

@@ -1,9 +1,9 @@
-"""What goes from a channel store, in steps that each take some milliseconds of the writer's time.
+"""Removes data from a channel store, in steps that each take some milliseconds of the writer's time.
 
-Trimming and unsubscribing only say that results are dead: below their interest's `lost`, or without an interest. Their
-rows go when the larger part of their execution is dead (`dead_rows`), so each is looked at a bounded number of times; a
-dead row stays while a live one names it as the holder of its payload. Retention removes whole executions
-(`remove_rows`); where several share a channel and it keeps too much, only what some of them have (sqlite_shares).
+Trimming and unsubscribing only mark results as dead: those below their interest's `lost`, or without an interest.
+Their rows go when the larger part of their execution is dead (`dead_rows`), so each row is examined a bounded number
+of times. A dead row stays while a live row refers to its payload. Retention removes whole executions (`remove_rows`).
+If several shares hold a channel that exceeds its limit, only results of the largest shares go (shares.py).
 
 The caller holds the transaction.
 """
@@ -24,7 +24,7 @@ from tocsin.store.channels.sqlite.broker_positions import places_of
 from tocsin.store.channels.sqlite.results import ROW_BYTES
 
 STEP: Final = 2_500
-# Interests that went and are remembered, for readers that ask what has changed.
+# How many ended interests the store remembers, for readers that ask for changes.
 FORMER_KEPT: Final = 100_000
 
 
@@ -38,7 +38,7 @@ class StoredBytes:
     live: int
 
 
-# --- what to do, asked on a reader's connection
+# --- what to remove, read on a reader's connection
 
 
 def mostly_dead(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
@@ -47,7 +47,7 @@ def mostly_dead(connection: sqlite3.Connection, channel_id: int) -> list[StoredB
 
 
 def partly_dead(connection: sqlite3.Connection, channel_id: int, number: int | None = None) -> list[StoredBytes]:
-    """All of them, or the one of this number."""
+    """All executions that are partly dead, or only the execution with this number."""
     sql = f"{STORED} AND live < stored AND number = coalesce(?, number) ORDER BY number"
     return [StoredBytes(*row) for row in connection.execute(sql, (channel_id, number))]
 
@@ -62,27 +62,27 @@ def too_old(connection: sqlite3.Connection, channel_id: int, ended_before_us: in
 
 
 def too_much(connection: sqlite3.Connection, channel_id: int, max_bytes: int) -> list[StoredBytes]:
-    """The oldest executions that must go until what is left fits, the newest never."""
-    left = rows.state(connection, channel_id).result_bytes
-    found = connection.execute(f"{STORED_BYTES} ORDER BY number LIMIT 101", (channel_id,)).fetchall()
+    """The oldest executions that must go until the rest fits; the newest always stays."""
+    remaining_bytes = rows.state(connection, channel_id).result_bytes
+    executions = connection.execute(f"{STORED_BYTES} ORDER BY number LIMIT 101", (channel_id,)).fetchall()
     victims = []
-    for *row, size_bytes in found[:-1]:
-        if left <= max_bytes:
+    for *row, size_bytes in executions[:-1]:
+        if remaining_bytes <= max_bytes:
             break
         victims.append(StoredBytes(*row))
-        left -= size_bytes
+        remaining_bytes -= size_bytes
     return victims
 
 
 def dead_rows(connection: sqlite3.Connection, execution: StoredBytes) -> list[int]:
-    """The rows that no live one needs. What is dead stays dead, so this holds for ever."""
-    found = connection.execute(
+    """The rows that no live row refers to. Dead results stay dead, so the answer remains valid."""
+    result_rows = connection.execute(
         """SELECT r.id, r.same_as, i.id IS NOT NULL AND r.place > i.lost FROM results r
         LEFT JOIN interests i ON i.id = r.interest WHERE r.id BETWEEN ? AND ?""",
         (execution.first, execution.last),
     )
     needed, dead = set(), []
-    for id_, same_as, live in found:
+    for id_, same_as, live in result_rows:
         if live:
             needed.add(same_as)
         else:
@@ -98,25 +98,27 @@ STORED_BYTES: Final = "SELECT number, first, last, live, bytes FROM executions W
 
 
 def trim(connection: sqlite3.Connection, channel_id: int, below: Mapping[int, Cursor]) -> int:
-    """Some interests' results up to these cursors are dead. How many."""
+    """Marks the results of these interests up to the cursors as dead. Returns their number."""
     return lose(connection, channel_id, places_of(connection, below, channel_id).items())
 
 
 def lose(connection: sqlite3.Connection, channel_id: int, places: Iterable[tuple[int, int]]) -> int:
-    """Interests of the channel lose their results up to these places. How many."""
-    found = connection.execute(
+    """Marks the results of interests of the channel up to these places as dead. Returns their number."""
+    losses = connection.execute(
         f"""SELECT i.id, r.place >> {ORDINAL_BITS}, max(r.place), count(*) FROM json_each(?) j
         CROSS JOIN interests i ON i.id = j.value ->> 0
         CROSS JOIN results r ON r.interest = i.id AND r.place > i.lost AND r.place <= j.value ->> 1
         GROUP BY 1, 2 ORDER BY 1, 2""",  # noqa: S608 - our own number
         (json.dumps(list(places)),),
     ).fetchall()
-    connection.executemany("UPDATE interests SET lost = ? WHERE id = ?", [(place, id_) for id_, _, place, _ in found])
-    return _died(connection, channel_id, [(number, count) for _, number, _, count in found])
+    connection.executemany("UPDATE interests SET lost = ? WHERE id = ?", [(place, id_) for id_, _, place, _ in losses])
+    return _died(connection, channel_id, [(number, count) for _, number, _, count in losses])
 
 
 def evict(connection: sqlite3.Connection, channel_id: int, number: int, places: Iterable[tuple[int, int]]) -> int:
-    """The same for room's sake: whoever was not told of them yet is told that they are gone. How many."""
+    """Like `lose`, to make room: a broker that was not notified of these results yet learns of the gap. Returns their
+    number.
+    """
     lost = lose(connection, channel_id, places)
     connection.execute(
         """UPDATE channels SET removed_to = max(removed_to, (
@@ -127,8 +129,9 @@ def evict(connection: sqlite3.Connection, channel_id: int, number: int, places: 
 
 
 def overflow(connection: sqlite3.Connection, channel_id: int, number: int, interests: Sequence[int]) -> None:
-    """These interests had more results of an execution than they may: what was before those that are kept is gone, also
-    for those who had everything up to this execution."""
+    """Drops the earlier results of interests that had more results in an execution than they may. The gap counts also
+    for readers that had everything up to this execution.
+    """
     before = number << ORDINAL_BITS
     lose(connection, channel_id, [(interest, before) for interest in interests])
     connection.executemany(
@@ -137,7 +140,9 @@ def overflow(connection: sqlite3.Connection, channel_id: int, number: int, inter
 
 
 def sweep_former(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
-    """Results of some interests that went are dead: how many, and whether there may be more such interests."""
+    """Marks results of some ended interests as dead. Returns their number, and whether there may be more such
+    interests.
+    """
     former = connection.execute(
         """SELECT change, interest, lost FROM former_interests WHERE channel_id = ?1
         AND change > (SELECT swept_to FROM channels WHERE id = ?1) ORDER BY change LIMIT ?2""",
@@ -145,14 +150,14 @@ def sweep_former(connection: sqlite3.Connection, channel_id: int) -> tuple[int, 
     ).fetchall()
     if not former:
         return 0, False
-    found = connection.execute(
+    counts = connection.execute(
         f"""SELECT r.place >> {ORDINAL_BITS}, count(*) FROM json_each(?) j
         CROSS JOIN results r ON r.interest = j.value ->> 1 AND r.place > j.value ->> 2
         GROUP BY 1""",  # noqa: S608 - our own number
         (json.dumps(former),),
     ).fetchall()
     connection.execute("UPDATE channels SET swept_to = ? WHERE id = ?", (former[-1][0], channel_id))
-    return _died(connection, channel_id, found), len(former) == STEP
+    return _died(connection, channel_id, counts), len(former) == STEP
 
 
 def _died(connection: sqlite3.Connection, channel_id: int, counts: Sequence[tuple[int, int]]) -> int:
@@ -174,11 +179,13 @@ def remove_dead(connection: sqlite3.Connection, channel_id: int, number: int, id
 
 
 def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *, told: bool) -> tuple[int, bool]:
-    """The last rows of an execution go; whether there are more, and when not, how many results it had left.
+    """Removes the last rows of an execution. Returns whether there are more, and after the last step how many of its
+    results were live.
 
-    `told`: their interests lose them, and say so.
+    `told`: the interests record the loss, so that readers learn of the gap.
 
-    From the last to the first, because a row may name an earlier one, never a later one, as the holder of its payload.
+    The steps go from the last row to the first, because a row may refer to an earlier row's payload, never to a later
+    one.
     """
     sql = "SELECT first, last, live FROM executions WHERE channel_id = ? AND number = ? AND stored > 0"
     row = connection.execute(sql, (channel_id, number)).fetchone()
@@ -215,7 +222,9 @@ def _removed(connection: sqlite3.Connection, channel_id: int, number: int, count
 
 
 def forget(connection: sqlite3.Connection, channel_id: int, executions: int) -> tuple[int, bool]:
-    """Old executions without results, old failures and interests that went long ago; whether there may be more."""
+    """Removes old executions without results, old failures and interests that ended long ago. Returns whether there
+    may be more.
+    """
     sql = "SELECT last_execution FROM channels WHERE id = ?"
     last = connection.execute(sql, (channel_id,)).fetchone()
     if last is None:
@@ -255,7 +264,7 @@ def hide(connection: sqlite3.Connection, channel_id: int) -> None:
 
 
 def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
-    """Some rows of a hidden channel go, its own last; whether there are more."""
+    """Removes some rows of a hidden channel, the channel's own row last. Returns whether there are more."""
     for execution in stored(connection, channel_id):
         remove_rows(connection, channel_id, execution.number, told=False)
         return 0, True
@@ -265,7 +274,7 @@ def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, boo
     shares.count_interests(connection, Counter(dict(connection.execute(sql, (listed,)).fetchall())))
     connection.execute("DELETE FROM holds WHERE interest IN (SELECT value FROM json_each(?))", (listed,))
     connection.execute("DELETE FROM interests WHERE id IN (SELECT value FROM json_each(?))", (listed,))
-    gone = len(held)
+    removed = len(held)
     for table, key in (
         ("subscriptions", "id"),
         ("former_interests", "change"),
@@ -274,8 +283,8 @@ def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, boo
     ):
         sql = f"""DELETE FROM {table} WHERE channel_id = ?1
             AND {key} IN (SELECT {key} FROM {table} WHERE channel_id = ?1 LIMIT ?2)"""  # noqa: S608 - our own names
-        gone = max(gone, connection.execute(sql, (channel_id, STEP)).rowcount)
-    if gone:
+        removed = max(removed, connection.execute(sql, (channel_id, STEP)).rowcount)
+    if removed:
         return 0, True
     connection.execute("DELETE FROM channel_epochs WHERE channel_id = ?", (channel_id,))
     connection.execute("DELETE FROM channels WHERE id = ?", (channel_id,))

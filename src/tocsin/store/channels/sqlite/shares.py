@@ -1,11 +1,12 @@
-"""What a channel keeps, shared out between applications. The caller holds the transaction.
+"""Shares a channel's byte limit fairly between applications. The caller holds the transaction.
 
-A *share* is one application of one broker, or a broker where it does not say for which. A result counts for every share
-that holds its interest, as if it was alone: its row, and its payload once per execution. Where more is kept than a
-channel may, the fair level says how much a share can have (rules.fairness); results go, the oldest first, from the
-largest of those above it. A result that a share below the level still needs stays, whoever else holds its interest.
+A *share* is one application of one broker, or a broker that does not name applications. A result counts for every
+share that holds its interest, as if the share were alone: its row, and its payload once per execution. If a channel
+exceeds its limit, the fair level says how much a share may have (rules/fairness.py); results go, the oldest first,
+from the largest share above the level. A result that a share below the level still needs stays.
 
-How much each share has is counted only when it is needed, execution by execution, and again when some of it has died.
+The bytes of each share are counted only when they are needed, execution by execution, and again after some results
+died.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from tocsin.store.channels.sqlite.results import ROW_BYTES
 
 EXECUTIONS: Final = 100
 
-# Counts the bytes of an execution's live results for each share. Results with equal payloads keep the payload once: the
-# first row has it, and the others refer to that row in `same_as`.
+# Counts the bytes of an execution's live results for each share. Results with equal payloads store the payload once:
+# the first row has it, and the others refer to that row in `same_as`.
 COUNT: Final = f"""
     SELECT share, sum(count) * {ROW_BYTES} + sum(size_bytes) FROM (
         SELECT h.share, count(*) AS count, max(length(coalesce(r.payload, s.payload))) AS size_bytes
@@ -36,19 +37,19 @@ COUNT: Final = f"""
         LEFT JOIN results s ON s.id = r.same_as
         WHERE r.id BETWEEN ? AND ? GROUP BY h.share, coalesce(r.same_as, r.id))
     GROUP BY share"""  # noqa: S608 - our own number
-# No share has the number 0. Its row in execution_shares keeps how many results were alive when they were counted.
+# No share has the number 0. Its row in execution_shares records how many results were live at the time of counting.
 COUNTED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ShareEviction:
-    """Of these executions what only shares of `above` need is to go, where one of those in `shares` holds it."""
+    """What to evict: per execution, results that one of its `shares` holds and that only shares in `above` need."""
 
     above: list[int]
     shares: dict[int, list[int]]
 
 
-# --- who they are
+# --- the shares
 
 
 def share_made(connection: sqlite3.Connection, broker: int, application: str) -> int:
@@ -65,8 +66,8 @@ def share_made(connection: sqlite3.Connection, broker: int, application: str) ->
 def share_names(connection: sqlite3.Connection, shares: Iterable[int]) -> dict[int, tuple[BrokerName, str]]:
     sql = """SELECT s.id, b.dataverse, b.name, s.application FROM json_each(?) j CROSS JOIN shares s ON s.id = j.value
         JOIN brokers b ON b.id = s.broker"""
-    found = connection.execute(sql, (json.dumps(sorted(shares)),))
-    return {share: (BrokerName(dataverse, name), application) for share, dataverse, name, application in found}
+    named = connection.execute(sql, (json.dumps(sorted(shares)),))
+    return {share: (BrokerName(dataverse, name), application) for share, dataverse, name, application in named}
 
 
 def count_interests(connection: sqlite3.Connection, changes: Counter[int]) -> None:
@@ -80,7 +81,7 @@ def held_by(connection: sqlite3.Connection, share: int) -> int:
     return int(connection.execute("SELECT interests FROM shares WHERE id = ?", (share,)).fetchone()[0])
 
 
-# --- how much they have, asked on a reader's connection
+# --- the bytes of shares, read on a reader's connection
 
 
 def are_several(connection: sqlite3.Connection) -> bool:
@@ -88,18 +89,18 @@ def are_several(connection: sqlite3.Connection) -> bool:
 
 
 def uncounted(connection: sqlite3.Connection, channel_id: int) -> list[int]:
-    """Executions of which some has come or died since they were counted."""
-    found = connection.execute(
+    """Executions whose live results changed since they were counted."""
+    executions = connection.execute(
         """SELECT e.number FROM executions e LEFT JOIN execution_shares s
             ON s.channel_id = e.channel_id AND s.number = e.number AND s.share = ?
         WHERE e.channel_id = ? AND e.stored > 0 AND s.bytes IS NOT e.live ORDER BY e.number LIMIT ?""",
         (COUNTED, channel_id, EXECUTIONS),
     )
-    return [row[0] for row in found]
+    return [row[0] for row in executions]
 
 
 def counted(connection: sqlite3.Connection, channel_id: int, number: int) -> list[tuple[int, int, int, int]]:
-    """The rows of execution_shares for an execution as it is now."""
+    """The rows of execution_shares for an execution in its present state."""
     row = connection.execute(
         "SELECT first, last, live FROM executions WHERE channel_id = ? AND number = ? AND stored > 0",
         (channel_id, number),
@@ -114,9 +115,9 @@ def counted(connection: sqlite3.Connection, channel_id: int, number: int) -> lis
 def eviction(
     connection: sqlite3.Connection, channel_id: int, max_bytes: int, done: Set[tuple[int, int]] = frozenset()
 ) -> ShareEviction | None:
-    """What goes next; None where all fits, or nobody has more than the fair level but in the newest execution.
+    """Chooses what goes next. None if everything fits, or if only the newest execution exceeds the fair level.
 
-    `done`: executions and shares from which all went that could: what is left others need.
+    `done`: pairs of execution and share that can give no more, because other shares need the rest.
     """
     excess = rows.state(connection, channel_id).result_bytes - max_bytes
     if excess <= 0:
@@ -125,18 +126,18 @@ def eviction(
     totals: dict[int, int] = dict(connection.execute(sql, (channel_id, COUNTED)).fetchall())
     level = fair_level(totals.values(), max_bytes)
     above = [share for share, total in totals.items() if total > level]
-    kept = connection.execute(
+    stored = connection.execute(
         """SELECT share, number, bytes FROM execution_shares WHERE channel_id = ?1
         AND share IN (SELECT value FROM json_each(?2))
         AND number < (SELECT max(number) FROM executions WHERE channel_id = ?1 AND stored > 0) ORDER BY number DESC""",
         (channel_id, json.dumps(above)),
     )
     newest_first: dict[int, list[tuple[int, int]]] = {}
-    for share, number, size_bytes in kept:
+    for share, number, size_bytes in stored:
         if (number, share) in done:
             continue
         newest_first.setdefault(share, []).append((number, size_bytes))
-    chosen: dict[int, list[int]] = {}
+    victims: dict[int, list[int]] = {}
     largest = [(-totals[share], share) for share in newest_first]
     heapify(largest)
     while largest and excess > 0:
@@ -145,17 +146,17 @@ def eviction(
             heappop(largest)
             continue
         number, size_bytes = newest_first[share].pop()
-        chosen.setdefault(number, []).append(share)
+        victims.setdefault(number, []).append(share)
         heapreplace(largest, (total + size_bytes, share))
         excess -= size_bytes
-    return ShareEviction(above, chosen) if chosen else None
+    return ShareEviction(above, victims) if victims else None
 
 
 def evicted_places(
     connection: sqlite3.Connection, channel_id: int, number: int, above: list[int], shares: list[int]
 ) -> list[tuple[int, int]]:
-    """Of an execution, the interests that lose what they have of it, and the last place of that."""
-    found = connection.execute(
+    """The interests that lose their results of an execution, each with the last place lost."""
+    lost = connection.execute(
         """SELECT r.interest, max(r.place) FROM executions e CROSS JOIN results r ON r.id BETWEEN e.first AND e.last
         CROSS JOIN interests i ON i.id = r.interest AND r.place > i.lost
         WHERE e.channel_id = ?1 AND e.number = ?2
@@ -166,17 +167,17 @@ def evicted_places(
         GROUP BY r.interest""",
         (channel_id, number, json.dumps(above), json.dumps(shares)),
     )
-    return found.fetchall()
+    return lost.fetchall()
 
 
 # --- steps, on the writer's connection
 
 
 def keep_counts(connection: sqlite3.Connection, counts: Iterable[tuple[int, int, int, int]]) -> None:
-    rows_of = list(counts)
-    for channel_id, number in {(channel_id, number) for channel_id, number, _, _ in rows_of}:
+    count_rows = list(counts)
+    for channel_id, number in {(channel_id, number) for channel_id, number, _, _ in count_rows}:
         forget(connection, channel_id, number)
-    connection.executemany("INSERT INTO execution_shares VALUES (?, ?, ?, ?)", rows_of)
+    connection.executemany("INSERT INTO execution_shares VALUES (?, ?, ?, ?)", count_rows)
 
 
 def forget(connection: sqlite3.Connection, channel_id: int, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The channel store in one SQLite file (see sqlite_file): one writer, two readers that never wait for it."""
+"""The channel store in one SQLite file (see store/sqlite/file.py): one writer, two readers that never wait for it."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ TRIMMED: Final = 1_000
 
 
 class SqliteChannelStore(SqliteFile):
-    """A ChannelStore."""
+    """Implements ChannelStore."""
 
-    # "TCSC". Measured: larger pages suit results of some hundred bytes, and the index of a million interests' fits
-    # this cache.
+    # "TCSC" in ASCII. By measurement, larger pages suit results of some hundred bytes, and the index of a million
+    # interests fits this cache.
     layout = StoreLayout(0x54435343, CHANNEL_UPGRADES, readers=2, page_bytes=8192, cache_bytes=32 << 20)
 
     def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
         super().__init__(path, **opening)
         self._epoch = 0
-        # Of executions from which all that is dead was removed, how many results were alive.
+        # How many results were live in each execution when its dead rows were last removed, per channel.
         self._swept: dict[int, dict[int, int]] = {}
 
     @property
@@ -100,8 +100,8 @@ class SqliteChannelStore(SqliteFile):
         created_us: int,
         interests_at_most: int | None = None,
     ) -> list[rows.SubscribeOutcome]:
-        for each in wanted:
-            check.wanted(each)
+        for request in wanted:
+            check.wanted(request)
         return await self._write(
             lambda writer: sqlite_subscriptions.subscribe(writer, channel_id, wanted, created_us, interests_at_most),
             "channel-store.subscriptions",
@@ -186,14 +186,14 @@ class SqliteChannelStore(SqliteFile):
     async def fetch(
         self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES
     ) -> AsyncIterator[list[rows.FetchedRange]]:
-        left = iter(results.asked(ranges))
-        todo = list(islice(left, results.RANGES))
+        waiting = iter(results.asked(ranges))
+        todo = list(islice(waiting, results.RANGES))
         while todo:
-            # Each chunk is a read of its own: a reader that takes its time does not keep the log from being emptied.
+            # Each chunk is a separate read: a slow reader must not keep the write-ahead log from being checkpointed.
             chunk, todo = await self.read(partial(results.fetch, todo=todo, chunk_bytes=chunk_bytes))
             if chunk:
                 yield chunk
-            todo += islice(left, results.RANGES - len(todo))
+            todo += islice(waiting, results.RANGES - len(todo))
 
     async def retain(
         self,
@@ -203,7 +203,7 @@ class SqliteChannelStore(SqliteFile):
         max_bytes: int | None = None,
         executions: int = EXECUTIONS_KEPT,
     ) -> int:
-        await self.state(channel_id)  # raises when there is none
+        await self.state(channel_id)  # raises NotFoundError if there is no such channel
         removed = await self._retention(lambda writer: retention.sweep_former(writer, channel_id))
         await self._compact(channel_id)
         if ended_before_us is not None:
@@ -221,13 +221,13 @@ class SqliteChannelStore(SqliteFile):
         await self.state(channel_id)
         removed = 0
         cursors = iter(below.items())
-        while some := dict(islice(cursors, TRIMMED)):
-            removed += await self._write(partial(retention.trim, channel_id=channel_id, below=some))
+        while batch := dict(islice(cursors, TRIMMED)):
+            removed += await self._write(partial(retention.trim, channel_id=channel_id, below=batch))
             faults.reach("channel-store.retention.step")
         await self._compact(channel_id)
         return removed
 
-    # --- news
+    # --- announcements of new results
 
     async def position(self) -> Position:
         return await self.read(broker_positions.position)
@@ -251,7 +251,7 @@ class SqliteChannelStore(SqliteFile):
             if lowest:
                 yield lowest
 
-    # --- brokers that are told
+    # --- registered brokers
 
     async def register(self, broker: rows.BrokerName, secret: str, *, owner: str | None) -> rows.Registration:
         check.broker(broker)
@@ -274,11 +274,13 @@ class SqliteChannelStore(SqliteFile):
         return await self._write(lambda writer: sqlite_registrations.told(writer, broker, position))
 
     async def unregister(self, broker: rows.BrokerName) -> None:
-        while held := await self.subscriptions_of(broker, limit=STEP):
-            # Those of a channel that is being dropped are not listed, and go with it.
-            for channel_id in {one.channel_id for one in held}:
+        while page := await self.subscriptions_of(broker, limit=STEP):
+            # Subscriptions of a channel that is being dropped are not listed; they end with the channel.
+            for channel_id in {subscription.channel_id for subscription in page}:
                 try:
-                    await self.unsubscribe(channel_id, [one.id for one in held if one.channel_id == channel_id])
+                    await self.unsubscribe(
+                        channel_id, [subscription.id for subscription in page if subscription.channel_id == channel_id]
+                    )
                 except NotFoundError:
                     continue
         await self._write(lambda writer: sqlite_registrations.unregister(writer, broker))
@@ -286,7 +288,7 @@ class SqliteChannelStore(SqliteFile):
     # --- steps
 
     async def _compact(self, channel_id: int) -> None:
-        """What is dead goes from executions that are mostly dead."""
+        """Removes dead rows from executions that are mostly dead."""
         for execution in await self.read(lambda reader: retention.mostly_dead(reader, channel_id)):
             await self._remove_dead(channel_id, execution)
 
@@ -307,9 +309,9 @@ class SqliteChannelStore(SqliteFile):
             faults.reach("channel-store.retention.step")
 
     async def _share_out(self, channel_id: int, max_bytes: int) -> int:
-        """Results go from those who have more than their share until what is kept fits. How many."""
+        """Removes results of shares above the fair level until the channel fits. Returns their number."""
         removed = 0
-        done: set[tuple[int, int]] = set()
+        exhausted: set[tuple[int, int]] = set()
         while (await self.state(channel_id)).result_bytes > max_bytes:
             while numbers := await self.read(lambda reader: sqlite_shares.uncounted(reader, channel_id)):
                 counts: list[tuple[int, int, int, int]] = []
@@ -317,37 +319,39 @@ class SqliteChannelStore(SqliteFile):
                     counts += await self.read(partial(sqlite_shares.counted, channel_id=channel_id, number=number))
                 await self._write(partial(sqlite_shares.keep_counts, counts=counts))
                 faults.reach("channel-store.retention.step")
-            chosen = await self.read(lambda reader: sqlite_shares.eviction(reader, channel_id, max_bytes, done))
-            if chosen is None:
-                # What has died is not seen any more, and may still be what there is too much of.
+            eviction = await self.read(lambda reader: sqlite_shares.eviction(reader, channel_id, max_bytes, exhausted))
+            if eviction is None:
+                # Dead rows are invisible, but they may be what exceeds the limit.
                 if await self._remove_all_dead(channel_id):
                     continue
                 break
-            for number, shares in sorted(chosen.shares.items()):
-                removed += await self._evict(channel_id, number, chosen.above, shares)
-                done.update((number, share) for share in shares)
+            for number, shares in sorted(eviction.shares.items()):
+                removed += await self._evict(channel_id, number, eviction.above, shares)
+                exhausted.update((number, share) for share in shares)
         return removed
 
     async def _evict(self, channel_id: int, number: int, above: list[int], shares: list[int]) -> int:
         places = await self.read(lambda reader: sqlite_shares.evicted_places(reader, channel_id, number, above, shares))
         removed = 0
         for at in range(0, len(places), TRIMMED):
-            some = places[at : at + TRIMMED]
-            removed += await self._write(partial(retention.evict, channel_id=channel_id, number=number, places=some))
+            batch = places[at : at + TRIMMED]
+            removed += await self._write(partial(retention.evict, channel_id=channel_id, number=number, places=batch))
             faults.reach("channel-store.retention.step")
         for execution in await self.read(lambda reader: retention.partly_dead(reader, channel_id, number)):
             await self._remove_dead(channel_id, execution)
         return removed
 
     async def _remove_all_dead(self, channel_id: int) -> bool:
-        """Whether some was looked at. Rows that live ones need stay, and are not looked at again for nothing."""
-        before = self._swept.get(channel_id, {})
-        found = await self.read(lambda reader: retention.partly_dead(reader, channel_id))
-        self._swept[channel_id] = {one.number: one.live for one in found}
-        new = [one for one in found if before.get(one.number) != one.live]
-        for execution in new:
+        """Removes dead rows of all executions. Returns whether there was work. An execution is examined again only
+        when more of it has died, because dead rows that live rows refer to have to stay.
+        """
+        swept = self._swept.get(channel_id, {})
+        executions = await self.read(lambda reader: retention.partly_dead(reader, channel_id))
+        self._swept[channel_id] = {execution.number: execution.live for execution in executions}
+        changed = [execution for execution in executions if swept.get(execution.number) != execution.live]
+        for execution in changed:
             await self._remove_dead(channel_id, execution)
-        return bool(new)
+        return bool(changed)
 
     async def _remove(self, channel_id: int, choose: Callable[[sqlite3.Connection], list[StoredBytes]]) -> int:
         removed = 0
@@ -365,7 +369,9 @@ class SqliteChannelStore(SqliteFile):
         return await self._repeat(step, "channel-store.retention.step")
 
     async def _repeat(self, step: Callable[[sqlite3.Connection], tuple[int, bool]], point: str) -> int:
-        """Steps until there are no more; others may write between two of them. How many results they ended."""
+        """Repeats a step until there are no more; others may write between two steps. Returns the number of results
+        removed.
+        """
         total, more = 0, True
         while more:
             count, more = await self._write(step)

@@ -1,6 +1,6 @@
-"""Subscriptions and interests of a channel store, as rows of an SQLite connection. The caller holds the transaction.
+"""Subscriptions and interests, as rows of an SQLite connection. The caller holds the transaction.
 
-Many at once are passed as one JSON list: one statement, whatever their number.
+Lists are passed as one JSON parameter, so that one statement handles any number of items.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tocsin.store.channels.sqlite import shares as sqlite_shares
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
 Hold: TypeAlias = tuple[int, int, int]
-"""An interest, a broker and a share of it."""
+"""An interest, a broker and a share that holds the interest."""
 
 SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.dataverse, b.name, s.since, s.created_us,
     a.application FROM subscriptions s JOIN interests i ON i.id = s.interest JOIN brokers b ON b.id = s.broker
@@ -44,68 +44,68 @@ def subscribe(
 ) -> list[SubscribeOutcome]:
     last = rows.last_execution(connection, channel_id)
     since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
-    named = _named(connection, channel_id, [each.id for each in wanted if each.id is not None])
-    brokers = {broker: rows.broker_id_made(connection, broker) for broker in {each.broker for each in wanted}}
+    existing = _named(connection, channel_id, [request.id for request in wanted if request.id is not None])
+    brokers = {broker: rows.broker_id_made(connection, broker) for broker in {request.broker for request in wanted}}
     shares = {
         (broker, application): sqlite_shares.share_made(connection, brokers[broker], application)
-        for broker, application in {(each.broker, each.application) for each in wanted}
+        for broker, application in {(request.broker, request.application) for request in wanted}
     }
-    interests = _interests(connection, channel_id, {each.parameters for each in wanted})
-    unknown = list(dict.fromkeys(each.parameters for each in wanted if each.parameters not in interests))
+    interests = _interests(connection, channel_id, {request.parameters for request in wanted})
+    unknown = list(dict.fromkeys(request.parameters for request in wanted if request.parameters not in interests))
     first, change = rows.give(connection, "interest", len(unknown)), _change(connection, channel_id, len(unknown))
     interests.update(zip(unknown, range(first, first + len(unknown)), strict=True))
 
     answers: list[SubscribeOutcome] = []
-    made: list[tuple[int, str, int, int, int, int, int]] = []
-    for each in wanted:
-        before = named.get(each.id) if each.id is not None else None
-        if before is None:
-            id_, interest = each.id or str(uuid4()), interests[each.parameters]
-            share = shares[each.broker, each.application]
-            made.append((channel_id, id_, interest, brokers[each.broker], last, created_us, share))
+    new_rows: list[tuple[int, str, int, int, int, int, int]] = []
+    for request in wanted:
+        row = existing.get(request.id) if request.id is not None else None
+        if row is None:
+            id_, interest = request.id or str(uuid4()), interests[request.parameters]
+            share = shares[request.broker, request.application]
+            new_rows.append((channel_id, id_, interest, brokers[request.broker], last, created_us, share))
             answers.append(SubscribeOutcome(id_, interest, since, True, interest >= first))
-            if each.id is not None:
-                named[id_] = (interest, each.parameters, each.broker, since)
+            if request.id is not None:
+                existing[id_] = (interest, request.parameters, request.broker, since)
         else:
-            interest, parameters, broker, old_since = before
-            if (parameters, broker) != (each.parameters, each.broker):
+            interest, parameters, broker, old_since = row
+            if (parameters, broker) != (request.parameters, request.broker):
                 raise ConflictError(
-                    f"there is another subscription with the id {each.id}",
+                    f"there is another subscription with the id {request.id}",
                     hint="the same id always means the same parameters and broker; choose another",
                 )
-            answers.append(SubscribeOutcome(str(each.id), interest, old_since, False, False))
+            answers.append(SubscribeOutcome(str(request.id), interest, old_since, False, False))
 
     connection.executemany(
         "INSERT INTO interests (id, channel_id, parameters, change) VALUES (?, ?, ?, ?)",
         ((first + n, channel_id, parameters, change + n) for n, parameters in enumerate(unknown)),
     )
-    connection.executemany("INSERT INTO subscriptions VALUES (?, ?, ?, ?, ?, ?, ?)", made)
-    held = Counter((interest, broker, share) for _, _, interest, broker, _, _, share in made)
+    connection.executemany("INSERT INTO subscriptions VALUES (?, ?, ?, ?, ?, ?, ?)", new_rows)
+    held = Counter((interest, broker, share) for _, _, interest, broker, _, _, share in new_rows)
     _count_new(connection, held, first, interests_at_most)
     connection.executemany(
         """INSERT INTO holds VALUES (?, ?, ?, ?, ?)
         ON CONFLICT DO UPDATE SET subscriptions = subscriptions + excluded.subscriptions""",
-        # What was before is not needed: the broker holds it from now on.
+        # The new holder needs only later results, so everything before counts as acknowledged.
         ((*hold, count, end_of(last)) for hold, count in held.items()),
     )
-    _count(connection, channel_id, len(unknown), len(made))
+    _count(connection, channel_id, len(unknown), len(new_rows))
     return answers
 
 
 def unsubscribe(connection: sqlite3.Connection, channel_id: int, ids: Sequence[str]) -> UnsubscribeOutcome:
     rows.last_execution(connection, channel_id)
-    found = connection.execute(
+    removed = connection.execute(
         """SELECT s.id, s.interest, s.broker, s.share FROM json_each(?) j
         CROSS JOIN subscriptions s ON s.channel_id = ? AND s.id = j.value""",
         (json.dumps(list(dict.fromkeys(ids))), channel_id),
     ).fetchall()
     connection.executemany(
-        "DELETE FROM subscriptions WHERE channel_id = ? AND id = ?", [(channel_id, id_) for id_, _, _, _ in found]
+        "DELETE FROM subscriptions WHERE channel_id = ? AND id = ?", [(channel_id, id_) for id_, _, _, _ in removed]
     )
-    _release(connection, Counter((interest, broker, share) for _, interest, broker, share in found))
-    emptied = _end_empty(connection, channel_id, {interest for _, interest, _, _ in found})
-    _count(connection, channel_id, -len(emptied), -len(found))
-    return UnsubscribeOutcome([id_ for id_, _, _, _ in found], emptied)
+    _release(connection, Counter((interest, broker, share) for _, interest, broker, share in removed))
+    emptied = _end_empty(connection, channel_id, {interest for _, interest, _, _ in removed})
+    _count(connection, channel_id, -len(emptied), -len(removed))
+    return UnsubscribeOutcome([id_ for id_, _, _, _ in removed], emptied)
 
 
 def change_broker(
@@ -140,8 +140,8 @@ def change_broker(
 def subscription(connection: sqlite3.Connection, channel_id: int, subscription_id: str) -> SubscriptionRow | None:
     rows.last_execution(connection, channel_id)
     where = "WHERE s.channel_id = ? AND s.id = ?"
-    found = _subscriptions(connection, where, (channel_id, subscription_id))
-    return found[0] if found else None
+    matching = _subscriptions(connection, where, (channel_id, subscription_id))
+    return matching[0] if matching else None
 
 
 def subscriptions(connection: sqlite3.Connection, channel_id: int, after: str, limit: int) -> list[SubscriptionRow]:
@@ -160,15 +160,15 @@ def subscriptions_of(
 def interests(
     connection: sqlite3.Connection, channel_id: int, after: int, limit: int
 ) -> tuple[list[int], list[str], list[int]]:
-    """Ids, parameters and change numbers of those added after the change `after`."""
+    """Ids, parameters and change numbers of the interests added after the change `after`."""
     rows.last_execution(connection, channel_id)
     sql = "SELECT id, parameters, change FROM interests WHERE channel_id = ? AND change > ? ORDER BY change LIMIT ?"
-    found = connection.execute(sql, (channel_id, after, limit)).fetchall()
-    return [row[0] for row in found], [row[1] for row in found], [row[2] for row in found]
+    page = connection.execute(sql, (channel_id, after, limit)).fetchall()
+    return [row[0] for row in page], [row[1] for row in page], [row[2] for row in page]
 
 
 def first_interests(connection: sqlite3.Connection, channel_id: int, limit: int) -> tuple[InterestChunk, int | None]:
-    """The first chunk, and where the next one begins."""
+    """The first chunk, and where the next chunk begins."""
     change = rows.state(connection, channel_id).change
     return next_interests(connection, channel_id, change, 0, limit)
 
@@ -188,12 +188,12 @@ def interest_changes(connection: sqlite3.Connection, channel_id: int, since: int
     ids, parameters, changes = interests(connection, channel_id, since, limit)
     sql = """SELECT interest, added, change FROM former_interests
         WHERE channel_id = ? AND change > ? ORDER BY change LIMIT ?"""
-    gone = connection.execute(sql, (channel_id, since, limit)).fetchall()
-    # A list that was cut off says nothing about what came after its end.
-    upto = min([last, *(changes[-1:] if len(ids) == limit else []), *([gone[-1][2]] if len(gone) == limit else [])])
-    came = zip(ids, parameters, changes, strict=True)
-    added = [(id_, text) for id_, text, change in came if change <= upto]
-    removed = [interest for interest, begun, change in gone if begun <= since and change <= upto]
+    ended = connection.execute(sql, (channel_id, since, limit)).fetchall()
+    # A list that was cut at the limit says nothing about changes after its end.
+    upto = min([last, *(changes[-1:] if len(ids) == limit else []), *([ended[-1][2]] if len(ended) == limit else [])])
+    added_rows = zip(ids, parameters, changes, strict=True)
+    added = [(id_, text) for id_, text, change in added_rows if change <= upto]
+    removed = [interest for interest, began, change in ended if began <= since and change <= upto]
     return InterestChanges(upto, added, removed, upto < last)
 
 
@@ -222,8 +222,16 @@ def _named(
     connection: sqlite3.Connection, channel_id: int, ids: list[str]
 ) -> dict[str | None, tuple[int, str, BrokerName, Cursor]]:
     where = "WHERE s.channel_id = ? AND s.id IN (SELECT value FROM json_each(?))"
-    found = _subscriptions(connection, where, (channel_id, json.dumps(ids))) if ids else []
-    return {each.id: (each.interest, each.parameters, each.broker, each.since) for each in found}
+    existing = _subscriptions(connection, where, (channel_id, json.dumps(ids))) if ids else []
+    return {
+        subscription_row.id: (
+            subscription_row.interest,
+            subscription_row.parameters,
+            subscription_row.broker,
+            subscription_row.since,
+        )
+        for subscription_row in existing
+    }
 
 
 def _interests(connection: sqlite3.Connection, channel_id: int, texts: set[str]) -> dict[str, int]:
@@ -233,7 +241,7 @@ def _interests(connection: sqlite3.Connection, channel_id: int, texts: set[str])
 
 
 def _change(connection: sqlite3.Connection, channel_id: int, count: int) -> int:
-    """The first of `count` new change numbers."""
+    """Reserves `count` new change numbers. Returns the first."""
     sql = "UPDATE channels SET change = change + ? WHERE id = ? RETURNING change"
     return int(connection.execute(sql, (count, channel_id)).fetchone()[0]) - count + 1
 
@@ -244,20 +252,21 @@ def _count(connection: sqlite3.Connection, channel_id: int, interests: int, subs
 
 
 def _count_new(connection: sqlite3.Connection, held: Counter[Hold], first: int, at_most: int | None) -> None:
-    """Interests that a share has not held before count for it. Those from `first` on nobody has. Raises LimitError
-    where it has more than it may."""
+    """Counts the interests that a share did not hold before. Interests from `first` on are new to everyone. Raises
+    LimitError if a share has more than it may.
+    """
     known = json.dumps(sorted({interest for interest, _, _ in held if interest < first}))
     sql = "SELECT h.interest, h.broker, h.share FROM json_each(?) j CROSS JOIN holds h ON h.interest = j.value"
-    there = set(connection.execute(sql, (known,)).fetchall())
-    new = Counter(share for interest, broker, share in held if (interest, broker, share) not in there)
+    existing = set(connection.execute(sql, (known,)).fetchall())
+    new = Counter(share for interest, broker, share in held if (interest, broker, share) not in existing)
     sqlite_shares.count_interests(connection, new)
     if at_most is None:
         return
     over = [share for share in new if sqlite_shares.held_by(connection, share) > at_most]
     for broker, application in sqlite_shares.share_names(connection, over).values():
-        whose = f"the application {application} of the broker" if application else "the broker"
+        holder = f"the application {application} of the broker" if application else "the broker"
         raise LimitError(
-            f"{whose} {broker.dataverse}.{broker.name} has as many interests as it may",
+            f"{holder} {broker.dataverse}.{broker.name} has as many interests as it may",
             hint=f"at most {at_most} (cluster.channels.interests_limit)", status=429,
         )  # fmt: skip
 
@@ -273,7 +282,7 @@ def _release(connection: sqlite3.Connection, holds: Counter[Hold]) -> None:
 
 
 def _end_empty(connection: sqlite3.Connection, channel_id: int, touched: set[int]) -> list[int]:
-    """Removes those of the interests that nobody holds."""
+    """Removes those of the interests that have no holder."""
     empty = connection.execute(
         """SELECT i.id, i.change, i.lost FROM json_each(?) j CROSS JOIN interests i ON i.id = j.value
         WHERE NOT EXISTS (SELECT 1 FROM holds h WHERE h.interest = i.id)""",

@@ -1,6 +1,6 @@
-"""How a channel store of any earlier version becomes one of the present version (see upgrades).
+"""Upgrades a channel store of any earlier version to the present version (see store/sqlite/upgrades.py).
 
-`place` is an interest's cursor without its epoch: execution × 2²⁸ + ordinal, so that one number is compared.
+`place` is a cursor without its epoch in one number, execution × 2²⁸ + ordinal, so that comparing is cheap.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
         "channels, subscriptions, interests, executions and results",
         {
             "sqlite": (
-                # The last number given out for each kind of thing, so that none is given twice.
+                # The last number given out for each kind of object, so that none is given out twice.
                 "CREATE TABLE counters (name TEXT PRIMARY KEY NOT NULL, value INTEGER NOT NULL) WITHOUT ROWID",
-                # From which result on the epoch holds, and from which place of each channel on.
+                # The result and, per channel, the place with which the epoch begins.
                 "CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, first INTEGER NOT NULL)",
                 """CREATE TABLE channel_epochs (
                     channel_id INTEGER NOT NULL, epoch INTEGER NOT NULL, first INTEGER NOT NULL,
                     PRIMARY KEY (channel_id, epoch)) WITHOUT ROWID""",
-                # changes_from: changes of interests are known from this one on.
-                # swept_to: results of interests that went up to this change are known to be dead.
+                # changes_from: changes of interests are known from this change on.
+                # swept_to: results of interests that ended up to this change are known to be dead.
                 # removed_to: the highest result that retention has removed.
                 """CREATE TABLE channels (
                     id INTEGER PRIMARY KEY, dropped INTEGER NOT NULL DEFAULT 0,
@@ -41,7 +41,7 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
                     change INTEGER NOT NULL, lost INTEGER NOT NULL DEFAULT 0,
                     UNIQUE (channel_id, parameters))""",
                 "CREATE UNIQUE INDEX interests_change ON interests (channel_id, change)",
-                # Interests that went, and the changes that took them.
+                # Interests that have ended, and the changes that ended them.
                 """CREATE TABLE former_interests (
                     channel_id INTEGER NOT NULL, change INTEGER NOT NULL, interest INTEGER NOT NULL,
                     added INTEGER NOT NULL, lost INTEGER NOT NULL,
@@ -51,12 +51,14 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
                     since INTEGER NOT NULL, created_us INTEGER NOT NULL,
                     PRIMARY KEY (channel_id, id)) WITHOUT ROWID""",
                 "CREATE INDEX subscriptions_broker ON subscriptions (broker, channel_id, id)",
-                # A broker's hold on an interest, whatever the number of its subscriptions, and the place acknowledged.
+                # A broker's hold on an interest, for any number of subscriptions, and the place that it has
+                # acknowledged.
                 """CREATE TABLE holds (
                     interest INTEGER NOT NULL, broker INTEGER NOT NULL,
                     subscriptions INTEGER NOT NULL, acknowledged INTEGER NOT NULL,
                     PRIMARY KEY (interest, broker)) WITHOUT ROWID""",
-                # An execution's results are the rows first..last; `stored` of them are on the disk, `live` still seen.
+                # An execution's results are the rows first..last; `stored` of them are on the disk, `live` are
+                # visible.
                 """CREATE TABLE executions (
                     channel_id INTEGER NOT NULL, number INTEGER NOT NULL, epoch INTEGER NOT NULL,
                     tick_us INTEGER, started_us INTEGER NOT NULL, ended_us INTEGER NOT NULL,
@@ -69,8 +71,8 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
                     epoch INTEGER NOT NULL, tick_us INTEGER, started_us INTEGER NOT NULL, ended_us INTEGER NOT NULL,
                     reason TEXT NOT NULL, details TEXT NOT NULL)""",
                 "CREATE INDEX failures_channel ON failures (channel_id, id)",
-                # A payload that an execution found several times is kept by the first row; the others name that row.
-                # rowid + index, not WITHOUT ROWID: that slows down as the table grows.
+                # A payload that occurs several times in an execution is stored in the first row; the others refer to
+                # that row. A rowid table with an index, because a table WITHOUT ROWID slows down as it grows.
                 """CREATE TABLE results (
                     id INTEGER PRIMARY KEY, interest INTEGER NOT NULL, place INTEGER NOT NULL,
                     payload BLOB, same_as INTEGER)""",
@@ -83,7 +85,7 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
         "brokers that are told of news",
         {
             "sqlite": (
-                # epoch, number: the position up to which it was told.
+                # epoch, number: the position up to which the broker knows everything.
                 """CREATE TABLE registrations (
                     dataverse TEXT NOT NULL, name TEXT NOT NULL, owner TEXT, secret TEXT NOT NULL,
                     epoch INTEGER NOT NULL, number INTEGER NOT NULL,
@@ -96,11 +98,11 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
         "generations of brokers, and owners whatever their role",
         {
             "sqlite": (
-                # holder: the id of the store of the process that was given the generation.
+                # holder: the id of the store of the process that has the generation.
                 "ALTER TABLE registrations ADD COLUMN holder TEXT",
                 "ALTER TABLE registrations ADD COLUMN generation_epoch INTEGER",
                 "ALTER TABLE registrations ADD COLUMN generation_number INTEGER",
-                # A broker's process has registered these, although nobody kept with whose token.
+                # A broker's process registered these, although the store did not record whose token it used.
                 """UPDATE registrations SET owner = '' WHERE owner IS NULL AND EXISTS (
                     SELECT 1 FROM subscriptions s JOIN brokers b ON b.id = s.broker
                     WHERE b.dataverse = registrations.dataverse AND b.name = registrations.name
@@ -113,7 +115,7 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
         "applications of brokers, and what each has of what a channel keeps",
         {
             "sqlite": (
-                # interests: how many it holds, in all channels.
+                # interests: how many the share holds, in all channels.
                 """CREATE TABLE shares (
                     id INTEGER PRIMARY KEY, broker INTEGER NOT NULL, application TEXT NOT NULL,
                     interests INTEGER NOT NULL, UNIQUE (broker, application))""",
@@ -129,7 +131,7 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
                     PRIMARY KEY (interest, broker, share)) WITHOUT ROWID""",
                 "INSERT INTO holds SELECT interest, broker, broker, subscriptions, acknowledged FROM old_holds",
                 "DROP TABLE old_holds",
-                # Bytes of an execution's live results by share, see sqlite_shares.
+                # Bytes of an execution's live results by share (see shares.py).
                 """CREATE TABLE execution_shares (
                     channel_id INTEGER NOT NULL, number INTEGER NOT NULL, share INTEGER NOT NULL,
                     bytes INTEGER NOT NULL, PRIMARY KEY (channel_id, number, share)) WITHOUT ROWID""",
