@@ -1,4 +1,4 @@
-"""Where the parts become a program: the only file that names concrete classes."""
+"""Builds the cluster from its parts: together with `compose_broker`, the only file that names concrete classes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ from tocsin.store.cluster.sqlite_store import SqliteStore
 from tocsin.store.private_folder import PRIVATE, make_private
 from tocsin.wire.errors import NotFoundError, UnauthorizedError
 
-# A statement may be nested as deep as the grammar lets it (language.script.DEPTH_LIMIT), at some thirty frames a level.
+# The grammar limits how deep a statement may be nested (language.syntax.script.DEPTH_LIMIT); each level takes about
+# thirty frames.
 RECURSION_LIMIT = 12_000
 
 
@@ -90,13 +91,13 @@ class Cluster:
 
 
 def tables_of(settings: Settings, guard: ClockGuard | None = None) -> DatasetTables:
-    chosen = settings.cluster.datasets
+    dataset_settings = settings.cluster.datasets
     return DatasetTables(
         settings.data.absolute() / DATASETS,
-        key_index_limit=chosen.key_index_limit,
-        upkeep_period_s=chosen.upkeep_period_s,
-        outside_readers_s=chosen.outside_readers_s,
-        outside_readers_bytes=chosen.outside_readers_bytes,
+        key_index_limit=dataset_settings.key_index_limit,
+        upkeep_period_s=dataset_settings.upkeep_period_s,
+        outside_readers_s=dataset_settings.outside_readers_s,
+        outside_readers_bytes=dataset_settings.outside_readers_bytes,
         clock=None if guard is None else TableClock(guard.now_us, guard.age_us),
     )
 
@@ -112,10 +113,10 @@ async def serve_cluster(
     *,
     set_aside: bool = False,
 ) -> None:
-    """Run a cluster until it is told to stop, and beside it these processes (their names and command lines).
+    """Runs a cluster until it is stopped, together with the child processes that `beside` names (names and command
+    lines).
 
-    `set_aside`: data without a catalog are moved to `lost`, and the cluster begins anew.
-    """
+    With `set_aside`, data without a catalog are moved to the lost folder, and the cluster starts anew."""
     http = settings.cluster.http
     supervisor = Supervisor()
 
@@ -125,10 +126,10 @@ async def serve_cluster(
 
     @asynccontextmanager
     async def start(address: str) -> AsyncIterator[Cluster]:
-        async with cluster(settings, address, set_aside=set_aside) as made:
-            # What is beside it goes first, while it still answers.
-            made.app.on_shutdown.insert(0, lambda _app: supervisor.stop())
-            yield made
+        async with cluster(settings, address, set_aside=set_aside) as running_cluster:
+            # Stop the child processes first, while the cluster still answers them.
+            running_cluster.app.on_shutdown.insert(0, lambda _app: supervisor.stop())
+            yield running_cluster
 
     try:
         await serve(start, host=http.host, port=http.port, on_ready=ready)
@@ -138,15 +139,15 @@ async def serve_cluster(
 
 @asynccontextmanager
 async def cluster(settings: Settings, address: str | None = None, *, set_aside: bool = False) -> AsyncIterator[Cluster]:
-    """A cluster on its data folder, which nobody else may use meanwhile."""
+    """Runs a cluster on its data folder. No other process may use the folder meanwhile."""
     async with held_folder(settings, address) as lock:
         if not set_aside:
-            refuse_missing_catalog(settings)  # before Spark takes its time to start
+            refuse_missing_catalog(settings)  # check before the slow start of Spark
         async with (
             started_spark(settings, lock) as (spark, sessions),
-            assembled(settings, spark, sessions, set_aside=set_aside) as made,
+            assembled(settings, spark, sessions, set_aside=set_aside) as running_cluster,
         ):
-            yield made
+            yield running_cluster
 
 
 @asynccontextmanager
@@ -160,22 +161,24 @@ async def held_folder(settings: Settings, address: str | None = None) -> AsyncIt
 
 @asynccontextmanager
 async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[tuple[Any, SparkSessions]]:
-    """The first session, and what makes the next ones."""
+    """Starts Spark; yields the first session and the factory of the next ones."""
     scratch = _scratch(settings)
-    # What a killed cluster left there nobody needs.
+    # A killed cluster may have left files here that are no longer needed.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
     scratch.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-    chosen = settings.cluster.spark
+    spark_settings = settings.cluster.spark
 
     def start() -> Any:
-        return session.start(scratch, master=chosen.master, driver_memory=chosen.driver_memory, conf=chosen.conf)
+        return session.start(
+            scratch, master=spark_settings.master, driver_memory=spark_settings.driver_memory, conf=spark_settings.conf
+        )
 
     sessions = SparkSessions(start, lock.record_child)
     starting = asyncio.create_task(asyncio.to_thread(sessions.start))
     try:
         yield await asyncio.shield(starting), sessions
     finally:
-        # Cancelled half-way, it is waited for all the same: the folder is let go only when nothing works on it.
+        # Wait for the start even if cancelled: the folder's lock may be released only when nothing works on the folder.
         await asyncio.gather(starting, return_exceptions=True)
         await asyncio.to_thread(sessions.stop)
 
@@ -189,8 +192,8 @@ async def assembled(
     set_aside: bool = False,
     clock: Callable[[], datetime] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """Everything of a cluster but the folder's lock and Spark, which the caller has. With `sessions`, the engine is
-    watched, and replaced where it fails. `clock`: for what waits after a DROP, in the place of the guarded one."""
+    """Builds everything of a cluster except the folder's lock and Spark, which the caller provides. With `sessions`, a
+    watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     make_private(settings.data)
     guard = await asyncio.to_thread(_guard_clock, settings)
@@ -202,38 +205,49 @@ async def assembled(
         catalog = CatalogStore(store, Removals(store, clock or guarded))
         known = await catalog.load()
         lost = LostFolder(settings.data.absolute(), clock or guarded, _say)
-        chosen = settings.cluster
-        watching = asyncio.create_task(guard.watch(), name="clock")
+        cluster_settings = settings.cluster
+        clock_task = asyncio.create_task(guard.watch(), name="clock")
         tables = tables_of(settings, guard)
         await tables.start({entry.folder for entry in known.datasets}, catalog.removals, lost)
 
         def make_python(spark: Any) -> PythonFunctions:
             return PythonFunctions(
                 spark,
-                settings.data.absolute() / chosen.python.folder,
+                settings.data.absolute() / cluster_settings.python.folder,
                 _scratch(settings) / "python.log",
-                chosen.python.call_timeout_s,
+                cluster_settings.python.call_timeout_s,
             )
 
-        threads = chosen.statements.concurrent + AT_ONCE + 2
+        threads = cluster_settings.statements.concurrent + AT_ONCE + 2
         engine = Engine(
-            spark, make_python, _scratch(settings), threads=threads, lost_limit=chosen.spark.unstoppable_limit
+            spark, make_python, _scratch(settings), threads=threads, lost_limit=cluster_settings.spark.unstoppable_limit
         )
-        limits = WatchdogLimits(ping_timeout_s=chosen.spark.ping_timeout_s, lost_limit=chosen.spark.unstoppable_limit)
+        limits = WatchdogLimits(
+            ping_timeout_s=cluster_settings.spark.ping_timeout_s, lost_limit=cluster_settings.spark.unstoppable_limit
+        )
         watch = None if sessions is None else EngineWatch(engine, sessions, limits)
-        loopback = chosen.http.loopback
-        polled = AddressGuard.of(chosen.feeds.private, "cluster.feeds.private", loopback=loopback)
-        told = AddressGuard.of(chosen.channels.private, "cluster.channels.private", loopback=loopback)
-        deadline_s = chosen.statements.timeout_s
+        loopback = cluster_settings.http.loopback
+        feed_addresses = AddressGuard.of(cluster_settings.feeds.private, "cluster.feeds.private", loopback=loopback)
+        broker_addresses = AddressGuard.of(
+            cluster_settings.channels.private, "cluster.channels.private", loopback=loopback
+        )
+        deadline_s = cluster_settings.statements.timeout_s
         intake = settings.data.absolute() / INTAKE
-        sockets = SocketLimits(chosen.feeds.socket_connections_limit, chosen.feeds.socket_address_connections_limit)
-        feeds = Feeds(catalog, tables, engine, intake, polled, socket_limits=sockets, function_deadline_s=deadline_s)
+        sockets = SocketLimits(
+            cluster_settings.feeds.socket_connections_limit, cluster_settings.feeds.socket_address_connections_limit
+        )
+        feeds = Feeds(
+            catalog, tables, engine, intake, feed_addresses, socket_limits=sockets, function_deadline_s=deadline_s
+        )
         changes = DmlHandler(tables, engine)
         procedures = Procedures(catalog, tables, engine, changes, deadline_s=deadline_s)
         announcer = Announcer(
-            catalog, channel_store, pace=AnnouncerTiming(chosen.channels.announcement_timeout_s), guard=told
+            catalog,
+            channel_store,
+            pace=AnnouncerTiming(cluster_settings.channels.announcement_timeout_s),
+            guard=broker_addresses,
         )
-        retention = Retention(catalog, channel_store, chosen.channels, now=lambda: from_us(guard.age_us()))
+        retention = Retention(catalog, channel_store, cluster_settings.channels, now=lambda: from_us(guard.age_us()))
 
         def committed(one: CommittedExecution) -> None:
             if one.results:
@@ -242,14 +256,23 @@ async def assembled(
 
         channels = Channels(
             catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped,
-            late_ticks=chosen.channels.late_ticks, execution_deadline_s=chosen.channels.execution_deadline_s,
-            matches_limit=chosen.channels.matches_limit,
+            late_ticks=cluster_settings.channels.late_ticks,
+            execution_deadline_s=cluster_settings.channels.execution_deadline_s,
+            matches_limit=cluster_settings.channels.matches_limit,
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = VirtualDatasets(channel_store, procedures.runs)
-        rooms = (feeds, brokers, channels)
+        lifecycle_handlers = (feeds, brokers, channels)
         statements = ScriptRunner(
-            catalog, tables, engine, changes, procedures, channels, rooms, chosen, settings.data.absolute()
+            catalog,
+            tables,
+            engine,
+            changes,
+            procedures,
+            channels,
+            lifecycle_handlers,
+            cluster_settings,
+            settings.data.absolute(),
         )
         try:
             if watch is not None:
@@ -260,9 +283,9 @@ async def assembled(
             await feeds.start(lost)
             await procedures.start()
             backup = _backup(settings, store, channel_store, LiveTables(catalog, tables), feeds)
-            subscriptions = Subscriptions(catalog, channel_store, chosen.channels.interests_limit)
+            subscriptions = Subscriptions(catalog, channel_store, cluster_settings.channels.interests_limit)
             app = cluster_application(
-                chosen, statements, StoredCredentials(store), engine=watch, backup=backup, feeds=feeds,
+                cluster_settings, statements, StoredCredentials(store), engine=watch, backup=backup, feeds=feeds,
                 channel_figures=channels.figures, kept_for_readers=tables.kept_for_readers, guard=guard,
                 brokers=BrokerApi(channel_store, subscriptions, brokers, announcer, retention),
                 spool_folder=_scratch(settings),
@@ -278,7 +301,7 @@ async def assembled(
                 await asyncio.to_thread(watch.close)
             await statements.close()
             await tables.close()
-            watching.cancel()
+            clock_task.cancel()
             guard.close()
 
 
@@ -299,13 +322,14 @@ async def opened_store(settings: Settings, *, set_aside: bool = False) -> AsyncI
 async def opened_stores(
     settings: Settings, now: Callable[[], datetime] = _now, *, set_aside: bool = False
 ) -> AsyncIterator[tuple[ClusterStore, ChannelStore]]:
-    """The catalog's and the channels' store. StoreError where one of them was lost, unless `set_aside`."""
+    """Opens the stores of the catalog and of the channels. Raises StoreError if one of them was lost, unless
+    `set_aside`."""
     path = settings.data / CHANNELS
     async with opened_store(settings, set_aside=set_aside) as store:
         catalog = CatalogStore(store)
         known = await catalog.load()
         if not (set_aside or path.exists()):
-            refuse_lost_channels(path, known.channels)  # before an empty one is in its place
+            refuse_lost_channels(path, known.channels)  # refuse before an empty store is created in its place
         async with opened_channel_store(settings, now) as channel_store:
             if not set_aside:
                 await refuse_empty_catalog(settings, store, channel_store)
@@ -314,14 +338,14 @@ async def opened_stores(
 
 
 def _guard_clock(settings: Settings) -> ClockGuard:
-    """The guard of the data folder; it knows the times of all commits."""
+    """Creates the clock guard of the data folder from the newest commit time."""
     newest = (find_newest_time_us(folder) for folder in list_paths(settings.data / DATASETS))
     return ClockGuard(settings.data, machine_clocks(), max(newest, default=0))
 
 
 @asynccontextmanager
 async def opened_channel_store(settings: Settings, now: Callable[[], datetime] = _now) -> AsyncIterator[ChannelStore]:
-    """`now`: a new one gets its first epoch by it, which must be later than those of one that was lost."""
+    """A new store derives its first epoch from `now`, which must be later than the epochs of a store that was lost."""
     store = SqliteChannelStore(settings.data / CHANNELS, now=now)
     await store.open()
     try:
@@ -331,29 +355,30 @@ async def opened_channel_store(settings: Settings, now: Callable[[], datetime] =
 
 
 def _data_in(settings: Settings) -> list[Path]:
-    """Folders of datasets and of feeds' logs."""
+    """Returns the folders of the datasets and of the feeds' intake logs."""
     return list_paths(settings.data / DATASETS) + list_paths(settings.data / INTAKE)
 
 
 def refuse_missing_catalog(settings: Settings) -> None:
-    """Before it is made anew: an empty one in its place would only be in the way of the one that is brought back."""
+    """Refuses to start if data exist without a catalog. A new empty catalog would be in the way of restoring the old
+    one."""
     if not (settings.data / CATALOG).exists():
         refuse_lost_catalog(settings.data, settings.data / CATALOG, _data_in(settings))
 
 
 async def refuse_empty_catalog(settings: Settings, store: ClusterStore, channels: ChannelStore) -> None:
-    """StoreError where the catalog knows nothing, and there is something that it does not know to be dropped either."""
+    """Raises StoreError if the catalog is empty, and the folder has data that no recorded removal explains."""
     if await store.entries():
         return
-    named = {removal.name for removal in await store.removals()}
-    beside = [path for path in _data_in(settings) if path.name not in named]
-    if any(str(channel_id) not in named for channel_id in await channels.channel_ids()):
-        beside.append(settings.data / CHANNELS)
-    refuse_lost_catalog(settings.data, settings.data / CATALOG, beside)
+    removal_names = {removal.name for removal in await store.removals()}
+    unexplained = [path for path in _data_in(settings) if path.name not in removal_names]
+    if any(str(channel_id) not in removal_names for channel_id in await channels.channel_ids()):
+        unexplained.append(settings.data / CHANNELS)
+    refuse_lost_catalog(settings.data, settings.data / CATALOG, unexplained)
 
 
 def _scratch(settings: Settings) -> Path:
-    # Spark's own working directory is elsewhere: what it is told must be absolute.
+    # Spark has another working directory, so its paths must be absolute.
     return settings.data.absolute() / "scratch"
 
 
@@ -366,15 +391,15 @@ def _say(words: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredCredentials:
-    """Tokens as the store keeps them, read at each request: a revoked one is refused at once."""
+    """Checks tokens against the store at each request, so that a revoked token is refused at once."""
 
     store: ClusterStore
 
     async def check(self, secret: str) -> Token:
-        kept = await self.store.tokens()
-        if not kept:
+        token_rows = await self.store.tokens()
+        if not token_rows:
             raise UnauthorizedError("this cluster has no tokens yet", hint=minting.HOW_TO_MAKE)
-        return minting.check(secret, kept)
+        return minting.check(secret, token_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +424,7 @@ class StoredTokens:
 
 @asynccontextmanager
 async def tokens(settings: Settings, *, make_folder: bool = False) -> AsyncIterator[StoredTokens]:
-    """The tokens of a data folder. NotFoundError where there is none, unless the first token may make it."""
+    """Opens the tokens of a data folder. Raises NotFoundError if the folder does not exist, unless `make_folder`."""
     if not make_folder and not (settings.data / CATALOG).exists():
         raise NotFoundError(
             f"{settings.data.absolute()} is no data folder of a cluster",
@@ -413,7 +438,7 @@ async def tokens(settings: Settings, *, make_folder: bool = False) -> AsyncItera
 
 
 async def accept_clock(settings: Settings) -> datetime:
-    """The wall clock is right, on a folder that no cluster works on; which time it is."""
+    """Accepts the wall clock as right for a folder that no cluster uses, and returns the time."""
     async with held_folder(settings):
         return from_us(_guard_clock(settings).accept())
 
@@ -422,7 +447,7 @@ async def accept_clock(settings: Settings) -> datetime:
 
 
 class LiveTables(Mapping[str, DatasetTable]):
-    """Every dataset's table by its folder, as the catalog has them when asked."""
+    """The table of every dataset by folder, always as in the current catalog."""
 
     def __init__(self, catalog: CatalogStore, tables: DatasetTables) -> None:
         self._catalog = catalog
@@ -455,7 +480,7 @@ def _backup(
 
 
 async def offline_backup(settings: Settings, destination: Path, on_progress: Progress) -> Mapping[str, Any]:
-    """A backup of a folder that no cluster works on."""
+    """Backs up a folder that no cluster uses."""
     async with held_folder(settings), opened_stores(settings) as (store, channels):
         catalog = CatalogStore(store)
         await catalog.load()
@@ -479,7 +504,7 @@ async def restore(settings: Settings, source: Path, on_progress: Progress) -> Ma
 
 
 def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, str], None]) -> Mapping[str, Any]:
-    """What is damaged in the data folder, read beside whoever works on it."""
+    """Reports what is damaged in the data folder. It only reads, so a cluster may use the folder meanwhile."""
     layouts = {
         "catalog": SqliteStore.layout,
         "channels": SqliteChannelStore.layout,
@@ -489,5 +514,5 @@ def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, st
 
 
 def folder_holder(settings: Settings) -> lock_owner.LockOwner | None:
-    """The process that works on the data folder now."""
+    """Returns the process that uses the data folder now."""
     return lock_owner.find(settings.data)

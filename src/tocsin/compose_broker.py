@@ -1,4 +1,7 @@
-"""Where the parts become a broker: beside `compose`, so that a broker starts without the cluster's engine."""
+"""Builds a broker from its parts.
+
+This is not in `compose`, so that a broker starts without importing the cluster's engine.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ from tocsin.wire.errors import FencedError
 async def serve_broker(
     settings: Settings, on_ready: Callable[[str], None], trace: Path | None = None, *, take_over: bool = False
 ) -> None:
-    """Run a broker until it is told to stop. Raises FencedError when another has taken its name over; `take_over`: it
-    takes the name itself, whoever has it."""
+    """Runs a broker until it is stopped. Raises FencedError if another broker has taken over its name. With
+    `take_over`, this broker takes the name itself, even if another broker has it."""
     http, stop = settings.broker.http, asyncio.Event()
     fenced: list[FencedError] = []
 
@@ -36,9 +39,9 @@ async def serve_broker(
 
     @asynccontextmanager
     async def start(address: str) -> AsyncIterator[RunningBroker]:
-        async with broker(settings, address, trace, take_over=take_over) as made:
-            made.service.link.fenced.add_done_callback(on_fenced)
-            yield made
+        async with broker(settings, address, trace, take_over=take_over) as running_broker:
+            running_broker.service.link.fenced.add_done_callback(on_fenced)
+            yield running_broker
 
     await serve(start, host=http.host, port=http.port, on_ready=on_ready, stop=stop)
     if fenced:
@@ -49,19 +52,19 @@ async def serve_broker(
 async def broker(
     settings: Settings, address: str, trace: Path | None = None, *, take_over: bool = False
 ) -> AsyncIterator[RunningBroker]:
-    """A broker on its own store in the data folder, which nobody else may use meanwhile."""
-    chosen = settings.broker
+    """Runs a broker on its own store in the data folder. No other process may use the store meanwhile."""
+    broker_settings = settings.broker
     make_private(settings.data)
     store = SqliteBrokerStore(broker_file(settings))
     await store.open()
     try:
         if take_over:
             await BrokerGeneration.renew(store)
-        accounts = LocalAccounts(store, account_policy(chosen))
+        accounts = LocalAccounts(store, account_policy(broker_settings))
         await accounts.open()
         try:
-            async with running(chosen, store, accounts, address=address, trace=trace) as made:
-                yield made
+            async with running(broker_settings, store, accounts, address=address, trace=trace) as running_broker:
+                yield running_broker
         finally:
             await accounts.close()
     finally:
@@ -69,18 +72,19 @@ async def broker(
 
 
 async def back_up(settings: Settings, target: Path) -> None:
-    """Saves what the broker of these settings keeps, whether it runs or not."""
+    """Backs up the store of the broker of these settings, whether it runs or not."""
     await broker_backup.save(broker_file(settings), target)
 
 
 async def restore(settings: Settings, source: Path, *, named: bool) -> tuple[str, str | None]:
-    """Brings it back, for a broker that does not run and has no file: the one of these settings where it is `named`
-    there, or else the one that was saved. The name, and that of the one that was saved where it says so."""
-    saved = broker_backup.name_in(source)
-    name = settings.broker.name if named or saved is None else saved
+    """Restores a broker from a backup; it must not run, and its file must not exist. Uses the configured name if one
+    was given (`named`), else the name in the backup. Returns the name that it used, and the name in the backup or
+    None."""
+    saved_name = broker_backup.name_in(source)
+    name = settings.broker.name if named or saved_name is None else saved_name
     make_private(settings.data)
     await broker_backup.bring_back(source, settings.data / file_of(name))
-    return name, saved
+    return name, saved_name
 
 
 def broker_file(settings: Settings) -> Path:

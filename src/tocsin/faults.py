@@ -1,7 +1,7 @@
-"""Named places where a test may kill the process, so that a crash between any two steps can be tried.
+"""Crash points: named places where a test can kill the process, to try a crash between any two steps.
 
-`TOCSIN_CRASH_AT=name` kills the process (SIGKILL, as a power cut would) the first time it reaches the place,
-`name:3` the third time. Unset, a place costs one comparison.
+`TOCSIN_CRASH_AT=name` kills the process (SIGKILL, as a power cut would) the first time it reaches the place, `name:3`
+the third time. If the variable is not set, a crash point costs one comparison.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import signal
 from typing import Final
 
-# Every place, in the order data pass it. A test visits each one.
+# All crash points, in the order in which data pass them. A test visits each.
 POINTS: Final[dict[str, str]] = {
     "store.upgrade.before": "the steps of an upgrade have run, their transaction has not committed",
     "store.commit.before": "all of a store transaction is written, nothing is committed",
@@ -92,7 +92,7 @@ _left = int(_count or 1)
 
 
 def reach(point: str) -> None:
-    """Die here if a test asked for it."""
+    """Kills the process if a test asked for a crash at this point."""
     global _left
     if _wanted and point == _wanted:
         _left -= 1

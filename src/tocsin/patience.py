@@ -1,4 +1,4 @@
-"""Waiting for what cannot be stopped half-way."""
+"""Waits for work that must not be interrupted halfway."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: Awaitable[T], *, on_cancel: Callable[[], None] = lambda: None) -> T:
-    """What the work answers. Whoever cancels never finds it still running: it is waited for first, however often that
-    happens; `on_cancel` may tell it to hurry."""
+    """Returns the result of the work. A cancelled caller waits until the work has ended, however often it is cancelled,
+    and then raises CancelledError. `on_cancel` is called on each cancellation and may make the work hurry."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
             await asyncio.wait((future,))
-        except asyncio.CancelledError as stop:
-            cancelled = stop
+        except asyncio.CancelledError as cancellation:
+            cancelled = cancellation
             on_cancel()
     if cancelled is not None:
         if not future.cancelled():

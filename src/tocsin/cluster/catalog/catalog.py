@@ -1,7 +1,7 @@
-"""The catalog: what CREATE made and DROP takes away.
+"""The catalog: the schema objects that CREATE adds and DROP removes.
 
     CatalogStore ── apply([Put, Remove, …]) ─▶ store (one transaction) ─▶ the next Catalog
-          └──────── catalog ─▶ Catalog       an immutable snapshot: whoever holds one sees no change
+          └──────── catalog ─▶ Catalog       an immutable snapshot, which later changes do not affect
 
 Names are case-sensitive: `Reports` and `reports` may both exist.
 """
@@ -65,17 +65,16 @@ IDENTIFIER_LIMIT: Final = 128
 
 Found = TypeVar("Found", bound=CatalogEntry)
 
-# Always there, never stored, never dropped.
+# These dataverses always exist; they are never stored and cannot be dropped.
 _BUILT_IN: Final = tuple(DataverseEntry(name) for name in (METADATA, DEFAULT))
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """One state of the catalog. Nothing changes it: `with_` and `without` give the next one.
+    """One immutable state of the catalog: `with_` and `without` return the next state.
 
-    Every entry lies in a dataverse that exists, and whatever it uses exists: `with_` and `without` refuse the rest.
-    The dataverses `Default` and `Metadata` are always there; nothing can be put into `Metadata`.
-    """
+    Every entry lies in an existing dataverse, and everything that it uses exists: `with_` and `without` refuse other
+    changes. The dataverses `Default` and `Metadata` always exist; nothing can be put into `Metadata`."""
 
     entries: Mapping[Ref, CatalogEntry]
 
@@ -85,7 +84,8 @@ class Catalog:
 
     @staticmethod
     def of(entries: Iterable[CatalogEntry]) -> Catalog:
-        """The catalog with these, in this order; they come from the store, so they are not checked again."""
+        """Returns the catalog with these entries, in this order. They come from the store, so they are not checked
+        again."""
         return Catalog(MappingProxyType({entry.ref: entry for entry in (*_BUILT_IN, *entries)}))
 
     @property
@@ -155,63 +155,71 @@ class Catalog:
         return self._look_up(procedure_ref(dataverse, name, arity), ProcedureEntry)
 
     def channel_behind(self, dataset: Ref) -> ChannelEntry | None:
-        """The channel whose subscriptions or results this dataset shows."""
+        """Returns the channel whose subscriptions or results this dataset shows."""
         ref = channel_of(dataset)
-        found = None if ref is None else self.entries.get(ref)
-        return found if isinstance(found, ChannelEntry) else None
+        entry = None if ref is None else self.entries.get(ref)
+        return entry if isinstance(entry, ChannelEntry) else None
 
     def missing(self, ref: Ref) -> NotFoundError:
-        """Says that this is not there, and what may have been meant."""
+        """Returns the error that this entry does not exist, with a hint to a similar name."""
         if ref.kind != "dataverse" and dataverse_ref(ref.dataverse) not in self.entries:
             return self.missing(dataverse_ref(ref.dataverse))
         peers = [entry for entry in self.entries.values() if entry.ref.kind == ref.kind]
-        wanted, hint = ref.name, None
+        name, hint = ref.name, None
         if ref.kind == "index":
-            dataset, wanted = unqualified(ref.name)
+            dataset, name = unqualified(ref.name)
             if dataset_ref(ref.dataverse, dataset) not in self.entries:
                 return self.missing(dataset_ref(ref.dataverse, dataset))
             peers = list(self.indexes_of(ref.dataverse, dataset))
         elif ref.kind in ("function", "procedure"):
-            wanted, _, given = ref.name.rpartition("@")
-            named = self.functions_named if ref.kind == "function" else self.procedures_named
-            if others := named(ref.dataverse, wanted):
-                arities = " or ".join(str(one.arity) for one in others)
-                return NotFoundError(f"there is no {ref}", hint=f"it takes {arities} arguments, not {given}")
-        at_home = [peer.name for peer in peers if ref.kind == "dataverse" or peer.ref.dataverse == ref.dataverse]
-        away = [peer.ref.dataverse for peer in peers if peer.name == wanted]
-        if (near := nearest(wanted, at_home)) is not None:
-            hint = f"did you mean {quoted(near)}?"
-        elif away:
-            hint = f"did you mean {qualified(away[0], wanted)}?"
+            name, _, arity = ref.name.rpartition("@")
+            find_named = self.functions_named if ref.kind == "function" else self.procedures_named
+            if overloads := find_named(ref.dataverse, name):
+                arities = " or ".join(str(overload.arity) for overload in overloads)
+                return NotFoundError(f"there is no {ref}", hint=f"it takes {arities} arguments, not {arity}")
+        local_names = [peer.name for peer in peers if ref.kind == "dataverse" or peer.ref.dataverse == ref.dataverse]
+        other_dataverses = [peer.ref.dataverse for peer in peers if peer.name == name]
+        if (similar := nearest(name, local_names)) is not None:
+            hint = f"did you mean {quoted(similar)}?"
+        elif other_dataverses:
+            hint = f"did you mean {qualified(other_dataverses[0], name)}?"
         return NotFoundError(f"there is no {ref}", hint=hint)
 
     def functions_named(self, dataverse: str, name: str) -> list[FunctionEntry]:
-        named = [other for other in self._all(FunctionEntry) if (other.dataverse, other.name) == (dataverse, name)]
-        return sorted(named, key=lambda function: function.arity)
+        functions = [
+            function
+            for function in self._all(FunctionEntry)
+            if (function.dataverse, function.name) == (dataverse, name)
+        ]
+        return sorted(functions, key=lambda function: function.arity)
 
     def procedures_named(self, dataverse: str, name: str) -> list[ProcedureEntry]:
-        named = [other for other in self._all(ProcedureEntry) if (other.dataverse, other.name) == (dataverse, name)]
-        return sorted(named, key=lambda procedure: procedure.arity)
+        procedures = [
+            procedure
+            for procedure in self._all(ProcedureEntry)
+            if (procedure.dataverse, procedure.name) == (dataverse, name)
+        ]
+        return sorted(procedures, key=lambda procedure: procedure.arity)
 
     def indexes_of(self, dataverse: str, dataset: str) -> list[IndexEntry]:
         return [index for index in self._all(IndexEntry) if (index.dataverse, index.dataset) == (dataverse, dataset)]
 
     def users_of(self, ref: Ref) -> list[Ref]:
-        """Who would break if this went, in the order of creation. Of a dataverse: who outside uses something inside."""
+        """Returns the entries that would break without this one, in order of creation. For a dataverse, returns the
+        entries outside of it that use something inside."""
         if ref.kind == "dataverse":
             outside = (entry for entry in self.entries.values() if entry.ref.dataverse != ref.name)
             return [entry.ref for entry in outside if any(used.dataverse == ref.name for used in entry.uses)]
         entry = self.entries.get(ref)
-        # Whoever reads a channel's results uses the channel.
-        meant = {ref, entry.subscriptions, entry.results} if isinstance(entry, ChannelEntry) else {ref}
-        return [entry.ref for entry in self.entries.values() if not meant.isdisjoint(entry.uses)]
+        # An entry that reads a channel's results uses the channel.
+        refs = {ref, entry.subscriptions, entry.results} if isinstance(entry, ChannelEntry) else {ref}
+        return [entry.ref for entry in self.entries.values() if not refs.isdisjoint(entry.uses)]
 
     def with_(self, entry: CatalogEntry, *, replace: bool = False) -> Catalog:
-        """With one more, or with another in place of the old one (`replace`), which keeps its place in the order.
+        """Returns the catalog with this entry added or, with `replace`, in the place of the old one.
 
-        Raises ConflictError when the name is taken, NotFoundError when what it uses is not there. A type that is used
-        cannot be replaced, and a function cannot use itself, not even through others.
-        """
+        Raises ConflictError if the name is taken, and NotFoundError if something that the entry uses does not exist. A
+        type in use cannot be replaced, and a function cannot use itself, directly or through others."""
         ref = entry.ref
         if ref.dataverse == METADATA and ref != dataverse_ref(METADATA):
             raise ConflictError(f"{ref} cannot be made: the dataverse {METADATA} is reserved")
@@ -229,10 +237,9 @@ class Catalog:
         return Catalog(MappingProxyType({**self.entries, ref: entry}))
 
     def without(self, ref: Ref) -> Catalog:
-        """Without this, and without all that belongs to it: a dataset's indexes, everything in a dataverse.
+        """Returns the catalog without this entry and what belongs to it: indexes of a dataset, all of a dataverse.
 
-        Raises NotFoundError, or ConflictError naming who still uses it.
-        """
+        Raises NotFoundError, or ConflictError, which names the entries that still use it."""
         if ref not in self.entries:
             raise self.missing(ref)
         if any(ref == built_in.ref for built_in in _BUILT_IN):
@@ -240,11 +247,11 @@ class Catalog:
         if users := self.users_of(ref):
             what = "something in it" if ref.kind == "dataverse" else "it"
             raise ConflictError(f"{ref} cannot be dropped: {what} is used by {_listed(users)}")
-        gone = {entry.ref for entry in self.belonging_to(ref)}
-        return Catalog(MappingProxyType({key: entry for key, entry in self.entries.items() if key not in gone}))
+        removed_refs = {entry.ref for entry in self.belonging_to(ref)}
+        return Catalog(MappingProxyType({key: entry for key, entry in self.entries.items() if key not in removed_refs}))
 
     def belonging_to(self, ref: Ref) -> list[CatalogEntry]:
-        """What goes when this goes, itself included."""
+        """Returns this entry and all entries that a drop removes with it."""
         match ref.kind:
             case "dataverse":
                 return [entry for entry in self.entries.values() if entry.ref.dataverse == ref.name]
@@ -257,29 +264,29 @@ class Catalog:
         return (entry for entry in self.entries.values() if isinstance(entry, kind))
 
     def _look_up(self, ref: Ref, kind: type[Found]) -> Found:
-        found = self.entries.get(ref)
-        if not isinstance(found, kind):
+        entry = self.entries.get(ref)
+        if not isinstance(entry, kind):
             raise self.missing(ref)
-        return found
+        return entry
 
     def _check_uses(self, entry: CatalogEntry) -> None:
         for used in entry.uses:
-            # What `Metadata` holds is no entry: it is made from the catalog when it is asked for.
+            # The datasets of `Metadata` are no entries: queries compute them from the catalog.
             known = used in self.entries or used == entry.ref or self.channel_behind(used) is not None
             if not known and used.dataverse != METADATA:
                 raise NotFoundError(f"{entry.ref} uses {used}, and there is no such {used.kind}")
         seen: set[Ref] = set()
-        ahead = list(entry.uses)
-        while ahead:
-            used = ahead.pop()
+        pending = list(entry.uses)
+        while pending:
+            used = pending.pop()
             if used == entry.ref:
                 raise ConflictError(f"{entry.ref} would use itself")
             if used not in seen and used in self.entries:
                 seen.add(used)
-                ahead += self.entries[used].uses
+                pending += self.entries[used].uses
 
     def _check_shown(self, entry: CatalogEntry) -> None:
-        """A channel is seen as two datasets: nothing else has their names."""
+        """A channel also appears as two datasets, so no other entry may have their names."""
         if isinstance(entry, ChannelEntry):
             for shown in (entry.subscriptions, entry.results):
                 if shown in self.entries:
@@ -293,7 +300,7 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Make this. When the name is taken: refuse, put it in the old one's place, or keep the old one."""
+    """Adds this entry. If the name is taken: refuse, replace the old entry, or keep the old entry."""
 
     entry: CatalogEntry
     when_taken: Literal["refuse", "replace", "keep"] = "refuse"
@@ -301,7 +308,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Drop this with all that belongs to it."""
+    """Removes this entry with everything that belongs to it."""
 
     ref: Ref
     if_exists: bool = False
@@ -311,7 +318,8 @@ Change: TypeAlias = Put | Remove
 
 
 class CatalogStore:
-    """The catalog, durable in the cluster's store. Changes run one after the other; nobody else changes the entries."""
+    """Keeps the catalog durable in the cluster's store. It applies changes one after another, and nothing else changes
+    the entries."""
 
     def __init__(self, store: ClusterStore, removals: Removals | None = None) -> None:
         self._store = store
@@ -321,14 +329,14 @@ class CatalogStore:
 
     @property
     def catalog(self) -> Catalog:
-        """The present snapshot. Known once loaded."""
+        """The current snapshot. Raises UnavailableError before `load`."""
         if self._catalog is None:
             raise UnavailableError("the catalog is not loaded yet")
         return self._catalog
 
     @property
     def standstill(self) -> asyncio.Lock:
-        """While it is held, nothing in the catalog changes."""
+        """While a caller holds this lock, the catalog does not change."""
         return self._lock
 
     async def load(self) -> Catalog:
@@ -337,14 +345,14 @@ class CatalogStore:
             return self._catalog
 
     async def apply(self, changes: Sequence[Change]) -> Catalog:
-        """All changes in one transaction, or none; each is checked against the catalog that those before it leave.
+        """Applies all changes in one transaction, or none. Each change is checked against the catalog that the changes
+        before it leave.
 
-        The snapshot is swapped if and only if the changes are durable, also when the caller is cancelled meanwhile.
-        """
+        The snapshot is replaced if and only if the changes are durable, even if the caller is cancelled meanwhile."""
         async with self._lock:
-            following, steps = _plan(self.catalog, changes)
+            next_catalog, steps = _plan(self.catalog, changes)
             if steps:
-                before, after = self.catalog.entries.values(), following.entries.values()
+                before, after = self.catalog.entries.values(), next_catalog.entries.values()
                 steps += plan_removals(before, after, self.removals.clock())
                 transaction: StoreTransaction | None = None
                 try:
@@ -353,8 +361,8 @@ class CatalogStore:
                             await step(transaction)
                 finally:
                     if transaction is not None and transaction.committed:
-                        self._catalog = following
-            return following
+                        self._catalog = next_catalog
+            return next_catalog
 
 
 def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[Step]]:
@@ -364,15 +372,15 @@ def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[St
             case Put(entry=entry, when_taken="keep") if entry.ref in catalog.entries:
                 pass
             case Put(entry=entry, when_taken=when_taken):
-                there = entry.ref in catalog.entries
+                exists = entry.ref in catalog.entries
                 catalog = catalog.with_(entry, replace=when_taken == "replace")
-                steps.append(_writing(entry, replace=there))
+                steps.append(_writing(entry, replace=exists))
             case Remove(ref=ref, if_exists=True) if ref not in catalog.entries:
                 pass
             case Remove(ref=ref):
-                gone = [entry.ref for entry in catalog.belonging_to(ref)] if ref in catalog.entries else []
+                removed_refs = [entry.ref for entry in catalog.belonging_to(ref)] if ref in catalog.entries else []
                 catalog = catalog.without(ref)
-                steps += [_removing(each) for each in gone]
+                steps += [_removing(removed_ref) for removed_ref in removed_refs]
     return catalog, steps
 
 
@@ -388,8 +396,8 @@ def _removing(ref: Ref) -> Step:
 
 
 def _check_names(entry: CatalogEntry) -> None:
-    own = entry.ref.dataverse, entry.name, *((entry.dataset,) if isinstance(entry, IndexEntry) else ())
-    for name in own:
+    names = entry.ref.dataverse, entry.name, *((entry.dataset,) if isinstance(entry, IndexEntry) else ())
+    for name in names:
         check_text("name", name, IDENTIFIER_LIMIT)
         if not name:
             raise InputError("a name cannot be empty")

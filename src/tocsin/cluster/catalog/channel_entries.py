@@ -1,4 +1,4 @@
-"""Brokers, channels and procedures as the catalog keeps them."""
+"""The catalog entries of brokers, channels and procedures, and their JSON form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESULTS: Final = "Results"
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """`url` is where announcements are sent; a broker without one asks for them."""
+    """The cluster sends announcements to `url`; a broker without a URL polls for them."""
 
     dataverse: str
     name: str
@@ -44,11 +44,11 @@ class BrokerEntry:
 
 @dataclass(frozen=True, slots=True)
 class ChannelEntry:
-    """Its query is the function's or, when it uses none, the `body`.
+    """The query is that of the function, or `body` if the channel uses no function.
 
-    `channel_id` is never given to another channel. Tick k of a channel with a period is due at `anchor` + k periods
-    (`rules.periods`); months are the calendar's. `uses` are the function, or the datasets and functions its body names.
-    """
+    No other channel ever gets the same `channel_id`. Tick k of a channel with a period is due at `anchor` + k
+    periods (`rules.periods`), with calendar months. `uses` are the function, or the datasets and functions that the
+    body names."""
 
     dataverse: str
     name: str
@@ -71,19 +71,19 @@ class ChannelEntry:
 
     @property
     def subscriptions(self) -> Ref:
-        """The dataset in which its subscriptions are seen."""
+        """The virtual dataset that shows the channel's subscriptions."""
         return dataset_ref(self.dataverse, self.name + SUBSCRIPTIONS)
 
     @property
     def results(self) -> Ref:
-        """The dataset in which its results are seen."""
+        """The virtual dataset that shows the channel's results."""
         return dataset_ref(self.dataverse, self.name + RESULTS)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcedureEntry:
-    """`body` is one statement. `procedure_id` is never given to another; with a period, tick k is due at `anchor` + k
-    periods. `uses` are the datasets and functions its body names."""
+    """`body` is one statement. No other procedure ever gets the same `procedure_id`. With a period, tick k is due at
+    `anchor` + k periods. `uses` are the datasets and functions that the body names."""
 
     dataverse: str
     name: str
@@ -104,7 +104,7 @@ class ProcedureEntry:
 
 
 def channel_of(dataset: Ref) -> Ref | None:
-    """The channel whose subscriptions or results a dataset of this name would show."""
+    """Returns the channel whose subscriptions or results a dataset of this name would show."""
     if dataset.kind == "dataset":
         for suffix in (SUBSCRIPTIONS, RESULTS):
             if dataset.name.endswith(suffix) and dataset.name != suffix:

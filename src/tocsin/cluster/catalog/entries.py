@@ -1,4 +1,4 @@
-"""What the catalog is made of, and how each entry is written as JSON in the store.
+"""The entries of the catalog, and their JSON form in the store.
 
 Names are case-sensitive: `Reports` and `reports` are two datasets.
 """
@@ -92,11 +92,10 @@ class DataverseEntry:
 
 @dataclass(frozen=True, slots=True)
 class TypeEntry:
-    """`text` is what the script said.
+    """`text` is the statement as the script has it.
 
-    A nested object type with a name is another type: `Name` in the same dataverse, or `Dataverse.Name`, written as
-    `qualified` writes it.
-    """
+    A nested object type that has a name is another type: `Name` in the same dataverse, or `Dataverse.Name` in the form
+    of `qualified`."""
 
     dataverse: str
     name: str
@@ -109,13 +108,13 @@ class TypeEntry:
 
     @property
     def uses(self) -> tuple[Ref, ...]:
-        inside = (inner for field in self.type.fields for inner in _named(field.type))
-        return tuple(dict.fromkeys(_type_named(name, self.dataverse) for name in inside))
+        type_names = (inner for field in self.type.fields for inner in _named(field.type))
+        return tuple(dict.fromkeys(_type_named(name, self.dataverse) for name in type_names))
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetEntry:
-    """`keys` are field paths; `type_name` is qualified; `history` counts commits; `folder` is where the data lie."""
+    """`keys` are field paths, `type_name` is qualified, `history` counts commits, and `folder` has the data files."""
 
     dataverse: str
     name: str
@@ -139,7 +138,8 @@ class DatasetEntry:
 
 @dataclass(frozen=True, slots=True)
 class FeedConnection:
-    """A feed's records go into this dataset, from the log position `since` on, through the function if there is one."""
+    """Connects a feed to a dataset: records from the log offset `since` on land there, through the function if it is
+    set."""
 
     dataset: Ref
     function: Ref | None
@@ -148,7 +148,7 @@ class FeedConnection:
 
 @dataclass(frozen=True, slots=True)
 class FeedEntry:
-    """`type_name` is qualified; `folder` is where its log lies; a started feed goes on after a restart."""
+    """`type_name` is qualified, and `folder` has the feed's intake log. A started feed starts again after a restart."""
 
     dataverse: str
     name: str
@@ -165,20 +165,20 @@ class FeedEntry:
 
     @property
     def rejected(self) -> Ref:
-        """The dataset of the records that it refused."""
+        """The dataset of the feed's dead letters."""
         return dataset_ref(self.dataverse, f"{self.name}Rejected")
 
     @property
     def uses(self) -> tuple[Ref, ...]:
         used = [_type_named(self.type_name, self.dataverse), self.rejected]
-        for one in self.connections:
-            used += [one.dataset] if one.function is None else [one.dataset, one.function]
+        for connection in self.connections:
+            used += [connection.dataset] if connection.function is None else [connection.dataset, connection.function]
         return tuple(dict.fromkeys(used))
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Belongs to its dataset, and goes with it."""
+    """Belongs to its dataset and is dropped with it."""
 
     dataverse: str
     dataset: str
@@ -197,10 +197,10 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class FunctionEntry:
-    """`uses` are the datasets, types and functions its body names.
+    """`uses` are the datasets, types and functions that the body names.
 
-    The body of one in Python is `module:function`; what it gives is of the type `returns`, or None where `optional`.
-    """
+    The body of a Python function is `module:function`. Its result has the type `returns`, and may be None if
+    `optional`."""
 
     dataverse: str
     name: str
@@ -234,7 +234,7 @@ CatalogEntry: TypeAlias = (
 
 
 def types_in(type_: Type, dataverse: str) -> tuple[Ref, ...]:
-    """The named types that a type is made of."""
+    """Returns the named types that a type contains."""
     return tuple(dict.fromkeys(_type_named(name, dataverse) for name in _named(type_)))
 
 
@@ -257,7 +257,7 @@ def _type_named(text: str, dataverse: str) -> Ref:
 
 
 def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
-    """What is kept of an entry beside its Ref."""
+    """Encodes an entry, except for its Ref."""
     match entry:
         case DataverseEntry():
             return {}
@@ -282,8 +282,12 @@ def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
                 "folder": entry.folder,
                 "started": entry.started,
                 "connections": [
-                    {"dataset": ref_to_json(one.dataset), "function": ref_to_json(one.function), "since": one.since}
-                    for one in entry.connections
+                    {
+                        "dataset": ref_to_json(connection.dataset),
+                        "function": ref_to_json(connection.function),
+                        "since": connection.since,
+                    }
+                    for connection in entry.connections
                 ],
             }
         case IndexEntry():
@@ -292,7 +296,7 @@ def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
             body = {
                 "parameters": list(entry.parameters),
                 "body": entry.body,
-                "uses": [ref_to_json(u) for u in entry.uses],
+                "uses": [ref_to_json(used) for used in entry.uses],
             }
             if entry.language == "SQL":
                 return body
@@ -306,7 +310,7 @@ def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
 
 
 def entry_from_json(row: CatalogRow) -> CatalogEntry:
-    """The entry that `entry_to_json` wrote. Raises StoreError when the row says something else."""
+    """Decodes an entry that `entry_to_json` encoded. Raises StoreError if the row is invalid."""
     read = _READERS.get(row.kind)
     if read is None:
         raise StoreError(f"the catalog holds a {row.kind} named {row.name}, and this Tocsin does not know what that is")
@@ -340,11 +344,11 @@ def _read_dataset(row: CatalogRow, body: dict[str, Any]) -> DatasetEntry:
 
 def _read_feed(row: CatalogRow, body: dict[str, Any]) -> FeedEntry:
     connections = []
-    for one in body["connections"]:
-        dataset, function = ref_from_json(one["dataset"]), ref_from_json(one["function"])
+    for connection in body["connections"]:
+        dataset, function = ref_from_json(connection["dataset"]), ref_from_json(connection["function"])
         if dataset is None:
             raise ValueError("a connection without a dataset")
-        connections.append(FeedConnection(dataset, function, one["since"]))
+        connections.append(FeedConnection(dataset, function, connection["since"]))
     return FeedEntry(
         row.dataverse,
         row.name,
@@ -365,17 +369,17 @@ def _read_index(row: CatalogRow, body: dict[str, Any]) -> IndexEntry:
 def _read_function(row: CatalogRow, body: dict[str, Any]) -> FunctionEntry:
     name, _, _ = row.name.rpartition("@")
     uses = tuple(Ref(*used) for used in body["uses"])
-    made = FunctionEntry(row.dataverse, name, tuple(body["parameters"]), body["body"], uses)
+    function = FunctionEntry(row.dataverse, name, tuple(body["parameters"]), body["body"], uses)
     if body.get("language", "SQL") == "SQL":
-        return made
-    return replace(made, language="PYTHON", returns=type_from_json(body["returns"]), optional=body["optional"])
+        return function
+    return replace(function, language="PYTHON", returns=type_from_json(body["returns"]), optional=body["optional"])
 
 
 def _object(value: Any) -> ObjectType:
-    read = type_from_json(value)
-    if not isinstance(read, ObjectType):
-        raise TypeError(f"not an object type: {read}")
-    return read
+    decoded = type_from_json(value)
+    if not isinstance(decoded, ObjectType):
+        raise TypeError(f"not an object type: {decoded}")
+    return decoded
 
 
 def _paths(value: Any) -> tuple[FieldPath, ...]:

@@ -1,4 +1,4 @@
-"""How the entries of the catalog are named."""
+"""Names the entries of the catalog: references, quoting, and suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 
 
 def quoted(name: str) -> str:
-    """A name as a script writes it: in backticks when it must be."""
+    """Returns a name as a script writes it: in backticks if necessary."""
     return name if _PLAIN.match(name) else "`" + name.replace("`", "``") + "`"
 
 
 def qualified(*names: str) -> str:
-    """`Emergency.Reports`: one text for several names that no other names give."""
+    """Returns several names as one unambiguous text, such as `Emergency.Reports`."""
     return ".".join(quoted(name) for name in names)
 
 
 def unqualified(text: str) -> tuple[str, ...]:
-    """The names that `qualified` made this text of."""
-    names, at = [], 0
-    while match := _PART.match(text, at):
+    """Returns the names from which `qualified` made this text."""
+    names, position = [], 0
+    while match := _PART.match(text, position):
         names.append(match[2] if match[1] is None else match[1].replace("``", "`"))
-        at = match.end() + 1
-        if text[match.end() : at] != ".":
+        position = match.end() + 1
+        if text[match.end() : position] != ".":
             break
-    if at <= len(text):
+    if position <= len(text):
         raise ValueError(f"not a qualified name: {text!r}")
     return tuple(names)
 
@@ -41,9 +41,9 @@ def unqualified(text: str) -> tuple[str, ...]:
 class Ref:
     """Names one entry.
 
-    `name` is for a dataverse its own name again, for an index `dataset.index` (indexes are named within their dataset),
-    for a function or procedure `name@arity` (so that those of one name and different arity coexist).
-    """
+    `name` is the name of the entry, except for these kinds: a dataverse repeats its own name; an index has
+    `dataset.index`, because its name is unique only within its dataset; a function or procedure has `name@arity`, so
+    that overloads coexist."""
 
     kind: Kind
     dataverse: str
@@ -107,7 +107,7 @@ def ref_from_json(value: Any) -> Ref | None:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name somebody may have meant: the same in another case first, then the most alike."""
-    lowered = {other.lower(): other for other in names}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
-    return lowered[close[0]] if close else None
+    """Returns the most similar name, ignoring case, or None if nothing is similar enough."""
+    lowered = {candidate.lower(): candidate for candidate in names}
+    matches = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
+    return lowered[matches[0]] if matches else None

@@ -1,4 +1,4 @@
-"""Types as the catalog keeps them."""
+"""Encodes types as JSON for the catalog."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPE_DEPTH_LIMIT: Final = 64
 
 
 def type_to_json(type_: Type, *, depth: int = 0) -> Any:
-    """`"bigint"`, `{"array": …}`, `{"object": [[name, type, optional], …], "open": true}`."""
+    """Encodes a type: `"bigint"`, `{"array": …}`, `{"object": [[name, type, optional], …], "open": true}`."""
     if depth > TYPE_DEPTH_LIMIT:
         raise LimitError("the type is nested too deeply", hint=f"at most {TYPE_DEPTH_LIMIT} levels", status=400)
     match type_:
@@ -24,12 +24,14 @@ def type_to_json(type_: Type, *, depth: int = 0) -> Any:
         case MultisetType(item=item, item_optional=optional):
             return {"multiset": type_to_json(item, depth=depth + 1), "optional": optional}
         case ObjectType(fields=fields, open=is_open, name=name):
-            written = [[field.name, type_to_json(field.type, depth=depth + 1), field.optional] for field in fields]
-            return {"object": written, "open": is_open, "name": name}
+            encoded_fields = [
+                [field.name, type_to_json(field.type, depth=depth + 1), field.optional] for field in fields
+            ]
+            return {"object": encoded_fields, "open": is_open, "name": name}
 
 
 def type_from_json(value: Any) -> Type:
-    """The type that `type_to_json` wrote."""
+    """Decodes a type that `type_to_json` encoded."""
     match value:
         case "any":
             return ANY
