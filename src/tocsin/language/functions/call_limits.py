@@ -1,6 +1,7 @@
-"""Calls of which Spark makes as large a plan as an argument says: columns of a sketch, rows, windows, partitions.
+"""Limits calls for which Spark builds a plan as large as an argument says: registers, rows, windows, partitions.
 
-It does so before anything runs and could be stopped, and one such plan takes all of the engine's memory.
+Spark builds the plan before anything runs, so nobody can cancel it, and one such plan can take all of the engine's
+memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tocsin.language.types.typed_sql import (
     constant_string,
 )
 
-DEVIATIONS: Final = (0.01, 0.39)  # of a count: sixteen thousand registers, or as few as Spark takes
+DEVIATIONS: Final = (0.01, 0.39)  # of an approximate count: from 16,384 registers to the fewest that Spark accepts
 ROWS: Final = 1_000
 WINDOWS: Final = 1_000
 _MICROS: Final = {
@@ -30,7 +31,7 @@ _UNIT: Final = re.compile(rf"\s*(\d{{1,18}})\s+({'|'.join(_MICROS)})s?\b", re.AS
 
 
 def check_call(name: str, arguments: Sequence[exp.Expr]) -> None:
-    """FunctionError where the plan of this call would be too large, or nobody can say how large."""
+    """Raises FunctionError if the plan of this call would be too large, or if its size is unknown."""
     check = _CHECKS.get(name)
     if check is not None:
         check(arguments)
@@ -57,7 +58,7 @@ def _check_range(arguments: Sequence[exp.Expr]) -> None:
 
 def _check_windows(arguments: Sequence[exp.Expr]) -> None:
     if len(arguments) < 3:
-        return  # one after the other
+        return  # the windows do not overlap
     duration, slide = map(_micros, arguments[1:3])
     if duration is None or not slide:
         raise FunctionError("window takes durations such as '10 minutes'")

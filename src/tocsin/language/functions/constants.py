@@ -1,4 +1,4 @@
-"""Expressions that need no data and no Spark: what INSERT and WITH {…} mostly hold, evaluated in Python."""
+"""Evaluates constant expressions in Python, without data and without Spark, as INSERT and WITH {…} mostly have them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tocsin.rules.model.json_form import NONFINITE
 
 
 class NotConstantError(Exception):
-    """The expression needs the engine."""
+    """The expression needs Spark."""
 
 
 class ConstantError(ValueError):
-    """A constant that is wrong in itself; `offset` is its place."""
+    """A constant is invalid. `offset` is its place in the text."""
 
     def __init__(self, message: str, offset: int | None) -> None:
         super().__init__(message)
@@ -29,14 +29,16 @@ class ConstantError(ValueError):
 
 
 class ConstantValue(exp.Expression):
-    """A value in the place of the variable that holds it."""
+    """A value in place of its variable."""
 
     arg_types: ClassVar[dict[str, bool]] = {"this": True}
 
 
 def with_values(node: exp.Expr, values: Mapping[str, Any]) -> exp.Expr:
-    """The expression with these values for these variables, for `evaluate` alone: what has variables of its own, which
-    may have the same names, is no constant and stays none."""
+    """Replaces these variables by their values, for `evaluate` only.
+
+    Expressions that bind their own variables may reuse these names; they are no constants before or after.
+    """
 
     def replaced(one: exp.Expr) -> exp.Expr:
         if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name in values:
@@ -47,7 +49,7 @@ def with_values(node: exp.Expr, values: Mapping[str, Any]) -> exp.Expr:
 
 
 def evaluate(node: exp.Expr, now: datetime) -> Any:
-    """The value of a constant expression, as `rules.model.values` holds it."""
+    """Returns the value of a constant expression, as `rules.model.values` represents it."""
     handler = _HANDLERS.get(type(node))
     if handler is None:
         raise NotConstantError
@@ -68,18 +70,18 @@ def _negative(node: exp.Neg, now: datetime) -> Any:
 
 
 def _object(node: dialect.ObjectOf, now: datetime) -> Any:
-    made: dict[str, Any] = {}
-    for one in node.expressions:
-        name = one.this.name
-        if name in made:
-            raise ConstantError(f"the field {name} is given twice", offset_of(one))
-        made[name] = evaluate(one.expression, now)
-    return {name: value for name, value in made.items() if value is not v.MISSING}
+    members: dict[str, Any] = {}
+    for member in node.expressions:
+        name = member.this.name
+        if name in members:
+            raise ConstantError(f"the field {name} is given twice", offset_of(member))
+        members[name] = evaluate(member.expression, now)
+    return {name: value for name, value in members.items() if value is not v.MISSING}
 
 
 def _items(node: exp.Expr, now: datetime) -> list[Any]:
-    # MISSING has no place in a collection.
-    return [None if value is v.MISSING else value for value in (evaluate(one, now) for one in node.expressions)]
+    # A collection cannot contain MISSING, so it becomes NULL.
+    return [None if value is v.MISSING else value for value in (evaluate(item, now) for item in node.expressions)]
 
 
 def _column(node: exp.Column, _now: datetime) -> Any:
@@ -89,7 +91,7 @@ def _column(node: exp.Column, _now: datetime) -> Any:
 
 
 def _cast(node: exp.Cast, now: datetime) -> Any:
-    """1.5f, 5L: a number with a suffix."""
+    """Evaluates a number with a suffix: 1.5f, 5L."""
     value = evaluate(node.this, now)
     if isinstance(node.this, exp.Literal) and not node.this.is_string:
         if node.args["to"].is_type("FLOAT", "DOUBLE"):
@@ -111,7 +113,7 @@ def _call(node: exp.Anonymous, now: datetime) -> Any:
         if name == "uuid":
             return uuid4()
         raise NotConstantError
-    arguments = [evaluate(one, now) for one in node.expressions]
+    arguments = [evaluate(argument, now) for argument in node.expressions]
     try:
         if name in _FROM_TEXT and len(arguments) == 1 and isinstance(arguments[0], str):
             return _FROM_TEXT[name](arguments[0])
@@ -131,7 +133,7 @@ def _number(value: Any) -> float:
 
 
 def _double(text: str) -> float:
-    """`double("NaN")` and its kin, which no literal can write; the rest is a cast like any other."""
+    """Evaluates `double("NaN")` and similar values that no literal can express; other casts need Spark."""
     if text in NONFINITE:
         return NONFINITE[text]
     raise TypeError
@@ -140,7 +142,7 @@ def _double(text: str) -> float:
 def _polygon(flat: Any) -> v.Polygon:
     if flat and isinstance(flat[0], v.Point):
         return v.polygon(flat)
-    numbers = [_number(one) for one in flat]
+    numbers = [_number(coordinate) for coordinate in flat]
     if len(numbers) % 2:
         raise ValueError("expected an even number of coordinates")
     return v.polygon(v.Point(x, y) for x, y in zip(numbers[::2], numbers[1::2], strict=True))
@@ -170,6 +172,6 @@ _HANDLERS: Final[dict[type, Callable[..., Any]]] = {
     exp.Boolean: lambda node, _now: bool(node.this), exp.Null: lambda _node, _now: None,
     exp.Paren: lambda node, now: evaluate(node.this, now), dialect.ObjectOf: _object, exp.Array: _items,
     dialect.MultisetOf: lambda node, now: v.Multiset(_items(node, now)), exp.Anonymous: _call,
-    # Whoever gets it may change it, and the next one gets it as it was.
+    # Copy the value: the caller may change it.
     ConstantValue: lambda node, _now: deepcopy(node.this),
 }  # fmt: skip

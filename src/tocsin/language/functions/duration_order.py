@@ -1,4 +1,4 @@
-"""Functions of Spark's that put values in order, over durations: Spark would compare their months first."""
+"""Orders durations in Spark's array and comparison functions. Spark itself would compare the months first."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tocsin.rules.model.types import ArrayType
 
 
 def ordered(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
-    """The call with each duration behind its key of order; None for any other call."""
-    if name in ("greatest", "least") and arguments and all(one.type == t.DURATION for one in arguments):
-        return TypedSql(field(values.call(name, *(_keyed(one.sql) for one in arguments)), "v"), t.DURATION)
+    """Returns the call with the order key before each duration; None for any other call."""
+    if name in ("greatest", "least") and arguments and all(argument.type == t.DURATION for argument in arguments):
+        return TypedSql(field(values.call(name, *(_keyed(argument.sql) for argument in arguments)), "v"), t.DURATION)
     if name not in ("array_max", "array_min", "array_sort", "sort_array") or not arguments:
         return None
     items, *rest = arguments
     if not isinstance(items.type, ArrayType) or items.type.item != t.DURATION:
         return None
     keyed = build("transform(_v, __d -> _keyed)", _v=items.sql, _keyed=_keyed(exp.column("__d")))
-    made = values.call(name, keyed, *(one.sql for one in rest))
+    result = values.call(name, keyed, *(argument.sql for argument in rest))
     if name in ("array_max", "array_min"):
-        return TypedSql(field(made, "v"), t.DURATION)
-    return TypedSql(build("transform(_v, __d -> _d)", _v=made, _d=field(exp.column("__d"), "v")), items.type)
+        return TypedSql(field(result, "v"), t.DURATION)
+    return TypedSql(build("transform(_v, __d -> _d)", _v=result, _d=field(exp.column("__d"), "v")), items.type)
 
 
 def _keyed(sql: exp.Expr) -> exp.Expr:

@@ -1,9 +1,9 @@
-"""Great-circle functions, in metres on a sphere of the Earth's mean radius.
+"""Implements great-circle functions, in metres on a sphere of the Earth's mean radius.
 
-A point is (latitude, longitude) in degrees, as applications write `create_point(latitude, longitude)`; a circle has
-its radius in metres. A rectangle is a box of latitudes (x) and longitudes (y): one across the antimeridian is written
-with longitudes beyond 180, as in `rectangle("-10,170 10,190")`. Longitudes that differ by whole turns are the same
-place, and at a pole they all are. Boundaries belong to their shape.
+A point is (latitude, longitude) in degrees, as applications write `create_point(latitude, longitude)`. A circle has
+its radius in metres. A rectangle is a box of latitudes (x) and longitudes (y); across the antimeridian its longitudes
+exceed 180, as in `rectangle("-10,170 10,190")`. Longitudes that differ by a multiple of 360 are the same place. At a
+pole all longitudes are the same place. Boundaries belong to their shape.
 
     geo_distance(p, q)    geo_intersect(a, b) of points, circles and boxes    geo_area(circle)
 """
@@ -25,15 +25,15 @@ _METRES_PER_DEGREE: Final = repr(math.radians(1) * EARTH_RADIUS_M) + "E0"
 
 
 def _cos(lat: str) -> str:
-    """Exactly 0 at the poles, where cos(radians(90)) is not: there all longitudes are one place."""
+    """Returns the cosine of a latitude, exactly 0 at the poles, where cos(radians(90)) is not 0."""
     return f"sin(radians(90E0 - abs({lat})))"
 
 
 def _distance(lat1: str, lat2: str, turn: str) -> str:
-    """Metres between two latitudes, `turn` degrees of longitude apart.
+    """Returns the metres between two latitudes that are `turn` degrees of longitude apart.
 
-    sin² of half the angle between them, and cos² of it, each a sum of squares: neither tiny nor antipodal distances
-    lose digits, as the usual 1 - sin² would for the latter.
+    It computes sin² and cos² of half the angle, each as a sum of squares, so neither tiny nor antipodal distances lose
+    digits. The usual 1 - sin² would lose digits for antipodal points.
     """
     cosines = f"{_cos(lat1)} * {_cos(lat2)}"
     half_turn = f"radians({turn}) * 0.5E0"
@@ -43,7 +43,7 @@ def _distance(lat1: str, lat2: str, turn: str) -> str:
 
 
 def _turn(lon1: str, lon2: str) -> str:
-    """The difference without its whole turns, exactly: the multiples of 360 are."""
+    """Returns the difference modulo 360. The result is exact, because multiples of 360 are exact."""
     return f"(({lon1} - {lon2}) - 360E0 * rint(({lon1} - {lon2}) / 360E0))"
 
 
@@ -56,11 +56,11 @@ def _in_longitudes(lon: str, box: str) -> str:
 
 
 def _to_box(p: str, box: str) -> str:
-    """Metres from a point to a box.
+    """Returns the metres from a point to a box.
 
-    Under the box's longitudes, and from a pole, only the latitude counts. Elsewhere the nearest point lies on the
-    nearer side meridian: at one of its ends, or at the foot of the perpendicular, which the clamp leaves alone when it
-    is within the side.
+    Within the box's longitudes, and from a pole, only the latitude counts. Elsewhere the nearest point lies on the
+    nearer side meridian: at one of its ends, or at the foot of the perpendicular. The clamp changes the foot only if it
+    is outside of the side.
     """
     north_south = f"({_METRES_PER_DEGREE} * greatest({p}.x - {box}.x2, {box}.x1 - {p}.x, 0E0))"
     turn = f"least(abs({_turn(f'{p}.y', f'{box}.y1')}), abs({_turn(f'{p}.y', f'{box}.y2')}))"
@@ -88,9 +88,9 @@ INTERSECT: Final[dict[tuple[Type, Type], str]] = {
 
 def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
     first, second = (a, b) if (a.type, b.type) in INTERSECT else (b, a)
-    meets = build(INTERSECT[first.type, second.type], _a=first.sql, _b=second.sql)
-    # The minima and OR would answer for a box that is NULL.
-    return guarded((a.sql, b.sql), meets) if second.type == RECTANGLE else meets
+    test = build(INTERSECT[first.type, second.type], _a=first.sql, _b=second.sql)
+    # `least`, `greatest` and OR would return an answer for a box that is NULL.
+    return guarded((a.sql, b.sql), test) if second.type == RECTANGLE else test
 
 
 def _intersections() -> list[Overload]:
@@ -99,13 +99,13 @@ def _intersections() -> list[Overload]:
 
 
 def _cap_area(circle: TypedSql) -> exp.Expr:
-    """A circle whose radius reaches the antipode covers the whole sphere."""
+    """Returns the area of a circle. A circle that reaches the antipode covers the whole sphere."""
     half_turn_m = math.pi * EARTH_RADIUS_M
-    made = build(
+    area = build(
         f"_whole * pow(sin(least(_radius, _half) / {_DIAMETER}), 2E0)",
         _whole=number(4 * math.pi * EARTH_RADIUS_M**2), _half=number(half_turn_m), _radius=field(circle.sql, "radius"),
     )  # fmt: skip
-    return guarded((circle.sql,), exp.Paren(this=made))
+    return guarded((circle.sql,), exp.Paren(this=area))
 
 
 FUNCTIONS: Final = typed_sql.table({

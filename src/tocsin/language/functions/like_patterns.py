@@ -1,8 +1,8 @@
-"""LIKE, matched in time that grows with the text and not with the ways in which its wildcards could share it.
+"""Matches LIKE in linear time, without backtracking.
 
-Spark makes `.*` of each `%`, and Java's regular expressions then try every way to part the text among them: six `%e`
-over a page of English would take years. But the first place where the text between two `%` fits is as good as any
-later one. So each `%` and what follows it becomes an atomic group, `(?>.*?…)`, which never gives up what it found.
+Spark turns each `%` into `.*`, and Java's regular expressions then try every way to divide the text among them: six
+`%e` over a page of English would take years. But the first match of the text between two `%` is as good as any later
+one. So each `%` and the text after it becomes an atomic group, `(?>.*?…)`, which never backtracks.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from tocsin.language.types.variant import values
 
 ESCAPE: Final = "\\"
 WILDCARDS: Final = 1_000
-"""One pattern may have so many % and _: Java's matcher takes a stack frame for each of them."""
+"""The most % and _ in a pattern: Java's matcher uses a stack frame for each of them."""
 LETTERS: Final = 10_000
-"""One pattern may be so long: a text can take as many steps as it has characters, times those of the pattern."""
+"""The longest pattern: a match may take as many steps as the text has characters times those of the pattern."""
 
 _TOO_LONG: Final = f"a pattern of LIKE has at most {LETTERS:,} characters"
 _TOO_MANY: Final = f"a pattern of LIKE has at most {WILDCARDS} wildcards"
 _LIMITS: Final = {"_letters": exp.Literal.number(LETTERS), "_limit": exp.Literal.number(WILDCARDS)}
 _OPENING, _NEXT, _CLOSING = r"(?s)\A(?>", r")(?>.*?", r"\z)"
 _QUOTE, _UNQUOTE = r"\Q", r"\E"
-_QUOTED_UNQUOTE: Final = r"\E\\E\Q"  # \E within a quoted text
+_QUOTED_UNQUOTE: Final = r"\E\\E\Q"  # \E inside of a quoted text
 
 
 def rewrite_like(node: exp.Expr) -> exp.Expr:
-    """What stands for a LIKE or an ILIKE, perhaps with its ESCAPE, in Spark's SQL."""
+    """Returns the Spark SQL for a LIKE or an ILIKE, with or without ESCAPE."""
     like = node.this if isinstance(node, exp.Escape) else node
     escape = escape_of(node)
     text: exp.Expr = exp.cast(like.this.copy(), "STRING")
     pattern = like.expression
-    known = constant_string(pattern)
+    constant = constant_string(pattern)
     if isinstance(like, exp.ILike):
         text = values.call("lower", text)
-        if known is not None and known.isascii():
-            known = known.lower()
+        if constant is not None and constant.isascii():
+            constant = constant.lower()
         else:
-            known, pattern = None, values.call("lower", pattern)
-    if known is not None:
-        return _of_constant(text, list(tokens(known, escape)))
+            constant, pattern = None, values.call("lower", pattern)
+    if constant is not None:
+        return _of_constant(text, list(tokens(constant, escape)))
     return exp.RegexpLike(this=enclosed(text), expression=enclosed(to_regex(pattern, escape)))
 
 
 def escape_of(node: exp.Expr) -> str:
-    """The character that takes the meaning from the one behind it."""
+    """Returns the escape character."""
     if not isinstance(node, exp.Escape):
         return ESCAPE
-    found = constant_string(node.expression)
-    if found is None or len(found) != 1 or ord(found) > 0xFFFF:
+    escape = constant_string(node.expression)
+    if escape is None or len(escape) != 1 or ord(escape) > 0xFFFF:
         raise FunctionError("ESCAPE takes one character, such as '!'")
-    return found
+    return escape
 
 
 def tokens(pattern: str, escape: str) -> Iterator[str]:
-    """`%` (once for several), `_`, and between them texts, each behind a space."""
+    """Yields `%` (once for several), `_`, and the texts between them, each with a leading space."""
     if len(pattern) > LETTERS:
         raise FunctionError(_TOO_LONG)
     plain, several = "", False
@@ -87,7 +87,7 @@ def tokens(pattern: str, escape: str) -> Iterator[str]:
 
 
 def _of_constant(text: exp.Expr, parts: list[str]) -> exp.Expr:
-    # What Spark finds without a regular expression, and in part without reading the files.
+    # Spark evaluates these cases without a regular expression, and can skip files for some of them.
     match parts:
         case []:
             return exp.EQ(this=text, expression=string(""))
@@ -95,16 +95,16 @@ def _of_constant(text: exp.Expr, parts: list[str]) -> exp.Expr:
             pass
         case ["%"]:
             return values.call("startswith", text, string(""))
-        case [one] if one != "_":
-            return exp.EQ(this=text, expression=string(one[1:]))
-        case [one, "%"] if one != "_":
-            return values.call("startswith", text, string(one[1:]))
-        case ["%", one] if one != "_":
-            return values.call("endswith", text, string(one[1:]))
-        case ["%", one, "%"] if one != "_":
-            return values.call("contains", text, string(one[1:]))
+        case [part] if part != "_":
+            return exp.EQ(this=text, expression=string(part[1:]))
+        case [part, "%"] if part != "_":
+            return values.call("startswith", text, string(part[1:]))
+        case ["%", part] if part != "_":
+            return values.call("endswith", text, string(part[1:]))
+        case ["%", part, "%"] if part != "_":
+            return values.call("contains", text, string(part[1:]))
     closing = _CLOSING
-    if parts[-1] == "%":  # whatever follows fits
+    if parts[-1] == "%":  # any rest matches
         parts, closing = parts[:-1], ")"
     body = "".join(_NEXT if part == "%" else "." if part == "_" else _quoted(part[1:]) for part in parts)
     return exp.RegexpLike(this=enclosed(text), expression=string(f"{_OPENING}{body}{closing}"))
@@ -115,7 +115,7 @@ def _quoted(text: str) -> str:
 
 
 def to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
-    """The regular expression of a pattern that is known when it is matched."""
+    """Returns the regular expression of a pattern that is known only at run time."""
     texts = {
         "_open": string(_OPENING + _QUOTE),
         "_close": string(_UNQUOTE + _CLOSING),
@@ -125,28 +125,28 @@ def to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
         "_u": string(_UNQUOTE),
         "_quoted": string(_QUOTED_UNQUOTE),
         "_e": string(escape),
-        "_rest": string(_UNQUOTE + _NEXT + _QUOTE + _UNQUOTE + _CLOSING),  # a last %: whatever follows fits
+        "_rest": string(_UNQUOTE + _NEXT + _QUOTE + _UNQUOTE + _CLOSING),  # a final %: any rest matches
         "_end": string(f"{_UNQUOTE})"),
         "_wrong": string(f"in a pattern of LIKE, {escape} must stand before %, _ or {escape}"),
         "_many": string(_TOO_MANY),
         "_long": string(_TOO_LONG),
     }
     plain = build("replace(replace(replace(_p, _u, _quoted), '%', _next), '_', _any)", _p=pattern, **texts)
-    each = build(
+    piece_regex = build(
         "CASE WHEN startswith(__t, _e) THEN"
         " if(length(__t) = 2 AND substring(__t, 2, 1) IN (_e, '%', '_'),"
         " concat(_u, _q, substring(__t, 2, 1), _u, _q), raise_error(_wrong))"
         " WHEN startswith(__t, '%') THEN _next WHEN __t = '_' THEN _any ELSE replace(__t, _u, _quoted) END",
         **texts,
     )
-    found = values.call("regexp_extract_all", pattern, string(_pieces(escape)), exp.Literal.number(0))
-    escaped = build("array_join(transform(_found, __t -> _each), '')", _found=found, _each=each)
+    pieces = values.call("regexp_extract_all", pattern, string(_pieces(escape)), exp.Literal.number(0))
+    escaped = build("array_join(transform(_found, __t -> _each), '')", _found=pieces, _each=piece_regex)
     body = build("if(contains(_p, _e), _escaped, _plain)", _p=pattern, _escaped=escaped, _plain=plain, **texts)
-    made = build("replace(concat(_open, _body, _close), _rest, _end)", _body=body, **texts)
+    regex = build("replace(concat(_open, _body, _close), _rest, _end)", _body=body, **texts)
     return build(
         "CASE WHEN length(_p) > _letters THEN raise_error(_long) WHEN _n > _limit THEN raise_error(_many)"
         " ELSE _made END",
-        _p=pattern, _n=_wildcards(pattern), _made=made, **_LIMITS, **texts,
+        _p=pattern, _n=_wildcards(pattern), _made=regex, **_LIMITS, **texts,
     )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def _pieces(escape: str) -> str:
 
 
 def readable(pattern: exp.Expr, escape: str) -> exp.Expr:
-    """The pattern, or NULL where matching by it would fail."""
+    """Returns the pattern, or NULL if matching with it would fail."""
     quoted = f"\\{escape}" if not escape.isalnum() else escape
     rest = values.call("regexp_replace", pattern, string(rf"{quoted}[{quoted}%_]"), string(""))
     return build(

@@ -1,8 +1,8 @@
-"""Do two shapes of the plane meet? One SQL template per pair of types, over the parts `_a` and `_b`.
+"""Tests whether two shapes of the plane meet: one SQL template per pair of types, over the parts `_a` and `_b`.
 
 A boundary belongs to its shape, and rectangles, circles and polygons contain their inside. A polygon is simple, convex
-or not, and closes itself. On which side of a line a point lies is decided up to the rounding of its own computation, so
-that (0.1, 0.3) lies on the line from the origin to (0.3, 0.9). No template divides: Spark would fail on a zero.
+or not, and closes itself. The side of a line on which a point lies allows for rounding errors, so (0.1, 0.3) lies on
+the line from the origin to (0.3, 0.9). No template divides, because Spark would fail on a zero.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tocsin.rules.model.types import CIRCLE, LINE, POINT, POLYGON, RECTANGLE, Type
 
-# What rounding can make of a difference of two products, relative to their sum.
+# The largest rounding error of a difference of two products, relative to their sum.
 _ROUNDING: Final = "1E-15"
 
 
@@ -21,7 +21,7 @@ class _Dot(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """Also a box, whose first corner is the lower left."""
+    """A line segment, or a box whose first corner is the lower left."""
 
     x1: str
     y1: str
@@ -46,21 +46,21 @@ def _segment(part: str) -> _Segment:
 
 
 def edges(polygon: str) -> str:
-    """The polygon's edges as an array of segments, the closing one last."""
+    """Returns the polygon's edges as an array of segments, the closing edge last."""
     following = f"concat(slice({polygon}, 2, size({polygon}) - 1), slice({polygon}, 1, 1))"
     edge = "named_struct('x1', __p.x, 'y1', __p.y, 'x2', __q.x, 'y2', __q.y)"
     return f"zip_with({polygon}, {following}, (__p, __q) -> {edge})"
 
 
 def _side(of: _Segment, p: _Dot) -> str:
-    """1 where p lies to the left, -1 to the right, 0 on the line."""
+    """Returns 1 if p lies to the left of the line, -1 to the right, 0 on the line."""
     u = f"({of.x2} - {of.x1}) * ({p.y} - {of.y1})"
     v = f"({p.x} - {of.x1}) * ({of.y2} - {of.y1})"
     return f"IF(abs({u} - {v}) <= {_ROUNDING} * (abs({u}) + abs({v})), 0E0, signum({u} - {v}))"
 
 
 def _span(segment: _Segment) -> _Segment:
-    """The segment's bounding box."""
+    """Returns the segment's bounding box."""
     return _Segment(f"least({segment.x1}, {segment.x2})", f"least({segment.y1}, {segment.y2})",
                     f"greatest({segment.x1}, {segment.x2})", f"greatest({segment.y1}, {segment.y2})")  # fmt: skip
 
@@ -78,14 +78,14 @@ def _on_segment(p: _Dot, segment: _Segment) -> str:
 
 
 def _segments_meet(a: _Segment, b: _Segment) -> str:
-    """Their boxes meet and each has an end on either side of the other, or on it."""
+    """Whether the boxes meet, and each segment has its ends on different sides of the other, or on it."""
     apart_a = f"{_side(b, a.start)} * {_side(b, a.end)} <= 0E0"
     apart_b = f"{_side(a, b.start)} * {_side(a, b.end)} <= 0E0"
     return f"({_boxes_meet(_span(a), _span(b))} AND {apart_a} AND {apart_b})"
 
 
 def _segment_meets_box(segment: _Segment, box: _Segment) -> str:
-    """Their boxes meet and the corners do not all lie strictly on one side."""
+    """Whether the boxes meet, and the corners do not all lie strictly on one side."""
     corners = (box.start, box.end, _Dot(box.x1, box.y2), _Dot(box.x2, box.y1))
     sides = ", ".join(_side(segment, corner) for corner in corners)
     return f"({_boxes_meet(_span(segment), box)} AND greatest({sides}) >= 0E0 AND least({sides}) <= 0E0)"
@@ -97,7 +97,7 @@ def _within(p: _Dot, q: _Dot, radius: str) -> str:
 
 
 def _segment_meets_disc(segment: _Segment, center: _Dot, radius: str) -> str:
-    """The nearest point of the segment is an end, or the foot of the perpendicular between the ends."""
+    """Tests the nearest point of the segment: one of its ends, or the foot of the perpendicular between the ends."""
     dx, dy = f"({segment.x2} - {segment.x1})", f"({segment.y2} - {segment.y1})"
     cx, cy = f"({center.x} - {segment.x1})", f"({center.y} - {segment.y1})"
     along, length2 = f"({cx} * {dx} + {cy} * {dy})", f"({dx} * {dx} + {dy} * {dy})"
@@ -116,7 +116,7 @@ def _box_meets_disc(box: _Segment, center: _Dot, radius: str) -> str:
 
 
 def _in_polygon(p: _Dot, polygon: str) -> str:
-    """Counts the edges a ray to the right crosses: 0 even, 1 odd, 2 for good once p lies on an edge."""
+    """Counts the edges that a ray to the right crosses: 0 is even, 1 is odd; 2, which stays, means p is on an edge."""
     e = _segment("__e")
     u = f"({e.x2} - {e.x1}) * ({p.y} - {e.y1})"
     v = f"({p.x} - {e.x1}) * ({e.y2} - {e.y1})"
@@ -153,5 +153,5 @@ INTERSECT: Final[dict[tuple[Type, Type], str]] = {
                         f" OR {_in_polygon(_FIRST_A, '_b')} OR {_in_polygon(_FIRST_B, '_a')}",
 }  # fmt: skip
 
-# `greatest`, `least` and `IF` take NULL for an answer: these pairs need their NULLs sorted out first.
+# `greatest`, `least` and `IF` do not propagate NULL, so these pairs need an explicit NULL check.
 LENIENT: Final = frozenset(pair for pair in INTERSECT if POLYGON in pair) | {(RECTANGLE, CIRCLE)}

@@ -1,7 +1,7 @@
-"""Calls that match a regular expression, as calls of functions of ours (`pipeline/regular_expressions.py`).
+"""Replaces Spark's regular expression functions by our own (`pipeline/regular_expressions.py`).
 
-Spark is asked about its own functions, which say what they take and yield. What it runs are ours, which mean the same
-but end: Java's matcher cannot be stopped, and a short expression can keep it busy for ever.
+Spark's functions still serve for type analysis. At run time our functions replace them; they return the same results
+but can be stopped. Java's matcher cannot be stopped, and a short expression can keep it busy forever.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Arguments = Sequence[exp.Expr]
 
 
 def _call(name: str, texts: int, numbers: Sequence[int]) -> Callable[[Arguments], exp.Expr]:
-    """A call with so many texts, and then numbers, which have these values where they are left out."""
+    """Returns a builder of a call with this number of texts, then numbers. `numbers` has their defaults."""
 
     def made(given: Arguments) -> exp.Expr:
         rest = [*given[texts:], *map(_number, numbers[len(given) - texts :])]
         return exp.Anonymous(
-            this=name, expressions=[*map(_text, given[:texts]), *(exp.cast(one, "INT") for one in rest)]
+            this=name, expressions=[*map(_text, given[:texts]), *(exp.cast(argument, "INT") for argument in rest)]
         )
 
     return made
@@ -52,7 +52,7 @@ def _substring(given: Arguments) -> exp.Expr:
 
 
 def _map(given: Arguments) -> exp.Expr:
-    """str_to_map, whose delimiters are regular expressions."""
+    """Rewrites str_to_map, whose delimiters are regular expressions."""
     text, between, within = [*given, *map(string, (",", ":")[len(given) - 1 :])]
     return build(
         "if(_within IS NULL, NULL, map_from_entries(transform(_pairs,"
@@ -63,7 +63,7 @@ def _map(given: Arguments) -> exp.Expr:
 
 
 def _url_part(name: str) -> Callable[[Arguments], exp.Expr]:
-    """parse_url, which takes a key for a regular expression; here it is the key."""
+    """Rewrites parse_url. Spark takes its key for a regular expression, so quote the key."""
 
     def made(given: Arguments) -> exp.Expr:
         texts = {"_q": string(r"\Q"), "_e": string(r"\E"), "_quoted": string(r"\E\\E\Q")}
@@ -75,7 +75,7 @@ def _url_part(name: str) -> Callable[[Arguments], exp.Expr]:
 
 _extract, _extract_all, _split = _call(EXTRACT, 2, [1]), _call(EXTRACT_ALL, 2, [1]), _call(SPLIT, 2, [-1])
 _like = _call(LIKE, 2, [])
-# How many arguments each takes, and what it becomes.
+# The allowed numbers of arguments, and the builder.
 _REWRITES: Final[dict[str, tuple[range, Callable[[Arguments], exp.Expr]]]] = {
     "rlike": (range(2, 3), _like),
     "regexp": (range(2, 3), _like),
@@ -92,9 +92,9 @@ _REWRITES: Final[dict[str, tuple[range, Callable[[Arguments], exp.Expr]]]] = {
     "try_parse_url": (range(2, 4), _url_part("try_parse_url")),
 }
 NAMES: Final = frozenset(_REWRITES)
-"""Functions of Spark's that take a regular expression."""
+"""Spark functions that take a regular expression."""
 
-# Of our own templates, for which sqlglot has classes.
+# Nodes in our own templates for which sqlglot has classes.
 _PARSED: Final[dict[type[exp.Expr], tuple[str, tuple[str, ...]]]] = {
     exp.RegexpLike: ("rlike", ("this", "expression")),
     exp.RegexpExtract: ("regexp_extract", ("this", "expression", "group")),
@@ -104,18 +104,20 @@ _PARSED: Final[dict[type[exp.Expr], tuple[str, tuple[str, ...]]]] = {
 
 
 def rewrite_regexes(tree: exp.Expr) -> exp.Expr:
-    """The same, with functions of ours wherever a regular expression is matched. It has been looked at: this writes
-    names that no statement may."""
-    found = [(node, call) for node in tree.walk() if (call := _called(node)) is not None]
-    if not found:
+    """Replaces every regular expression call by a call of our function.
+
+    Run this after all checks: it writes names that no statement may contain.
+    """
+    calls = [(node, call) for node in tree.walk() if (call := _called(node)) is not None]
+    if not calls:
         return tree
     tree = exp.Paren(this=tree.copy())
     for node in reversed(list(tree.walk())):  # the innermost first
         call = _called(node)
         if call is not None:
             node.replace(enclosed(_rewritten(*call)))
-    made: exp.Expr = tree.this
-    return made.pop()
+    result: exp.Expr = tree.this
+    return result.pop()
 
 
 def _called(node: exp.Expr) -> tuple[str, list[exp.Expr]] | None:
@@ -124,7 +126,7 @@ def _called(node: exp.Expr) -> tuple[str, list[exp.Expr]] | None:
         return (name, node.expressions) if name in NAMES else None
     if type(node) in _PARSED:
         name, arguments = _PARSED[type(node)]
-        return name, [node.args[one] for one in arguments if node.args.get(one) is not None]
+        return name, [node.args[argument] for argument in arguments if node.args.get(argument) is not None]
     return None
 
 
@@ -132,4 +134,4 @@ def _rewritten(name: str, arguments: Sequence[exp.Expr]) -> exp.Expr:
     counts, rewrite = _REWRITES[name]
     if len(arguments) not in counts:
         raise FunctionError(f"{name} takes {' or '.join(map(str, counts))} arguments")
-    return rewrite([one.copy() for one in arguments])
+    return rewrite([argument.copy() for argument in arguments])

@@ -1,7 +1,7 @@
-"""The functions of Spark's that may be written: the whole list. What is not here cannot be called.
+"""Lists the Spark functions that queries may call. Any other Spark function is refused.
 
-Left out are those that read files, call Java or tell about the machine (`reflect`, `input_file_name`, `from_xml`,
-`current_user`, …), and what has no meaning in this language (sketches, catalogs, collations).
+The list omits functions that read files, call Java or reveal facts about the machine (`reflect`, `input_file_name`,
+`from_xml`, `current_user`, …), and those without meaning in this language (sketches, catalogs, collations).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ SPARK_FUNCTIONS: Final[dict[str, frozenset[str]]] = {
         ),
     }.items()
 }
-"""By kind, as people look for them."""
+"""The functions by kind, as the documentation lists them."""
 
 NAMES: Final = frozenset().union(*SPARK_FUNCTIONS.values())
 TABLE_FUNCTIONS: Final = frozenset(
@@ -87,24 +87,24 @@ UNITS: Final = frozenset(
     "year yearofweek quarter month week day dayofweek dow dayofweek_iso dow_iso doy hour minute second millisecond"
     " microsecond years quarters months weeks days hours minutes seconds milliseconds microseconds".split()
 )
-"""What EXTRACT takes out of a moment, and what an INTERVAL counts."""
+"""The units that EXTRACT and INTERVAL take."""
 
 
 LISTED: Final = "docs/language.md lists what can be called"
 _MISSPELT: Final = 0.8
-"""How alike a misspelt function and the one that was meant are. Less would offer `repeat` for `reflect`."""
+"""The least similarity of a misspelt name and its suggestion. A lower value would suggest `repeat` for `reflect`."""
 
 
 def suggest_function(name: str, known: Iterable[str]) -> str:
-    """What to do about a function that cannot be called: the one that was perhaps meant, and where all are listed.
+    """Returns the hint for a function that cannot be called: a similar name, and where to find the list.
 
-    Nobody is told that Spark knows no such function: it may be one of those that are left out.
+    The hint never says that Spark lacks the function, because the list omits some that Spark has.
     """
     near = suggestion(name, known, _MISSPELT)
     return f"{near} {LISTED}" if near else LISTED
 
 
 def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name that this one is perhaps a misspelling of, as a remedy."""
+    """Returns a hint with the known name that is most similar, or None."""
     near = difflib.get_close_matches(name.lower()[:100], sorted(known), 1, cutoff)
     return f"did you mean {near[0]}?" if near else None

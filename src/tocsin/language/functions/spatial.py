@@ -1,11 +1,11 @@
-"""Spatial functions with the planar meaning of the original: coordinates are plain numbers of one unit.
+"""Implements AsterixDB's planar spatial functions: coordinates are plain numbers of one unit.
 
     point("1.0,2.0")  line("0,0 1,1")  rectangle("0,0 1,1")  circle("1.0,2.0 0.5")  polygon("0,0 0,1 1,0")
     create_point(x, y)  create_line(p, q)  create_rectangle(p, q)  create_circle(p, r)  create_polygon([x1, y1, …])
     get_x(p)  get_y(p)  get_center(c)  get_radius(c)  get_points(shape)
     spatial_intersect(a, b)  spatial_distance(p, q)  spatial_area(shape)  spatial_cell(p, origin, dx, dy)
 
-Which SQL a call becomes is decided here, by the types of its arguments; Spark compiles it as its own.
+The types of the arguments decide which SQL a call becomes. Spark compiles that SQL; there is no UDF.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _NUMBERS: Final = r"transform(regexp_extract_all(_s, '([^\\s,]+)', 1), __t -> CA
 
 
 def _reading(pattern: str, expected: str, made: str) -> str:
-    """SQL that reads the text `_s`: `made` from its numbers `__n` (bound once, by a transform of one array)."""
+    """Returns SQL that parses the text `_s` and builds `made` from its numbers `__n`.
+
+    A transform of a one-item array binds `__n`, so that Spark parses the numbers only once.
+    """
     return (
         rf"CASE WHEN _s IS NULL THEN NULL WHEN _s RLIKE '^\\s*{pattern}\\s*$'"
         f" AND forall({_NUMBERS}, __v -> abs(__v) <= 1.7976931348623157E308)"
@@ -89,30 +92,30 @@ def _create_point(x: TypedSql, y: TypedSql) -> exp.Expr:
 
 
 def _create_line(p: TypedSql, q: TypedSql) -> exp.Expr:
-    made = build("named_struct('x1', _a.x, 'y1', _a.y, 'x2', _b.x, 'y2', _b.y)", _a=p.sql, _b=q.sql)
-    return guarded((p.sql, q.sql), made)
+    line = build("named_struct('x1', _a.x, 'y1', _a.y, 'x2', _b.x, 'y2', _b.y)", _a=p.sql, _b=q.sql)
+    return guarded((p.sql, q.sql), line)
 
 
 def _create_rectangle(p: TypedSql, q: TypedSql) -> exp.Expr:
-    made = build(
+    rectangle = build(
         "named_struct('x1', least(_a.x, _b.x), 'y1', least(_a.y, _b.y),"
         " 'x2', greatest(_a.x, _b.x), 'y2', greatest(_a.y, _b.y))",
         _a=p.sql, _b=q.sql,
     )  # fmt: skip
-    return guarded((p.sql, q.sql), made)
+    return guarded((p.sql, q.sql), rectangle)
 
 
 def _create_circle(p: TypedSql, r: TypedSql) -> exp.Expr:
     radius = as_double(r)
-    known = typed_sql.constant_number(radius)
-    if known is not None and known < 0:
-        raise FunctionError(f"create_circle expects a radius of at least 0, got {known}")
-    checked = radius if known is not None else build(
+    constant = typed_sql.constant_number(radius)
+    if constant is not None and constant < 0:
+        raise FunctionError(f"create_circle expects a radius of at least 0, got {constant}")
+    checked = radius if constant is not None else build(
         "IF(_r < 0E0 OR isnan(_r), CAST(_e AS DOUBLE), _r)",
         _r=radius, _e=typed_sql.raise_error("expected a radius of at least 0", exp.cast(radius.copy(), "STRING")),
     )  # fmt: skip
-    made = build("named_struct('x', _p.x, 'y', _p.y, 'radius', _r)", _p=p.sql, _r=checked)
-    return guarded((p.sql, radius), made)
+    circle = build("named_struct('x', _p.x, 'y', _p.y, 'radius', _r)", _p=p.sql, _r=checked)
+    return guarded((p.sql, radius), circle)
 
 
 _CHECKED_FLAT: Final = (
@@ -144,7 +147,7 @@ def _polygon_of_points(points: TypedSql) -> exp.Expr:
     return build(_CHECKED_POINTS, _n=points.sql)
 
 
-# ---------------------------------------------------------------- looking at shapes
+# ---------------------------------------------------------------- parts of shapes
 
 
 def _get(name: str) -> Callable[[TypedSql], exp.Expr]:
@@ -152,7 +155,7 @@ def _get(name: str) -> Callable[[TypedSql], exp.Expr]:
 
 
 def _get_center(circle: TypedSql) -> exp.Expr:
-    # Not `build`: the radius counts for whether there is a circle at all.
+    # `build` would drop the NULL check of the radius, so take the fields explicitly.
     return guarded((circle.sql,), struct(x=field(circle.sql, "x"), y=field(circle.sql, "y")))
 
 
@@ -165,7 +168,7 @@ _DISC_BOX: Final = (
     "array(named_struct('x', _a.x - _a.radius, 'y', _a.y - _a.radius),"
     " named_struct('x', _a.x + _a.radius, 'y', _a.y + _a.radius))"
 )
-# Around the first corner, so that a small polygon far from the origin keeps its digits.
+# Relative to the first corner, so that a small polygon far from the origin loses no digits.
 _SHOELACE: Final = (
     f"abs(aggregate({edges('_a')}, 0E0, (__s, __e) -> __s"
     " + (__e.x1 - get(_a, 0).x) * (__e.y2 - get(_a, 0).y) - (__e.x2 - get(_a, 0).x) * (__e.y1 - get(_a, 0).y))) * 0.5E0"
@@ -173,37 +176,39 @@ _SHOELACE: Final = (
 
 
 def _formula(template: str) -> Callable[..., exp.Expr]:
-    return lambda *shapes: build(template, **{name: s.sql for name, s in zip(("_a", "_b"), shapes, strict=False)})
+    return lambda *shapes: build(
+        template, **{name: shape.sql for name, shape in zip(("_a", "_b"), shapes, strict=False)}
+    )
 
 
 def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
     first, second = (a, b) if (a.type, b.type) in INTERSECT else (b, a)
     pair = (first.type, second.type)
-    meets = build(INTERSECT[pair], _a=first.sql, _b=second.sql)
+    test = build(INTERSECT[pair], _a=first.sql, _b=second.sql)
     if pair in LENIENT:
-        return guarded((first.sql, second.sql), meets)
+        return guarded((first.sql, second.sql), test)
     if pair in ((POINT, CIRCLE), (CIRCLE, CIRCLE)):
-        # One comparison of all the fields: NULL by itself where one of them is.
-        return meets
-    return guarded(typed_sql.seen_through(first.sql, second.sql), meets)
+        # A single comparison that uses all fields is NULL if one of them is.
+        return test
+    return guarded(typed_sql.seen_through(first.sql, second.sql), test)
 
 
 def _cell(p: TypedSql, origin: TypedSql, dx: TypedSql, dy: TypedSql) -> exp.Expr:
     parts = {"_p": p.sql, "_o": origin.sql, "_dx": as_double(dx), "_dy": as_double(dy)}
     for name in ("_dx", "_dy"):
-        known = typed_sql.constant_number(parts[name])
-        if known is not None and known <= 0:
-            raise FunctionError(f"spatial_cell expects cells larger than 0, got {known}")
-        if known is None:
-            wrong = typed_sql.raise_error("expected cells larger than 0", exp.cast(parts[name].copy(), "STRING"))
-            parts[name] = build("IF(_d <= 0E0 OR isnan(_d), CAST(_e AS DOUBLE), _d)", _d=parts[name], _e=wrong)
+        constant = typed_sql.constant_number(parts[name])
+        if constant is not None and constant <= 0:
+            raise FunctionError(f"spatial_cell expects cells larger than 0, got {constant}")
+        if constant is None:
+            failure = typed_sql.raise_error("expected cells larger than 0", exp.cast(parts[name].copy(), "STRING"))
+            parts[name] = build("IF(_d <= 0E0 OR isnan(_d), CAST(_e AS DOUBLE), _d)", _d=parts[name], _e=failure)
     x, y = "floor((_p.x - _o.x) / _dx)", "floor((_p.y - _o.y) / _dy)"
-    made = build(
+    cell = build(
         f"named_struct('x1', _o.x + {x} * _dx, 'y1', _o.y + {y} * _dy,"
         f" 'x2', _o.x + ({x} + 1) * _dx, 'y2', _o.y + ({y} + 1) * _dy)",
         **parts,
     )
-    return guarded((p.sql, origin.sql, as_double(dx), as_double(dy)), made)
+    return guarded((p.sql, origin.sql, as_double(dx), as_double(dy)), cell)
 
 
 _FLAT: Final = tuple(ArrayType(number, optional) for number in NUMBERS for optional in (False, True))
@@ -225,7 +230,7 @@ FUNCTIONS: Final = typed_sql.table({
     "get_y": [Overload((POINT,), DOUBLE, _get("y"))],
     "get_center": [Overload((CIRCLE,), POINT, _get_center)],
     "get_radius": [Overload((CIRCLE,), DOUBLE, _get("radius"))],
-    # As the original does: a line's ends, a rectangle's low and high corner, and those of the box around a circle.
+    # As in AsterixDB: the ends of a line, the low and high corner of a rectangle or of a circle's bounding box.
     "get_points": [Overload((POINT,), ArrayType(POINT), _points("array(_a)")),
                    Overload(((LINE, RECTANGLE),), ArrayType(POINT), _points(_ENDS)),
                    Overload((CIRCLE,), ArrayType(POINT), _points(_DISC_BOX)),

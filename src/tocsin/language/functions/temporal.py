@@ -1,11 +1,11 @@
-"""Dates, times, datetimes and durations: their arithmetic, their order, and the functions named in `FUNCTIONS`.
+"""Implements dates, times, datetimes and durations: arithmetic, order, and the functions in `FUNCTIONS`.
 
-A duration is months and microseconds apart, for a month has no fixed length. Added to a datetime, first the months
-go on (a day past the end of its month becomes the last one), then the microseconds. A date moves as the datetime of
-its midnight and becomes a date again; a time of day wraps round and takes no months.
+A duration has months and microseconds as separate parts, because a month has no fixed length. Adding a duration to a
+datetime adds the months first (a day past the end of the month becomes the last day), then the microseconds. A date
+moves like the datetime of its midnight and becomes a date again. A time of day wraps around and takes no months.
 
-Durations are equal when both parts are. In order, a month counts 30 days, and of two that come out the same (P1M, P30D)
-the one with fewer months is the smaller: every two durations compare, and `<`, `=`, `>` never hold together.
+Durations are equal if both parts are equal. For order, a month counts 30 days; if two durations then tie (P1M, P30D),
+the one with fewer months is smaller. So any two durations compare, and exactly one of `<`, `=` and `>` holds.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ TEMPORAL: Final = (DATE, TIME, DATETIME, DURATION)
 
 
 def arithmetic(op: str, left: TypedSql, right: TypedSql) -> TypedSql | None:
-    """`left op right` for op in + - *, or None when neither side is temporal: then it is Spark's to compute."""
+    """Translates `left op right` for op in + - *; returns None if neither side is temporal."""
     if left.type not in TEMPORAL and right.type not in TEMPORAL:
         return None
     if is_null(left.sql) or is_null(right.sql):
-        known = right.type if is_null(left.sql) else left.type
-        return TypedSql(typed_sql.null_of(known), known)
-    for way_op, left_types, right_types, result, make in _ARITHMETIC:
-        if op == way_op and left.type in left_types and right.type in right_types:
+        type_ = right.type if is_null(left.sql) else left.type
+        return TypedSql(typed_sql.null_of(type_), type_)
+    for operator, left_types, right_types, result, make in _ARITHMETIC:
+        if op == operator and left.type in left_types and right.type in right_types:
             return TypedSql(make(left, right), result)
     raise FunctionError(f"cannot compute {left.type} {op} {right.type}; {_possible(left, right)}")
 
@@ -61,20 +61,20 @@ def subtract(left: TypedSql, right: TypedSql) -> TypedSql | None:
 
 
 def negate(value: TypedSql) -> TypedSql | None:
-    """`-value` of a duration, or None when it is not temporal."""
+    """Translates `-value` of a duration; returns None if the value is not temporal."""
     if value.type not in TEMPORAL:
         return None
     if value.type != DURATION:
         raise FunctionError(f"cannot compute -{value.type}; a duration has a sign, a {value.type} has none")
-    known = constant_duration(value.sql)
-    if known is not None and known.months > -(2**31) and known.micros > -(2**63):
-        return literal(Duration(-known.months, -known.micros))
-    made = build("named_struct('months', -_a.months, 'micros', -_a.micros)", _a=value.sql)
-    return TypedSql(guarded((value.sql,), made), DURATION)
+    constant = constant_duration(value.sql)
+    if constant is not None and constant.months > -(2**31) and constant.micros > -(2**63):
+        return literal(Duration(-constant.months, -constant.micros))
+    negated = build("named_struct('months', -_a.months, 'micros', -_a.micros)", _a=value.sql)
+    return TypedSql(guarded((value.sql,), negated), DURATION)
 
 
 def constant_duration(sql: exp.Expr) -> Duration | None:
-    """The duration a literal stands for, None for anything else."""
+    """Returns the duration of a literal, or None for any other expression."""
     if isinstance(sql, exp.Struct):
         months, micros = constant_integer(part_field(sql, "months")), constant_integer(part_field(sql, "micros"))
         if months is not None and micros is not None:
@@ -83,11 +83,11 @@ def constant_duration(sql: exp.Expr) -> Duration | None:
 
 
 def _shifted(start: str, sign: str, moment: TypedSql, duration: TypedSql) -> exp.Expr:
-    """`start` (SQL of a timestamp over `_m`) moved by the duration; a part known to be zero leaves no trace."""
-    known = constant_duration(duration.sql)
-    if known is None or known.months:
+    """Moves `start` (SQL of a timestamp over `_m`) by the duration; omits a part that is known to be zero."""
+    constant = constant_duration(duration.sql)
+    if constant is None or constant.months:
         start = f"({start} {sign} make_ym_interval(0, _d.months))"
-    if known is None or known.micros:
+    if constant is None or constant.micros:
         start = f"timestamp_micros(unix_micros({start}) {sign} _d.micros)"
     return build(start, _m=moment.sql, _d=duration.sql)
 
@@ -102,11 +102,11 @@ def _date_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
 
 def _time_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
     def make(clock: TypedSql, duration: TypedSql) -> exp.Expr:
-        known = constant_duration(duration.sql)
-        if known is not None and known.months:
+        constant = constant_duration(duration.sql)
+        if constant is not None and constant.months:
             raise FunctionError("a time of day takes a duration without months")
         moved = f"pmod(_m {sign} _d.micros % {MICROS_PER_DAY}, {MICROS_PER_DAY})"
-        if known is None:
+        if constant is None:
             moved = (
                 "IF(_d.months <> 0, CAST(raise_error('a time of day takes a duration without months') AS BIGINT),"
                 f" {moved})"
@@ -126,8 +126,8 @@ def _micros_apart(left: TypedSql, right: TypedSql) -> exp.Expr:
             return side.sql
         return build("unix_micros(CAST(_a AS TIMESTAMP))" if side.type == DATE else "unix_micros(_a)", _a=side.sql)
 
-    made = build("named_struct('months', CAST(0 AS INT), 'micros', _a - _b)", _a=micros(left), _b=micros(right))
-    return guarded((left.sql, right.sql), made)
+    difference = build("named_struct('months', CAST(0 AS INT), 'micros', _a - _b)", _a=micros(left), _b=micros(right))
+    return guarded((left.sql, right.sql), difference)
 
 
 def _durations(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
@@ -163,9 +163,11 @@ _ARITHMETIC: Final[
 
 
 def _possible(left: TypedSql, right: TypedSql) -> str:
-    known = left.type if left.type in TEMPORAL else right.type
-    ways = [f"{_text(a)} {op} {_text(b)}" for op, a, b, _, _ in _ARITHMETIC if known in a or known in b]
-    return "possible are " + ", ".join(ways)
+    temporal_type = left.type if left.type in TEMPORAL else right.type
+    signatures = [
+        f"{_text(a)} {op} {_text(b)}" for op, a, b, _, _ in _ARITHMETIC if temporal_type in a or temporal_type in b
+    ]
+    return "possible are " + ", ".join(signatures)
 
 
 def _text(types: tuple[Type, ...]) -> str:
@@ -179,34 +181,34 @@ _COMPARISONS: Final = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<=>": "<=>"
 
 
 def comparison(op: str, left: TypedSql, right: TypedSql) -> TypedSql | None:
-    """`left op right` where Spark's own operator would answer otherwise; None where it is right as it stands.
+    """Translates `left op right` where Spark's own operator would be wrong; returns None where Spark is right.
 
-    A date beside a datetime counts as its midnight. A time or a duration beside anything else is refused: Spark would
-    compare the numbers that stand for them.
+    A date counts as its midnight beside a datetime. A time or a duration compares only with its own type: Spark would
+    compare the numbers inside them.
     """
     if is_null(left.sql) or is_null(right.sql) or (left.type not in TEMPORAL and right.type not in TEMPORAL):
         return None
     if left.type == right.type == DURATION:
         symbol = _COMPARISONS[op]
-        whole = symbol in ("=", "<>", "<=>")
-        a, b = (left.sql, right.sql) if whole else (_duration_key(left.sql), _duration_key(right.sql))
+        is_equality = symbol in ("=", "<>", "<=>")
+        a, b = (left.sql, right.sql) if is_equality else (_duration_key(left.sql), _duration_key(right.sql))
         return TypedSql(exp.Paren(this=build(f"_a {symbol} _b", _a=a, _b=b)), BOOLEAN)
     if left.type == right.type or (left.type in _MOMENTS and right.type in _MOMENTS):
         return None
     raise FunctionError(f"cannot compare {left.type} {op} {right.type}; expected two values of one type")
 
 
-# What `order_key` makes is a type of Spark's alone.
+# The type of `order_key`, which only Spark has.
 ORDER_KEY: Final = Primitive("struct<days: bigint, micros: bigint, months: int>")
 
 
 def order_key(value: TypedSql) -> exp.Expr | None:
-    """What ORDER BY, MIN and MAX should sort a duration by, to agree with `comparison`; None for other types."""
+    """Returns the key by which ORDER BY, MIN and MAX sort a duration; None for other types."""
     return _duration_key(value.sql) if value.type == DURATION and not is_null(value.sql) else None
 
 
 def _duration_key(sql: exp.Expr) -> exp.Expr:
-    # Days and the rest apart: the microseconds of all the months a duration may have do not fit 64 bits.
+    # Separate the days: the microseconds of the largest number of months do not fit 64 bits.
     whole_days = f"_a.micros DIV {MICROS_PER_DAY} - IF(_a.micros % {MICROS_PER_DAY} < 0, 1, 0)"
     days = f"CAST(_a.months AS BIGINT) * 30 + {whole_days}"
     rest = f"pmod(_a.micros, {MICROS_PER_DAY})"

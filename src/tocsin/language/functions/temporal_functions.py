@@ -1,8 +1,8 @@
-"""The named temporal functions: constructors from text, parts of a value, and conversions.
+"""Implements the named temporal functions: constructors from text, parts of a value, and conversions.
 
-A literal is checked while the statement is translated; other text is read by Spark, in ISO 8601's extended form, and
-text that is wrong fails the query with what was expected. `get_…` answers a bigint; of a duration, it answers the part
-as the duration is written in full (P1Y2M3DT4H5M6.789S), with the duration's sign.
+The translator checks a literal at once. Spark parses other text, in the extended form of ISO 8601; invalid text fails
+the query with a message that says what the function expects. `get_…` returns a bigint; for a duration it returns the
+part of the full notation (P1Y2M3DT4H5M6.789S), with the duration's sign.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def _reading(pattern: str, expected: str, made: str) -> str:
     )
 
 
-# Without what may stand around it; for text of these patterns inner blanks do not occur, but for one in a datetime.
+# The text without surrounding blanks. Texts of these patterns have no inner blanks, except one in a datetime.
 _BARE: Final = r"regexp_replace(_s, '^\\s+|\\s+$', '')"
 _CLOCK: Final = "[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?"
 _DAY: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-# Spark reads no zone after minutes without seconds.
+# Spark cannot parse a zone after minutes without seconds.
 _WITH_SECONDS: Final = "regexp_replace({text}, '([T ][0-9]{{2}}:[0-9]{{2}})(Z|[+-].*)?$', '$1:00$2')"
 _READ_DATETIME: Final = _reading(
     f"{_DAY}[T ]{_CLOCK}(Z|[+-][0-9]{{2}}(:[0-9]{{2}})?)?", 'a datetime such as "2026-11-15T08:30:00Z"',
@@ -56,8 +56,11 @@ _READ_UUID: Final = _reading(
 
 
 def _reading_duration(*, months: bool, micros: bool, expected: str) -> str:
-    """Each unit is a group of the pattern, empty where the text or the kind of duration has none of it. The last one,
-    if it has a fixed length, may have a fraction."""
+    """Returns SQL that parses a duration.
+
+    Each unit is a group of the pattern; the group is empty if the text, or this kind of duration, lacks the unit. The
+    last unit may have a fraction if its length is fixed.
+    """
 
     def units(letters: str, wanted: bool, part: str = "") -> str:
         return "".join(f"(?:(-?[0-9]{{1,18}}){part}{letter})?" if wanted else "()" for letter in letters)
@@ -75,15 +78,15 @@ def _reading_duration(*, months: bool, micros: bool, expected: str) -> str:
     sign = f"IF({group(1)} = '-', -1, 1)"
     day = f"({count(4)} * 7 + {count(5)})"
     seconds = f"((({day} * 24 + {count(6)}) * 60 + {count(7)}) * 60 + {count(8)})"
-    # The sign is taken from the text: the number of "-0.5S" is 0 and has none.
+    # Take the sign from the text: "-0.5S" has the integer part 0, which has no sign.
     digits, unit = (rf"regexp_extract(_s, '[.]([0-9]+)([A-Z])\\s*$', {place})" for place in (1, 2))
     length = f"CASE {unit} WHEN 'W' THEN 604800 WHEN 'D' THEN 86400 WHEN 'H' THEN 3600 WHEN 'M' THEN 60 ELSE 1 END"
     fraction = f"IF(_s RLIKE '-[0-9]+[.]', -1, 1) * CAST(rpad({digits}, 6, '0') AS BIGINT) * {length}"
-    made = (
+    duration = (
         f"named_struct('months', CAST({sign} * ({count(2)} * 12 + {count(3)}) AS INT),"
         f" 'micros', {sign} * ({seconds} * 1000000 + {fraction}))"
     )
-    return _reading(pattern, expected, made)
+    return _reading(pattern, expected, duration)
 
 
 _READ_DURATION: Final = _reading_duration(
@@ -113,11 +116,11 @@ def _parse_year_month(text: str) -> Duration:
 
 
 def _formula(template: str) -> Callable[..., exp.Expr]:
-    return lambda *parts: build(template, **{name: p.sql for name, p in zip(("_a", "_b"), parts, strict=False)})
+    return lambda *parts: build(template, **{name: part.sql for name, part in zip(("_a", "_b"), parts, strict=False)})
 
 
 def _whole(template: str) -> Callable[[TypedSql], exp.Expr]:
-    """A template over a bigint `_a`, whatever integer is given."""
+    """Builds a template over a bigint `_a`; converts other integers."""
     return lambda n: build(template, _a=as_bigint(n))
 
 
@@ -138,7 +141,7 @@ def _of_micros(template: str) -> Callable[[TypedSql], exp.Expr]:
 
 
 def _call(name: str) -> Callable[..., exp.Expr]:
-    # By name: sqlglot would translate the format of the functions it knows.
+    # Call by name: sqlglot would translate the format string of functions that it knows.
     return lambda *parts: exp.Anonymous(this=name, expressions=[part.sql.copy() for part in parts])
 
 
@@ -147,7 +150,7 @@ def _calendar(part: str) -> Overload:
 
 
 def _clock(unit_micros: int, modulus: int) -> list[Overload]:
-    """The same part of a time of day, a datetime and a duration."""
+    """Returns overloads for the same part of a time of day, a datetime and a duration."""
     template = f"(_m DIV {unit_micros} % {modulus})"
     return [
         Overload((TIME,), BIGINT, lambda time: build(template, _m=time.sql)),
@@ -214,7 +217,7 @@ FUNCTIONS: Final = typed_sql.table({
         "named_struct('months', CAST(0 AS INT), 'micros', _a * 1000)"))],
     "duration_from_months": [Overload((INTEGERS,), DURATION, _duration_of(
         "named_struct('months', CAST(_a AS INT), 'micros', CAST(0 AS BIGINT))"))],
-    # The part of that kind: a duration of both kinds has both.
+    # These return one part; a duration may have both parts.
     "get_day_time_duration": [Overload((DURATION,), DURATION, lambda d: guarded((d.sql,), struct(
         months=typed_sql.integer(0, INTEGER), micros=typed_sql.field(d.sql, "micros"))))],
     "get_year_month_duration": [Overload((DURATION,), DURATION, lambda d: guarded((d.sql,), struct(

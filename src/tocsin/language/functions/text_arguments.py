@@ -1,4 +1,4 @@
-"""Where a function of Spark's wants text: a time and a duration as they are written, never as they are held."""
+"""Passes times and durations to Spark's text functions as text, never as the numbers that hold them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.language.types.typed_sql import TypedSql, build, guarded, string
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
 
-# Functions that take text, and numbers as their digits.
+# Functions that take text, and accept numbers as their digits.
 _WANTS_TEXT: Final = frozenset(
     (
         "ascii base64 btrim char_length character_length concat concat_ws contains endswith format_string initcap "
@@ -22,12 +22,12 @@ _WANTS_TEXT: Final = frozenset(
         "translate trim upper "
     ).split()
 )
-# Functions that take anything and show how Spark holds it.
+# Functions that take any value and would reveal how Spark holds it.
 _SHOWS: Final = frozenset("array_join format_string printf string to_csv to_json to_variant_object to_xml".split())
 
 
 def name_of(made: exp.Expr) -> str:
-    """What a person calls it."""
+    """Returns the name of an expression for error messages."""
     match made:
         case exp.Anonymous():
             return str(made.this).lower()
@@ -45,7 +45,7 @@ def name_of(made: exp.Expr) -> str:
 
 
 def written(made: exp.Expr, parts: Sequence[TypedSql]) -> tuple[exp.Expr, list[TypedSql]]:
-    """The call with texts in place of values where it is text that it wants."""
+    """Returns the call with texts in place of times and durations, if the call takes text."""
     name = name_of(made)
     to_text = isinstance(made, exp.Cast) and made.is_type("STRING", "TEXT", "VARCHAR", "CHAR")
     shows = name in _SHOWS or to_text
@@ -74,7 +74,7 @@ def time_text(sql: exp.Expr) -> exp.Expr:
 
 
 def duration_text(sql: exp.Expr) -> exp.Expr:
-    """One sign in front where months and microseconds agree, else a sign on each part of the negative one."""
+    """Formats a duration. A common sign comes first; if the signs differ, each unit of the negative part has a sign."""
     months, micros = build("abs(_v.months)", _v=sql), build("abs(_v.micros)", _v=sql)
     month_sign = build("if(_v.months < 0 AND _v.micros > 0, '-', '')", _v=sql)
     micro_sign = build("if(_v.micros < 0 AND _v.months > 0, '-', '')", _v=sql)
@@ -99,9 +99,9 @@ def duration_text(sql: exp.Expr) -> exp.Expr:
         unit("(_n % 3600000000) DIV 60000000", "M", micros, micro_sign),
         seconds,
     )
-    made = build(
+    text = build(
         "if(_v.months = 0 AND _v.micros = 0, 'PT0S',"
         " concat(if(_v.months <= 0 AND _v.micros <= 0, '-P', 'P'), _day, if(_clock = '', '', concat('T', _clock))))",
         _v=sql, _day=day, _clock=clock,
     )  # fmt: skip
-    return guarded((sql,), made)
+    return guarded((sql,), text)
