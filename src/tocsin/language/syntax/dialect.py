@@ -1,11 +1,11 @@
-"""The grammar of queries and expressions: Spark SQL, and the forms SQL++ users write.
+"""Parses queries and expressions: Spark SQL, plus the forms of SQL++.
 
 Added to Spark's grammar: `SELECT VALUE e`, `LET x = e`, `FROM d r UNNEST r.items i`, `FROM r.items i`, `FROM [1, 2] x`,
 `{"a": 1, b: 2}`, `{{1, 2}}`, `IS MISSING | UNKNOWN | VALUED`, `GROUP BY e AS k`, `GROUP AS g`,
 `SOME | EVERY x IN a SATISFIES c`, `//` comments.
 
-Every function call stays as it was written (`exp.Anonymous`): what a name means is decided by the translator and by
-Spark, not by the parser's own catalogue of SQL functions.
+The parser keeps every function call as it is written (`exp.Anonymous`). The translator and Spark decide what a name
+means, not sqlglot's own catalogue of SQL functions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-# sqlglot has no token of its own for LET; PRAGMA is no part of this language.
+# sqlglot has no token for LET, so use PRAGMA, which this language lacks.
 LET = TokenType.PRAGMA
 
 
@@ -28,31 +28,31 @@ class ValueOf(exp.Expression):
 
 
 class Let(exp.Expression):
-    """`LET alias = this`; with `is_range` its fields may be named without it, as a FROM variable's."""
+    """`LET alias = this`; with `is_range` a query may name its fields without prefix, as for a FROM variable."""
 
     arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": True, "is_range": False}
 
 
 class RowOf(exp.Expression):
-    """What `SELECT expressions` gives for one row, as a value."""
+    """The result of `SELECT expressions` for one row, as a value."""
 
     arg_types: ClassVar[dict[str, bool]] = {"expressions": True}
 
 
 class PlaceOf(exp.Expression):
-    """The place, from 1 on, of a row among those of the same `this`, ordered by `expressions`."""
+    """The position, from 1, of a row among the rows with the same `this`, ordered by `expressions`."""
 
     arg_types: ClassVar[dict[str, bool]] = {"this": True, "expressions": False}
 
 
 class FromValue(exp.Expression):
-    """`FROM this AS alias` or `[LEFT] UNNEST this AS alias`, where `this` is an expression that yields a collection."""
+    """`FROM this AS alias` or `[LEFT] UNNEST this AS alias`, where `this` yields a collection."""
 
     arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": False, "outer": False}
 
 
 class ObjectOf(exp.Expression):
-    """`{name: value, …}`: expressions are `FieldOf`."""
+    """`{name: value, …}`; the expressions are `FieldOf`."""
 
     arg_types: ClassVar[dict[str, bool]] = {"expressions": False}
 
@@ -92,7 +92,7 @@ class QueryParser(SparkParser):
     TABLE_ALIAS_TOKENS: ClassVar[Any] = SparkParser.TABLE_ALIAS_TOKENS - {LET, TokenType.UNNEST}
     ALIAS_TOKENS: ClassVar[Any] = SparkParser.ALIAS_TOKENS - {LET, TokenType.UNNEST}
     STATEMENT_PARSERS: ClassVar[Any] = {}
-    ARRAY_CONSTRUCTORS: ClassVar[Any] = {}  # a field may be called list or array, and be indexed
+    ARRAY_CONSTRUCTORS: ClassVar[Any] = {}  # so that a query can index a field named list or array
     STRICT_CAST: ClassVar[Any] = True
 
     PLACEHOLDER_PARSERS: ClassVar[Any] = {}
@@ -100,13 +100,13 @@ class QueryParser(SparkParser):
     blamed: Token | None = None
 
     def refuse(self, message: str, token: Token | None = None) -> NoReturn:
-        """Ends the parse; without a token, the current one is what could not be read."""
+        """Raises a syntax error at a token, or at the current token if none is given."""
         self.blamed = token
         self.raise_error(message, *([token] if token is not None else []))
         raise AssertionError("errors are raised at once")
 
     def _parse_statement(self) -> exp.Expr | None:
-        # Only queries come this way; sqlglot's own CREATE, DROP, … are not part of the language.
+        # Only queries come here; sqlglot's own CREATE, DROP, … do not belong to the language.
         return self._parse_select() or self._parse_disjunction()
 
     # ------------------------------------------------------------ SELECT VALUE, LET, UNNEST
@@ -143,7 +143,7 @@ class QueryParser(SparkParser):
                     break
         this = super()._parse_query_modifiers(this)
         while isinstance(this, exp.Select) and this.args.get("group") and self._match(LET):
-            # Behind GROUP BY, a LET names what is known of a group.
+            # After GROUP BY, a LET names a value of the group.
             for binding in self._parse_csv(self._parse_let):
                 this.append("group_lets", binding)
             this = super()._parse_query_modifiers(this)
@@ -184,13 +184,13 @@ class QueryParser(SparkParser):
         if self._match_text_seq("WITH", "ROLLUP") or self._match_text_seq("WITH", "CUBE"):
             group.set(self._prev.text.lower(), [exp.Rollup() if self._prev.text.upper() == "ROLLUP" else exp.Cube()])
         if self._match_text_seq("GROUP", "AS"):
-            group.set("totals", self._parse_id_var())  # the name of GROUP AS, in a place Spark's grammar never fills
+            group.set("totals", self._parse_id_var())  # stores the name of GROUP AS: Spark's grammar has no `totals`
         return self.expression(group)
 
     # ------------------------------------------------------------ constructors
 
     def _parse_types(self, *args: Any, **options: Any) -> exp.Expr | None:
-        # sqlglot reads what stands in backticks as if it stood there without them, and types have plain names.
+        # sqlglot would read a type name in backticks like a plain one, but here backticks always mean a name.
         return None if self._curr.token_type == TokenType.IDENTIFIER else super()._parse_types(*args, **options)
 
     def _parse_primary(self) -> exp.Expr | None:
@@ -205,7 +205,7 @@ class QueryParser(SparkParser):
         return super()._parse_primary()
 
     def _parse_text(self) -> exp.Expr:
-        """A string; a doubled quote within it stands for one, and strings side by side are one string."""
+        """Parses a string. A doubled quote stands for one quote, and adjacent strings form one string."""
         first = self._curr
         self._advance()
         text = first.text
@@ -249,8 +249,8 @@ class QueryParser(SparkParser):
     def _parse_is(self, this: exp.Expr | None) -> exp.Expr | None:
         negated = self._match(TokenType.NOT)
         if self._match_texts(("MISSING", "UNKNOWN", "VALUED")) or self._match(TokenType.NULL):
-            found: exp.Expr = self.expression(IsKind(this=this, kind=self._prev.text.upper()))
-            return self.expression(exp.Not(this=found)) if negated else found
+            test: exp.Expr = self.expression(IsKind(this=this, kind=self._prev.text.upper()))
+            return self.expression(exp.Not(this=test)) if negated else test
         if negated:
             self._retreat(self._index - 1)
         return super()._parse_is(this)
@@ -291,15 +291,15 @@ class QueryParser(SparkParser):
 
 _NO_PARAMETERS = "Expected an expression; a statement has no parameters, write the value itself"
 
-# What may follow a column that is itself called VALUE.
+# The tokens that may follow a column named VALUE.
 _AFTER_COLUMN = {
     TokenType.COMMA, TokenType.FROM, TokenType.DOT, TokenType.ALIAS, TokenType.SENTINEL, TokenType.R_PAREN,
     TokenType.R_BRACE, TokenType.EQ, TokenType.PLUS, TokenType.SLASH, TokenType.LT, TokenType.GT, TokenType.IS,
 }  # fmt: skip
 
-# Words that name our own types and constructors, or nothing at all here: they are read as plain names.
+# Keywords of Spark that are plain names here: our own types and constructors, or words without a meaning.
 _PLAIN = ("UUID", "POINT", "POLYGON", "TIME", "DATETIME", "OBJECT", "RING", "LINESTRING", "SHOW", "NAME")
-# Words whose meaning in SQL is not theirs here; some would take the rest of the statement as one text.
+# Keywords that SQL has and this language lacks; some would make sqlglot read the rest of the statement as one text.
 _OF_SQL = (TokenType.BLOCK_START, TokenType.BLOCK_END, TokenType.COMMAND, TokenType.PRAGMA, TokenType.EXECUTE)
 
 

@@ -1,6 +1,6 @@
-"""The grammar of statements.
+"""Parses statements.
 
-IF [NOT] EXISTS is taken before the name, as SQL has it, and after, as the original has it.
+It accepts IF [NOT] EXISTS before the name, as in SQL, and after the name, as in AsterixDB.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tocsin.language.syntax.parser_channels import ChannelParser
 INDEX_KINDS = ("BTREE", "RTREE", "KEYWORD")
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-# What can follow a misspelt keyword but no name that begins an expression.
+# Tokens that can follow a misspelt keyword, but not a name that begins an expression.
 _WORDS = (TokenType.VAR, TokenType.NUMBER, TokenType.STRING, TokenType.IDENTIFIER, TokenType.INTO)
 
-# What follows a field or a function called CHANNEL; anything else is the name of one.
+# Tokens that follow a field or a function named CHANNEL. Any other token is the name of a channel.
 _AFTER_EXPRESSION = (TokenType.DOT, TokenType.L_PAREN, TokenType.L_BRACKET)
 
 
@@ -48,7 +48,7 @@ class StatementParser(ChannelParser):
             statement = opener(self)
         else:
             if first.token_type == TokenType.VAR and self._next.token_type in _WORDS:
-                # Two words in a row begin no expression: the first was meant for a statement's.
+                # No expression begins with two words, so the first must be a misspelt keyword.
                 self.refuse(self._expected_statement(first), token=first)
             query = self._parse_statement()
             if query is None:
@@ -65,7 +65,7 @@ class StatementParser(ChannelParser):
         return f"Expected a statement: {', '.join(words)}" + (f"; did you mean {near[0]}?" if near else "")
 
     def parse_procedure(self) -> st.Statement:
-        """The body of a procedure."""
+        """Parses the body of a procedure."""
         statement = self._procedure_body()
         self._at_end()
         return statement
@@ -162,7 +162,7 @@ class StatementParser(ChannelParser):
     def _indexed_field(self) -> tuple[str, ...]:
         path = self._path()
         if self._match(TokenType.COLON):
-            self._item()  # the type of an undeclared field, as the original asks for: nothing here depends on it
+            self._item()  # AsterixDB requires the type of an undeclared field; it has no effect here
         return path
 
     def _create_function(self) -> st.Statement:
@@ -192,10 +192,10 @@ class StatementParser(ChannelParser):
         )
 
     def _create_python_function(self, name: st.Name, parameters: tuple[str, ...], early: bool) -> st.Statement:
-        returns, optional = self._item() if (told := self._word("RETURNS")) else (None, True)
+        returns, optional = self._item() if (has_type := self._word("RETURNS")) else (None, True)
         if not self._word("LANGUAGE"):
             self.refuse(
-                "Expected LANGUAGE PYTHON" if told else "Expected { and the function's body, or LANGUAGE PYTHON"
+                "Expected LANGUAGE PYTHON" if has_type else "Expected { and the function's body, or LANGUAGE PYTHON"
             )
         self._need("PYTHON")
         if not self._match(TokenType.ALIAS):

@@ -1,6 +1,6 @@
-"""The grammar of brokers, channels, subscriptions and procedures.
+"""Parses statements about brokers, channels, subscriptions and procedures.
 
-What the original writes in one place may stand in any: PERIOD and WITH come before or after a body, in either order.
+It is more liberal than AsterixDB: PERIOD and WITH may come before or after a body, in any order.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ class ChannelParser(DataParser):
         early = self._if_not_exists()
         name = self._qualified("a channel")
         early = self._if_not_exists() or early
-        said: dict[str, Any] = {"continuous": continuous, "push": push}
+        parts: dict[str, Any] = {"continuous": continuous, "push": push}
         if self._word("USING"):
-            said["function"] = self._qualified("a function")
-            said["arity"] = self._arity()
-            self._clauses(said)
+            parts["function"] = self._qualified("a function")
+            parts["arity"] = self._arity()
+            self._clauses(parts)
         elif self._match(TokenType.L_PAREN):
             seen: set[str] = set()
             if self._curr.token_type != TokenType.R_PAREN:
-                said["parameters"] = tuple(self._parse_csv(lambda: self._typed_parameter(seen)))
+                parts["parameters"] = tuple(self._parse_csv(lambda: self._typed_parameter(seen)))
             self._need_token(TokenType.R_PAREN, ", or ) after a parameter")
             early = self._if_not_exists() or early
-            self._clauses(said)
-            said["body_offset"], said["body"] = self._braced("the channel's query", self._query_body)
-            self._clauses(said)
+            self._clauses(parts)
+            parts["body_offset"], parts["body"] = self._braced("the channel's query", self._query_body)
+            self._clauses(parts)
         else:
             self.refuse("Expected USING function@arity, or (parameters) and { query }")
-        if not continuous and said.get("period") is None:
+        if not continuous and parts.get("period") is None:
             self.refuse("Expected PERIOD and a duration: a repetitive channel runs once a period")
-        return st.CreateChannel(name=name, if_not_exists=early, **said)
+        return st.CreateChannel(name=name, if_not_exists=early, **parts)
 
     def _typed_parameter(self, seen: set[str]) -> st.ChannelParameter:
         offset = self._curr.start
@@ -69,7 +69,7 @@ class ChannelParser(DataParser):
         return st.ChannelParameter(name, self._type() if self._match(TokenType.COLON) else None, offset)
 
     def _clauses(self, said: dict[str, Any]) -> None:
-        """PERIOD and WITH, each once."""
+        """Parses PERIOD and WITH, each at most once."""
         while self.here is not None:
             clause = self._curr
             if self._word("PERIOD"):
@@ -86,7 +86,7 @@ class ChannelParser(DataParser):
             self.refuse(f"Expected {clause.text.upper()} once", token=clause)
 
     def _period(self) -> Duration:
-        """The duration after PERIOD: a text, or a constructor around one."""
+        """Parses the duration after PERIOD: a text, or a constructor around a text."""
         wrapped = self._match_texts(_DURATIONS)
         if wrapped:
             self._need_token(TokenType.L_PAREN, '("PT20S")')
@@ -102,7 +102,7 @@ class ChannelParser(DataParser):
         return period
 
     def _braced(self, what: str, parse: Any) -> tuple[int, str]:
-        """Where the text between braces begins, and the text, which `parse` has read."""
+        """Parses text in braces with `parse`; returns the place where it begins, and the text."""
         self._need_token(TokenType.L_BRACE, f"{{ and {what}")
         start = self._curr.start
         parse()
@@ -121,15 +121,15 @@ class ChannelParser(DataParser):
 
     def _arguments(self) -> tuple[exp.Expr, ...]:
         self._need_token(TokenType.L_PAREN, "(arguments)")
-        found = [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(self._argument)
+        arguments = [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(self._argument)
         self._need_token(TokenType.R_PAREN, ", or ) after an argument")
-        return tuple(found)
+        return tuple(arguments)
 
     def _argument(self) -> exp.Expr:
-        found = self._parse_disjunction()
-        if found is None:
+        argument = self._parse_disjunction()
+        if argument is None:
             self.refuse("Expected an expression")
-        return found
+        return argument
 
     def _subscribe(self) -> st.Statement:
         self._need("TO")

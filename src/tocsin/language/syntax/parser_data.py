@@ -1,4 +1,4 @@
-"""The grammar of statements that change data: INSERT, UPSERT, DELETE and LOAD."""
+"""Parses the statements that change data: INSERT, UPSERT, DELETE and LOAD."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from sqlglot.tokenizer_core import TokenType
 from tocsin.language.syntax import statements as st
 from tocsin.language.syntax.parser_types import TypeParser
 
-# What begins the records to insert: then the word before it was the dataset's name, even the word DATASET.
+# The tokens that begin the records to insert. The word before such a token is a dataset name, even if it is DATASET.
 _AFTER_NAME = (
     TokenType.L_BRACE, TokenType.L_BRACKET, TokenType.L_PAREN, TokenType.SELECT, TokenType.WITH, TokenType.DOT,
     TokenType.SENTINEL,
 )  # fmt: skip
 
-# What follows a dataset's name in DELETE when no variable does; the last two when it stands in a procedure.
+# The tokens that follow a dataset's name in DELETE if there is no variable; the last two end a procedure's body.
 _AFTER_DATASET = (TokenType.WHERE, TokenType.R_BRACE, TokenType.SEMICOLON)
 
 
@@ -45,9 +45,9 @@ class DataParser(TypeParser):
         self._need("USING")
         adapter = self._name("an adapter")
         self._need_token(TokenType.L_PAREN, '(("path"="…"), ("format"="json"))')
-        given = self._parse_csv(self._load_option)
-        options = dict(given)
-        if len(options) < len(given):
+        pairs = self._parse_csv(self._load_option)
+        options = dict(pairs)
+        if len(options) < len(pairs):
             self.refuse("Expected each option once")
         self._need_token(TokenType.R_PAREN, ")")
         return st.Load(dataset=dataset, adapter=adapter, options=options)

@@ -1,4 +1,4 @@
-"""The parts statements are made of: names, paths, options, and types as CREATE TYPE writes them."""
+"""Parses the parts of statements: names, paths, options, and the types of CREATE TYPE."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class TypeParser(QueryParser):
 
     @property
     def here(self) -> Token | None:
-        """The token that could not be read, None at the end."""
+        """The current token, or None at the end."""
         return self._curr if self._curr and self._curr.token_type != TokenType.SENTINEL else None
 
-    # ------------------------------------------------------------ small parts
+    # ------------------------------------------------------------ names and options
 
     def _word(self, *words: str) -> bool:
         return self._match_text_seq(*words)
@@ -35,7 +35,7 @@ class TypeParser(QueryParser):
     def _name(self, what: str) -> str:
         name = self._parse_id_var(any_token=False) if self.here and self._curr.token_type != TokenType.STRING else None
         if name is None:
-            # Words that Spark's grammar keeps for itself are still names where only a name can stand.
+            # Where only a name can stand, a reserved word of Spark is a name too.
             if self.here is not None and self._curr.text.replace("_", "a").isalnum() and not self._is_literal():
                 self._advance()
                 return self._prev.text
@@ -68,7 +68,7 @@ class TypeParser(QueryParser):
         return tuple(self._parse_csv(self._path))
 
     def _options(self) -> dict[str, Any]:
-        """WITH {…}: an object of constants, kept as expressions for the executor to evaluate."""
+        """Parses WITH {…}: an object of constants, as expressions that the executor evaluates."""
         if not self._match(TokenType.WITH):
             return {}
         if self._curr.token_type != TokenType.L_BRACE:
@@ -81,12 +81,12 @@ class TypeParser(QueryParser):
         return options
 
     def _parameters(self) -> tuple[str, ...]:
-        """`(a, b)`: names that differ."""
+        """Parses `(a, b)`: names that must differ."""
         self._need_token(TokenType.L_PAREN, "(parameters)")
         seen: set[str] = set()
-        found = [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(lambda: self._new_parameter(seen))
+        names = [] if self._curr.token_type == TokenType.R_PAREN else self._parse_csv(lambda: self._new_parameter(seen))
         self._need_token(TokenType.R_PAREN, ", or ) after a parameter")
-        return tuple(found)
+        return tuple(names)
 
     def _new_parameter(self, seen: set[str]) -> str:
         token = self._curr
@@ -97,7 +97,7 @@ class TypeParser(QueryParser):
         return name
 
     def _arity(self) -> int | None:
-        """`@2`, or `(a, b)` as newer scripts write it."""
+        """Parses `@2`, or `(a, b)` in the newer notation."""
         if self._match(TokenType.PARAMETER):
             self._need_token(TokenType.NUMBER, "the number of parameters after @")
             return int(self._prev.text)
@@ -139,7 +139,7 @@ class TypeParser(QueryParser):
 
     def _object(self, is_open: bool) -> st.ObjectText:
         self._need_token(TokenType.L_BRACE, "{")
-        # An object within says nothing of its own: it is as the one around it.
+        # A nested object without OPEN or CLOSED is like the object around it.
         around, self._within_open = self._within_open, is_open
         fields = [] if self._curr.token_type == TokenType.R_BRACE else self._parse_csv(self._field)
         self._within_open = around

@@ -1,6 +1,6 @@
-"""A script cut into statements, and offsets turned into lines and columns.
+"""Splits a script into statements, and converts offsets to lines and columns.
 
-Statements are parsed one by one, so that those before a bad one can run.
+It parses statements one by one, so that the statements before a bad one can run.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tocsin.wire.errors import StatementError
 
 T = TypeVar("T")
 
-DEPTH_LIMIT = 100  # brackets within brackets; far beyond what people write, far below what exhausts the stack
-TREE_LIMIT = 300  # operators within operators, such as a + b + c + …; each level costs more than the one before
-CHAIN_LIMIT = 1_000  # conditions in a row; the engine's time grows with their square: 4 s for a thousand
-DIGITS_LIMIT = 1_000  # of one number; the largest double has 309, and Python reads no more than 4,300
+DEPTH_LIMIT = 100  # nesting of brackets: far beyond what people write, far below what exhausts the stack
+TREE_LIMIT = 300  # nesting of operators, such as a + b + c + …; each level costs more than the one before
+CHAIN_LIMIT = 1_000  # conditions in an AND or OR; the engine's time grows with their square: 4 s for a thousand
+DIGITS_LIMIT = 1_000  # digits of a number; the largest double has 309, and Python parses at most 4,300
 _HALF = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACE, TokenType.L_BRACKET}
@@ -33,7 +33,7 @@ _CLOSING = {TokenType.R_PAREN: "(", TokenType.R_BRACE: "{", TokenType.R_BRACKET:
 
 
 def statements(script: str) -> Iterator[Statement]:
-    """The statements of a script; StatementError where it cannot be read, with its place and number."""
+    """Yields the statements of a script. Raises StatementError with place and number at the first invalid one."""
     number = 1
     try:
         for chunk in _chunks(script):
@@ -45,30 +45,30 @@ def statements(script: str) -> Iterator[Statement]:
 
 
 def parse_query(text: str) -> exp.Expr:
-    """A function's body: a query or an expression."""
+    """Parses a function's body: a query or an expression."""
     tokens = _tokens(text)
     if not tokens:
         raise error_at(text, 0, "expected a query or an expression")
     parser = _parser(text, tokens)
-    found = _guarded(text, parser, parser.parse_body)
-    _shallow(text, found)
-    return found
+    body = _guarded(text, parser, parser.parse_body)
+    _shallow(text, body)
+    return body
 
 
 def parse_procedure(text: str) -> Statement:
-    """A procedure's body: an Insert, a Delete or a Query."""
+    """Parses a procedure's body: an Insert, a Delete or a Query."""
     tokens = _tokens(text)
     if not tokens:
         raise error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
     parser = _parser(text, tokens)
-    found = _guarded(text, parser, parser.parse_procedure)
-    _shallow_parts(text, found)
-    object.__setattr__(found, "text", text)
-    return found
+    statement = _guarded(text, parser, parser.parse_procedure)
+    _shallow_parts(text, statement)
+    object.__setattr__(statement, "text", text)
+    return statement
 
 
 def place(script: str, offset: int) -> tuple[int, int]:
-    """Line and column, both counted from 1."""
+    """Returns line and column, both counted from 1."""
     offset = max(0, min(offset, len(script)))
     return script.count("\n", 0, offset) + 1, offset - script.rfind("\n", 0, offset)
 
@@ -79,14 +79,14 @@ def error_at(script: str, offset: int, message: str, hint: str | None = None) ->
 
 
 def offset_of(node: Any) -> int | None:
-    """Where an expression stands in its script: the place of the first token that remembers its own."""
+    """Returns the place of an expression in its script: the first token that has a known place."""
     if not isinstance(node, exp.Expr):
         return None
-    starts = [found.meta["start"] for found in node.walk() if found._meta and "start" in found._meta]
+    starts = [part.meta["start"] for part in node.walk() if part._meta and "start" in part._meta]
     return min(starts, default=None)
 
 
-# ---------------------------------------------------------------- inside
+# ---------------------------------------------------------------- internals
 
 
 def _tokens(script: str) -> list[Token]:
@@ -101,7 +101,7 @@ def _tokens(script: str) -> list[Token]:
 
 
 def _chunks(script: str) -> Iterator[list[Token]]:
-    """Tokens up to each semicolon that stands outside of all brackets."""
+    """Yields the tokens up to each semicolon outside of brackets."""
     chunk: list[Token] = []
     open_brackets: list[Token] = []
     for token in _tokens(script):
@@ -143,26 +143,28 @@ def _parser(script: str, tokens: list[Token]) -> StatementParser:
 
 def _parse(script: str, tokens: list[Token]) -> Statement:
     parser = _parser(script, tokens)
-    found = _guarded(script, parser, parser.parse_one)
-    _shallow_parts(script, found)
-    return found
+    statement = _guarded(script, parser, parser.parse_one)
+    _shallow_parts(script, statement)
+    return statement
 
 
 def _shallow_parts(script: str, statement: Statement) -> None:
     for part in fields(statement):
         value = getattr(statement, part.name)
-        for one in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,):
-            _shallow(script, one)
+        for part_value in (
+            value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
+        ):
+            _shallow(script, part_value)
 
 
 def _shallow(script: str, root: Any) -> None:
-    """Make it as shallow as it can be, and refuse what then would still take all of the stack, or very long."""
+    """Balances a tree, and refuses it if it is still so deep that it would exhaust the stack or take very long."""
     if not isinstance(root, exp.Expr):
         return
     _balance(script, root)
     level = [root]
     for _ in range(TREE_LIMIT):
-        level = [below for node in level for below in node.iter_expressions()]
+        level = [child for node in level for child in node.iter_expressions()]
         if not level:
             return
     raise error_at(
@@ -174,15 +176,15 @@ def _shallow(script: str, root: Any) -> None:
 
 
 def _balance(script: str, root: exp.Expr) -> None:
-    """A long chain of ANDs, or of ORs, becomes a tree: thousands of conditions are then a few levels deep."""
+    """Balances long chains of AND or OR, so that thousands of conditions are only a few levels deep."""
     for node in list(root.walk()):
         kind = type(node)
         if kind not in (exp.And, exp.Or) or type(node.parent) is kind:
             continue
         parts = _operands(node)
         if len(parts) > CHAIN_LIMIT:
-            said = f"{len(parts)} conditions stand in a row, at most {CHAIN_LIMIT} can"
-            raise error_at(script, offset_of(node) or 0, said, "use IN with a list, or a join with a dataset")
+            message = f"{len(parts)} conditions stand in a row, at most {CHAIN_LIMIT} can"
+            raise error_at(script, offset_of(node) or 0, message, "use IN with a list, or a join with a dataset")
         while len(parts) > 2:
             pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
             parts = [kind(this=pair[0], expression=pair[1]) if pair[1:] else pair[0] for pair in pairs]
@@ -191,16 +193,16 @@ def _balance(script: str, root: exp.Expr) -> None:
 
 
 def _operands(chain: exp.Expr) -> list[exp.Expr]:
-    """What it connects, from left to right."""
-    found: list[exp.Expr] = []
-    ahead = [chain]
-    while ahead:
-        one = ahead.pop()
-        if type(one) is type(chain):
-            ahead += [one.expression, one.this]
+    """Returns the operands of a chain, from left to right."""
+    operands: list[exp.Expr] = []
+    pending = [chain]
+    while pending:
+        node = pending.pop()
+        if type(node) is type(chain):
+            pending += [node.expression, node.this]
         else:
-            found.append(one)
-    return found
+            operands.append(node)
+    return operands
 
 
 def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
@@ -209,10 +211,12 @@ def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
     except ParseError as error:
         raise _syntax_error(script, parser, error) from None
     except RecursionError:
-        at = parser.here or parser.first
-        raise error_at(script, at.start, "the statement is nested too deeply", "break it up with LET or WITH") from None
+        near_token = parser.here or parser.first
+        raise error_at(
+            script, near_token.start, "the statement is nested too deeply", "break it up with LET or WITH"
+        ) from None
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError, TokenError):
-        # sqlglot trusts its callers here and there; what it stumbles over is a statement it cannot read.
+        # sqlglot has few checks of its own, so these errors mean that it cannot parse the statement.
         token = parser.here
         raise error_at(
             script, token.start if token else parser.first.start, f"cannot read the statement near {_shown(token)}"
@@ -221,16 +225,16 @@ def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
 
 def _syntax_error(script: str, parser: StatementParser, error: ParseError) -> StatementError:
     detail = error.errors[0] if error.errors else {}
-    said = str(detail.get("description") or "cannot be read").split(" but got <Token")[0].rstrip(".")
+    message = str(detail.get("description") or "cannot be read").split(" but got <Token")[0].rstrip(".")
     token = parser.blamed or parser.here
     offset = token.start if token else parser.last.end + 1
-    if said.startswith("Required keyword"):
-        said = "Expected an expression"
-    if said.startswith(("Invalid expression", "Expecting", "Expected")):
-        said = {
+    if message.startswith("Required keyword"):
+        message = "Expected an expression"
+    if message.startswith(("Invalid expression", "Expecting", "Expected")):
+        message = {
             "Invalid expression / Unexpected token": "expected an operator, a clause or the end of the statement"
-        }.get(said, said[0].lower() + said[1:])
-    return error_at(script, offset, f"syntax error at {_shown(token)}: {said}")
+        }.get(message, message[0].lower() + message[1:])
+    return error_at(script, offset, f"syntax error at {_shown(token)}: {message}")
 
 
 def _shown(token: Token | None) -> str:
@@ -251,7 +255,7 @@ def _token_error(script: str, error: Exception) -> StatementError:
 
 
 def _unclosed_quote(script: str) -> int | None:
-    """The first quote that no second one answers (outside of comments)."""
+    """Returns the place of the first quote that is never closed, outside of comments."""
     at = 0
     while at < len(script):
         two = script[at : at + 2]
@@ -276,5 +280,5 @@ def _unclosed_quote(script: str) -> int | None:
 
 @lru_cache(maxsize=512)
 def parsed_body(text: str) -> exp.Expr:
-    """`parse_query`, remembered: a function's body is parsed once, however often it is called."""
+    """Caches `parse_query`, so that a function's body is parsed once, however often queries call it."""
     return parse_query(text)

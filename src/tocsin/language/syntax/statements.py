@@ -1,4 +1,4 @@
-"""What a script can say, one frozen class a statement. Names are as written: the executor looks them up."""
+"""Defines the statements of a script, one frozen class each. Names are as written; the executor resolves them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tocsin.rules.model.values import Duration
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name, perhaps within a named dataverse."""
+    """A name, with or without a dataverse."""
 
     name: str
     dataverse: str | None = None
@@ -24,7 +24,7 @@ class Name:
         return f"{self.dataverse}.{self.name}" if self.dataverse else self.name
 
 
-# ---------------------------------------------------------------- types as written
+# ---------------------------------------------------------------- types as a script writes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ TypeText: TypeAlias = Primitive | Name | ObjectText | CollectionText
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """`offset` is where it begins in the script, `text` what it says there."""
+    """A statement. `offset` is its place in the script, `text` is its source."""
 
     offset: int = 0
     text: str = field(default="", repr=False)
@@ -111,7 +111,7 @@ class CreateFunction(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePythonFunction(Statement):
-    """`target` is `module:function`; what it gives is of any type where `returns` is None."""
+    """A function in Python. `target` is `module:function`. If `returns` is None, the result may have any type."""
 
     name: Name
     parameters: tuple[str, ...]
@@ -156,7 +156,7 @@ class DropFunction(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insert(Statement):
-    """INSERT and, with `upsert`, UPSERT: what `source` yields goes into the dataset."""
+    """INSERT or, with `upsert`, UPSERT: writes the rows of `source` to the dataset."""
 
     dataset: Name
     source: exp.Expr
@@ -209,7 +209,7 @@ class DisconnectFeed(Statement):
     feed: Name
     dataset: Name
     force: bool = False
-    """Also when what was acknowledged cannot be landed: it is given up."""
+    """Disconnect even if acknowledged records cannot land; these records are lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ class DropFeed(Statement):
     name: Name
     if_exists: bool = False
     force: bool = False
-    """Also when what was acknowledged cannot be landed: it is given up."""
+    """Drop even if acknowledged records cannot land; these records are lost."""
 
 
 # ---------------------------------------------------------------- brokers, channels, procedures
@@ -235,7 +235,7 @@ class DropFeed(Statement):
 
 @dataclass(frozen=True, slots=True)
 class ChannelParameter:
-    """A parameter of a channel; what its body does not say of its type may be written: `p: point`."""
+    """A parameter of a channel. A script may declare its type if the body does not determine it: `p: point`."""
 
     name: str
     type: TypeText | None = None
@@ -251,7 +251,7 @@ class CreateBroker(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateChannel(Statement):
-    """Either uses a function (`arity` None when it is not said) or has parameters and a body of its own."""
+    """Uses a function (`arity` is None if the script gives none), or has its own parameters and body."""
 
     name: Name
     continuous: bool
@@ -281,7 +281,7 @@ class UnsubscribeStatement(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSubscription(Statement):
-    """To another broker and, with `arguments`, to other parameters."""
+    """Moves a subscription to another broker and, with `arguments`, to other parameters."""
 
     subscription: str
     channel: Name
@@ -296,7 +296,7 @@ class ExplainChannel(Statement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateProcedure(Statement):
-    """`body` is the text of one INSERT, UPSERT, DELETE or query."""
+    """`body` is the text of a single INSERT, UPSERT, DELETE or query."""
 
     name: Name
     parameters: tuple[str, ...]
