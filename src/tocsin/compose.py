@@ -203,12 +203,12 @@ async def assembled(
 
     async with opened_stores(settings, guarded, set_aside=set_aside) as (store, channel_store):
         catalog = CatalogStore(store, Removals(store, clock or guarded))
-        known = await catalog.load()
+        loaded_catalog = await catalog.load()
         lost = LostFolder(settings.data.absolute(), clock or guarded, _say)
         cluster_settings = settings.cluster
         clock_task = asyncio.create_task(guard.watch(), name="clock")
         tables = tables_of(settings, guard)
-        await tables.start({entry.folder for entry in known.datasets}, catalog.removals, lost)
+        await tables.start({entry.folder for entry in loaded_catalog.datasets}, catalog.removals, lost)
 
         def make_python(spark: Any) -> PythonFunctions:
             return PythonFunctions(
@@ -327,9 +327,9 @@ async def opened_stores(
     path = settings.data / CHANNELS
     async with opened_store(settings, set_aside=set_aside) as store:
         catalog = CatalogStore(store)
-        known = await catalog.load()
+        loaded_catalog = await catalog.load()
         if not (set_aside or path.exists()):
-            refuse_lost_channels(path, known.channels)  # refuse before an empty store is created in its place
+            refuse_lost_channels(path, loaded_catalog.channels)  # refuse before an empty store is created in its place
         async with opened_channel_store(settings, now) as channel_store:
             if not set_aside:
                 await refuse_empty_catalog(settings, store, channel_store)

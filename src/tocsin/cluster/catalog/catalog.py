@@ -272,26 +272,26 @@ class Catalog:
     def _check_uses(self, entry: CatalogEntry) -> None:
         for used in entry.uses:
             # The datasets of `Metadata` are no entries: queries compute them from the catalog.
-            known = used in self.entries or used == entry.ref or self.channel_behind(used) is not None
-            if not known and used.dataverse != METADATA:
+            is_known = used in self.entries or used == entry.ref or self.channel_behind(used) is not None
+            if not is_known and used.dataverse != METADATA:
                 raise NotFoundError(f"{entry.ref} uses {used}, and there is no such {used.kind}")
-        seen: set[Ref] = set()
+        visited: set[Ref] = set()
         pending = list(entry.uses)
         while pending:
             used = pending.pop()
             if used == entry.ref:
                 raise ConflictError(f"{entry.ref} would use itself")
-            if used not in seen and used in self.entries:
-                seen.add(used)
+            if used not in visited and used in self.entries:
+                visited.add(used)
                 pending += self.entries[used].uses
 
     def _check_shown(self, entry: CatalogEntry) -> None:
         """A channel also appears as two datasets, so no other entry may have their names."""
         if isinstance(entry, ChannelEntry):
-            for shown in (entry.subscriptions, entry.results):
-                if shown in self.entries:
+            for virtual_ref in (entry.subscriptions, entry.results):
+                if virtual_ref in self.entries:
                     raise ConflictError(
-                        f"{entry.ref} cannot be made: it would be seen as {shown}, which exists already",
+                        f"{entry.ref} cannot be made: it would be seen as {virtual_ref}, which exists already",
                         hint="give the channel another name",
                     )
         elif isinstance(entry, DatasetEntry) and (channel := self.channel_behind(entry.ref)) is not None:
@@ -404,5 +404,5 @@ def _check_names(entry: CatalogEntry) -> None:
 
 
 def _listed(users: Sequence[Ref], limit: int = 3) -> str:
-    shown = ", ".join(str(user) for user in users[:limit])
-    return shown if len(users) <= limit else f"{shown} and {len(users) - limit} more"
+    listed = ", ".join(str(user) for user in users[:limit])
+    return listed if len(users) <= limit else f"{listed} and {len(users) - limit} more"

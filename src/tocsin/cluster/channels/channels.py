@@ -175,7 +175,7 @@ class Channels:
             del self._known[channel_id]
 
     @asynccontextmanager
-    async def leaving(self, dataverse: str) -> AsyncIterator[None]:  # noqa: ARG002 - the catalog tells
+    async def leaving(self, dataverse: str) -> AsyncIterator[None]:  # noqa: ARG002 - the catalog decides
         try:
             yield
         finally:

@@ -52,10 +52,10 @@ def refuse_lost_channels(path: Path, lost: Iterable[ChannelEntry]) -> None:
     names = [f"{entry.dataverse}.{entry.name}" for entry in lost]
     if not names:
         return
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    listed = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     state = "knows nothing of them" if path.exists() else "is missing"
     raise StoreError(
-        f"the catalog knows channels ({shown}), and the channels' store {path} {state}",
+        f"the catalog knows channels ({listed}), and the channels' store {path} {state}",
         hint=f"put {path.name} back together with its -wal file, or restore a backup into a new folder (tocsin restore "
         f"BACKUP --data NEW); tocsin up {SET_ASIDE_FLAG} --data {shlex.quote(str(path.parent.absolute()))} begins "
         "these channels anew, without their subscriptions and results",

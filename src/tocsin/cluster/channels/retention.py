@@ -88,7 +88,9 @@ class Retention:
         happens."""
         next_s: float | None = None
         channels = {entry.channel_id: entry for entry in self._catalog.catalog.channels}
-        self._looked = {channel_id: seen for channel_id, seen in self._looked.items() if channel_id in channels}
+        self._looked = {
+            channel_id: last_check for channel_id, last_check in self._looked.items() if channel_id in channels
+        }
         for entry in channels.values():
             try:
                 await self._look(entry)

@@ -20,8 +20,8 @@ class UnknownChannels:
 
     async def remove_or_set_aside(self, lost: LostFolder) -> None:
         removals = self._catalog.removals
-        known = {entry.channel_id for entry in self._catalog.catalog.channels}
-        unknown = [channel_id for channel_id in await self._store.channel_ids() if channel_id not in known]
+        known_ids = {entry.channel_id for entry in self._catalog.catalog.channels}
+        unknown = [channel_id for channel_id in await self._store.channel_ids() if channel_id not in known_ids]
         intended = {removal.name for removal in await removals.list_for(CHANNEL)}
         unexplained = [
             channel_id for channel_id in unknown if str(channel_id) not in intended and await self._was_used(channel_id)

@@ -123,11 +123,13 @@ class Procedures:
 
     async def _settle(self) -> None:
         """Makes the running schedules equal to the catalog: every procedure with a period runs, and no other."""
-        known = {entry.procedure_id: entry for entry in self._catalog.catalog.procedures if entry.period is not None}
-        for name, entry in known.items():
+        scheduled = {
+            entry.procedure_id: entry for entry in self._catalog.catalog.procedures if entry.period is not None
+        }
+        for name, entry in scheduled.items():
             if name not in self._running:
                 self._running[name] = asyncio.create_task(self._keep(entry), name=f"procedure {entry.name}")
-        await self._ended(*(name for name in self._running if name not in known))
+        await self._ended(*(name for name in self._running if name not in scheduled))
 
     async def _ended(self, *names: str) -> None:
         tasks = [self._running.pop(name) for name in names]
@@ -252,8 +254,8 @@ class Procedures:
 
     async def _create(self, statement: st.CreateProcedure, scope: StatementScope) -> Summary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
-        taken = scope.catalog.find(procedure_ref(dataverse, name, len(statement.parameters)))
-        if statement.if_not_exists and taken is not None:
+        existing = scope.catalog.find(procedure_ref(dataverse, name, len(statement.parameters)))
+        if statement.if_not_exists and existing is not None:
             return {"name": name, "existed": True}
         uses = await self._engine.work(lambda: self._uses(statement, scope), statement.text)
         entry = ProcedureEntry(

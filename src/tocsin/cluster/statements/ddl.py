@@ -65,9 +65,9 @@ class DdlHandler:
             raise TranslationError(
                 "a named type is an object type", statement.name.offset, "CREATE TYPE T AS { field: type, … }"
             )
-        named = ObjectType(type_.fields, type_.open, statement.name.name)
+        named_type = ObjectType(type_.fields, type_.open, statement.name.name)
         return await self._put(
-            TypeEntry(dataverse, statement.name.name, named, statement.text), statement.if_not_exists
+            TypeEntry(dataverse, statement.name.name, named_type, statement.text), statement.if_not_exists
         )
 
     def _types(self, scope: StatementScope) -> Callable[[st.Name], ObjectType | None]:
@@ -76,8 +76,8 @@ class DdlHandler:
             entry = scope.catalog.find(type_ref(dataverse, name.name))
             if not isinstance(entry, TypeEntry):
                 return None
-            shown = name.name if name.dataverse is None else qualified(dataverse, name.name)
-            return ObjectType(entry.type.fields, entry.type.open, shown)
+            type_name = name.name if name.dataverse is None else qualified(dataverse, name.name)
+            return ObjectType(entry.type.fields, entry.type.open, type_name)
 
         return look_up
 

@@ -217,8 +217,8 @@ def _records(values: Sequence[Any], entry: DatasetEntry, going: CancellationToke
             generated = generate(value, entry.keys[0]) and generated
         try:
             if not isinstance(value, dict):
-                shown = "nothing" if value in (None, MISSING) else f"a {type(value).__name__}"
-                raise RecordError("", f"a record is an object, this is {shown}")
+                value_type = "nothing" if value in (None, MISSING) else f"a {type(value).__name__}"
+                raise RecordError("", f"a record is an object, this is {value_type}")
             records.append(check(value))
         except RecordError as error:
             where = f"record {i}" if len(values) > 1 else "the record"

@@ -36,11 +36,11 @@ class AnnouncementBuilder:
         nothing for this broker lies between the two."""
         page = await self._store.news(after, broker=broker, limit=self._items)
         channels = {entry.channel_id: entry for entry in self._catalog.catalog.channels}
-        known = [item for item in page.items if item.channel_id in channels]
-        pushed = [result async for result in self._pushed([i for i in known if channels[i.channel_id].push], channels)]
+        items = [item for item in page.items if item.channel_id in channels]
+        pushed = [result async for result in self._pushed([i for i in items if channels[i.channel_id].push], channels)]
         pushed_interests = {result.interest for result in pushed}
         heads: dict[str, list[tuple[int, Cursor]]] = {}
-        for item in known:
+        for item in items:
             if item.interest not in pushed_interests:
                 heads.setdefault(full_name(channels[item.channel_id]), []).append((item.interest, item.cursor))
         gaps = [full_name(channels[channel_id]) for channel_id in page.gaps if channel_id in channels]

@@ -92,9 +92,9 @@ class Brokers:
         if self._catalog.catalog.find(ref) is None and statement.if_exists:
             return {"name": name, "existed": False}
         if channels := await self._channels_of(BrokerName(ref.dataverse, name)):
-            shown = channels[:_SHOWN] + (["others"] if len(channels) > _SHOWN else [])
+            listed_channels = channels[:_SHOWN] + (["others"] if len(channels) > _SHOWN else [])
             raise ConflictError(
-                f"the {ref} cannot be dropped: it has subscriptions to {_listed(shown)}",
+                f"the {ref} cannot be dropped: it has subscriptions to {_listed(listed_channels)}",
                 hint="UNSUBSCRIBE them, or CHANGE SUBSCRIPTION to another broker",
             )
         try:
@@ -125,7 +125,7 @@ class Brokers:
         broker has taken over the claimant's name."""
         broker = BrokerName(dataverse, name)
         entry = BrokerEntry(dataverse, name, None if url is None else checked_url(url))
-        known = self._catalog.catalog.find(entry.ref)
+        known_entry = self._catalog.catalog.find(entry.ref)
         secret = new_secret()
         if (previous := await self._store.registration(broker)) is not None:
             _check_owner(previous, who, claims=True)
@@ -138,17 +138,17 @@ class Brokers:
                 if claimant is not None:
                     registration = await self.fence.claim(broker, claimant, secret)
                 faults.reach("broker.registered")
-                if known != entry:
+                if known_entry != entry:
                     await self._catalog.apply([Put(entry, when_taken="replace")])
         finally:
             await asyncio.shield(self._announcer.changed(broker))
         shown_secret = secret if registration.secret == secret else None
         generation = None if claimant is None else registration.generation
-        return RegisteredBroker(broker, entry.url, registration.position, generation, known is None, shown_secret)
+        return RegisteredBroker(broker, entry.url, registration.position, generation, known_entry is None, shown_secret)
 
     async def _check_claim(self, broker: BrokerName) -> None:
-        """Refuses to claim a broker that nobody has registered yet, if it already has subscriptions: they belong to
-        somebody else."""
+        """Refuses to claim an unregistered broker that already has subscriptions, because these belong to another
+        owner."""
         if await self._store.subscriptions_of(broker, limit=1):
             raise ForbiddenError(
                 f"the broker {broker.dataverse}.{broker.name} was made by a statement, and has subscriptions already",
@@ -203,9 +203,9 @@ def checked_url(text: str) -> str:
     """Returns the address of a broker. Raises InputError if it is not a valid address."""
     parts = http_address(text)
     if parts is None or len(text) > URL_LIMIT:
-        shown = text if len(text) <= 80 else f"{text[:80]}…"
+        excerpt = text if len(text) <= 80 else f"{text[:80]}…"
         raise InputError(
-            f"expected a broker's address, got {shown!r}", hint='such as "http://broker.example:8989/announcements"'
+            f"expected a broker's address, got {excerpt!r}", hint='such as "http://broker.example:8989/announcements"'
         )
     if carries_password(parts):
         raise InputError("a broker's address carries no password: everybody can read it in Metadata.Broker")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-PARTS: Final = 4
+PARTS: Final = 4  # into how many parts a failing range is cut
 _E = TypeVar("_E", bound=Exception)
 _T = TypeVar("_T")
 

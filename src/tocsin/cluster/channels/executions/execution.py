@@ -1,8 +1,8 @@
 """Runs one execution of a channel: one query over all interests, from one commit vector to the next.
 
-If the engine lacks memory, room or time for the whole, the execution runs in parts (`execution_parts`). If the
-query itself fails, a search isolates the poison records and the bad interests (`poison_search`). All other
-interests still get their results.
+If the engine lacks memory, disk space or time for the whole, the execution runs in parts (`execution_parts`). If the
+query itself fails, a search isolates the poison records and the bad interests (`poison_search`). All other interests
+still get their results.
 """
 
 from __future__ import annotations
@@ -79,8 +79,10 @@ def executed(
         search = PoisonSearch(reading, interests, runs.run, runs.rows_of, is_stopped, list(left_out))
         results, poison_records = search.without_culprits(error)
     runs.learn(results)
-    known = [PoisonRecord("", [str(interest)], reason, interest, known=True) for interest, reason in left_out.items()]
-    return results, poison_records + runs.set_aside() + known
+    known_records = [
+        PoisonRecord("", [str(interest)], reason, interest, known=True) for interest, reason in left_out.items()
+    ]
+    return results, poison_records + runs.set_aside() + known_records
 
 
 def _moment(reading: ExecutionSnapshot, now: datetime, previous: datetime) -> ExecutionMoment:
@@ -177,9 +179,9 @@ class _Runs:
                 rows = {folder: self._without_lost(interest, folder, rows) for folder, rows in self._axis(part).items()}
                 if any(map(len, rows.values())):
                     parts.append(self._parted([interest], {**part, **rows}, None))
-        rest = [interest for interest in ids if interest not in self.doubtful]
-        if rest:
-            parts.append(self._parted(rest, part, resource_error))
+        other_interests = [interest for interest in ids if interest not in self.doubtful]
+        if other_interests:
+            parts.append(self._parted(other_interests, part, resource_error))
         return together(parts)
 
     def _is_thought_to_pass(self, part: Part, ids: Sequence[int]) -> bool:
@@ -219,13 +221,15 @@ class _Runs:
         return together([results for _, results in sorted(outcome.passed, key=lambda one: one[0].records.start)])
 
     def _ids(self, ordered: Sequence[int], places: range) -> Ids:
-        chosen = ordered[places.start : places.stop]
-        if len(chosen) == 1:
-            return Ids(chosen[0], chosen[0])
-        within = Ids(chosen[0], chosen[-1]).among(self._interests.identities())
-        others = set(within).difference(chosen)
+        chosen_ids = ordered[places.start : places.stop]
+        if len(chosen_ids) == 1:
+            return Ids(chosen_ids[0], chosen_ids[0])
+        within = Ids(chosen_ids[0], chosen_ids[-1]).among(self._interests.identities())
+        unwanted_ids = set(within).difference(chosen_ids)
         return (
-            Ids(only=tuple(chosen)) if len(others) > len(chosen) else Ids(chosen[0], chosen[-1], tuple(sorted(others)))
+            Ids(only=tuple(chosen_ids))
+            if len(unwanted_ids) > len(chosen_ids)
+            else Ids(chosen_ids[0], chosen_ids[-1], tuple(sorted(unwanted_ids)))
         )
 
     def _judge(

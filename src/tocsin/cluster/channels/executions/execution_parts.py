@@ -1,26 +1,26 @@
-"""Runs an execution in parts when the engine lacks memory, room or time for the whole, or crashes over it.
+"""Runs an execution in parts when the engine lacks memory, disk space or time for the whole, or crashes over it.
 
 A part is a range of interests combined with a range of records. A part that fails is cut along its interests into four,
 or into 32 if each further failure would cost a deadline or an engine. A part with one interest is cut along its
 records. The smallest part, one interest with one record, is retried until it has failed twice while no other execution
 runs; then it is set aside. So every execution ends.
 
-An example: the interests 0–7 and the records 0–3, where interest 5 with record 2 needs more memory than there is. Each
-line is a part that the engine runs, as interests × records.
+An example: the interests 0–7 and the records 0–3, where interest 5 with record 2 needs too much memory. Each line is a
+part that the engine runs, as interests × records.
 
     0–7 × 0–3   fails: it is cut into parts of two interests
     0–1 × 0–3   passes
     2–3 × 0–3   passes
-    4–5 × 0–3   fails: it is cut into single interests, and so are those that follow
+    4–5 × 0–3   fails: it is cut into single interests, and so are the parts that follow
     4 × 0–3     passes
     5 × 0–3     fails: an interest that fails by itself waits until the others are done
     6 × 0–3     passes
     7 × 0–3     passes
-    5 × 0       passes: it is cut along its records, of which there are just four
+    5 × 0       passes: interest 5 is cut along its four records
     5 × 1       passes
     5 × 2       fails
-    5 × 2       fails: by itself, while no other execution runs
-    5 × 2       fails: for the second time, and is set aside
+    5 × 2       fails again, now while no other execution runs
+    5 × 2       fails for the second time while no other execution runs, and is set aside
     5 × 3       passes
 
 If not even one interest passes with all records (for example because each record takes a minute), there are too many
@@ -58,23 +58,24 @@ A_co = TypeVar("A_co", covariant=True)
 
 Lack: TypeAlias = CapacityError | StorageFullError | EngineLostError
 LACKS: Final = (CapacityError, StorageFullError, EngineLostError)
+# Into how many pieces a failed part is cut.
 WAYS: Final = 4
 # A part that exceeds its deadline has cost all of it. Smaller pieces mean fewer such failures, at the price of more
 # parts that pass.
 WAYS_IN_TIME: Final = 32
-TRIES_ALONE: Final = 2
+TRIES_ALONE: Final = 2  # failures while no other execution runs, before a part is set aside
 # After one interest has exceeded its deadline on this many single records, its other records get a short deadline.
 MOST_OVERRUNS: Final = 3
-SHORTEST_S: Final = 1.0
+SHORTEST_S: Final = 1.0  # lower bound of the short deadline
 # After this much time in failed tries with the short deadline, the interest is set aside as a whole.
 LONGEST_SHORT_S: Final = 120.0
 _SLOWER: Final = 4  # the short deadline is this multiple of the slowest part that passed
-_PATIENCE: Final = 8
-MOST_LOST_RECORDS: Final = 2
-LETHAL_INTERESTS: Final = 3
+_PATIENCE: Final = 8  # parts that must pass before a larger number of interests is tried again
+MOST_LOST_RECORDS: Final = 2  # after this many records that crash the engine, an interest is set aside
+LETHAL_INTERESTS: Final = 3  # a record that crashes the engine with this many interests is lethal
 # An execution that has lost this many engines as a whole runs in parts. One loss may have another cause.
 MOST_LOSSES: Final = 2
-_LONGEST_PAUSE: Final = 1_024
+_LONGEST_PAUSE: Final = 1_024  # executions until larger parts are tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +201,14 @@ class PartedRun(Generic[A]):
         self._most_interests = _Limit(
             max(1, min(together, first_size)), _PATIENCE, math.inf if pairs is None else first_size
         )
-        has_partial_records = splits_records and pairs is not None and pairs < records
-        self._most_records = _Limit(pairs if has_partial_records and pairs else records, math.inf)
+        splits_single_interest = splits_records and pairs is not None and pairs < records
+        self._most_records = _Limit(pairs if splits_single_interest and pairs else records, math.inf)
         self._queue = deque([ExecutionPart(range(together), self._records)] if together else [])
         self._queue.extend(
             ExecutionPart(range(position, position + 1), self._records) for position in range(together, interests)
         )
         self._passed_records = 0  # the largest number of records in a part that passed
+        # Single interests that failed with all records; they are split after all other parts.
         self._heavy: list[tuple[ExecutionPart, Lack]] = []
         self._overruns: Counter[int] = Counter()  # by interest: records that were set aside after a deadline
         # By interest: time spent in failed tries with a short deadline.

@@ -18,7 +18,7 @@ from tocsin.cluster.engine.engine import CHANNEL_THREADS, Engine
 T = TypeVar("T")
 A = TypeVar("A")
 
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 60.0  # the usual deadline of one query
 LOOK_EVERY_S: Final = 0.5  # how often to check whether a lost engine has been replaced
 
 

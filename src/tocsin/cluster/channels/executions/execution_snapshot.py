@@ -15,8 +15,8 @@ from tocsin.language.channels.compiler import Scan, SharedQuery, WatchedDataset
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.pipeline.datasets.table import DatasetTable
 
-Vector = dict[str, int]
-SMALL_ROWS: Final = 200_000
+Vector = dict[str, int]  # dataset folder → commit number
+SMALL_ROWS: Final = 200_000  # at most this many new rows in memory count as small
 
 
 @dataclass(slots=True)

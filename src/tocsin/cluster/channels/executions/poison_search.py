@@ -35,14 +35,14 @@ SAMPLE: Final = 8
 # Sample size when no interest is known to have worked before: only if all of these fail does the query count as failing
 # with every interest.
 WIDE_SAMPLE: Final = 32
-REPRESENTATIVES: Final = 3
-_ROUNDS: Final = 4
+REPRESENTATIVES: Final = 3  # records among which the search looks for a harmless one
+_ROUNDS: Final = 4  # rounds of the record search: removing some poison records can reveal others
 # Up to this many failing interests, the search finds the failing records of each. Above it, a few bad records may be
 # the cause instead.
 FEW_INTERESTS: Final = 16
 # Up to FEW_RECORDS poison records, the search finds the interests that fail on each: at most MOST_ON_A_RECORD interests
-# per record and MOST_RUNS runs for all records. The limits keep the search short, because nobody gets results
-# meanwhile.
+# per record and MOST_RUNS runs for all records. The limits keep the search short, because no results are delivered
+# before its end.
 FEW_RECORDS: Final = 4
 MOST_ON_A_RECORD: Final = 64
 MOST_RUNS: Final = 160
@@ -141,11 +141,11 @@ class PoisonSearch:
         """Returns the results of these interests without the records on which one of them fails, and those records.
         Returns None if every record fails."""
         alone = Ids(only=tuple(group))
-        whole = self._outcome({}, alone)
-        if isinstance(whole, ExecutionResults):
-            return whole, []
+        outcome = self._outcome({}, alone)
+        if isinstance(outcome, ExecutionResults):
+            return outcome, []
         try:
-            results, records = self._without_records(whole, alone)
+            results, records = self._without_records(outcome, alone)
         except StatementError:
             return None
         return (results, records) if len(records) < _count(self._rows) else None
@@ -171,8 +171,11 @@ class PoisonSearch:
             groups.setdefault(frozenset(reasons), []).append(interest)
         parts: list[ExecutionResults] = []
         if groups:
-            others = Ids(without=tuple(sorted({*self._left, *failures})))
-            for without, among in [(frozenset[int](), others), *((k, Ids(only=tuple(v))) for k, v in groups.items())]:
+            other_ids = Ids(without=tuple(sorted({*self._left, *failures})))
+            for without, among in [
+                (frozenset[int](), other_ids),
+                *((k, Ids(only=tuple(v))) for k, v in groups.items()),
+            ]:
                 left_out = [records[number] for number in sorted(for_all | without)]
                 outcome = self._outcome(self._rows_without(left_out), among)
                 if isinstance(outcome, StatementError):
@@ -198,13 +201,15 @@ class PoisonSearch:
         }
         if not any(isinstance(outcome, ExecutionResults) and len(outcome) for outcome in outcomes.values()):
             return {}  # no interest is known that would lose a result
-        known = {
+        known_errors = {
             interest: outcome if isinstance(outcome, StatementError) else None for interest, outcome in outcomes.items()
         }
-        failures = sum(error is not None for error in known.values())
-        if failures * len(ids) > 2 * MOST_ON_A_RECORD * len(known):
+        failures = sum(error is not None for error in known_errors.values())
+        if failures * len(ids) > 2 * MOST_ON_A_RECORD * len(known_errors):
             return {}  # the sample predicts far too many failing interests
-        failing_interests = self._failing(ids, part, StatementError(record.reason), MOST_ON_A_RECORD, last, known)
+        failing_interests = self._failing(
+            ids, part, StatementError(record.reason), MOST_ON_A_RECORD, last, known_errors
+        )
         return {} if len(failing_interests) > MOST_ON_A_RECORD or self._runs >= last else failing_interests
 
     def _blamed(self, first: StatementError) -> dict[int, StatementError]:
@@ -220,15 +225,15 @@ class PoisonSearch:
                 return self._failing(suspects, {}, first)
         sample = spread(ids, SAMPLE)
         errors = {interest: self._failure({}, Ids(interest, interest)) for interest in sample}
-        bad = {interest: error for interest, error in errors.items() if error is not None}
-        if len(bad) < len(sample):
+        failing_interests = {interest: error for interest, error in errors.items() if error is not None}
+        if len(failing_interests) < len(sample):
             if len(sample) == len(ids):
-                return bad
+                return failing_interests
             last = self._runs + MOST_RUNS // 2
-            bad = self._failing(ids, {}, first, FEW_INTERESTS, last)
-            if len(bad) <= FEW_INTERESTS and self._runs < last:
-                return bad
-            if all(map(self._interests.has_worked, bad)) or self._some_record_passes():
+            failing_interests = self._failing(ids, {}, first, FEW_INTERESTS, last)
+            if len(failing_interests) <= FEW_INTERESTS and self._runs < last:
+                return failing_interests
+            if all(map(self._interests.has_worked, failing_interests)) or self._some_record_passes():
                 return {}
             return self._failing(ids, {}, first)
         # Every sampled interest fails.
@@ -256,13 +261,13 @@ class PoisonSearch:
             return self._failure(part, Ids(ids[begin], ids[end - 1], without))
 
         errors = failing(len(ids), failure, MOST_INTERESTS if most is None else most, lambda: self._runs >= last)
-        bad = {ids[at]: error for at, error in errors.items()}
-        if most is None and len(bad) > MOST_INTERESTS:
+        failing_interests = {ids[position]: error for position, error in errors.items()}
+        if most is None and len(failing_interests) > MOST_INTERESTS:
             # The retry leaves these interests out and finds the others.
-            for interest, error in bad.items():
+            for interest, error in failing_interests.items():
                 self._interests.strike(interest, error.message)
             raise first
-        return bad
+        return failing_interests
 
     def _some_record_passes(self) -> bool:
         """Returns whether a sampled record passes with all interests: then the records that fail are at fault."""
@@ -273,11 +278,11 @@ class PoisonSearch:
     def _harmless(self, ids: Sequence[int], sample: Sequence[int]) -> Part | None:
         """Returns a record with which at least one interest passes."""
         # The sample was already tried with this single record.
-        whole = set(sample) if _count(self._rows) == 1 else set()
-        known = all(map(self._interests.has_worked, sample))
+        tried = set(sample) if _count(self._rows) == 1 else set()
+        have_worked = all(map(self._interests.has_worked, sample))
         for number, part in enumerate(self._singles(REPRESENTATIVES)):
-            for interest in spread(ids, SAMPLE if known or number else WIDE_SAMPLE):
-                if interest not in whole and self._failure(part, Ids(interest, interest)) is None:
+            for interest in spread(ids, SAMPLE if have_worked or number else WIDE_SAMPLE):
+                if interest not in tried and self._failure(part, Ids(interest, interest)) is None:
                     return part
         return None
 
@@ -290,28 +295,28 @@ class PoisonSearch:
         failed = [
             folder for folder in filled if self._failure({**self._nothing, folder: self._rows[folder]}, self._rest())
         ]
-        others = self._nothing if failed else self._rows
+        other_rows = self._nothing if failed else self._rows
         for folder in (failed or filled)[:1]:
             for position in spread(range(self._rows[folder].num_rows), count):
-                yield {**others, folder: self._rows[folder].slice(position, 1)}
+                yield {**other_rows, folder: self._rows[folder].slice(position, 1)}
 
     # ------------------------------------------------------------ records
 
     def _without_records(self, first: StatementError, ids: Ids) -> tuple[ExecutionResults, list[_Bad]]:
         """Returns the results of these interests without the records on which the query fails for them, and those
         records."""
-        bad: list[_Bad] = []
+        bad_records: list[_Bad] = []
         for _ in range(_ROUNDS):
-            rows = self._rows_without(bad)
+            rows = self._rows_without(bad_records)
             reasons_by_folder = self._culprits(rows, first, ids)
             if not reasons_by_folder:
                 raise first
             for folder, reasons in reasons_by_folder.items():
-                remaining = _stays(self._rows[folder], folder, bad)
-                bad += [_Bad(folder, int(remaining[position]), reason) for position, reason in reasons.items()]
-            outcome = self._outcome(self._rows_without(bad), ids)
+                remaining = _stays(self._rows[folder], folder, bad_records)
+                bad_records += [_Bad(folder, int(remaining[position]), reason) for position, reason in reasons.items()]
+            outcome = self._outcome(self._rows_without(bad_records), ids)
             if isinstance(outcome, ExecutionResults):
-                return outcome, bad
+                return outcome, bad_records
             first = outcome
         raise first
 
@@ -344,12 +349,12 @@ class PoisonSearch:
         return {folder: reasons for folder, reasons in reasons_by_folder.items() if reasons}
 
     def _among(self, folder: str, rows: Part, others: Part, first: StatementError, ids: Ids) -> dict[int, str]:
-        own = rows[folder]
+        own_rows = rows[folder]
 
         def failure(begin: int, end: int) -> StatementError | None:
-            return self._failure({**others, folder: own.slice(begin, end - begin)}, ids) if begin < end else None
+            return self._failure({**others, folder: own_rows.slice(begin, end - begin)}, ids) if begin < end else None
 
-        count = own.num_rows
+        count = own_rows.num_rows
         if failure(0, count) is None:
             return {}
         if count > SAMPLE and all(

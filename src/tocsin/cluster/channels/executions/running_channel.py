@@ -42,12 +42,12 @@ from tocsin.wire.errors import CapacityError, PastStateError, StatementError, To
 
 log = structlog.get_logger()
 
-RETRY_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0)
-TRIES_PER_TICK: Final = 3
+RETRY_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0)  # back-off after 1, 2, 3 … failures in a row
+TRIES_PER_TICK: Final = 3  # minimum tries of a failing tick before the next due tick replaces it
 TOLD_AGAIN_S: Final = 55.0  # a lasting problem is logged about once a minute
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_CULPRITS_KEPT: Final = 100
-# more interest changes than this are parsed on an engine thread, so that the event loop stays free
+_CULPRITS_KEPT: Final = 100  # poison records that the details of an execution list
+# More interest changes than this are parsed on an engine thread, so that the event loop stays free.
 _READ_BESIDE: Final = 1_000
 
 
@@ -91,10 +91,10 @@ class RunningChannel:
         self._interests = InterestTable(lambda: rooms.engine.spark, query)
         self._size = ExecutionSize()
         self._parameters = ParameterValues(entry.parameters, entry.types)
-        self._change: int | None = None
+        self._change: int | None = None  # the last interest change that was applied; None: read all interests
         self._state: ChannelState | None = None  # a copy of the stored state; only this channel changes it
         self._due = asyncio.Event()
-        self._turn = asyncio.Lock()
+        self._turn = asyncio.Lock()  # held during an execution
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._stopping = threading.Event()
