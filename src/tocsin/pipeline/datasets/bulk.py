@@ -1,8 +1,8 @@
-"""A bulk load: a stream of rows on its way into files, with its keys checked.
+"""A bulk load: writes a stream of rows into files and checks their keys.
 
-Only the hashes of its keys are kept, eight bytes each. Rows are compared with the dataset as they pass (where the
-dataset's keys are in memory); what repeats within the stream, or meets a dataset too large for an index, shows when
-all is written, and is then compared exactly from the files.
+It keeps only the hashes of the keys, eight bytes each. If the dataset's keys are in memory, each row is compared with
+them as it passes. Keys that repeat within the stream, and keys of a dataset that is too large for an index, are found
+after everything is written, and are then compared exactly from the files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BulkLoad:
-    """Iterate it to get the rows as they are stored; then ask `checked`."""
+    """Iterate it to get the rows as they are stored; then call `checked`."""
 
     def __init__(
         self, table: DatasetTable, batches: Iterator[pa.RecordBatch], number: int, at_us: int, *, keys_are_new: bool
@@ -54,7 +54,7 @@ class BulkLoad:
             yield table.stamp(rows, self._number, self._at_us)
 
     def checked(self, files: Sequence[DataFile]) -> Hashes | None:
-        """The hashes of all keys in their order (None: not needed), once it is sure that no key is there twice."""
+        """The hashes of all keys in order (None if not needed). Raises ConflictError if a key occurs twice."""
         if not self._hashed:
             return None
         hashed = np.concatenate(self._hashed)

@@ -1,7 +1,7 @@
-"""The Parquet files of a dataset: written whole and synced before any log entry names them, read as Arrow.
+"""The Parquet files of a dataset: written completely and synced before any log entry names them, read as Arrow.
 
-A file is never changed. Its name is never used again, and ends with a checksum of all that is in it: the pages of a
-Parquet file have checksums, its footer and the heads of its pages have none.
+A file is never changed, and its name is never used again. The name ends with a checksum of the whole file, because
+Parquet has checksums for pages, but not for the footer and the page headers.
 
     part-4d1c…-9ae0b31f.parquet
 """
@@ -40,7 +40,7 @@ SUFFIX: Final = ".parquet"
 _CHECKED_NAME: Final = re.compile(r"part-[0-9a-f]{32}-([0-9a-f]{8})\.parquet")
 _CHECKED_BYTES: Final = 1 << 20
 
-# Enough for good encoding and few seeks; bounds what a rewrite holds in memory.
+# Enough for good encoding and few seeks; also bounds the memory of a rewrite.
 _ROW_GROUP_BYTES: Final = 32 << 20
 _READ_ROWS: Final = 64 << 10
 LARGEST_FILE_BYTES: Final = 128 << 20
@@ -59,7 +59,7 @@ def from_us(at_us: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file and what is known of it without opening it."""
+    """A data file and what is known about it without opening it."""
 
     name: str
     size_bytes: int
@@ -68,7 +68,7 @@ class DataFile:
     last_commit: int
     first_at_us: int
     last_at_us: int
-    # Of the declared columns, for the log entry that adds the file; not read back.
+    # Statistics of the declared columns for the log entry that adds the file; they are not read back.
     statistics: Summary = field(default=Summary(), compare=False, repr=False)
 
     def add_action(self, *, data_change: bool) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def from_add_actions(actions: Any, folder: Path) -> dict[str, DataFile]:
     """The files of a table as `DeltaTable.get_add_actions(flatten=True)` lists them, the oldest rows first.
 
     Delta lists the statistics of some columns only (by default of the first 32), and another engine may have written
-    none: what is not listed, the file itself tells.
+    none. The missing values are read from the file itself.
     """
     table = pa.table(actions)
     files = []
@@ -109,7 +109,7 @@ def from_add_actions(actions: Any, folder: Path) -> dict[str, DataFile]:
     return {file.name: file for file in sorted(files, key=lambda file: (file.first_commit, file.last_commit))}
 
 
-# In the order of a DataFile's fields.
+# The columns in the order of the fields of DataFile.
 _LISTED: Final = ("path", "size_bytes", "num_records", f"min.{COMMIT}", f"max.{COMMIT}", f"min.{AT}", f"max.{AT}")
 
 
@@ -122,12 +122,12 @@ def _listed(table: pa.Table, name: str) -> list[Any]:
 
 
 def _looked_into(folder: Path, name: str, size_bytes: int) -> DataFile:
-    """The file as its footer tells it, or where that has no statistics, its rows."""
+    """Describes the file from its footer or, if the footer has no statistics, from its rows."""
     with pq.ParquetFile(f"{folder}/{name}") as file:
-        about = file.metadata
-        commits, ats_us = (_ends(about, column, kind) for column, kind in ((COMMIT, pa.int64()), (AT, AT_TYPE)))
+        metadata = file.metadata
+        commits, ats_us = (_ends(metadata, column, kind) for column, kind in ((COMMIT, pa.int64()), (AT, AT_TYPE)))
         if commits and ats_us:
-            return DataFile(name, size_bytes, about.num_rows, min(commits), max(commits), min(ats_us), max(ats_us))
+            return DataFile(name, size_bytes, metadata.num_rows, min(commits), max(commits), min(ats_us), max(ats_us))
         seen = _Seen(())
         for batch in file.iter_batches(batch_size=_READ_ROWS, columns=[COMMIT, AT], use_threads=False):
             seen.add(pa.Table.from_batches([batch]).cast(_OURS))
@@ -135,22 +135,22 @@ def _looked_into(folder: Path, name: str, size_bytes: int) -> DataFile:
 
 
 def _ends(about: pq.FileMetaData, column: str, kind: pa.DataType) -> list[int]:
-    """The least and the greatest value of every row group; none where not every row group has them."""
-    # By path: a struct of the record may have a field of the same name.
-    place = next((each for each in range(about.num_columns) if about.schema.column(each).path == column), None)
-    if place is None:
+    """The minimum and the maximum of every row group; empty if a row group has no statistics."""
+    # Find the column by its path: a struct of the record may have a field of the same name.
+    index = next((number for number in range(about.num_columns) if about.schema.column(number).path == column), None)
+    if index is None:
         return []
     ends: list[int] = []
     for group in range(about.num_row_groups):
-        told = about.row_group(group).column(place).statistics
-        if told is None or not told.has_min_max:
+        statistics = about.row_group(group).column(index).statistics
+        if statistics is None or not statistics.has_min_max:
             return []
-        ends += pa.array([told.min, told.max], kind).cast(pa.int64()).to_pylist()
+        ends += pa.array([statistics.min, statistics.max], kind).cast(pa.int64()).to_pylist()
     return ends
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The record's columns and ours."""
+    """The columns of the record and ours."""
     for name in (COMMIT, AT):
         if name in schema.names:
             raise InputError(f"{name} is a column of the system")
@@ -158,12 +158,12 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 
 class DataFolder:
-    """Where the files lie, and how this dataset's are encoded."""
+    """The folder of the data files and their encoding."""
 
     def __init__(self, path: Path, schema: pa.Schema, keys: Sequence[Sequence[str]]) -> None:
         self.path = path
         self.schema = schema
-        # A key differs in every row: a dictionary of it would only be built to be thrown away.
+        # A key is different in every row, so a dictionary encoding would be built in vain.
         unique = {".".join(key) for key in keys} if len(keys) == 1 else set()
         self._leaves = statistics_leaves(schema)
         self._dictionary = [leaf for field in schema for leaf in _leaves(field.name, field.type) if leaf not in unique]
@@ -172,14 +172,16 @@ class DataFolder:
         return f"{self.path}/{name}"
 
     def write(self, tables: Iterable[pa.Table], *, largest_bytes: int = LARGEST_FILE_BYTES) -> list[DataFile]:
-        """Write the rows as one file (several where they exceed `largest_bytes`), synced. On any error none remains."""
+        """Writes the rows as one file (several beyond `largest_bytes`) and syncs it. An error leaves no file
+        behind.
+        """
         written: list[DataFile] = []
-        begun: list[str] = []
+        created: list[str] = []
         try:
             groups = _grouped(tables)
             group = next(groups, None)
             while group is not None:
-                begun.append(draft := f"part-{uuid.uuid4().hex}{SUFFIX}")
+                created.append(draft := f"part-{uuid.uuid4().hex}{SUFFIX}")
                 seen = _Seen(self._leaves)
                 with pa.OSFile(self.full_path(draft), "wb") as sink:
                     with pq.ParquetWriter(
@@ -194,32 +196,33 @@ class DataFolder:
                             seen.add(group)
                             group = next(groups, None)
                     size_bytes = sink.tell()
-                begun.append(name := _checked_name(draft, compute_checksum(self.path / draft)))
+                created.append(name := _checked_name(draft, compute_checksum(self.path / draft)))
                 (self.path / draft).rename(self.path / name)
                 sync_file(self.full_path(name))
                 written.append(seen.file(name, size_bytes))
             return written
         except BaseException:
-            self.remove(begun)
+            self.remove(created)
             raise
 
     def remove(self, names: Iterable[str]) -> int:
         return remove_files(self.path / name for name in names)
 
     def size_of(self, name: str) -> int | None:
-        """How many bytes the file has; None where it is gone."""
+        """The size of the file in bytes; None if it does not exist."""
         try:
             return (self.path / name).stat().st_size
         except FileNotFoundError:
             return None
 
     def names(self) -> set[str]:
-        """The data files on the disk, whether the log knows them or not."""
+        """The data files on the disk, whether or not the log names them."""
         return {path.name for path in self.path.iterdir() if path.suffix == SUFFIX}
 
     def read(self, name: str) -> Iterator[pa.Table]:
-        """The rows of a file in their order, a bounded piece at a time. StoreError where it is damaged: rows that are
-        not as they were written get no new file, which would hide it."""
+        """Yields the rows of a file in order, a bounded piece at a time. Raises StoreError if the file is damaged:
+        copying damaged rows to a new file would hide the damage.
+        """
         with self._open(name) as file:
             for batch in file.iter_batches(batch_size=_READ_ROWS, use_threads=False):
                 yield pa.Table.from_batches([batch]).cast(self.schema)
@@ -248,13 +251,13 @@ def _checked_name(draft: str, checksum: str) -> str:
 
 
 def checksum_in(name: str) -> str | None:
-    """The checksum that a data file's name tells; None where an older Tocsin, or another engine, wrote the file."""
-    found = _CHECKED_NAME.fullmatch(name)
-    return None if found is None else found[1]
+    """The checksum in a data file's name; None if an older Tocsin, or another engine, wrote the file."""
+    match = _CHECKED_NAME.fullmatch(name)
+    return None if match is None else match[1]
 
 
 def compute_checksum(path: Path) -> str:
-    """Of all that is in the file."""
+    """The checksum of the whole file."""
     checksum = 0
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_CHECKED_BYTES):
@@ -263,7 +266,7 @@ def compute_checksum(path: Path) -> str:
 
 
 class _Seen:
-    """Counts what goes into a file."""
+    """Collects the statistics of the rows that go into a file."""
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._rows = 0
@@ -273,9 +276,9 @@ class _Seen:
 
     def add(self, table: pa.Table) -> None:
         self._rows += table.num_rows
-        for column, seen in ((COMMIT, self._commits), (AT, self._ats_us)):
+        for column, values in ((COMMIT, self._commits), (AT, self._ats_us)):
             ends = pc.min_max(table.column(column).cast(pa.int64()))
-            seen += [ends["min"].as_py(), ends["max"].as_py()]
+            values += [ends["min"].as_py(), ends["max"].as_py()]
         self._statistics.add(table)
 
     def file(self, name: str, size_bytes: int) -> DataFile:
@@ -285,7 +288,7 @@ class _Seen:
 
 
 def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in pieces that make good row groups; never an empty one."""
+    """The same rows in pieces that make good row groups; no piece is empty."""
     waiting: list[pa.Table] = []
     waiting_bytes = 0
     for table in tables:

@@ -1,11 +1,11 @@
-"""Past states of a dataset, by commit number or by time, and which old files they still need.
+"""Past states of a dataset, by commit number or by time, and the old files that they need.
 
-Rows carry the number of their commit, so between two *rewrites* (commits that replaced or removed rows) one set of
-files tells every state: take the rows up to the commit asked for. A state before a rewrite is read from the files as
-they were just before the first rewrite that followed it. So nothing is kept for the past of a dataset that was only
-appended to, and of the others only the files that rewrites within the history replaced.
+Rows carry the number of their commit. Between two *rewrites* (commits that replaced or removed rows) one set of files
+therefore holds every state: take the rows up to the requested commit. A state before a rewrite is read from the files
+as they were just before the first rewrite after it. An append-only dataset thus keeps no extra files for its past;
+other datasets keep only the files that rewrites within the history replaced.
 
-What the log says is read at first need; commits made since the table was opened are recorded as they happen.
+The log is read at first need; commits made since the table was opened are recorded as they happen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tocsin.pipeline.datasets.data_files import to_us
 from tocsin.pipeline.datasets.delta.durability import entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_entries import split_lines
 
-# Keys in a Delta commit's own metadata.
+# Keys in the commitInfo of a Delta commit.
 NUMBER_KEY: Final = "tocsin.commit"
 AT_KEY: Final = "tocsin.at"
 REWRITE_KEY: Final = "tocsin.rewrite"
@@ -31,8 +31,7 @@ REWRITTEN_KEY: Final = "tocsin.rewritten"
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One Delta version. `number` is None where it was upkeep and no commit of ours; `rewritten` is the last rewrite
-    before this commit."""
+    """One Delta version. `number` is None for upkeep; `rewritten` is the last rewrite before this commit."""
 
     version: int
     number: int | None
@@ -45,7 +44,9 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Removed:
-    """A file that is in no current state; it was added and removed at these versions (-1: before the log begins)."""
+    """A file that is not in the current state. It was added and removed at these versions (-1: before the log
+    begins).
+    """
 
     name: str
     added: int
@@ -60,7 +61,7 @@ class _Rewrite:
 
 
 class History:
-    """What the log tells of the past. The caller holds a lock; versions are recorded in order."""
+    """The past according to the log. The caller holds a lock; versions are recorded in order."""
 
     def __init__(self, folder: Path, opened_at_version: int, last_rewrite: int, *, loaded: bool) -> None:
         self._folder = folder
@@ -83,27 +84,29 @@ class History:
             self._removed[name] = _Removed(name, self._added_at.pop(name, -1), entry.version, entry.at_us)
 
     def load(self, on_disk: Iterable[str], history: int) -> None:
-        """Read what the log says of the last `history` commits before the table was opened (once)."""
+        """Reads (once) the log of the last `history` commits before the table was opened."""
         if self._loaded:
             return
-        since, self._loaded = self._entries, True
+        later, self._loaded = self._entries, True
         self._entries, self._rewrites, self._added_at, self._removed = [], [], {}, {}
         for entry in reversed(self._read_back(history)):
             self.record(entry)
-        # Of every state from the last rewrite before the log begins, the log knows all rewrites that followed.
-        before = (entry.rewritten for entry in self._entries if entry.number is not None)
-        self._lost_up_to = next(before, self._opened_with_rewrite)
-        for entry in since:
+        # From the last rewrite before the log begins on, the log knows every rewrite that followed a state.
+        rewrites_before = (entry.rewritten for entry in self._entries if entry.number is not None)
+        self._lost_up_to = next(rewrites_before, self._opened_with_rewrite)
+        for entry in later:
             self.record(entry)
-        # A shorter history may have been asked for before: what it gave up cannot be had again.
-        there = set(on_disk)
-        for name in [name for name in self._removed if name not in there]:
+        # An earlier, shorter history setting may have removed files, which cannot be restored.
+        existing = set(on_disk)
+        for name in [name for name in self._removed if name not in existing]:
             last = self._last_rewrite_needing(self._removed.pop(name))
             if last is not None:
                 self._lost_up_to = max(self._lost_up_to, last.number)
 
     def _read_back(self, history: int) -> list[HistoryEntry]:
-        """The entries of the last so many commits, the newest first. The log may go back further: for others."""
+        """The entries of the last `history` commits, the newest first. The log may go back further, for outside
+        readers.
+        """
         read: list[HistoryEntry] = []
         first: int | None = None
         for version in reversed(log_versions(self._folder)[0]):
@@ -118,18 +121,18 @@ class History:
         return read
 
     def oldest(self, number: int, last_rewrite: int, history: int) -> int:
-        """The oldest commit whose state can be told; everything from it on can."""
+        """The oldest commit whose state can be read; all later states can be read."""
         return min(last_rewrite, max(0, number - history + 1, self._lost_up_to))
 
     def files_before_rewrite_after(self, number: int, current: Iterable[str]) -> tuple[int, int, list[str]]:
-        """For a commit before the last rewrite: version, the commit number it shows, and its files."""
-        following = self._rewrites[bisect_right([rewrite.number for rewrite in self._rewrites], number)]
-        return following.version - 1, following.number - 1, self._files_before(following.version, current)
+        """For a commit before the last rewrite: version, the commit number that it shows, and its files."""
+        next_rewrite = self._rewrites[bisect_right([rewrite.number for rewrite in self._rewrites], number)]
+        return next_rewrite.version - 1, next_rewrite.number - 1, self._files_before(next_rewrite.version, current)
 
     def oldest_files(self, oldest: int, current: Iterable[str]) -> list[str]:
-        """The files of the oldest state that can be told: before the first rewrite after commit `oldest`."""
-        following = next((rewrite.version for rewrite in self._rewrites if rewrite.number > oldest), None)
-        return list(current) if following is None else self._files_before(following, current)
+        """The files of the oldest readable state: those before the first rewrite after commit `oldest`."""
+        next_version = next((rewrite.version for rewrite in self._rewrites if rewrite.number > oldest), None)
+        return list(current) if next_version is None else self._files_before(next_version, current)
 
     def _files_before(self, version: int, current: Iterable[str]) -> list[str]:
         files = dict.fromkeys(current)
@@ -142,20 +145,22 @@ class History:
         return list(files)
 
     def commit_at(self, at_us: int) -> int | None:
-        """The last commit at or before this time; None where that lies before what the log tells."""
+        """The last commit at or before this time; None if that is before the beginning of the log."""
         commits = [entry for entry in self._entries if entry.number is not None]
-        place = bisect_right([entry.at_us for entry in commits], at_us)
-        return commits[place - 1].number if place else None
+        index = bisect_right([entry.at_us for entry in commits], at_us)
+        return commits[index - 1].number if index else None
 
     def time_of(self, number: int) -> int | None:
-        """When this commit was made, where the log tells."""
+        """The time of this commit, if the log has it."""
         for entry in reversed(self._entries):
             if entry.number is not None and entry.number <= number:
                 return entry.at_us if entry.number == number else None
         return None
 
     def take_unneeded(self, oldest: int) -> dict[str, int]:
-        """Removed files that no state from commit `oldest` on needs, and when they were removed; they are forgotten."""
+        """Removes and returns the removed files that no state from commit `oldest` on needs, with the time of
+        removal.
+        """
         unneeded = {}
         for removed in self._removed.values():
             last = self._last_rewrite_needing(removed)
@@ -166,17 +171,17 @@ class History:
         return unneeded
 
     def removed_files(self) -> set[str]:
-        """Files of past states that are kept."""
+        """The files of past states that are kept."""
         return set(self._removed)
 
     def keep_log_from(self, oldest: int, newest_version: int) -> int:
-        """The first version whose log entry is needed to tell the states from commit `oldest` on."""
+        """The first version whose log entry is needed to read the states from commit `oldest` on."""
         if not any(rewrite.number > oldest for rewrite in self._rewrites):
             return newest_version
         return next(entry.version for entry in self._entries if entry.number is not None and entry.number >= oldest)
 
     def trim(self, first_version: int) -> None:
-        """The log now begins at this version."""
+        """Forgets everything before this version, with which the log now begins."""
         cut = bisect_left([entry.version for entry in self._entries], first_version)
         del self._entries[:cut]
         self._rewrites = [rewrite for rewrite in self._rewrites if rewrite.version >= first_version]
@@ -184,13 +189,13 @@ class History:
 
     def _last_rewrite_needing(self, removed: _Removed) -> _Rewrite | None:
         """The last rewrite before which this file was part of the state: added < rewrite <= removed."""
-        place = bisect_right(self._rewrites, removed.removed, key=lambda rewrite: rewrite.version)
-        last = self._rewrites[place - 1] if place else None
+        index = bisect_right(self._rewrites, removed.removed, key=lambda rewrite: rewrite.version)
+        last = self._rewrites[index - 1] if index else None
         return last if last is not None and last.version > removed.added else None
 
 
 def _parsed(version: int, text: str) -> HistoryEntry:
-    """One entry of the log: a JSON object per line, as the Delta protocol defines it."""
+    """Parses one entry of the log: a JSON object per line, as the Delta protocol defines it."""
     info: dict[str, Any] = {}
     added: list[str] = []
     removed: list[str] = []

@@ -1,8 +1,9 @@
-"""Which file may hold a key, from memory: 12 bytes per key, whatever the key is.
+"""An index in memory from keys to files: 12 bytes per key of any type.
 
-Sorted runs of (hash, origin) that are merged as they grow, and a small dictionary of the most recent ones. An *origin*
-is a number for "the rows that were once put into one file"; a table beside says in which file they lie now, so that a
-compaction moves millions of keys by changing one cell per origin. An answer is a candidate: the caller compares keys.
+It consists of sorted runs of (hash, origin), which are merged as they grow, and a small dictionary of the most recent
+keys. An *origin* is a number for "the rows that were once put into one file". A separate table says in which file they
+are now, so that a compaction moves millions of keys by changing one cell per origin. An answer is a candidate: the
+caller compares the keys.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from tocsin.pipeline.datasets.keys import Hashes, Positions
 
-_GONE: Final = 0  # the origin of keys that were deleted
+_GONE: Final = 0  # the origin of deleted keys
 _RECENT_MAX: Final = 2048
 _ORIGINS_MAX: Final = 1 << 16
 
@@ -23,7 +24,7 @@ Origins = npt.NDArray[np.uint32]
 
 
 class KeyIndex:
-    """Not thread-safe: its table's writers take turns."""
+    """Not thread-safe: the caller holds the table's write lock."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[Hashes, Origins]] = []  # each sorted by hash; the largest first
@@ -33,11 +34,11 @@ class KeyIndex:
         self._gone = 0
 
     def __len__(self) -> int:
-        """How many keys it holds (those of files dropped as a whole are counted until the next merge)."""
+        """The number of keys. Keys of files that were dropped as a whole count until the next merge."""
         return sum(len(run) for run, _ in self._runs) + len(self._recent) - self._gone
 
     def add(self, hashed: Hashes, file: str) -> None:
-        """Keys that are in none of the files yet are now in this one."""
+        """Adds keys that are in no file yet and are now in this file."""
         if len(hashed) == 0:
             return
         origin = self._origin(file)
@@ -52,14 +53,14 @@ class KeyIndex:
             self._push(np.sort(hashed), np.full(len(hashed), origin, np.uint32))
 
     def candidates(self, hashed: Hashes) -> dict[str, Positions]:
-        """For each file that may hold some of these keys: the positions of those in `hashed`."""
-        found: dict[str, list[Positions]] = {}
+        """For each file that may hold some of these keys: their positions in `hashed`."""
+        positions_by_file: dict[str, list[Positions]] = {}
 
         def note(origins: Origins, positions: Positions) -> None:
             for origin in np.unique(origins).tolist():
                 file = self._file_of[origin]
                 if file is not None:
-                    found.setdefault(file, []).append(positions[origins == origin])
+                    positions_by_file.setdefault(file, []).append(positions[origins == origin])
 
         for words, origins in self._runs:
             cells, positions = _cells(words, hashed)
@@ -67,30 +68,34 @@ class KeyIndex:
                 note(origins[cells], positions)
         if self._recent:
             hits = [
-                (origin, place)
-                for place, word in enumerate(hashed.tolist())
+                (origin, position)
+                for position, word in enumerate(hashed.tolist())
                 if (origin := self._recent.get(word)) is not None
             ]
             if hits:
                 note(np.array([hit[0] for hit in hits], np.uint32), np.array([hit[1] for hit in hits], np.int64))
-        return {file: np.unique(np.concatenate(parts)) for file, parts in found.items()}
+        return {file: np.unique(np.concatenate(parts)) for file, parts in positions_by_file.items()}
 
     def replaced(self, hashed: Hashes, files: Sequence[str], by: str | None) -> None:
-        """Keys that lay in `files` (one per key) now lie in `by`; None: they are deleted."""
+        """Moves keys from `files` (one per key) to `by`; None means that they are deleted."""
         if len(hashed) == 0:
             return
         target = self._origin(by) if by is not None else _GONE
-        left = dict.fromkeys(range(len(hashed)))
+        remaining = dict.fromkeys(range(len(hashed)))
         for words, origins in self._runs:
             cells, positions = _cells(words, hashed)
             for cell, position in zip(cells.tolist(), positions.tolist(), strict=True):
-                # Of two keys with one hash in one file either cell will do: they say the same.
-                if position in left and self._file_of[origins[cell]] == files[position] and origins[cell] != target:
+                # If a file has two keys with the same hash, either cell will do: they are equal.
+                if (
+                    position in remaining
+                    and self._file_of[origins[cell]] == files[position]
+                    and origins[cell] != target
+                ):
                     origins[cell] = target
                     self._gone += target == _GONE
-                    del left[position]
+                    del remaining[position]
         words_left = hashed.tolist()
-        for position in left:
+        for position in remaining:
             word = words_left[position]
             origin = self._recent.get(word)
             if origin is not None and self._file_of[origin] == files[position]:
@@ -102,7 +107,7 @@ class KeyIndex:
             self._merge_all()
 
     def moved(self, sources: Iterable[str], target: str | None) -> None:
-        """All rows of these files lie in another one now; None: they are gone."""
+        """Moves all rows of these files to another file; None means that they are gone."""
         origins = [origin for source in sources for origin in self._origins_of.pop(source, [])]
         for origin in origins:
             self._file_of[origin] = target
@@ -127,8 +132,8 @@ class KeyIndex:
     def _push(self, words: Hashes, origins: Origins) -> None:
         self._runs.append((words, origins))
         while len(self._runs) > 1 and len(self._runs[-2][0]) < 2 * len(self._runs[-1][0]):
-            last, before = self._runs.pop(), self._runs.pop()
-            self._runs.append(self._merged([before, last]))
+            last, previous = self._runs.pop(), self._runs.pop()
+            self._runs.append(self._merged([previous, last]))
 
     def _merge_all(self) -> None:
         if self._recent:
@@ -145,7 +150,7 @@ class KeyIndex:
         return words[order], origins[order]
 
     def _renumber(self) -> None:
-        """Give each file one origin again, so that a long life does not grow the table of origins."""
+        """Gives each file a single origin again, so that the table of origins does not grow forever."""
         self._merge_all()
         cells = np.zeros(len(self._file_of), np.uint32)
         file_of: list[str | None] = [None]
@@ -159,7 +164,7 @@ class KeyIndex:
 
 
 def _cells(words: Hashes, hashed: Hashes) -> tuple[Positions, Positions]:
-    """Every cell of the sorted `words` that equals one of `hashed`, and which."""
+    """The cells of the sorted `words` that equal one of `hashed`, and the position of that hash."""
     first = np.searchsorted(words, hashed, "left")
     hit = np.flatnonzero(words[np.minimum(first, len(words) - 1)] == hashed) if len(words) else np.empty(0, np.int64)
     if len(hit) == 0:

@@ -1,7 +1,7 @@
-"""Keys of a dataset: when two are the same, their 64-bit hashes, and where in a file a set of them lies.
+"""Keys of a dataset: equality, 64-bit hashes, and the positions of keys in a file.
 
-Two keys are the same when all their parts are: numbers by value without a detour through double (but NaN is NaN, and
--0.0 is 0.0), strings by their characters, instants by theirs. Hashes only narrow a search; an answer always rests on
+Two keys are equal when all their parts are equal: numbers by value without conversion to double (but NaN equals NaN,
+and -0.0 equals 0.0), strings by characters, times by instant. Hashes only narrow a search; an answer always rests on
 an exact comparison.
 """
 
@@ -22,7 +22,7 @@ Hashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 KeyPath = tuple[str, ...]
 
-# Differs per process, as Python's own string hash does: nobody can prepare keys that collide.
+# The seed differs per process, as Python's string hash does, so that an attacker cannot prepare colliding keys.
 _SEED: Final = np.uint64(secrets.randbits(64) | 1)
 _LOW: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX1: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -55,7 +55,7 @@ class KeyColumns:
 
 
 def of_rows(rows: pa.Table, paths: Sequence[KeyPath]) -> KeyColumns:
-    """The keys of these rows; a missing part is the asker's mistake."""
+    """The keys of these rows. Raises InputError if a part is missing."""
     shown = [_column(rows, path) for path in paths]
     for path, column in zip(paths, shown, strict=True):
         if column.null_count:
@@ -94,7 +94,7 @@ def _canonical(column: pa.ChunkedArray) -> pa.Array:
 
 
 def hashes(keys: KeyColumns) -> Hashes:
-    """One number per key; equal keys have equal ones."""
+    """One number per key; equal keys have equal numbers."""
     result: Hashes | None = None
     for part in keys.parts:
         if pa.types.is_int64(part.type):
@@ -108,7 +108,7 @@ def hashes(keys: KeyColumns) -> Hashes:
 
 
 def _mixed(words: Hashes) -> Hashes:
-    """SplitMix64: a bijection, so that single numbers never collide."""
+    """SplitMix64: a bijection, so that keys of a single number never collide."""
     words = words + _LOW
     words = (words ^ (words >> np.uint64(30))) * _MIX1
     words = (words ^ (words >> np.uint64(27))) * _MIX2
@@ -116,7 +116,7 @@ def _mixed(words: Hashes) -> Hashes:
 
 
 def first_repeated(keys: KeyColumns, hashed: Hashes) -> int | None:
-    """The position of the first key that stood before already, if any."""
+    """The position of the first key that occurred before, if any."""
     if len(np.unique(hashed)) == len(hashed):
         return None
     seen: set[tuple[Any, ...]] = set()
@@ -128,7 +128,7 @@ def first_repeated(keys: KeyColumns, hashed: Hashes) -> int | None:
 
 
 def last_of_each(keys: KeyColumns, hashed: Hashes) -> Positions | None:
-    """The positions of each key's last row in ascending order; None where no key is repeated."""
+    """The positions of each key's last row in ascending order; None if no key is repeated."""
     if len(np.unique(hashed)) == len(hashed):
         return None
     last = {key: position for position, key in enumerate(keys.tuples())}
@@ -136,14 +136,16 @@ def last_of_each(keys: KeyColumns, hashed: Hashes) -> Positions | None:
 
 
 def matches(wanted: KeyColumns, present: KeyColumns) -> tuple[Positions, Positions]:
-    """Which of the wanted keys are present, and where: (positions in wanted, positions in present).
+    """The wanted keys that are present: (positions in wanted, positions in present).
 
     `wanted` holds each key once.
     """
     if len(wanted.parts) == 1:
-        found = pc.index_in(present.parts[0], value_set=wanted.parts[0])
-        there = np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False))
-        return found.take(pa.array(there)).to_numpy(zero_copy_only=False).astype(np.int64), there
+        indices = pc.index_in(present.parts[0], value_set=wanted.parts[0])
+        present_positions = np.flatnonzero(indices.is_valid().to_numpy(zero_copy_only=False))
+        return indices.take(pa.array(present_positions)).to_numpy(zero_copy_only=False).astype(
+            np.int64
+        ), present_positions
     narrowed = np.ones(len(present), bool)
     for want, have in zip(wanted.parts, present.parts, strict=True):
         narrowed &= pc.is_in(have, value_set=want).to_numpy(zero_copy_only=False)

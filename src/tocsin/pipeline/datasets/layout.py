@@ -1,8 +1,9 @@
-"""Where records meet columns: which Arrow (and Parquet, Delta, Spark) column keeps which field.
+"""Maps records to columns: which Arrow (and Parquet, Delta, Spark) column holds which field.
 
-A declared field has a typed column. `_open` keeps, as `openform` text, exactly what typed columns cannot: undeclared
-fields, and declared optional ones that are explicitly NULL (`"name":null`). So a NULL column whose name is not in
-`_open` means MISSING. Nested objects are structs under the same rule. Names are those of `rules.model.columns`.
+A declared field has a typed column. `_open` holds, as `open_form` text, exactly what typed columns cannot: undeclared
+fields, and declared optional fields that are explicitly NULL (`"name":null`). A NULL column whose name is not in
+`_open` therefore means MISSING. Nested objects are structs under the same rule. `rules.model.columns` names the
+columns.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _struct(*names: str) -> pa.DataType:
 
 
 def _list(item: pa.DataType) -> pa.DataType:
-    # Parquet and Delta call it "element"; Arrow's own default name would come back renamed.
+    # Parquet and Delta name it "element"; Arrow's default name would come back renamed.
     return pa.list_(pa.field("element", item))
 
 
@@ -82,7 +83,7 @@ def spark_type(kind: Type) -> str:
 
 
 def spark_schema(kind: ObjectType) -> str:
-    """The columns of `record_schema(kind)` as Spark's DDL."""
+    """The columns of `record_schema(kind)` as Spark DDL."""
     return ", ".join(f"`{field.name}` {_spark(field.type)}" for field in record_schema(kind))
 
 
@@ -105,21 +106,21 @@ def _spark(arrow: pa.DataType) -> str:
 
 
 def to_arrow(records: Sequence[dict[str, Any]], kind: ObjectType) -> pa.Table:
-    """The records, already checked against `kind`, as a table of `record_schema(kind)`."""
+    """Converts records, already checked against `kind`, to a table of `record_schema(kind)`."""
     return pa.Table.from_arrays(_object_columns(records, kind), schema=record_schema(kind))
 
 
 _Column: TypeAlias = Callable[[Sequence[Any]], pa.Array]
-"""From the values of one column (None where there is none) to the column."""
+"""Converts the values of a column (None for no value) to the column."""
 
 
 def untyped_column(values: Sequence[Any]) -> pa.Array:
-    """A column of type `any`, in which None is a value and MISSING is none."""
+    """A column of type `any`, in which None is a value and MISSING is no value."""
     return pa.array([None if value is MISSING else dumps_value(value) for value in values], pa.string())
 
 
 def column(kind: Type, values: Sequence[Any]) -> pa.Array:
-    """The values (None where there is none), already checked against `kind`, as a column of `arrow_type(kind)`."""
+    """Converts values (None for no value), already checked against `kind`, to a column of `arrow_type(kind)`."""
     match kind:
         case Primitive(name=name):
             return _COLUMNS[name](values) if name in _COLUMNS else pa.array(values, _ARROW[name])
@@ -151,12 +152,12 @@ def _masked_struct(values: Sequence[Any], children: list[pa.Array], arrow: pa.Da
 
 
 def _lists(values: Sequence[Any], column: _Column, arrow: pa.DataType, *, null_items: bool = False) -> pa.Array:
-    """A list column. `null_items`: an item None is a value (the text "null"), since NULL would read as MISSING."""
+    """A list column. `null_items`: None is a value (the text "null"), because NULL would be read as MISSING."""
     items = [item for value in values if value is not None for item in value]
-    inside = pa.array([dumps_value(item) for item in items], pa.string()) if null_items else column(items)
+    item_column = pa.array([dumps_value(item) for item in items], pa.string()) if null_items else column(items)
     offsets = list(accumulate((0 if value is None else len(value) for value in values), initial=0))
     mask = pa.array([value is None for value in values], pa.bool_()) if None in values else None
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inside, type=arrow, mask=mask)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), item_column, type=arrow, mask=mask)
 
 
 def _parts(arrow: pa.DataType, *parts: Callable[[Any], Any]) -> _Column:
@@ -200,16 +201,16 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
 
 
 def from_arrow(table: pa.Table, kind: ObjectType) -> list[dict[str, Any]]:
-    """The records in a table that has (at least) the columns of `record_schema(kind)`."""
+    """Converts a table with (at least) the columns of `record_schema(kind)` to records."""
     records: list[dict[str, Any]] = [{} for _ in range(table.num_rows)]
     for field in kind.fields:
         decode, column = decoder(field.type), table.column(physical(field.name))
         if field.type == DATETIME:
-            # Arrow makes a datetime in 3 µs, a number costs a tenth of it.
+            # Arrow takes 3 µs to make a datetime; a number costs a tenth of it.
             decode, column = _moment, column.cast(_ARROW["datetime"]).cast(pa.int64())
-        for record, found in zip(records, column.to_pylist(), strict=True):
-            if found is not None:
-                record[field.name] = decode(found)
+        for record, value in zip(records, column.to_pylist(), strict=True):
+            if value is not None:
+                record[field.name] = decode(value)
     if keeps_open(kind):
         for record, text in zip(records, table.column(OPEN).to_pylist(), strict=True):
             if text is not None:
@@ -219,8 +220,9 @@ def from_arrow(table: pa.Table, kind: ObjectType) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=512)
 def decoder(kind: Type) -> Callable[[Any], Any]:
-    """From what pyarrow's to_pylist gives for a value of `arrow_type(kind)` to the value. NULL is None, but MISSING for
-    `any`, whose own NULL is the text "null"."""
+    """Returns a function that converts an item of pyarrow's to_pylist, of the type `arrow_type(kind)`, to the value.
+    NULL becomes None, except for `any`: there NULL is MISSING and the text "null" is NULL.
+    """
     match kind:
         case Primitive(name=name):
             convert = _DECODERS.get(name)
@@ -229,16 +231,16 @@ def decoder(kind: Type) -> Callable[[Any], Any]:
             return _unless_none(_object_decoder(kind))
         case ArrayType(item=item):
             decode = decoder(item)
-            return _unless_none(lambda items: [decode(found) for found in items])
+            return _unless_none(lambda items: [decode(element) for element in items])
         case MultisetType(item=item):
             decode = decoder(item)
-            return _unless_none(lambda items: Multiset(decode(found) for found in items))
+            return _unless_none(lambda items: Multiset(decode(element) for element in items))
         case AnyType():
             return lambda text: MISSING if text is None else loads_value(text)
 
 
 def _object_decoder(kind: ObjectType) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    # An optional field that is NULL in its column is MISSING, unless `_open` says otherwise; any other is just NULL.
+    # An optional field that is NULL in its column is MISSING, unless `_open` says otherwise; any other is NULL.
     plan = tuple(
         (physical(field.name), field.name, decoder(field.type), not (field.optional or isinstance(field.type, AnyType)))
         for field in kind.fields
@@ -247,9 +249,9 @@ def _object_decoder(kind: ObjectType) -> Callable[[dict[str, Any]], dict[str, An
     def decode(struct: dict[str, Any]) -> dict[str, Any]:
         record = {}
         for column, name, decode_field, keeps_null in plan:
-            found = struct.get(column)
-            if found is not None:
-                record[name] = decode_field(found)
+            value = struct.get(column)
+            if value is not None:
+                record[name] = decode_field(value)
             elif keeps_null:
                 record[name] = None
         text = struct.get(OPEN)
@@ -269,7 +271,7 @@ def _unless_none(decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _utc(value: datetime) -> datetime:
-    # Spark gives its session's zone, Arrow an object of its own for UTC.
+    # Spark uses the session's time zone, Arrow a UTC object of its own.
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 

@@ -1,4 +1,4 @@
-"""Where in a table the rows of some keys are: from an index in memory, or, of a larger table, from its key columns."""
+"""Finds the rows of keys in a table: by an index in memory or, for a larger table, by reading its key columns."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from tocsin.pipeline.datasets.delta.delta_log import DeltaLog
 from tocsin.pipeline.datasets.key_index import KeyIndex
 from tocsin.pipeline.datasets.keys import Hashes, KeyColumns, KeyPath, Positions
 
-INDEXED_KEYS_MAX: Final = 1 << 26  # above it, 800 MB: look-ups read the key columns instead
+INDEXED_KEYS_MAX: Final = 1 << 26  # above it (800 MB) look-ups read the key columns instead
 
-# Of each file that holds some of the keys asked for: (positions among those keys, positions in the file).
+# Per file that holds some of the requested keys: (positions among those keys, positions in the file).
 Located = dict[str, tuple[Positions, Positions]]
-# Files whose rows, as far as they stay, lie in another one now; None: none of them stays.
+# Source files, and the file to which their remaining rows moved; None if no rows remain.
 Move = tuple[list[DataFile], DataFile | None]
 
 
 class KeyLookup:
-    """Answers are exact for the last commit of the log. Not thread-safe: whoever asks has the table's turn, and tells
-    of each commit what it did to the keys."""
+    """Answers are exact for the last commit of the log. Not thread-safe: the caller holds the table's write lock, and
+    reports what each commit did to the keys.
+    """
 
     def __init__(
         self, log: DeltaLog, data: DataFolder, keys: Sequence[KeyPath], *, new: bool, indexed_keys_max: int
@@ -36,11 +37,11 @@ class KeyLookup:
 
     @property
     def loaded(self) -> KeyIndex | None:
-        """The index if it has been read already."""
+        """The index, if it is loaded."""
         return self._index
 
     def index(self) -> KeyIndex | None:
-        """The keys in memory, read from the files at first need; None where there are too many."""
+        """The index, loaded from the files at first need; None if there are too many keys."""
         if self._log.state.rows > self._indexed_keys_max:
             self._index = None
         elif self._index is None:
@@ -55,34 +56,34 @@ class KeyLookup:
         return keyed.of_rows(self._data.read_columns(name, [".".join(path) for path in self._keys]), self._keys)
 
     def locate(self, keys: KeyColumns, hashed: Hashes) -> Located:
-        """Where these keys (each once) are."""
+        """Finds these keys, of which each occurs once."""
         index = self.index()
         everywhere = np.arange(len(hashed))
         candidates = dict.fromkeys(self._log.state.files, everywhere) if index is None else index.candidates(hashed)
         located: Located = {}
         for name, positions in candidates.items():
-            among, there = keyed.matches(keys.take(positions), self.keys_in(name))
-            if len(among):
-                located[name] = positions[among], there
+            key_positions, file_positions = keyed.matches(keys.take(positions), self.keys_in(name))
+            if len(key_positions):
+                located[name] = positions[key_positions], file_positions
         return located
 
     def refuse_repeated(self, keys: KeyColumns, hashed: Hashes) -> None:
-        """ConflictError where a key stands twice among these."""
+        """Raises ConflictError if a key occurs twice among these."""
         repeated = keyed.first_repeated(keys, hashed)
         if repeated is not None:
             raise keyed.duplicate(keys, repeated, self._keys, "stands twice among the new records")
 
     def refuse_present(self, keys: KeyColumns, hashed: Hashes) -> None:
-        """ConflictError where one of these keys is there."""
+        """Raises ConflictError if one of these keys exists."""
         located = self.locate(keys, hashed)
         if located:
             first = min(int(positions.min()) for positions, _ in located.values())
             raise keyed.duplicate(keys, first, self._keys, "is in the dataset already")
 
-    # ---- what a commit did
+    # ---- effects of a commit
 
     def appended(self, hashed: Hashes | None, files: Sequence[DataFile]) -> None:
-        """New rows lie in these files, in the order of `hashed`; None: nobody has looked at their keys."""
+        """New rows are in these files, in the order of `hashed`; None means that their keys were not computed."""
         if self._index is None or hashed is None:
             self._index = None if files else self._index
             return
@@ -92,24 +93,25 @@ class KeyLookup:
             begin += file.rows
 
     def rewritten(self, located: Located, hashed: Hashes, moves: Sequence[Move], target: DataFile | None) -> None:
-        """The keys of `hashed`, as far as they were there, are gone from where they were located, and the other rows of
-        those files moved. All of `hashed` lie in `target` now; None: they are deleted."""
+        """The located rows are gone, and the other rows of their files have moved. All keys of `hashed` are in
+        `target` now; None means that they are deleted.
+        """
         index = self._index
         if index is None:
             return
         known = np.zeros(len(hashed), bool)
-        for name, (among, _) in located.items():
-            index.replaced(hashed[among], [name] * len(among), target.name if target else None)
-            known[among] = True
+        for name, (key_positions, _) in located.items():
+            index.replaced(hashed[key_positions], [name] * len(key_positions), target.name if target else None)
+            known[key_positions] = True
         for sources, into in moves:
             index.moved([source.name for source in sources], into.name if into else None)
         if target is not None:
             index.add(hashed[~known], target.name)
 
     def emptied(self) -> None:
-        """There is no row any more."""
+        """The table has no rows any more."""
         self._index = KeyIndex()
 
     def forget(self) -> None:
-        """Give the memory back; what is asked next is read again."""
+        """Releases the memory; the next look-up loads the index again."""
         self._index = None

@@ -1,4 +1,4 @@
-"""The states of a table that can be read: the current one, and those of the past that are kept."""
+"""The readable states of a table: the current state, and the past states that are kept."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ReadableStates:
         self.state = state
 
     def show(self, state: TableState, entry: HistoryEntry) -> None:
-        """From now on this is the current state."""
+        """Makes this the current state."""
         with self._lock:
             self._log.record(entry)
             self.state = state
@@ -98,7 +98,8 @@ class ReadableStates:
         number = self._log.commit_at(at_us)
         if number is not None:
             return number
-        # Older than the log tells. But the rows do; where they do not, the commit found is too old as well.
+        # The time is before the beginning of the log, so the rows tell. If they do not, the commit found is too old as
+        # well.
         number = state.last_rewrite if at_us >= state.last_rewrite_at_us else 0
         for name in self._log.oldest_files(self._oldest(), state.files):
             file = state.files.get(name)
@@ -111,11 +112,13 @@ class ReadableStates:
         return number
 
     def _snapshot_of(self, state: TableState, number: int) -> Snapshot:
-        whole = number == state.number
+        is_current = number == state.number
         paths = tuple(
-            self._data.full_path(file.name) for file in state.files.values() if whole or file.first_commit <= number
+            self._data.full_path(file.name)
+            for file in state.files.values()
+            if is_current or file.first_commit <= number
         )
-        return self._held.issued(Snapshot(paths, number, state.version, None if whole else number))
+        return self._held.issued(Snapshot(paths, number, state.version, None if is_current else number))
 
     def _oldest(self) -> int:
         return self._log.oldest(self.state.number, self.state.last_rewrite, self._history)
@@ -131,10 +134,10 @@ class ReadableStates:
             oldest_at=from_us(at_us).isoformat() if at_us is not None else None,
         )
 
-    # ---- for upkeep
+    # ---- upkeep
 
     def _load(self) -> None:
-        """What the log says of the time before the table was opened: of our own past states, and for others."""
+        """Reads the log from before the table was opened: our past states, and the tombstones for outside readers."""
         if self._loaded:
             return
         self._loaded = True
@@ -154,9 +157,9 @@ class ReadableStates:
             return self.tombstones.has_expired(age_us - self._outside_readers.keep_us)
 
     def take_unneeded_files(self, clock: TableClock, *, for_room: bool = False) -> tuple[list[str], int]:
-        """Removed files that nobody needs: no state that can be asked for, no reader here, and none outside.
+        """Takes the removed files that are not needed by a readable state, a snapshot here, or an outside reader.
 
-        How many of them go before their time, since together they take too much room, or all room is wanted.
+        Also returns how many of them go early, because they take too much space together or all space is needed.
         """
         with self._lock:
             self._load()
@@ -175,7 +178,7 @@ class ReadableStates:
             return unneeded, len(early)
 
     def kept_files(self) -> set[str]:
-        """Every file that some state refers to, or that is kept for readers outside."""
+        """Every file that a state refers to, or that is kept for outside readers."""
         with self._lock:
             self._load()
             outside = {tombstone.name for tombstone in self.tombstones}

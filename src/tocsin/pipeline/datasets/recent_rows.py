@@ -1,4 +1,4 @@
-"""The rows of a dataset's last commits, kept in memory for those who read what is new."""
+"""Keeps the rows of a dataset's last commits in memory, for readers of new rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ KEPT_COMMITS: Final = 1_000  # a commit of one row takes far more memory than it
 class _Commit:
     number: int
     rows: pa.Table
-    rewrite: bool  # it replaced or removed rows of earlier commits
+    rewrite: bool  # the commit replaced or removed rows of earlier commits
 
 
 class RecentRows:
-    """Thread-safe. Keeps nothing while nobody wants it; commits are recorded in their order."""
+    """Thread-safe. Keeps nothing while there is no reader; commits are recorded in their order."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -31,7 +31,7 @@ class RecentRows:
         self._bytes = 0
 
     def want(self) -> None:
-        """From now on somebody reads here; `let_go` ends it."""
+        """Registers a reader; `let_go` unregisters it."""
         with self._lock:
             self._wanted += 1
 
@@ -42,7 +42,7 @@ class RecentRows:
                 self._clear()
 
     def record(self, number: int, rows: pa.Table | None, *, rewrite: bool) -> None:
-        """`rows` with our columns; None where they are too many to be held, which ends what is known."""
+        """Records the rows of a commit, with our columns. None means too many rows: everything kept is dropped."""
         with self._lock:
             if not self._wanted or rows is None or rows.nbytes > KEPT_BYTES:
                 self._clear()
@@ -53,15 +53,16 @@ class RecentRows:
                 self._bytes -= self._commits.popleft().rows.nbytes
 
     def between(self, since: int, until: int) -> pa.Table | None:
-        """The row versions of the commits after `since` up to and with `until` that are current then; None where
-        memory does not tell."""
+        """The row versions of the commits after `since`, up to and including `until`, that are current at `until`;
+        None if memory does not have them all.
+        """
         if since >= until:
             return self._schema.empty_table()
         with self._lock:
-            found = [one for one in self._commits if since < one.number <= until]
-        if len(found) != until - since or any(one.rewrite for one in found[1:]):
+            commits = [commit for commit in self._commits if since < commit.number <= until]
+        if len(commits) != until - since or any(commit.rewrite for commit in commits[1:]):
             return None
-        return pa.concat_tables([one.rows for one in found])
+        return pa.concat_tables([commit.rows for commit in commits])
 
     def _clear(self) -> None:
         self._commits.clear()

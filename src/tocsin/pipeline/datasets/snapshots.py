@@ -1,4 +1,4 @@
-"""States that readers hold: as long as somebody holds one, its files stay."""
+"""Snapshots of datasets: the files of a state stay while a reader holds it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Snapshot:
-    """The files that hold one state of a dataset.
+    """The files of one state of a dataset.
 
-    Where `rows_up_to` is set, the reader leaves out rows whose `_commit` is greater.
+    If `rows_up_to` is set, the reader leaves out rows whose `_commit` is greater.
     """
 
     files: tuple[str, ...]
@@ -23,7 +23,7 @@ class Snapshot:
 
 
 class SnapshotHolds:
-    """The snapshots that are in use: pinned, or still referred to by anybody."""
+    """The snapshots in use: pinned, or still referred to."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class SnapshotHolds:
         with self._lock:
             self._issued.append(weakref.ref(snapshot))
             if len(self._issued) >= self._prune_at:
-                self._issued = [each for each in self._issued if each() is not None]
+                self._issued = [issued for issued in self._issued if issued() is not None]
                 self._prune_at = 64 + 2 * len(self._issued)
         return snapshot
 
@@ -51,7 +51,7 @@ class SnapshotHolds:
                 del self._pinned[token]
 
     def files(self) -> set[str]:
-        """The full paths that must stay."""
+        """The full paths of the files that must stay."""
         with self._lock:
-            alive = [snapshot for each in self._issued if (snapshot := each()) is not None]
+            alive = [snapshot for issued in self._issued if (snapshot := issued()) is not None]
             return {path for snapshot in (*alive, *self._pinned.values()) for path in snapshot.files}

@@ -1,9 +1,9 @@
-"""One dataset's table: numbered atomic commits, unique keys, past states.
+"""The table of one dataset: numbered atomic commits, unique keys, time travel.
 
-Promises. A commit is on the disk when its call returns; killed anywhere, it happened wholly or not at all; a refused or
-failed one changes nothing. Commit numbers run 1, 2, 3 … without gaps. No two rows of a state have the same key. Readers
-never wait for writers; writers of one table take turns. The folder is an ordinary Delta table with two columns of ours:
-`_commit`, the number of the commit that wrote a row version, and `_at`, when.
+Promises. A commit is durable when its call returns. A crash anywhere leaves it done completely or not at all; a
+refused or failed commit changes nothing. Commit numbers run 1, 2, 3 … without gaps. No two rows of a state have the
+same key. Readers never wait for writers; writers of one table run one at a time. The folder is an ordinary Delta table
+with two columns of ours: `_commit`, the number of the commit that wrote a row version, and `_at`, its time.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _UNLIMITED: Final = 1 << 62
 
 
 class TableOptions(TypedDict, total=False):
-    history: int  # the last so many commits can be asked for (1,000)
-    retention_s: float | None  # rows end at this age (None: never)
+    history: int  # how many commits back a state can be read (1,000)
+    retention_s: float | None  # rows are removed at this age (None: never)
     indexed_keys_max: int
-    clock: TableClock  # which time it is (the wall clock's)
+    clock: TableClock  # the source of the time (the wall clock)
     outside_readers: OutsideReaders  # what is kept for other engines that read the table (nothing)
 
 
 class DatasetTable:
-    """See the module's promises. Thread-safe; one process at a time has a dataset open."""
+    """See the promises of the module. Thread-safe; one process at a time has a dataset open."""
 
     def __init__(
         self, log: DeltaLog, schema: pa.Schema, keys: Sequence[KeyPath], *, new: bool, **options: Unpack[TableOptions]
@@ -76,23 +76,23 @@ class DatasetTable:
             self.data, self.held, log.state, history=options.get("history", 1000), new=new,
             outside_readers=self.outside_readers,
         )  # fmt: skip
-        self.log_files: LogFiles | None = None  # listed when upkeep first needs it
+        self.log_files: LogFiles | None = None  # listed when upkeep first needs them
         self.lookup = KeyLookup(
             log, self.data, self.keys, new=new, indexed_keys_max=options.get("indexed_keys_max", INDEXED_KEYS_MAX)
         )
         self._closed = False
         self.recent = RecentRows(self.data.schema)
-        self._listening = threading.Lock()  # no writer waits for it
+        self._listening = threading.Lock()  # separate from `writing`, so that no writer waits for it
         self._listeners: tuple[Callable[[int], None], ...] = ()
         self.cleaned_at_version = log.state.version
-        # A crash may have left files that nothing mentions; upkeep looks.
+        # A crash may have left files that no log entry names; upkeep removes them.
         self.leftovers = not new and self.data.names() != set(log.state.files)
 
     @classmethod
     def create(
         cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
     ) -> DatasetTable:
-        """A new, empty table. `keys`: the columns (paths into structs) that together identify a row."""
+        """Creates an empty table. `keys`: the columns (paths into structs) that together identify a row."""
         log = DeltaLog.create(folder, stored_schema(schema), *_logged(options))
         return cls(log, schema, keys, new=True, **options)
 
@@ -100,11 +100,11 @@ class DatasetTable:
     def open(
         cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
     ) -> DatasetTable:
-        """A table that exists, as the last durable commit left it."""
+        """Opens an existing table in the state of its last durable commit."""
         log = DeltaLog.open(folder, stored_schema(schema), *_logged(options))
         return cls(log, schema, keys, new=False, **options)
 
-    # ---- what is there
+    # ---- reading
 
     @property
     def number(self) -> int:
@@ -120,7 +120,7 @@ class DatasetTable:
 
     @property
     def size_bytes(self) -> int:
-        """Of the current state; past states take more."""
+        """The size of the current state; past states take more."""
         return self.past.state.size_bytes
 
     def snapshot(self) -> Snapshot:
@@ -135,62 +135,67 @@ class DatasetTable:
         return self.past.as_of_time(at)
 
     def settled_at(self, at: datetime) -> Snapshot:
-        """As `as_of_time`, and for good: a commit that has its time and is not yet visible is waited for, and every
-        later one gets a later time."""
+        """Like `as_of_time`, and final: waits for a commit that has its time but is not visible yet, and gives every
+        later commit a later time.
+        """
         with self._turn():
             self.log.settle(to_us(at))
         return self.past.as_of_time(at)
 
     def newer(self, snapshot: Snapshot, since: int) -> Snapshot:
-        """The same state without files that hold nothing of commits after `since`."""
-        older = {self.data.full_path(one.name) for one in self.past.state.files.values() if one.last_commit <= since}
-        kept = tuple(path for path in snapshot.files if path not in older)
-        return self.held.issued(Snapshot(kept, snapshot.number, snapshot.version, snapshot.rows_up_to))
+        """The same state without files that contain only rows of commits up to `since`."""
+        older = {self.data.full_path(file.name) for file in self.past.state.files.values() if file.last_commit <= since}
+        newer_files = tuple(path for path in snapshot.files if path not in older)
+        return self.held.issued(Snapshot(newer_files, snapshot.number, snapshot.version, snapshot.rows_up_to))
 
     def needed_log_version(self) -> int:
-        """The first version of the log that some state that can be asked for needs; older ones stay for others."""
+        """The first log version that a readable state needs; older versions stay only for outside readers."""
         return self.past.keep_log_from()
 
     def pin(self, snapshot: Snapshot) -> AbstractContextManager[Snapshot]:
-        """Its files stay while the context lasts. (They also stay while anybody refers to the snapshot object.)"""
+        """Keeps the snapshot's files while the context lasts. (They also stay while a reference to the snapshot
+        exists.)
+        """
         return self.held.pin(snapshot)
 
     def position(self, name: str) -> int | None:
-        """What the last commit that named this position said."""
+        """The value that the last commit with this position gave it."""
         with self._turn():
             return self.log.position(name)
 
     def upkeep_due(self) -> bool:
-        """Whether `upkeep.upkeep(table)` would find something to do; cheap."""
+        """Whether `upkeep.upkeep(table)` would find work; cheap."""
         from tocsin.pipeline.datasets.upkeep import is_due
 
         return not self._closed and is_due(self)
 
     def close(self) -> None:
-        """Waits for a running commit; afterwards nothing can be asked of it."""
+        """Waits for a running commit and closes the table."""
         with self.writing:
             self._closed = True
             self.lookup.forget()
 
-    # ---- who is told
+    # ---- listeners
 
     def listen(self, listener: Callable[[int], None]) -> None:
-        """It is told the number of each commit, on the thread that made it: it neither waits nor raises."""
+        """Calls the listener with the number of each commit, on the committing thread: it must neither block nor
+        raise.
+        """
         with self._listening:
             self._listeners = (*self._listeners, listener)
 
     def unlisten(self, listener: Callable[[int], None]) -> None:
         with self._listening:
-            self._listeners = tuple(one for one in self._listeners if one != listener)
+            self._listeners = tuple(registered for registered in self._listeners if registered != listener)
 
     # ---- changes
 
     def insert(
         self, rows: pa.Table, *, keys_are_new: bool = False, positions: Mapping[str, int] = _NO_POSITIONS
     ) -> Commit:
-        """Add rows; if a key is there already, or twice in `rows`, nothing is added (ConflictError).
+        """Adds rows. Adds none if a key exists already, or occurs twice in `rows` (ConflictError).
 
-        `keys_are_new`: the caller generated the keys, and they need no look-up.
+        `keys_are_new`: the caller generated the keys, so they need no look-up.
         """
         rows = self.fitting(rows)
         with self._turn():
@@ -206,7 +211,7 @@ class DatasetTable:
             return self._append(rows, hashed, positions)
 
     def upsert(self, rows: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
-        """Add rows, replacing those with the same key; of several with one key in `rows` the last wins."""
+        """Adds rows and replaces rows with the same key; of several rows with one key in `rows` the last wins."""
         rows = self.fitting(rows)
         with self._turn():
             if rows.num_rows == 0 and not positions:
@@ -222,21 +227,21 @@ class DatasetTable:
             return self._rewrite(located, hashed, rows, positions)
 
     def delete(self, keys: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
-        """Remove the rows whose key is listed (the key columns of `keys` count; others are ignored).
+        """Removes the rows whose key is listed (only the key columns of `keys` count).
 
-        Where none is there, nothing is committed, and the commit returned is the last one with no rows.
+        If no listed row exists, nothing is committed; the returned commit is the last commit, with no rows.
         """
         with self._turn():
-            wanted = keyed.of_rows(keys, self.keys)
-            hashed = keyed.hashes(wanted)
-            once = keyed.last_of_each(wanted, hashed)
-            if once is not None:
-                wanted, hashed = wanted.take(once), hashed[once]
-            located = self.lookup.locate(wanted, hashed)
+            listed = keyed.of_rows(keys, self.keys)
+            hashed = keyed.hashes(listed)
+            distinct = keyed.last_of_each(listed, hashed)
+            if distinct is not None:
+                listed, hashed = listed.take(distinct), hashed[distinct]
+            located = self.lookup.locate(listed, hashed)
             return self._rewrite(located, hashed, None, positions) if located else self._unchanged()
 
     def delete_all(self, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
-        """Remove every row, reading none; where there is none, nothing is committed."""
+        """Removes every row without reading any. If there are no rows, nothing is committed."""
         with self._turn():
             state = self.log.state
             if not state.files:
@@ -252,7 +257,7 @@ class DatasetTable:
         keys_are_new: bool = False,
         positions: Mapping[str, int] = _NO_POSITIONS,
     ) -> Commit:
-        """Add all rows of a stream in one commit; only their keys' hashes are held in memory. Duplicates are refused.
+        """Adds all rows of a stream in one commit. Only the hashes of their keys are in memory. Refuses duplicates.
 
         Writers of this table wait meanwhile.
         """
@@ -272,7 +277,7 @@ class DatasetTable:
             self.lookup.appended(hashed, files)
             return commit
 
-    # ---- how changes are made; the caller has the turn
+    # ---- making changes; the caller holds the write lock
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -297,7 +302,7 @@ class DatasetTable:
         return pa.Table.from_arrays([*rows.columns, commits, ats], schema=self.data.schema)
 
     def write_files(self, tables: Iterable[pa.Table], largest_bytes: int = LARGEST_FILE_BYTES) -> list[DataFile]:
-        """Data files, synced, that no log entry names yet. A full disk leaves none."""
+        """Writes data files and syncs them; no log entry names them yet. Leaves no file if the disk is full."""
         try:
             files = self.data.write(tables, largest_bytes=largest_bytes)
         except Exception as error:
@@ -316,15 +321,15 @@ class DatasetTable:
         return commit
 
     def _rewrite(self, located: Located, hashed: Hashes, rows: pa.Table | None, positions: Mapping[str, int]) -> Commit:
-        """Replace the touched files by ones without the rows that are replaced or deleted, and add the new rows."""
+        """Replaces the touched files by files without the replaced or deleted rows, and adds the new rows."""
         at_us = self.log.next_at_us()
         touched = [self.log.state.files[name] for name in located]
         large = [file for file in touched if file.size_bytes >= _OWN_REWRITE_BYTES]
         small = [file for file in touched if file.size_bytes < _OWN_REWRITE_BYTES]
-        new = [] if rows is None else [self.stamp(rows, self.log.next_number(), at_us)]
+        stamped = [] if rows is None else [self.stamp(rows, self.log.next_number(), at_us)]
         groups: list[tuple[list[DataFile], list[pa.Table]]] = [([file], []) for file in large]
-        if small or new:
-            groups.append((small, new))
+        if small or stamped:
+            groups.append((small, stamped))
         written: list[DataFile] = []
         moves: list[Move] = []
         try:
@@ -335,15 +340,15 @@ class DatasetTable:
         except BaseException:
             self.data.remove(file.name for file in written)
             raise
-        gone = sum(len(there) for _, there in located.values())
-        count = gone if rows is None else rows.num_rows
-        recent = new[0] if new else self.data.schema.empty_table()
+        removed_rows = sum(len(file_positions) for _, file_positions in located.values())
+        count = removed_rows if rows is None else rows.num_rows
+        recent = stamped[0] if stamped else self.data.schema.empty_table()
         commit = self._commit(written, touched, count, rewrite=True, positions=positions, at_us=at_us, recent=recent)
         self.lookup.rewritten(located, hashed, moves, moves[-1][1] if rows is not None else None)
         return commit
 
     def _remaining(self, sources: Sequence[DataFile], located: Located, more: Sequence[pa.Table]) -> Iterator[pa.Table]:
-        """The rows of these files that stay, then the new ones."""
+        """The rows of these files that stay, then the new rows."""
         for source in sources:
             stays = np.ones(source.rows, bool)
             stays[located[source.name][1]] = False
@@ -376,7 +381,7 @@ class DatasetTable:
         return Commit(number, from_us(at_us), rows)
 
     def exchange(self, change: Callable[[], tuple[TableState, HistoryEntry]], added: Sequence[DataFile]) -> None:
-        """Make a change of the log durable, then show it; where that fails, the added files go."""
+        """Makes a change of the log durable, then shows it; if that fails, removes the added files."""
         try:
             state, entry = change()
         except BaseException:
@@ -385,7 +390,7 @@ class DatasetTable:
         self.past.show(state, entry)
 
     def _discard(self, added: Sequence[DataFile]) -> None:
-        """Files of a change that was not made; those that an entry may still name stay."""
+        """Removes the files of a change that was not made; files that an undecided log entry may name stay."""
         if not self.log.is_undecided:
             self.data.remove(file.name for file in added)
 

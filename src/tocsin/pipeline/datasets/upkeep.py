@@ -1,8 +1,8 @@
-"""What keeps a dataset quick and small while it lives: compaction, checkpoints, retention, clean-up.
+"""Upkeep of a dataset: compaction, checkpoints, retention and clean-up keep it fast and small.
 
-None of it consumes a commit number or changes what a state that can be asked for shows (retention ends rows by age, in
-all states). The long part of each step reads and writes files beside the writers; only the exchange in the log takes a
-turn among them, and a step whose files a writer changed meanwhile is dropped and tried again later.
+Upkeep consumes no commit numbers and does not change what a readable state shows (except that retention removes rows
+by age, in all states). The long part of each step reads and writes files beside the writers; only the exchange in the
+log takes the write lock. If a writer changed the files of a step meanwhile, the step is dropped and tried again later.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tocsin.wire.errors import StorageFullError
 
 # A file climbs one tier per compaction, so a row is rewritten a few times in its life, not once per commit.
 TIERS_BYTES: Final = (256 << 10, 2 << 20, 16 << 20, LARGEST_FILE_BYTES)
-# Where commits replace rows, each touched file is written anew: there files stay smaller.
+# Commits that replace rows rewrite each touched file, so files stay smaller there.
 _TIERS_IF_REWRITTEN: Final = TIERS_BYTES[:-1]
 FILES_PER_COMPACTION: Final = 16
 
-# Whoever opens the table replays the entries since the last checkpoint. To write one costs the more, the more entries
-# and tombstones are kept for readers outside: so there are at most so many in the time for which they are kept.
+# Opening the table replays the entries since the last checkpoint. A checkpoint costs more the more entries and
+# tombstones are kept for outside readers, so their number within the retention time is limited.
 _CHECKPOINT_EVERY: Final = 20
 _CHECKPOINTS_KEPT: Final = 100
 _CHECKPOINTS_APART: Final = 100
@@ -58,7 +58,7 @@ class UpkeepRound:
     checkpoint: int | None = None
     removed_data_files: int = 0
     removed_log_files: int = 0
-    removed_early: int = 0  # of them all, before readers outside had the time that they are promised
+    removed_early: int = 0  # among these, files removed before the promised time of outside readers was over
 
 
 def is_due(table: DatasetTable) -> bool:
@@ -72,7 +72,7 @@ def is_due(table: DatasetTable) -> bool:
 
 
 def upkeep(table: DatasetTable) -> UpkeepRound:
-    """One round. Safe at any time beside readers and writers; a second one at the same time waits."""
+    """Does one round of upkeep. Safe at any time beside readers and writers; a second concurrent call waits."""
     with table.upkeeping:
         try:
             if table.log.has_other_properties():
@@ -81,11 +81,11 @@ def upkeep(table: DatasetTable) -> UpkeepRound:
             expired = _expire(table)
             compacted = sum(_compact(table, files) for files in _crowded(table))
             checkpoint = _checkpoint(table)
-            done = clean_up(table) if _is_clean_up_due(table) else UpkeepRound()
-            return replace(done, compacted_files=compacted, expired_rows=expired, checkpoint=checkpoint)
+            cleaned = clean_up(table) if _is_clean_up_due(table) else UpkeepRound()
+            return replace(cleaned, compacted_files=compacted, expired_rows=expired, checkpoint=checkpoint)
         except Exception as error:
             if is_full_disk(error):
-                clean_up(table, for_room=True)  # it only removes, and room is what is wanted
+                clean_up(table, for_room=True)  # removing files frees space, and needs none
                 raise StorageFullError("the disk is full: upkeep will be tried again") from error
             raise
 
@@ -110,22 +110,22 @@ def _crowded(table: DatasetTable) -> list[list[DataFile]]:
 
 def _fitting_one_file(files: list[DataFile]) -> list[DataFile]:
     total_bytes = 0
-    for place, file in enumerate(files):
+    for index, file in enumerate(files):
         total_bytes += file.size_bytes
-        if total_bytes > LARGEST_FILE_BYTES and place >= 2:
-            return files[:place]
+        if total_bytes > LARGEST_FILE_BYTES and index >= 2:
+            return files[:index]
     return files
 
 
 def _compact(table: DatasetTable, sources: Sequence[DataFile]) -> int:
-    """Join these files into one; how many were joined."""
+    """Joins these files into one. Returns how many were joined."""
     pieces = (piece for source in sources for piece in table.data.read(source.name))
     written = table.data.write(pieces, largest_bytes=_UNLIMITED)
     return len(sources) if _exchange(table, written, sources, "compact") else 0
 
 
 def _exchange(table: DatasetTable, written: list[DataFile], sources: Sequence[DataFile], step: str) -> bool:
-    """Put the new file in the place of the old ones, unless a writer was quicker."""
+    """Puts the new file in place of the old files, unless a writer has changed them meanwhile."""
     names = [source.name for source in sources]
     with table.writing:
         if any(name not in table.log.state.files for name in names):
@@ -149,7 +149,7 @@ def _expiring(table: DatasetTable) -> list[DataFile]:
 
 
 def _expire(table: DatasetTable) -> int:
-    """End the rows that are older than the retention; how many."""
+    """Removes the rows that are older than the retention. Returns their number."""
     expired = 0
     for file in _expiring(table):
         before_us = table.clock.age_us() - int((table.retention_s or 0) * 1e6)
@@ -158,14 +158,14 @@ def _expire(table: DatasetTable) -> int:
             continue
         written = table.data.write(_younger(table, file, before_us), largest_bytes=_UNLIMITED)
         ats_us = table.data.read_columns(file.name, [AT]).column(AT).cast(pa.int64()).to_numpy()
-        gone = keyed.hashes(table.lookup.keys_in(file.name))[ats_us < before_us]
+        expired_hashes = keyed.hashes(table.lookup.keys_in(file.name))[ats_us < before_us]
         with table.writing:
             if not _exchange(table, written, [file], "retention"):
                 continue
             index = table.lookup.loaded
             if index is not None and written:
-                index.replaced(gone, [written[0].name] * len(gone), None)
-        expired += len(gone)
+                index.replaced(expired_hashes, [written[0].name] * len(expired_hashes), None)
+        expired += len(expired_hashes)
     return expired
 
 
@@ -179,13 +179,13 @@ def _younger(table: DatasetTable, file: DataFile, before_us: int) -> Iterator[pa
 
 
 def _is_checkpoint_due(table: DatasetTable) -> bool:
-    kept = len(table.log_files.entries) if table.log_files is not None else 0
-    apart = max(_CHECKPOINT_EVERY, kept // _CHECKPOINTS_KEPT)
-    return table.past.state.version - table.log.checkpoint_version >= apart
+    kept_entries = len(table.log_files.entries) if table.log_files is not None else 0
+    interval = max(_CHECKPOINT_EVERY, kept_entries // _CHECKPOINTS_KEPT)
+    return table.past.state.version - table.log.checkpoint_version >= interval
 
 
 def _checkpoint(table: DatasetTable) -> int | None:
-    """Write the state down in one place, so that who opens the table need not replay the log."""
+    """Writes a checkpoint of the state, so that opening the table need not replay the whole log."""
     if not _is_checkpoint_due(table):
         return None
     folder = table.log.folder
@@ -218,9 +218,9 @@ def _is_clean_up_due(table: DatasetTable) -> bool:
 
 
 def clean_up(table: DatasetTable, *, for_room: bool = False) -> UpkeepRound:
-    """Remove the files that neither a state that can be asked for nor a reader outside needs.
+    """Removes the files that neither a readable state nor an outside reader needs.
 
-    `for_room`: the disk is full, and readers outside must do without what is only kept for them.
+    `for_room`: the disk is full, so files that are kept only for outside readers go as well.
     """
     data_files = _remove_leftovers(table) if table.leftovers else 0
     unneeded, early = table.past.take_unneeded_files(table.clock, for_room=for_room)
@@ -235,7 +235,9 @@ def clean_up(table: DatasetTable, *, for_room: bool = False) -> UpkeepRound:
 
 
 def _remove_leftovers(table: DatasetTable) -> int:
-    """Data files that a crash left: no state mentions them. No writer may be at work, it may have begun one."""
+    """Removes data files that a crash left: no state names them. Holds the write lock, as a writer may have begun a
+    file.
+    """
     with table.writing:
         kept = table.past.kept_files() | table.log.list_files_to_leave()
         removed = table.data.remove(name for name in table.data.names() if name not in kept)
@@ -244,7 +246,7 @@ def _remove_leftovers(table: DatasetTable) -> int:
 
 
 def _trim_log(table: DatasetTable) -> tuple[int, int]:
-    """Remove the log's beginning: how many files, and how many of them before their time."""
+    """Removes the beginning of the log. Returns how many files went, and how many of them before their time."""
     folder = table.log.folder
     if table.log_files is None:
         table.log_files = LogFiles(folder)
@@ -261,10 +263,10 @@ def _trim_log(table: DatasetTable) -> tuple[int, int]:
         table.past.trim(base_here)
     if base is None:
         return 0, 0
-    # Entries go before older checkpoints, the oldest first: whatever remains after a crash can be read from `base`.
+    # Entries go before older checkpoints, the oldest first: what remains after a crash can be read from `base`.
     entries = log.take_before(base)
     checkpoints = [version for version in log.checkpoints if version < base]
-    # A reader outside may have begun with any checkpoint of its time, and everybody with the last.
+    # An outside reader may have begun with any checkpoint of its time, and every reader begins with the last.
     checkpoints += _crowding(base, [version for version in log.checkpoints[:-1] if base < version < in_time])
     for path in [
         *(entry_path(folder, version) for version in entries),
@@ -277,7 +279,7 @@ def _trim_log(table: DatasetTable) -> tuple[int, int]:
 
 
 def _crowding(base: int, checkpoints: Sequence[int]) -> list[int]:
-    """Those of the checkpoints after `base` that stand closer than they need to."""
+    """The checkpoints after `base` that are closer together than necessary."""
     last = base
     crowding = []
     for version in checkpoints:

@@ -1,8 +1,8 @@
-"""The Delta log of one dataset: its current state in memory, and the one way to change it.
+"""The Delta log of one dataset: its current state in memory, and the only way to change it.
 
-A change is wholly on the disk when `commit` returns, or nothing of it is: data files are synced before the log entry
-that names them is written, the entry is synced before the new state is shown, and an entry that could not be synced is
-taken back. Commits of ours are numbered 1, 2, 3 …; upkeep (compaction, retention) is a Delta version without a number.
+A change is completely on the disk when `commit` returns, or not at all. Data files are synced before the log entry
+that names them is written; the entry is synced before the new state is shown; an entry that could not be synced is
+taken back. Our commits are numbered 1, 2, 3 …; upkeep (compaction, retention) makes Delta versions without a number.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.history import HistoryEntry
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
 
-# App transactions: they live in the table's state, so that opening it needs no look at old log entries.
+# App transactions are part of the table's state, so that opening it needs no look at old log entries.
 _NUMBER_TXN: Final = "tocsin.commit"
 _AT_TXN: Final = "tocsin.at"
 _REWRITE_TXN: Final = "tocsin.rewrite"
@@ -58,7 +58,7 @@ def _wall_us() -> int:
 
 @dataclass(frozen=True, slots=True)
 class TableClock:
-    """`now_us`: the time of a commit. `age_us`: the time by which ages are told, which may stand still."""
+    """`now_us` is the time of a commit. `age_us` is the time for computing ages; it may stand still."""
 
     now_us: Callable[[], int] = _wall_us
     age_us: Callable[[], int] = _wall_us
@@ -73,7 +73,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One state of the table. Never changed: a commit makes a new one."""
+    """One state of the table. It never changes: a commit makes a new state."""
 
     version: int
     number: int
@@ -87,16 +87,16 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class _Undecided:
-    """An entry that was refused, as long as it is not known to be gone, and the data files that it adds."""
+    """An entry whose write failed and that may still be on the disk, and the data files that it adds."""
 
     version: int
     files: frozenset[str]
 
 
 class DeltaLog:
-    """Not thread-safe: writers take turns. `state` may be read at any time.
+    """Not thread-safe: the caller holds the write lock. `state` may be read at any time.
 
-    Entries are written here, not by delta-rs, which would list the whole log with each of them.
+    Entries are written here, not by delta-rs, which would list the whole log for each of them.
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, str], clock: TableClock) -> None:
@@ -115,7 +115,7 @@ class DeltaLog:
 
     @classmethod
     def create(cls, folder: Path, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock) -> DeltaLog:
-        """An empty table, on the disk when this returns."""
+        """Creates an empty table, which is on the disk when this returns."""
         folder.mkdir(parents=True, exist_ok=True)
         recover_log(folder)
         if log_versions(folder)[0]:
@@ -126,8 +126,8 @@ class DeltaLog:
             DeltaTable.create(str(folder), schema=stored, mode="error", configuration=properties)
             faults.reach("dataset.create.written")
             sign_first_entry(folder)
-            for each in (folder / LOG_FOLDER, folder, folder.parent):
-                sync_folder(each)
+            for parent in (folder / LOG_FOLDER, folder, folder.parent):
+                sync_folder(parent)
         except Exception as error:
             if is_full_disk(error):
                 raise StorageFullError("the disk is full: the dataset was not created") from error
@@ -136,7 +136,9 @@ class DeltaLog:
 
     @classmethod
     def open(cls, folder: Path, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock) -> DeltaLog:
-        """StoreError where the log is damaged; UnavailableError where it cannot be read now, which may pass."""
+        """Raises StoreError if the log is damaged, and UnavailableError if it cannot be read now (a retry may
+        help).
+        """
         try:
             recover_log(folder)
             if not (log_versions(folder)[0] or log_versions(folder)[1]):
@@ -160,12 +162,15 @@ class DeltaLog:
         return self.state.number + 1
 
     def next_at_us(self) -> int:
-        """Now, but later than every commit before and every settled time, whatever the clock does: times are in the
-        order of numbers."""
+        """The present time, but later than every earlier commit and every settled time, whatever the clock does: times
+        have the order of numbers.
+        """
         return max(self.clock.now_us(), self.state.at_us + 1, self._settled_us + 1)
 
     def settle(self, at_us: int) -> None:
-        """No later commit has this time or an earlier one. The future cannot be settled: it would hold up the clock."""
+        """Ensures that every later commit has a later time. A future time is not settled: it would hold up the
+        clock.
+        """
         self._settled_us = max(self._settled_us, min(at_us, self.clock.now_us()))
 
     def position(self, name: str) -> int | None:
@@ -174,28 +179,30 @@ class DeltaLog:
         return self._positions[name]
 
     def refresh_if_stale(self) -> None:
-        """After an error that left doubt, look at the disk before anything else."""
+        """Reads the disk again after an error that left the state in doubt."""
         if self._undecided is not None:
             self._take_back(self._undecided)
         elif self._stale:
             self._reload()
 
     def has_other_properties(self) -> bool:
-        """Whether the table says something else of itself than the settings want."""
+        """Whether the table's properties differ from the settings."""
         return not self._properties.items() <= self._said.items()
 
     @property
     def is_undecided(self) -> bool:
-        """Whether an entry was refused and could not be taken back: it may still be there, with the files it names."""
+        """Whether a failed entry could not be taken back: it may still be on the disk, and so may the files that it
+        names.
+        """
         return self._undecided is not None
 
     def list_files_to_leave(self) -> set[str]:
-        """Data files that no state needs and that stay all the same: an undecided entry's, and those set aside."""
+        """Data files that no state needs but that stay: those of an undecided entry, and those in `_lost`."""
         undecided = self._undecided.files if self._undecided is not None else frozenset()
         return list_files_set_aside(self.folder) | undecided
 
     def checkpointed(self, version: int, digest: str) -> None:
-        """There is a checkpoint of this version, synced; the next entry tells its digest."""
+        """Records a checkpoint of this version, which is synced; the next entry contains its digest."""
         self.checkpoint_version = version
         self._checkpoint_mark = mark_checkpoint(version, digest)
 
@@ -209,13 +216,13 @@ class DeltaLog:
         rewrite: bool,
         positions: Mapping[str, int],
     ) -> tuple[TableState, HistoryEntry]:
-        """Make a numbered commit durable; the caller shows the new state."""
+        """Makes a numbered commit durable; the caller shows the new state."""
         before = self.state
         marks = {_NUMBER_TXN: number, _AT_TXN: at_us}
         if rewrite:
             marks |= {_REWRITE_TXN: number, _REWRITE_AT_TXN: at_us}
         marks |= {_POSITION_TXN + name: position for name, position in positions.items()}
-        said = {
+        info = {
             history.NUMBER_KEY: number,
             history.AT_KEY: from_us(at_us).isoformat(timespec="microseconds"),
             history.REWRITE_KEY: rewrite,
@@ -232,24 +239,26 @@ class DeltaLog:
             removed=tuple(file.name for file in removed),
         )
         actions = [*_exchanged(added, removed, at_us, data_change=True), *transactions]
-        self._write(actions, said, at_us, step="commit")
+        self._write(actions, info, at_us, step="commit")
         self._positions.update(positions)
         return self._changed(entry, added, removed), entry
 
     def maintain(
         self, added: Sequence[DataFile], removed: Sequence[DataFile], *, step: str
     ) -> tuple[TableState, HistoryEntry]:
-        """Exchange files without a commit number: the same rows in other files, or rows that retention ended."""
+        """Exchanges files without a commit number: the same rows in other files, or the removal of rows by
+        retention.
+        """
         data_change = step == "retention"
         at_us = self.clock.now_us()
         actions = _exchanged(added, removed, at_us, data_change=data_change)
         return self._maintain(actions, added, removed, at_us, step)
 
     def describe(self) -> tuple[TableState, HistoryEntry]:
-        """Let the table say of itself what the settings want."""
-        said = {**self._said, **self._properties}
-        change = self._maintain([with_properties(self._delta, said)], (), (), self.clock.now_us(), "properties")
-        self._said = said
+        """Writes the configured properties into the table."""
+        properties = {**self._said, **self._properties}
+        change = self._maintain([with_properties(self._delta, properties)], (), (), self.clock.now_us(), "properties")
+        self._said = properties
         return change
 
     def _maintain(
@@ -294,9 +303,9 @@ class DeltaLog:
         faults.reach(f"dataset.{step}.synced")
 
     def _take_back(self, entry: _Undecided, cause: BaseException | None = None) -> None:
-        """The entry, if it was written at all, was told to nobody: remove it, and believe only the disk.
+        """Removes the entry, which no caller has seen yet, and reloads the state from the disk.
 
-        Where that fails, nothing more is written before it succeeds, and the data files that the entry names stay.
+        If that fails, nothing more is written until it succeeds, and the data files that the entry names stay.
         """
         self._stale = True
         self._undecided = entry
@@ -351,7 +360,7 @@ class DeltaLog:
             rows=sum(file.rows for file in files.values()),
             size_bytes=sum(file.size_bytes for file in files.values()),
         )
-        self._delta = delta  # as it is now: what later commits say of positions is in `_positions`
+        self._delta = delta  # the table as of now; later values of positions are in `_positions`
         self._said = dict(delta.metadata().configuration)
         self._positions = {}
         self.checkpoint_version = max(log_versions(self.folder)[1], default=-1)

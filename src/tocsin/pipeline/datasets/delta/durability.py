@@ -1,4 +1,4 @@
-"""What makes a file survive a power cut, and what the files of a dataset's log are called."""
+"""Syncs files to survive a power cut, and names the files of a dataset's log."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Final
 LOG_FOLDER: Final = "_delta_log"
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
-# EFBIG: the process may not write files as large as this one would be.
+# EFBIG: the file would exceed the size limit of the process.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# delta-rs reports what the system said as text.
+# delta-rs reports the system's error as text.
 _FULL_TEXTS: Final = (
     "no space left on device", "os error 28", "disk quota exceeded", "os error 122", "storagefull", "os error 27",
 )  # fmt: skip
 
 
 def sync_file(path: Path | str) -> None:
-    """The file's content is on the disk when this returns."""
+    """Flushes the content of a file to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -30,19 +30,19 @@ def sync_file(path: Path | str) -> None:
 
 
 def sync_folder(path: Path | str) -> None:
-    """The names in this folder are on the disk when this returns."""
+    """Flushes the names in a folder to the disk."""
     sync_file(path)
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Whether this error, or one that led to it, says that the disk (or the quota) is full."""
+    """Whether this error, or one of its causes, says that the disk (or the quota) is full."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             return True
         text = str(error).lower()
-        if any(said in text for said in _FULL_TEXTS):
+        if any(full_text in text for full_text in _FULL_TEXTS):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -65,15 +65,15 @@ def log_versions(folder: Path) -> tuple[list[int], list[int]]:
     except FileNotFoundError:
         return [], []
     for name in names:
-        if found := _ENTRY.fullmatch(name):
-            entries.append(int(found[1]))
-        elif found := _CHECKPOINT.fullmatch(name):
-            checkpoints.append(int(found[1]))
+        if match := _ENTRY.fullmatch(name):
+            entries.append(int(match[1]))
+        elif match := _CHECKPOINT.fullmatch(name):
+            checkpoints.append(int(match[1]))
     return sorted(entries), sorted(checkpoints)
 
 
 def remove_files(paths: Iterable[Path]) -> int:
-    """Remove what is there; how many were."""
+    """Removes the files that exist. Returns their number."""
     removed = 0
     for path in paths:
         try:

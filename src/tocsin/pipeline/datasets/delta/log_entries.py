@@ -1,9 +1,8 @@
-"""Whether an entry of a dataset's log is as it was written, was torn by a power cut, or was damaged later.
+"""Decides whether a log entry is as it was written, was torn by a power cut, or was damaged later.
 
-Ours have a checksum, and are synced before they get their names: one that has the marks of a checksum was whole once,
-and is damaged where it does not agree. Only an entry without them can be torn, one of an older Tocsin or of a CREATE
-that was interrupted: a beginning of it is there, and after that nothing, or blocks that were never written and read as
-zeros.
+Our entries have a checksum and are synced before they get their names: an entry with a checksum was once complete, and
+is damaged if the checksum does not agree. Only an entry without a checksum can be torn: one of an older Tocsin, or of
+an interrupted CREATE. Its beginning is there, and after that nothing, or unwritten blocks that read as zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ CHECK_KEY: Final = "tocsin.check"
 ACTIONS_KEY: Final = "tocsin.actions"
 CHECKPOINT_KEY: Final = "tocsin.checkpoint"
 _OURS: Final = "tocsin."
-# What an action is checked by, in this order; where nothing is listed, by all that it says.
+# The fields of an action that the checksum covers, in this order; an empty tuple covers the whole action.
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("path", "size", "modificationTime", "dataChange", "stats"),
     "remove": ("path", "size", "deletionTimestamp", "dataChange"),
@@ -37,23 +36,23 @@ class EntryState(Enum):
 
 
 def split_lines(text: str) -> list[str]:
-    """Not by `splitlines`, which ends lines at characters that JSON has within texts."""
+    """Splits at line feeds only: `splitlines` also splits at characters that JSON allows within strings."""
     return [line for line in text.split("\n") if line]
 
 
 def mark_actions(actions: Iterable[Mapping[str, Any]]) -> list[Mark]:
-    """What of these actions the checksum is made of."""
+    """The parts of these actions that the checksum covers."""
     return [_mark(kind, action[kind]) for action in actions for kind in _FIELDS if kind in action]
 
 
 def add_checksum(said: Mapping[str, Any], marks: Sequence[Mark]) -> dict[str, Any]:
-    """What a commit says of itself, with a checksum of that and of its actions."""
+    """A commit's own information, with a checksum of it and of the actions."""
     counted = {**said, ACTIONS_KEY: len(marks)}
     return {**counted, CHECK_KEY: _checksum(counted, marks)}
 
 
 def sign_entry(content: bytes) -> bytes:
-    """An entry that another wrote, with a checksum."""
+    """Adds a checksum to an entry that another program wrote."""
     actions = [json.loads(line) for line in split_lines(content.decode())]
     info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     others = [action for action in actions if "commitInfo" not in action]
@@ -63,58 +62,58 @@ def sign_entry(content: bytes) -> bytes:
 
 
 def classify_entry(content: bytes) -> EntryState:
-    """Of an entry that the disk gave without an error."""
+    """Classifies the content of an entry that the disk returned without an error."""
     written = content.rstrip(b"\0")
-    # Two marks, so that damage to one of them does not make it an entry that never had any.
-    checked = any(b'"%b":' % key.encode() in content for key in (ACTIONS_KEY, CHECK_KEY))
+    # Two marks, so that damage to one of them does not turn it into an entry without a checksum.
+    has_checksum = any(b'"%b":' % key.encode() in content for key in (ACTIONS_KEY, CHECK_KEY))
     if not written:
         return EntryState.TORN
     lines = split_lines(written.decode("utf-8", "surrogateescape"))
     if not lines:
         return EntryState.DAMAGED
     actions: list[dict[str, Any]] = []
-    for place, line in enumerate(lines):
+    for index, line in enumerate(lines):
         try:
             action = json.loads(line)
         except json.JSONDecodeError as error:
-            cut = not checked and place == len(lines) - 1 and _is_cut_short(line, error)
+            cut = not has_checksum and index == len(lines) - 1 and _is_cut_short(line, error)
             return EntryState.TORN if cut else EntryState.DAMAGED
         except (ValueError, RecursionError):
             return EntryState.DAMAGED
         if not isinstance(action, dict):
             return EntryState.DAMAGED
         actions.append(action)
-    if checked:
+    if has_checksum:
         return EntryState.WHOLE if written == content and _agrees(actions) else EntryState.DAMAGED
-    # Without a checksum: written before there were any.
+    # The entry has no checksum: an older version wrote it.
     return EntryState.WHOLE if written == content else EntryState.TORN
 
 
 def _agrees(actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an entry says what its checksum was made of."""
+    """Whether an entry agrees with its checksum."""
     infos = (action["commitInfo"] for action in actions if isinstance(action.get("commitInfo"), dict))
-    said: dict[str, Any] = next(infos, {})
-    ours = {key: value for key, value in said.items() if key.startswith(_OURS) and key != CHECK_KEY}
-    return said.get(CHECK_KEY) == _checksum(ours, mark_actions(actions))
+    info: dict[str, Any] = next(infos, {})
+    ours = {key: value for key, value in info.items() if key.startswith(_OURS) and key != CHECK_KEY}
+    return info.get(CHECK_KEY) == _checksum(ours, mark_actions(actions))
 
 
 def mark_checkpoint(version: int, digest: str) -> dict[str, str]:
-    """What the first entry after a checkpoint says of it."""
+    """The note about a checkpoint in the first entry after it."""
     return {CHECKPOINT_KEY: f"{version} {digest}"}
 
 
 def read_checkpoint_mark(content: bytes) -> tuple[int, str] | None:
-    """The checkpoint that a whole entry tells of: its version, and its file's digest."""
+    """The checkpoint that a complete entry notes: its version, and its file's digest."""
     for action in _actions_in(content):
         info = action.get("commitInfo")
-        if isinstance(info, dict) and isinstance(said := info.get(CHECKPOINT_KEY), str):
-            version, _, digest = said.partition(" ")
+        if isinstance(info, dict) and isinstance(mark := info.get(CHECKPOINT_KEY), str):
+            version, _, digest = mark.partition(" ")
             return int(version), digest
     return None
 
 
 def read_entry_time_us(content: bytes) -> int | None:
-    """When a commit or a step of upkeep wrote the entry, by its own words: to the millisecond, and not before."""
+    """When a commit or a step of upkeep wrote the entry, according to the entry: rounded up to the millisecond."""
     for action in _actions_in(content):
         info = action.get("commitInfo")
         if isinstance(info, dict) and isinstance(at_ms := info.get("timestamp"), int):
@@ -128,7 +127,7 @@ def compute_digest(path: Path) -> str:
 
 
 def list_added_files(content: bytes) -> set[str]:
-    """The data files that an entry adds, as far as it can be read."""
+    """The data files that an entry adds, as far as it is readable."""
     added = (action.get("add") for action in _actions_in(content))
     return {str(action.get("path")) for action in added if isinstance(action, dict)}
 
@@ -155,7 +154,9 @@ def _checksum(said: Mapping[str, Any], marks: Iterable[Mark]) -> str:
 
 
 def _is_cut_short(line: str, error: json.JSONDecodeError) -> bool:
-    """Whether this is the beginning of a line. In doubt it is not: a damaged entry is refused, a torn one given up."""
+    """Whether this is the beginning of a line. In doubt it is not: damage raises an error, a torn entry is given
+    up.
+    """
     if line.endswith("}}"):
         return False
     rest = line[error.pos :]

@@ -1,11 +1,11 @@
-"""What a crash left of a dataset's log, put right before anything opens it.
+"""Repairs a dataset's log after a crash, before the dataset is opened.
 
-A commit syncs its log entry before it renames it into place (`commits`). delta-rs does not: it makes the first entry of
-a table and the checkpoints, and in earlier versions it made all entries. So after a power cut the newest entry or
-checkpoint may be there without its content. Every commit is synced before the next one begins; therefore only the
-newest entry can be torn, one without a checksum, and nobody was ever told of it. It is set aside in the folder `_lost`
-of the dataset. What is damaged otherwise was acknowledged: it is an error that names the file, and nothing is changed.
-So is a read that fails.
+A commit syncs its log entry before it renames it into place (`delta_log`). delta-rs does not: it makes the first entry
+of a table and the checkpoints, and in earlier versions it made all entries. After a power cut the newest entry or
+checkpoint may therefore lack its content. Every commit is synced before the next begins, so only the newest entry can
+be torn, it has no checksum, and it was never acknowledged. Recovery moves it to the folder `_lost` of the dataset. All
+other damage concerns acknowledged data: recovery raises an error that names the file and changes nothing. The same
+holds for a read that fails.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tocsin.pipeline.datasets.delta.log_entries import (
 )
 from tocsin.wire.errors import StoreError
 
-# Readers of Delta tables pass over folders that begin so.
+# Readers of Delta tables skip folders whose names begin with an underscore.
 LOST_FOLDER: Final = "_lost"
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 _PARQUET_MAGIC: Final = b"PAR1"
@@ -52,7 +52,9 @@ def damage_error(path: Path, why: str) -> StoreError:
 
 
 def recover_log(folder: Path) -> bool:
-    """Whether something was torn. OSError where the disk cannot be read, StoreError where the log is damaged."""
+    """Returns whether a file was torn. Raises OSError if the disk cannot be read, and StoreError if the log is
+    damaged.
+    """
     logs = folder / LOG_FOLDER
     if not logs.is_dir():
         return False
@@ -60,8 +62,8 @@ def recover_log(folder: Path) -> bool:
     entries, checkpoints = log_versions(folder)
     base = max((version for version in checkpoints if checkpoint_path(folder, version) not in torn), default=-1)
     torn += _torn_entry(folder, [version for version in entries if version > base], base)
-    # Drafts of entries have this suffix until they are whole (log_writer); no reader looks at them.
-    # `_last_checkpoint` is a hint, which readers do without.
+    # Drafts of entries have this suffix until they are complete (log_writer); readers ignore them. `_last_checkpoint`
+    # is a hint, which readers can do without.
     unneeded = [path for path in logs.iterdir() if path.suffix == ".tmp"]
     last = logs / LAST_CHECKPOINT
     if last.exists() and (torn or classify_entry(last.read_bytes()) is not EntryState.WHOLE):
@@ -74,11 +76,11 @@ def recover_log(folder: Path) -> bool:
 
 
 def _torn_entry(folder: Path, versions: list[int], base: int) -> list[Path]:
-    """The newest entry, where a power cut tore it. `versions`: those after the checkpoint of the version `base`."""
-    for place, version in enumerate(versions):
+    """The newest entry, if a power cut tore it. `versions`: those after the checkpoint of the version `base`."""
+    for index, version in enumerate(versions):
         path = entry_path(folder, version)
-        if version != base + 1 + place:
-            raise damage_error(entry_path(folder, base + 1 + place), "is missing, and later ones are there")
+        if version != base + 1 + index:
+            raise damage_error(entry_path(folder, base + 1 + index), "is missing, and later ones are there")
         state = classify_entry(path.read_bytes())
         if state is EntryState.TORN and version == versions[-1]:
             return [path]
@@ -88,9 +90,10 @@ def _torn_entry(folder: Path, versions: list[int], base: int) -> list[Path]:
 
 
 def _torn_checkpoint(folder: Path) -> list[Path]:
-    """The newest checkpoint, where it is not as it was written and nothing is lost without it.
+    """The newest checkpoint, if it is torn and nothing is lost without it.
 
-    Log entries go only after a later checkpoint was synced: without a torn one, all it said is still there.
+    Log entries are removed only after a later checkpoint was synced: the content of a torn checkpoint is still in the
+    log.
     """
     entries, checkpoints = log_versions(folder)
     if not checkpoints or _is_whole_checkpoint(folder, checkpoints[-1], entries):
@@ -106,41 +109,41 @@ def _is_whole_checkpoint(folder: Path, version: int, entries: list[int]) -> bool
     path = checkpoint_path(folder, version)
     if not is_whole_parquet(path):
         return False
-    after = (read_checkpoint_mark(entry_path(folder, each).read_bytes()) for each in entries if each > version)
-    told = next((digest for told in after if told is not None for of, digest in [told] if of == version), None)
-    return told is None or compute_digest(path) == told
+    marks = (read_checkpoint_mark(entry_path(folder, entry).read_bytes()) for entry in entries if entry > version)
+    expected = next((digest for mark in marks if mark is not None for of, digest in [mark] if of == version), None)
+    return expected is None or compute_digest(path) == expected
 
 
 def set_aside(folder: Path, path: Path) -> None:
-    """Move a file of the dataset's to its folder `_lost`, under a name that nothing had before."""
+    """Moves a file of the dataset to its folder `_lost`, under a new name."""
     lost = folder / LOST_FOLDER
     lost.mkdir(mode=0o700, exist_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    place, tries = lost / f"{stamp}-{path.name}", 1
-    while os.path.lexists(place):
+    target, tries = lost / f"{stamp}-{path.name}", 1
+    while os.path.lexists(target):
         tries += 1
-        place = lost / f"{stamp}-{tries}-{path.name}"
-    path.rename(place)
+        target = lost / f"{stamp}-{tries}-{path.name}"
+    path.rename(target)
     faults.reach("recovery.set-aside")
     sync_folder(lost)
     sync_folder(folder)
     log.warning(
         "a file of a dataset's log is not as it was written, and nothing acknowledged needs it: it is set aside",
-        path=str(path), now=str(place),
+        path=str(path), now=str(target),
     )  # fmt: skip
 
 
 def list_files_set_aside(folder: Path) -> set[str]:
-    """Data files that entries in `_lost` name: they stay, so that whoever looks there finds all of it."""
+    """The data files that entries in `_lost` name: they stay, so that the lost commit is complete there."""
     try:
-        found = list((folder / LOST_FOLDER).glob("*.json"))
+        entries = list((folder / LOST_FOLDER).glob("*.json"))
     except FileNotFoundError:
         return set()
-    return {name for path in found for name in list_added_files(path.read_bytes())}
+    return {name for path in entries for name in list_added_files(path.read_bytes())}
 
 
 def is_whole_parquet(path: Path) -> bool:
-    """Whether it ends as a Parquet file does."""
+    """Whether the file ends as a Parquet file does."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) < 12:
             return False

@@ -1,4 +1,4 @@
-"""The text of a Delta log's entries: one JSON object per action, and what a table says of itself in them."""
+"""Writes the entries of a Delta log: one JSON object per action, and the properties of the table."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 
 
 def write_draft(folder: Path, actions: Iterable[Mapping[str, Any]], info: Mapping[str, Any]) -> Path:
-    """An entry under a name that no reader looks at, and that a crash leaves for the next opening to remove."""
+    """Writes an entry under a name that readers ignore; after a crash the next opening removes it."""
     lines = [orjson.dumps({"commitInfo": {**info, "engineInfo": "tocsin"}}), *map(orjson.dumps, actions)]
     return _write_draft(folder, b"\n".join(lines))
 
 
 def sign_first_entry(folder: Path) -> None:
-    """Give the entry that made the table a checksum, which delta-rs does not; its content is on the disk then."""
+    """Adds a checksum to the entry that created the table, which delta-rs does not do, and syncs it."""
     entry = entry_path(folder, 0)
     draft = _write_draft(folder, sign_entry(entry.read_bytes()))
     sync_file(draft)
@@ -43,23 +43,23 @@ def _write_draft(folder: Path, content: bytes) -> Path:
 
 
 def table_properties(schema: pa.Schema, outside_readers: OutsideReaders) -> dict[str, str]:
-    """What other engines are told of a table: which columns have statistics, how long old versions stay."""
-    kept = f"interval {math.ceil(outside_readers.keep_s)} seconds"
+    """The properties that other engines read: which columns have statistics, and how long old versions stay."""
+    retention = f"interval {math.ceil(outside_readers.keep_s)} seconds"
     return {
         "delta.dataSkippingStatsColumns": statistics_columns(schema),
-        "delta.deletedFileRetentionDuration": kept,
-        "delta.logRetentionDuration": kept,
+        "delta.deletedFileRetentionDuration": retention,
+        "delta.logRetentionDuration": retention,
     }
 
 
 def with_properties(table: DeltaTable, properties: Mapping[str, str]) -> dict[str, Any]:
-    """The action that gives the table these properties, and leaves all else that it says of itself."""
-    about = table.metadata()
+    """The action that sets these properties and leaves the other metadata of the table unchanged."""
+    metadata = table.metadata()
     return {
         "metaData": {
-            "id": str(about.id), "name": about.name, "description": about.description,
+            "id": str(metadata.id), "name": metadata.name, "description": metadata.description,
             "format": {"provider": "parquet", "options": {}}, "schemaString": table.schema().to_json(),
-            "partitionColumns": about.partition_columns, "createdTime": about.created_time,
+            "partitionColumns": metadata.partition_columns, "createdTime": metadata.created_time,
             "configuration": dict(properties),
         }
     }  # fmt: skip

@@ -1,7 +1,7 @@
-"""Statistics of a data file's columns, as a Delta log carries them, so that other engines can leave files out.
+"""Statistics of a data file's columns for the Delta log, so that other engines can skip files.
 
-A bound is written only where it surely holds for every engine: long text is cut (downwards for the least value, upwards
-for the greatest), a column with a NaN or an infinite bound has none, and 0.0 is told apart from -0.0.
+A bound is written only where it holds for every engine: long text is cut (downwards for the minimum, upwards for the
+maximum), a column with a NaN or an infinite bound has none, and 0.0 is distinguished from -0.0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tocsin.rules.model.columns import AT, COMMIT, OPEN
 
-# As many as Delta's own writers look at; a wide record pays for no more.
+# As many columns as Delta's own writers use, which limits the cost for wide records.
 COLUMNS_MAX: Final = 32
 TEXT_MAX: Final = 32  # characters
 _LAST_CHARACTER: Final = 0x10FFFF
@@ -38,7 +38,7 @@ class Leaf:
 
 
 class Summary(NamedTuple):
-    """Statistics as the log writes them: structs are objects inside objects."""
+    """Statistics as the log writes them: structs are nested objects."""
 
     min_values: Mapping[str, Any] = MappingProxyType({})
     max_values: Mapping[str, Any] = MappingProxyType({})
@@ -46,7 +46,7 @@ class Summary(NamedTuple):
 
 
 class ColumnStatistics:
-    """Bounds and nulls of these columns over all rows that were added."""
+    """Bounds and null counts of these columns over all added rows."""
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = leaves
@@ -67,10 +67,10 @@ class ColumnStatistics:
 
     def _widen(self, leaf: Leaf, column: pa.ChunkedArray) -> None:
         if leaf.family == "number" and pc.any(pc.is_nan(column)).as_py():
-            self._unbounded.add(leaf.path)  # engines disagree where NaN stands among the numbers
+            self._unbounded.add(leaf.path)  # engines disagree about the order of NaN among the numbers
             return
         if leaf.family in _COUNTED:
-            column = column.cast(_COUNTED[leaf.family])  # Arrow's days and moments go further than Python's
+            column = column.cast(_COUNTED[leaf.family])  # Arrow's dates and timestamps have a wider range than Python's
         ends = pc.min_max(column)
         least, greatest = ends["min"].as_py(), ends["max"].as_py()
         self._least[leaf.path] = min(least, self._least.get(leaf.path, least))
@@ -86,7 +86,7 @@ class ColumnStatistics:
 
 
 def statistics_leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
-    """The declared columns that have statistics; ours are the caller's."""
+    """The declared columns that have statistics; the caller adds our own columns."""
     declared = (field for field in schema if field.name not in (COMMIT, AT))
     return tuple(islice((leaf for field in declared for leaf in _leaves_of((field.name,), field)), COLUMNS_MAX))
 
@@ -94,7 +94,7 @@ def statistics_leaves(schema: pa.Schema) -> tuple[Leaf, ...]:
 def statistics_columns(schema: pa.Schema) -> str:
     """The value of `delta.dataSkippingStatsColumns`: the declared columns and ours.
 
-    delta-rs 1.6 lists nothing that follows a struct that is not named here: so every struct is.
+    delta-rs 1.6 lists nothing after a struct that is not named here, so every struct is named.
     """
     return ",".join(field.name for field in schema if field.name != OPEN and not pa.types.is_list(field.type))
 
@@ -112,10 +112,10 @@ def _leaves_of(path: _Path, field: pa.Field) -> Iterator[Leaf]:
 def _nested(values: Mapping[_Path, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for path, value in values.items():
-        inside = nested
+        level = nested
         for name in path[:-1]:
-            inside = inside.setdefault(name, {})
-        inside[path[-1]] = value
+            level = level.setdefault(name, {})
+        level[path[-1]] = value
     return nested
 
 
@@ -135,7 +135,7 @@ def _prefix(text: str) -> str:
 
 
 def _above(text: str) -> str | None:
-    """The text, or a short one that is greater than everything that begins as it does."""
+    """The text, or a short text that is greater than every text with the same beginning."""
     if len(text) <= TEXT_MAX:
         return text
     characters = [ord(character) for character in text[:TEXT_MAX]]
@@ -169,10 +169,10 @@ _FAMILIES: Final[Mapping[pa.DataType, str]] = {
     pa.int8(): "integer", pa.int16(): "integer", pa.int32(): "integer", pa.int64(): "integer",
     pa.float32(): "number", pa.float64(): "number", pa.string(): "text",
     pa.date32(): "date", pa.timestamp("us", "UTC"): "moment",
-    pa.bool_(): "boolean",  # two values leave no file out: only its nulls are counted
+    pa.bool_(): "boolean",  # two values exclude no file, so only its nulls are counted
 }  # fmt: skip
 _COUNTED: Final[Mapping[str, pa.DataType]] = {"date": pa.int32(), "moment": pa.int64()}
-# From the least and from the greatest value to what the log says; None: nothing.
+# Convert the minimum and the maximum to what the log says; None omits the bound.
 _BOUNDS: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
     "integer": (_same, _same),
     "number": (_at_least, _at_most),

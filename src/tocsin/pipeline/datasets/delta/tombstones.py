@@ -1,7 +1,7 @@
 """Tombstones: data files that no state of ours needs any more, kept for readers outside this process.
 
-Another engine opens a version of the table and reads its files afterwards, unseen by us. So a removed file stays for a
-time, and of the log as much as tells the versions that were current within that time. Both are bounded.
+Another engine opens a version of the table and reads its files afterwards; we cannot see it. A removed file therefore
+stays for a while, and so does the part of the log that describes the versions of that time. Both are bounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tocsin.pipeline.datasets.delta.durability import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_entries import read_entry_time_us, split_lines
 
-# Outside readers list the log when they open a table: beyond this many entries even that would take a second.
+# Outside readers list the log when they open a table: with more entries even the listing would take a second.
 LOG_ENTRIES_MAX: Final = 100_000
 _MARK_EVERY: Final = 64
 
@@ -44,7 +44,7 @@ class Tombstone:
 
 
 class Tombstones:
-    """Removed files, the first that was removed at the top. Not thread-safe."""
+    """Removed files, the earliest removal first. Not thread-safe."""
 
     def __init__(self) -> None:
         self._heap: list[Tombstone] = []
@@ -63,7 +63,7 @@ class Tombstones:
         self.size_bytes += tombstone.size_bytes
 
     def hold_to(self, now_us: int) -> None:
-        """Nothing was removed after now: what a clock said that was ahead then counts from now on."""
+        """Corrects removal times in the future, which a fast clock may have recorded, to the present time."""
         if self._latest_us > now_us:
             self._heap = [replace(entry, removed_at_us=min(entry.removed_at_us, now_us)) for entry in self._heap]
             heapq.heapify(self._heap)
@@ -73,11 +73,11 @@ class Tombstones:
         return bool(self._heap) and self._heap[0].removed_at_us <= before_us
 
     def take_expired(self, before_us: int) -> list[Tombstone]:
-        """Those of files that were removed by then."""
+        """The tombstones of files that were removed by this time."""
         return self._take(lambda: self._heap[0].removed_at_us <= before_us)
 
     def take_beyond(self, limit_bytes: int) -> list[Tombstone]:
-        """The oldest, until the others take no more than this."""
+        """The oldest tombstones, until the others take at most this many bytes."""
         return self._take(lambda: self.size_bytes > limit_bytes)
 
     def _take(self, goes: Any) -> list[Tombstone]:
@@ -90,27 +90,27 @@ class Tombstones:
 
 
 class LogFiles:
-    """Which entries and checkpoints of a log are on the disk, and when each version was superseded.
+    """The entries and checkpoints of a log on the disk, and when each version was superseded.
 
-    The folder is listed once: at 36,000 entries a listing costs more than a commit.
+    The folder is listed once: with 36,000 entries a listing costs more than a commit.
     """
 
     def __init__(self, folder: Path) -> None:
         entries, self.checkpoints = log_versions(folder)
         self.entries = deque(entries)
-        # (when, version): by then, every version before this one was superseded.
+        # (time, version): by this time, every version before this one was superseded.
         self._superseded: deque[tuple[int, int]] = deque()
         for version in entries[-1::-_MARK_EVERY][::-1]:
-            # As the entry says itself: its file's time is the wall clock's, which may have been wrong.
+            # The entry's own time, because the time of its file comes from the wall clock, which may have been wrong.
             path = entry_path(folder, version)
             at_us = read_entry_time_us(path.read_bytes())
             self._superseded.append((path.stat().st_mtime_ns // 1000 if at_us is None else at_us, version))
         self._needed = entries[0] if entries else 0
 
     def extend_to(self, version: int, at_us: int) -> None:
-        """The log goes up to this version now."""
+        """Extends the log to this version."""
         last = self.entries[-1] if self.entries else max(self.checkpoints, default=-1)
-        # Nothing was superseded after now, whatever the clock said then.
+        # A time in the future cannot be right, whatever the clock said then.
         while self._superseded and self._superseded[-1][0] > at_us:
             self._superseded.pop()
         if version > last or not self._superseded:
@@ -127,11 +127,13 @@ class LogFiles:
         return self._needed
 
     def needed_within(self, entries_max: int) -> int:
-        """The first version of the last so many."""
+        """The first of the last `entries_max` versions."""
         return self.entries[-entries_max] if len(self.entries) > entries_max else 0
 
     def take_before(self, base: int) -> list[int]:
-        """Versions whose entries are not needed by who begins at the checkpoint `base`, the oldest first."""
+        """Removes and returns the versions whose entries a reader does not need that begins at the checkpoint `base`,
+        the oldest first.
+        """
         taken = []
         while self.entries and self.entries[0] < base:
             taken.append(self.entries.popleft())
@@ -139,7 +141,7 @@ class LogFiles:
 
 
 def find_newest_time_us(folder: Path) -> int:
-    """When the newest entry of a dataset's log was written; 0 where that cannot be told."""
+    """When the newest entry of a dataset's log was written; 0 if unknown."""
     try:
         entries, _ = log_versions(folder)
         return read_entry_time_us(entry_path(folder, entries[-1]).read_bytes()) or 0 if entries else 0
@@ -148,7 +150,7 @@ def find_newest_time_us(folder: Path) -> int:
 
 
 def read_tombstones(folder: Path) -> dict[str, int]:
-    """When each file was removed that the log's newest checkpoint, and the entries after it, call removed."""
+    """The files that the newest checkpoint and the entries after it list as removed, with the time of removal."""
     entries, checkpoints = log_versions(folder)
     removed: dict[str, int] = {}
     base = checkpoints[-1] if checkpoints else -1
@@ -165,7 +167,11 @@ def _checkpointed(path: Path) -> Iterable[dict[str, Any]]:
     with pq.ParquetFile(path) as file:
         columns = ["remove.path", "remove.deletionTimestamp"]
         for batch in file.iter_batches(columns=columns, use_threads=False):
-            yield from (each for each in batch.column("remove").drop_null().to_pylist() if each["path"] is not None)
+            yield from (
+                tombstone
+                for tombstone in batch.column("remove").drop_null().to_pylist()
+                if tombstone["path"] is not None
+            )
 
 
 def _removed_by(lines: Iterable[str]) -> dict[str, int]:
