@@ -1,19 +1,19 @@
-"""Accounts: who asks, and what they may. The rest of a broker knows this interface only, so that accounts can become
-valid at every broker without the broker changing.
+"""Accounts: authenticates requests and decides what they may do. The rest of a broker knows only this interface, so
+that accounts can become valid at every broker without changes elsewhere.
 
-    operator ── application ── subscriber ── session       each reaches what stands to its right, and nothing beside it
+    operator ── application ── subscriber ── session       each may access what is to its right, and nothing beside it
                      └──────── group
 
-A `Principal` asks: a subscriber's `Session`, or the `ManagerIdentity` of one application or, for the operator, of
-all. Every call that needs rights takes the principal first and raises ForbiddenError before it looks at anything, so
-that nobody learns from an answer what another application has.
+A `Principal` makes the request: a subscriber's `Session`, or the `ManagerIdentity` of one application or, for the
+operator, of all. A call that needs rights takes the principal first and raises ForbiddenError before it looks at
+anything, so that an answer never reveals what another application has.
 
-What is done is durable before the answer. Calls that end subscriptions tell which, and those that make some do, too:
-they are in the store already, and the caller takes care of the rest of the broker.
+Changes are durable before the answer. Calls that end or make subscriptions return them: the store has the change
+already, and the caller updates the rest of the broker.
 
-Errors: UnauthorizedError for a bad token, user or password; ForbiddenError for a good one that may not; NotFoundError,
-ConflictError; InputError and LimitError (400) for names and passwords that are too long or too short; LimitError (429)
-where an application, a group or the broker has as many as it may.
+Errors: UnauthorizedError for a bad token, user or password; ForbiddenError for a valid token without the right;
+NotFoundError, ConflictError; InputError and LimitError (400) for names and passwords that are too long or too short;
+LimitError (429) where an application, a group or the broker has reached its limit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tocsin.store.broker.rows import (
 from tocsin.wire.answers import LoginAnswer
 from tocsin.wire.subscriber import Credentials
 
-# What an application's limits may be called. Where it has none of its own the broker's settings hold.
+# The names of an application's limits. The broker's settings apply where it has no limit of its own.
 LIMITS: Final[dict[str, str]] = {
     "subscribers": "subscribers of the application",
     "subscriptions": "subscriptions of one subscriber, without those of its groups",
@@ -47,7 +47,7 @@ LIMITS: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A subscriber that has shown a good token."""
+    """A subscriber with a valid token."""
 
     subscriber: int
     user: str
@@ -57,13 +57,13 @@ class Session:
     issued_us: int
     expires_us: int
     session_id: str
-    """Of the login that this token is from, directly or by renewals."""
+    """Names the login that this token comes from, directly or by renewals."""
     began_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerIdentity:
-    """Who may manage one application; with None, all of them and the broker."""
+    """The manager of one application; with None, the operator, who manages all applications and the broker."""
 
     application: int | None
     application_name: str | None = None
@@ -80,7 +80,7 @@ Principal: TypeAlias = Session | ManagerIdentity
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What the subscribers of an application may use. None: every one."""
+    """The channels and feeds that the subscribers of an application may use; None means all."""
 
     channels: frozenset[str] | None = None
     feeds: frozenset[str] | None = None
@@ -88,7 +88,7 @@ class Rights:
 
     @staticmethod
     def of(allowed: ApplicationRights) -> Rights:
-        channels, feeds = (None if one is None else frozenset(one) for one in (allowed.channels, allowed.feeds))
+        channels, feeds = (None if names is None else frozenset(names) for names in (allowed.channels, allowed.feeds))
         return Rights(channels, feeds, allowed.limits)
 
     def may_subscribe(self, channel: str) -> bool:
@@ -100,7 +100,7 @@ class Rights:
 
 @dataclass(frozen=True, slots=True)
 class NewApplicationToken:
-    """An application and its new token, which is shown once and kept by nobody."""
+    """An application and its new token. The token is shown once and not stored."""
 
     application: ApplicationRow
     token: str = field(repr=False)
@@ -108,7 +108,7 @@ class NewApplicationToken:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Subscribers that are gone, and what they held."""
+    """Subscribers that were removed, and the subscriptions that they had."""
 
     subscribers: list[int]
     frontends: list[FrontendRow]
@@ -116,7 +116,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
-    """`made`: what members got by it. `gone`: what nobody wants any more."""
+    """`made`: subscriptions that members got. `gone`: subscriptions that ended."""
 
     group: GroupRow
     made: list[FrontendRow] = field(default_factory=list)
@@ -125,39 +125,43 @@ class GroupChanged:
 
 class Accounts(Protocol):
     async def open(self) -> None:
-        """Reads what is kept, and brings to its end what was interrupted."""
+        """Reads the stored accounts and completes removals that were interrupted."""
 
     async def close(self) -> None:
-        """Passwords that are being checked are checked to the end. May be called twice."""
+        """Completes password checks that are running. It may be called twice."""
 
     # --- who asks
 
     async def who(self, token: str | None) -> Principal:
-        """Whose token this is; without one the operator, where everybody is. Always UnauthorizedError otherwise."""
+        """The principal of this token; without a token the operator, if the policy allows that. Raises
+        UnauthorizedError in all other cases."""
 
     def rights(self, application: int) -> Rights:
-        """What an application's subscribers may use at this moment. Nothing, when it is not there any more."""
+        """What an application's subscribers may use at this moment; nothing if the application no longer exists."""
 
     # --- subscribers, for themselves
 
     async def register(
         self, by: Principal | None, credentials: Credentials, *, origin: str | None = None
     ) -> SubscriberRow:
-        """By nobody, or a subscriber: where registration is open, and only into the application `default`. By an
-        application: into itself, also when the credentials name `default`, which is what they do by default."""
+        """Registers a subscriber. Without a principal, or by a subscriber: only if registration is open, and only into
+        the application `default`. By an application: into itself, also if the credentials name `default`, their default
+        value."""
 
     async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoginAnswer:
-        """Takes as long for a user, an application or a password that is wrong, and says the same of all three.
+        """Checks the credentials. A wrong user, application or password takes the same time and gives the same
+        error.
 
-        `origin`: whence it is asked. LimitError (429, with `retry_after_s`) when too many passwords wait to be checked,
-        those of one origin first; and when too many were wrong for this user, whatever is said now.
+        `origin`: the address that the request comes from. Raises LimitError (429, with `retry_after_s`) if too many
+        password checks wait, first for the origin that has the most; and if too many passwords were wrong for this
+        user, even if the present one is right.
         """
 
     async def renew(self, session: Session) -> LoginAnswer:
-        """A fresh token; the old one stays good until it ends."""
+        """Issues a new token; the old one stays valid until it expires."""
 
     async def logout(self, session: Session) -> None:
-        """Its token is good no more, also after a restart."""
+        """Revokes the tokens of the session durably."""
 
     # --- applications, for the operator
 
@@ -166,21 +170,22 @@ class Accounts(Protocol):
     ) -> NewApplicationToken: ...
 
     async def change_application(self, by: Principal, name: str, allowed: ApplicationRights) -> ApplicationRow:
-        """In place of all it had. Counts from now on; `end_outside` ends what was subscribed to before."""
+        """Replaces all rights of the application at once; `end_outside` then ends existing subscriptions that they
+        exclude."""
 
     def end_outside(self, application: int) -> AsyncIterator[list[FrontendRow]]:
-        """Ends in steps, each of which is told, what the application's subscribers and groups hold of channels that it
-        may not use. What was interrupted is brought to its end when the accounts are opened again."""
+        """Ends subscriptions of the application's subscribers and groups to channels that it may not use; yields them
+        in batches. An interruption is completed when the accounts are opened again."""
 
     async def renew_application_token(self, by: Principal, name: str) -> NewApplicationToken:
-        """Also by the application itself. The old one is good no more."""
+        """Replaces the token; the old one is no longer valid. The application may do this itself."""
 
     def remove_application(self, by: Principal, name: str) -> AsyncIterator[Removed]:
-        """In steps, each of which is told. Nobody registers or logs in from the first one on; a removal that was
-        interrupted is brought to its end. `default` stays (ConflictError)."""
+        """Removes the application in batches. No subscriber registers or logs in after the first batch, and an
+        interrupted removal is completed later. `default` cannot be removed (ConflictError)."""
 
     async def applications(self, by: Principal) -> list[ApplicationRow]:
-        """All for the operator, and for an application itself."""
+        """All applications for the operator; for an application, only itself."""
 
     async def application(self, by: Principal, name: str) -> ApplicationRow: ...
 
@@ -202,40 +207,39 @@ class Accounts(Protocol):
         old: str | None = None,
         origin: str | None = None,
     ) -> SubscriberRow:
-        """For one who forgot it; and by the subscriber itself, who says the old one. All tokens from before are good no
-        more."""
+        """Sets a password; the subscriber itself has to give the old one. All earlier tokens become invalid."""
 
     async def remove_subscriber(self, by: Principal, user: str, application: str | None = None) -> Removed:
-        """Also by the subscriber itself."""
+        """The subscriber may do this itself."""
 
     # --- groups, for managers
 
     async def create_group(
         self, by: Principal, name: str, members: Sequence[str] = (), application: str | None = None
     ) -> GroupChanged:
-        """With these users as members: all or, when one is not there, none and no group."""
+        """Creates the group with these members. If a user does not exist, it creates no group."""
 
     async def add_members(
         self, by: Principal, name: str, members: Sequence[str], application: str | None = None
     ) -> GroupChanged:
-        """They get what the group holds, each with a marker of its own, from now on."""
+        """New members get the group's subscriptions from now on, each with a marker of its own."""
 
     async def remove_members(
         self, by: Principal, name: str, members: Sequence[str], application: str | None = None
     ) -> GroupChanged:
-        """Also by a member that leaves. Users that are no members are passed over."""
+        """A member may remove itself. Users that are not members are ignored."""
 
     async def remove_group(self, by: Principal, name: str, application: str | None = None) -> GroupChanged: ...
 
     async def groups(
         self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
     ) -> list[GroupRow]:
-        """A subscriber sees those that it is in."""
+        """A subscriber sees the groups that it is in."""
 
     async def group(self, by: Principal, name: str, application: str | None = None) -> GroupRow:
-        """One that `by` may see and subscribe for: its managers', and its members'."""
+        """A group that `by` may see and subscribe for, as a manager or a member."""
 
     async def members(
         self, by: Principal, name: str, application: str | None = None, *, after: str = "", limit: int = PAGE
     ) -> list[str]:
-        """A page of users, in the order of names. Members see each other."""
+        """A page of users, ordered by name. Members see each other."""

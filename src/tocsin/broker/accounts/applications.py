@@ -1,4 +1,4 @@
-"""Applications and their tokens, for the operator."""
+"""Manages applications and their tokens, for the operator."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationR
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
-# Subscribers, or subscriptions, that are removed in one transaction, so that nobody else waits long.
+# The number of subscribers or subscriptions that are removed in one transaction, so that other writers do not wait
+# long.
 STEP: Final = 200
-# Of an application whose channels were narrowed, until what it held of others has ended.
+# The store's key for an application whose channels were restricted, until its excluded subscriptions have ended.
 NARROWED: Final = "narrowed-{}"
 
 
@@ -32,7 +33,7 @@ class Applications(Directory):
         await super().open()
         for application in list(self._by_id.values()):
             if application.closed:
-                # Nobody is connected yet, so nobody needs to be told.
+                # No client is connected yet, so there is no subscriber to notify.
                 async for _ in self._remove(application):
                     pass
             elif await self._store.fact(NARROWED.format(application.id)):
@@ -45,44 +46,44 @@ class Applications(Directory):
         self._require_operator(by)
         check_limits(allowed.limits)
         token = _token()
-        made = await self._store.add_application(
+        new_application = await self._store.add_application(
             name_of("name of an application", name), allowed, digest=digest(token), created_us=self._now_us()
         )
-        self._put(made)
-        return NewApplicationToken(made, token)
+        self._put(new_application)
+        return NewApplicationToken(new_application, token)
 
     async def change_application(self, by: Principal, name: str, allowed: ApplicationRights) -> ApplicationRow:
         self._require_operator(by)
         check_limits(allowed.limits)
-        found = self._open_one(name)
+        application = self._open_one(name)
         async with self._narrowing:
             if allowed.channels is not None:
-                await self._store.set_fact(NARROWED.format(found.id), "yes")
-            await self._store.change_application(found.id, allowed)
-            return await self._read_again(found)
+                await self._store.set_fact(NARROWED.format(application.id), "yes")
+            await self._store.change_application(application.id, allowed)
+            return await self._read_again(application)
 
     async def end_outside(self, application: int) -> AsyncIterator[list[FrontendRow]]:
         async with self._narrowing:
             channels, last = self.rights(application).channels, 0
             if channels is not None:
-                while gone := await self._store.end_outside(application, sorted(channels), after=last, limit=STEP):
-                    last = gone[-1].id
-                    yield gone
+                while frontends := await self._store.end_outside(application, sorted(channels), after=last, limit=STEP):
+                    last = frontends[-1].id
+                    yield frontends
             await self._store.set_fact(NARROWED.format(application), "")
 
     async def renew_application_token(self, by: Principal, name: str) -> NewApplicationToken:
-        found = self._scope(by, name)
-        self._open_one(found.name)
+        application = self._scope(by, name)
+        self._open_one(application.name)
         token = _token()
-        await self._store.renew_application_token(found.id, digest(token))
-        return NewApplicationToken(await self._read_again(found), token)
+        await self._store.renew_application_token(application.id, digest(token))
+        return NewApplicationToken(await self._read_again(application), token)
 
     async def remove_application(self, by: Principal, name: str) -> AsyncIterator[Removed]:
         self._require_operator(by)
-        found = self._named(name)
-        if found.name == DEFAULT_APPLICATION:
+        application = self._named(name)
+        if application.name == DEFAULT_APPLICATION:
             raise ConflictError(f"the application {DEFAULT_APPLICATION} stays", hint="remove its subscribers")
-        async for step in self._remove(found):
+        async for step in self._remove(application):
             yield step
 
     async def applications(self, by: Principal) -> list[ApplicationRow]:
@@ -90,8 +91,8 @@ class Applications(Directory):
             raise ForbiddenError("a subscriber may not do this", hint="use the operator's token")
         if by.application is not None:
             return [await self._read_again(self._scope(by, None))]
-        # From the store, which counts the subscribers.
-        return [each for each in await self._store.applications() if not each.closed]
+        # Read the store, which counts the subscribers.
+        return [row for row in await self._store.applications() if not row.closed]
 
     async def application(self, by: Principal, name: str) -> ApplicationRow:
         return await self._read_again(self._scope(by, name))
@@ -99,28 +100,28 @@ class Applications(Directory):
     async def _remove(self, application: ApplicationRow) -> AsyncIterator[Removed]:
         await self._store.close_application(application.id)
         self._put(replace(application, closed=True))
-        while some := await self._store.subscribers(application.id, limit=STEP):
-            ids = [each.id for each in some]
-            gone = await self._store.remove_subscribers(ids)
-            for each in ids:
-                self._changed(each)
-            yield Removed(ids, gone)
+        while subscribers := await self._store.subscribers(application.id, limit=STEP):
+            ids = [subscriber.id for subscriber in subscribers]
+            frontends = await self._store.remove_subscribers(ids)
+            for subscriber_id in ids:
+                self._changed(subscriber_id)
+            yield Removed(ids, frontends)
         await self._store.remove_application(application.id)
         self._forget(application)
 
     def _open_one(self, name: str) -> ApplicationRow:
-        found = self._named(name)
-        if found.closed:
+        application = self._named(name)
+        if application.closed:
             raise ConflictError(f"the application {name} is being removed")
-        return found
+        return application
 
     async def _read_again(self, application: ApplicationRow) -> ApplicationRow:
-        """As it is kept, by whatever order changes came in."""
-        found = await self._store.application(application.id)
-        if found is None:
+        """Reads the stored state, which is right even if changes arrived out of order."""
+        stored = await self._store.application(application.id)
+        if stored is None:
             raise NotFoundError(f"there is no application {application.name}")
-        self._put(found)
-        return found
+        self._put(stored)
+        return stored
 
 
 def _token() -> str:

@@ -1,4 +1,4 @@
-"""The applications, all of them in memory, and who may manage which."""
+"""The applications, all in memory, and the rules of who may manage which."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def now_us() -> int:
 
 
 class Directory:
-    """What every part of the accounts needs: the store, the clock, the applications, and subscribers seen lately.
+    """What every part of the accounts needs: the store, the clock, the applications, and recently seen subscribers.
 
-    One process owns the store, so what is in memory is what is kept; `_put` and `_forget` hold the two together.
+    One process owns the store, so memory and store agree; `_put` and `_forget` keep it so.
     """
 
     def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
@@ -53,18 +53,18 @@ class Directory:
     # --- who asks
 
     def _manager(self, token: str | None) -> ManagerIdentity | None:
-        """Whose token this is, if it is a manager's."""
+        """The manager that this token authenticates, if it is a manager's."""
         if token is None:
             if self._policy.everybody_operates:
                 return OPERATOR
             raise UnauthorizedError("this needs a token", hint="send the header Authorization: Bearer …")
-        shown = digest(token)
-        if self._operator is not None and hmac.compare_digest(shown, self._operator):
+        token_digest = digest(token)
+        if self._operator is not None and hmac.compare_digest(token_digest, self._operator):
             return OPERATOR
-        # A lookup by the digest tells nothing of the token by the time that it takes.
-        found = self._by_id.get(self._by_digest.get(shown, 0))
-        if found is not None and not found.closed:
-            return ManagerIdentity(found.id, found.name)
+        # A lookup by digest leaks nothing of the token through timing.
+        application = self._by_id.get(self._by_digest.get(token_digest, 0))
+        if application is not None and not application.closed:
+            return ManagerIdentity(application.id, application.name)
         return None
 
     def _require_operator(self, by: Principal) -> None:
@@ -72,7 +72,7 @@ class Directory:
             raise ForbiddenError("only the operator may do this", hint="use the operator's token")
 
     def _scope(self, by: Principal, application: str | None) -> ApplicationRow:
-        """The application that `by` means and may manage."""
+        """The application that `by` names and may manage."""
         if isinstance(by, Session):
             raise ForbiddenError("a subscriber may not do this", hint="use the application's token")
         if by.application is not None:
@@ -80,19 +80,21 @@ class Directory:
         return self._named(DEFAULT_APPLICATION if application is None else application)
 
     def _own(self, own: int, application: str | None) -> ApplicationRow:
-        """One's own application; whether there is another of that name, nobody is told."""
-        found = self._by_id.get(own)
-        if found is None or found.closed:
+        """The principal's own application; the error does not reveal whether another of that name exists."""
+        own_application = self._by_id.get(own)
+        if own_application is None or own_application.closed:
             raise ForbiddenError("the application of this token is being removed")
-        if application is not None and same(application) != found.name:
-            raise ForbiddenError(f"this reaches the application {found.name} only", hint="leave out the application")
-        return found
+        if application is not None and same(application) != own_application.name:
+            raise ForbiddenError(
+                f"this reaches the application {own_application.name} only", hint="leave out the application"
+            )
+        return own_application
 
     def _named(self, name: str) -> ApplicationRow:
-        found = self._by_name.get(same(name))
-        if found is None:
+        application = self._by_name.get(same(name))
+        if application is None:
             raise NotFoundError(f"there is no application {name[:200]!r}")
-        return found
+        return application
 
     def _limit(self, application: ApplicationRow, name: str) -> int | None:
         return application.allowed.limits.get(name, self._policy.limits.get(name))
@@ -100,25 +102,25 @@ class Directory:
     # --- subscribers
 
     async def _subscriber(self, id_: int) -> SubscriberRow | None:
-        """One that is there at this moment, mostly from memory."""
-        found = self._seen.get(id_)
-        if found is not None:
+        """The subscriber as it is now, mostly from memory."""
+        subscriber = self._seen.get(id_)
+        if subscriber is not None:
             self._seen.move_to_end(id_)
-            return found
+            return subscriber
         before = self._changes
-        found = await self._store.subscriber_by_id(id_)
-        # What changed while it was read may have been read in its old state.
-        if found is not None and before == self._changes:
-            self._seen[id_] = found
+        subscriber = await self._store.subscriber_by_id(id_)
+        # A change during the read may have been missed, so do not cache the row then.
+        if subscriber is not None and before == self._changes:
+            self._seen[id_] = subscriber
             if len(self._seen) > REMEMBERED:
                 self._seen.popitem(last=False)
-        return found
+        return subscriber
 
     async def _user(self, application: ApplicationRow, user: str) -> SubscriberRow:
-        found = await self._store.subscriber(application.id, name_of("user's name", user))
-        if found is None:
+        subscriber = await self._store.subscriber(application.id, name_of("user's name", user))
+        if subscriber is None:
             raise NotFoundError(f"there is no user {user[:200]!r} of the application {application.name}")
-        return found
+        return subscriber
 
     def _changed(self, subscriber: int) -> None:
         self._changes += 1
@@ -127,17 +129,17 @@ class Directory:
     # --- applications
 
     def _put(self, application: ApplicationRow) -> None:
-        before = self._by_id.get(application.id)
-        if before is not None and before.digest is not None:
-            self._by_digest.pop(before.digest, None)
+        previous = self._by_id.get(application.id)
+        if previous is not None and previous.digest is not None:
+            self._by_digest.pop(previous.digest, None)
         if application.digest is not None:
             self._by_digest[application.digest] = application.id
         self._by_id[application.id] = self._by_name[application.name] = application
         self._rights[application.id] = NOTHING if application.closed else Rights.of(application.allowed)
 
     def _forget(self, application: ApplicationRow) -> None:
-        for kept in (self._by_id, self._rights):
-            kept.pop(application.id, None)
+        for by_id in (self._by_id, self._rights):
+            by_id.pop(application.id, None)
         self._by_name.pop(application.name, None)
         if application.digest is not None:
             self._by_digest.pop(application.digest, None)

@@ -1,4 +1,4 @@
-"""A bounded line in which those who ask much wait for themselves."""
+"""A bounded, fair queue: an origin that asks much waits behind its own requests only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tocsin.wire.errors import LimitError
 
 
 class FairQueue:
-    """`inside` at once, and `waiting` more: origins take turns, each with the first of its own.
+    """`inside` run at a time and `waiting` more wait. Origins take turns, each with its oldest request.
 
-    When nobody else can wait, whoever came last of the origin that has the most waiting is refused (LimitError, 429):
-    who comes from elsewhere finds a place, however many one origin sends.
+    When the queue is full, the newest request of the origin with the most waiting is refused (LimitError, 429), so that
+    a flood from one origin leaves room for all others.
     """
 
     def __init__(self, inside: int, waiting: int, what: str) -> None:
@@ -50,7 +50,7 @@ class FairQueue:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and turn.done() and turn.exception() is None:
-                self._leave()  # The place was ours already: pass it on.
+                self._leave()  # The slot was already ours: pass it on.
             elif (line := self._lines.get(origin)) is not None and turn in line:
                 self._take_out(origin, line, turn)
             raise
@@ -58,7 +58,7 @@ class FairQueue:
     def _make_room(self, origin: str | None) -> None:
         longest = max(self._lines, key=lambda each: len(self._lines[each]), default=origin)
         line = self._lines.get(longest)
-        # Who would be as many as those who are the most is no better than they.
+        # An origin that would then have as many waiting as the longest gets no preference.
         if line is None or len(line) <= len(self._lines.get(origin, ())) + 1:
             raise self._full()
         last = line[-1]
@@ -72,7 +72,7 @@ class FairQueue:
             del self._lines[origin]
 
     def _leave(self) -> None:
-        """Hand the place to the next in line, or free it."""
+        """Hands the slot to the next in the queue, or frees it."""
         while self._lines:
             origin, line = next(iter(self._lines.items()))
             turn = line.popleft()

@@ -1,4 +1,5 @@
-"""Groups of users that hold subscriptions together. Managers say who is in; members see theirs and may leave."""
+"""Groups of users that hold subscriptions together. Managers choose the members; members see their groups and may
+leave."""
 
 from __future__ import annotations
 
@@ -15,27 +16,30 @@ class Groups(Directory):
     async def create_group(
         self, by: Principal, name: str, members: Sequence[str] = (), application: str | None = None
     ) -> GroupChanged:
-        of = self._scope(by, application)
-        kept = name_of("name of a group", name)
-        made = await self._store.add_group(
-            of.id,
-            kept,
-            await self._ids(of, members),
+        application_row = self._scope(by, application)
+        group_name = name_of("name of a group", name)
+        group = await self._store.add_group(
+            application_row.id,
+            group_name,
+            await self._ids(application_row, members),
             created_us=self._now_us(),
-            at_most=self._limit(of, "groups"),
-            members_at_most=self._limit(of, "members"),
+            at_most=self._limit(application_row, "groups"),
+            members_at_most=self._limit(application_row, "members"),
         )
-        return GroupChanged(made)
+        return GroupChanged(group)
 
     async def add_members(
         self, by: Principal, name: str, members: Sequence[str], application: str | None = None
     ) -> GroupChanged:
-        of = self._scope(by, application)
-        group = await self._group(of, name)
-        made = await self._store.add_members(
-            group.id, await self._ids(of, members), created_us=self._now_us(), at_most=self._limit(of, "members")
+        application_row = self._scope(by, application)
+        group = await self._group(application_row, name)
+        frontends = await self._store.add_members(
+            group.id,
+            await self._ids(application_row, members),
+            created_us=self._now_us(),
+            at_most=self._limit(application_row, "members"),
         )
-        return GroupChanged(group, made=made)
+        return GroupChanged(group, made=frontends)
 
     async def remove_members(
         self, by: Principal, name: str, members: Sequence[str], application: str | None = None
@@ -45,11 +49,11 @@ class Groups(Directory):
             if names_of("user's name", members) != [by.user]:
                 raise ForbiddenError("a member may take out nobody but itself", hint="use the application's token")
             return GroupChanged(group, gone=await self._store.remove_members(group.id, [by.subscriber]))
-        of = self._scope(by, application)
-        group = await self._group(of, name)
-        found = await self._store.find_subscribers(of.id, names_of("user's name", members))
-        gone = await self._store.remove_members(group.id, [each.id for each in found])
-        return GroupChanged(group, gone=gone)
+        application_row = self._scope(by, application)
+        group = await self._group(application_row, name)
+        subscribers = await self._store.find_subscribers(application_row.id, names_of("user's name", members))
+        frontends = await self._store.remove_members(group.id, [subscriber.id for subscriber in subscribers])
+        return GroupChanged(group, gone=frontends)
 
     async def remove_group(self, by: Principal, name: str, application: str | None = None) -> GroupChanged:
         group = await self._group(self._scope(by, application), name)
@@ -60,41 +64,41 @@ class Groups(Directory):
     ) -> list[GroupRow]:
         if isinstance(by, Session):
             self._own(by.application, application)
-            mine = await self._store.groups_of(by.subscriber)
-            return [each for each in mine if each.name > after][:limit]
+            own_groups = await self._store.groups_of(by.subscriber)
+            return [group for group in own_groups if group.name > after][:limit]
         return await self._store.groups(self._scope(by, application).id, after=after, limit=limit)
 
     async def group(self, by: Principal, name: str, application: str | None = None) -> GroupRow:
         if not isinstance(by, Session):
             return await self._group(self._scope(by, application), name)
         self._own(by.application, application)
-        kept = name_of("name of a group", name)
-        for each in await self._store.groups_of(by.subscriber):
-            if each.name == kept:
-                return each
-        # The same as for one that is not there.
-        raise _no_group(kept)
+        group_name = name_of("name of a group", name)
+        for group in await self._store.groups_of(by.subscriber):
+            if group.name == group_name:
+                return group
+        # The same error as for a group that does not exist, so that existence is not revealed.
+        raise _no_group(group_name)
 
     async def members(
         self, by: Principal, name: str, application: str | None = None, *, after: str = "", limit: int = PAGE
     ) -> list[str]:
         group = await self.group(by, name, application)
-        return [each.user for each in await self._store.members(group.id, after=after, limit=limit)]
+        return [member.user for member in await self._store.members(group.id, after=after, limit=limit)]
 
     async def _group(self, of: ApplicationRow, name: str) -> GroupRow:
-        kept = name_of("name of a group", name)
-        found = await self._store.group(of.id, kept)
-        if found is None:
-            raise _no_group(kept)
-        return found
+        group_name = name_of("name of a group", name)
+        group = await self._store.group(of.id, group_name)
+        if group is None:
+            raise _no_group(group_name)
+        return group
 
     async def _ids(self, of: ApplicationRow, users: Sequence[str]) -> list[int]:
-        wanted = names_of("user's name", users)
-        found = {each.user: each.id for each in await self._store.find_subscribers(of.id, wanted)}
-        for user in wanted:
-            if user not in found:
+        names = names_of("user's name", users)
+        ids = {subscriber.user: subscriber.id for subscriber in await self._store.find_subscribers(of.id, names)}
+        for user in names:
+            if user not in ids:
                 raise NotFoundError(f"there is no user {user!r} of the application {of.name}")
-        return [found[user] for user in wanted]
+        return [ids[user] for user in names]
 
 
 def _no_group(name: str) -> NotFoundError:

@@ -1,4 +1,4 @@
-"""Accounts that are kept in the broker's own store."""
+"""Accounts in the broker's own store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tocsin.wire.subscriber import DEFAULT_APPLICATION, Credentials
 
 
 class LocalAccounts(Applications, Groups):
-    """`Accounts` over a `BrokerStore` that this process alone has open. The store is the caller's to open and close."""
+    """`Accounts` on a `BrokerStore` that only this process has open. The caller opens and closes the store."""
 
     def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
         super().__init__(store, policy, clock_us)
@@ -52,13 +52,18 @@ class LocalAccounts(Applications, Groups):
         if manager is not None:
             return manager
         claims = self._tokens.read(token or "")
-        found = await self._subscriber(claims.subscriber)
-        application = None if found is None else self._by_id.get(found.application)
-        if found is None or application is None or application.closed or claims.issued_us < found.tokens_from_us:
+        subscriber = await self._subscriber(claims.subscriber)
+        application = None if subscriber is None else self._by_id.get(subscriber.application)
+        if (
+            subscriber is None
+            or application is None
+            or application.closed
+            or claims.issued_us < subscriber.tokens_from_us
+        ):
             raise UnauthorizedError("this token is good no more", hint="log in again")
         return Session(
-            found.id,
-            found.user,
+            subscriber.id,
+            subscriber.user,
             application.id,
             application.name,
             claims.token_id,
@@ -73,44 +78,46 @@ class LocalAccounts(Applications, Groups):
     async def register(
         self, by: Principal | None, credentials: Credentials, *, origin: str | None = None
     ) -> SubscriberRow:
-        of = self._registering(by, credentials.application)
+        application = self._registering(by, credentials.application)
         user = name_of("user's name", credentials.user)
         password = password_of(credentials.password, self._policy.password_characters)
-        # Before the work of hashing, although only the store can say it for sure.
-        if await self._store.subscriber(of.id, user) is not None:
+        # Check before the costly hash; the store makes the final check.
+        if await self._store.subscriber(application.id, user) is not None:
             raise ConflictError(f"there is a user {user} already", hint="choose another name, or log in")
         return await self._store.add_subscriber(
-            of.id,
+            application.id,
             user,
             password=await self._passwords.hashed(password, origin),
             created_us=self._now_us(),
-            at_most=self._limit(of, "subscribers"),
+            at_most=self._limit(application, "subscribers"),
         )
 
     async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoginAnswer:
         issued_us = self._now_us()
-        found = await self._claimed(credentials)
+        subscriber = await self._claimed(credentials)
         password = password_of(credentials.password)
-        kept = None if found is None else found.password
+        hashed = None if subscriber is None else subscriber.password
         user = (same(credentials.application), same(credentials.user))
-        with self._guesses.one(user, origin, issued_us) as guess:
-            guess.was(await self._passwords.matches(password, kept, origin))
-        if not guess.right or found is None or kept is None:
+        with self._guesses.one(user, origin, issued_us) as attempt:
+            attempt.was(await self._passwords.matches(password, hashed, origin))
+        if not attempt.right or subscriber is None or hashed is None:
             raise UnauthorizedError("the user or the password is wrong")
-        if self._passwords.is_outdated(kept):
-            # A login that could not be brought up to date is a login all the same.
+        if self._passwords.is_outdated(hashed):
+            # The login succeeds even if the hash cannot be updated.
             with contextlib.suppress(LimitError, NotFoundError):
-                await self._store.change_subscriber(found.id, password=await self._passwords.hashed(password, origin))
-                self._changed(found.id)
-        # A clock that was set back since the last change of the password locks nobody out.
-        return self._logged_in(found, self._tokens.issue(found.id, max(issued_us, found.tokens_from_us)))
+                await self._store.change_subscriber(
+                    subscriber.id, password=await self._passwords.hashed(password, origin)
+                )
+                self._changed(subscriber.id)
+        # A clock that was set back since the last password change must not lock users out.
+        return self._logged_in(subscriber, self._tokens.issue(subscriber.id, max(issued_us, subscriber.tokens_from_us)))
 
     async def renew(self, session: Session) -> LoginAnswer:
         issued_us = self._now_us()
-        found = await self._subscriber(session.subscriber)
-        if found is None or session.issued_us < found.tokens_from_us:
+        subscriber = await self._subscriber(session.subscriber)
+        if subscriber is None or session.issued_us < subscriber.tokens_from_us:
             raise UnauthorizedError("this token is good no more", hint="log in again")
-        return self._logged_in(found, self._tokens.renew(session, max(issued_us, found.tokens_from_us)))
+        return self._logged_in(subscriber, self._tokens.renew(session, max(issued_us, subscriber.tokens_from_us)))
 
     async def logout(self, session: Session) -> None:
         await self._tokens.end(session.session_id)
@@ -135,25 +142,25 @@ class LocalAccounts(Applications, Groups):
         old: str | None = None,
         origin: str | None = None,
     ) -> SubscriberRow:
-        found = await self._reached(by, user, application)
+        subscriber = await self._reached(by, user, application)
         new = password_of(password, self._policy.password_characters)
         if isinstance(by, Session):
-            with self._guesses.one((by.application_name, by.user), origin, self._now_us()) as guess:
-                guess.was(await self._passwords.matches(password_of(old or ""), found.password, origin))
-            if not guess.right:
+            with self._guesses.one((by.application_name, by.user), origin, self._now_us()) as attempt:
+                attempt.was(await self._passwords.matches(password_of(old or ""), subscriber.password, origin))
+            if not attempt.right:
                 raise UnauthorizedError("the old password is wrong")
         hashed = await self._passwords.hashed(new, origin)
-        # Later than before, also where the clock was set back: tokens of the old password end.
-        tokens_from_us = max(self._now_us(), found.tokens_from_us + 1)
-        await self._store.change_subscriber(found.id, password=hashed, tokens_from_us=tokens_from_us)
-        self._changed(found.id)
-        return found
+        # Always later than before, even if the clock was set back, so that tokens of the old password become invalid.
+        tokens_from_us = max(self._now_us(), subscriber.tokens_from_us + 1)
+        await self._store.change_subscriber(subscriber.id, password=hashed, tokens_from_us=tokens_from_us)
+        self._changed(subscriber.id)
+        return subscriber
 
     async def remove_subscriber(self, by: Principal, user: str, application: str | None = None) -> Removed:
-        found = await self._reached(by, user, application)
-        gone = await self._store.remove_subscribers([found.id])
-        self._changed(found.id)
-        return Removed([found.id], gone)
+        subscriber = await self._reached(by, user, application)
+        frontends = await self._store.remove_subscribers([subscriber.id])
+        self._changed(subscriber.id)
+        return Removed([subscriber.id], frontends)
 
     # --- steps
 
@@ -169,23 +176,23 @@ class LocalAccounts(Applications, Groups):
         return self._named(DEFAULT_APPLICATION)
 
     async def _claimed(self, credentials: Credentials) -> SubscriberRow | None:
-        """Who somebody says to be, if there is one of that name."""
+        """The subscriber that the credentials name, if it exists."""
         application = self._by_name.get(same(credentials.application))
         try:
             user = name_of("user's name", credentials.user)
         except InputError:
             return None
-        # Also looked for where there is no such application: it takes the same time.
-        found = await self._store.subscriber(0 if application is None else application.id, user)
-        return None if application is None or application.closed else found
+        # Query the store even if there is no such application, so that the answer takes the same time.
+        subscriber = await self._store.subscriber(0 if application is None else application.id, user)
+        return None if application is None or application.closed else subscriber
 
     async def _reached(self, by: Principal, user: str, application: str | None) -> SubscriberRow:
-        """A subscriber that `by` manages, or is."""
+        """A subscriber that `by` manages, or `by` itself."""
         if isinstance(by, Session):
-            of = self._own(by.application, application)
+            own_application = self._own(by.application, application)
             if name_of("user's name", user) != by.user:
                 raise ForbiddenError("a subscriber reaches nobody but itself", hint="use the application's token")
-            return await self._user(of, by.user)
+            return await self._user(own_application, by.user)
         return await self._user(self._scope(by, application), user)
 
     def _logged_in(self, subscriber: SubscriberRow, issued: tuple[str, Claims]) -> LoginAnswer:

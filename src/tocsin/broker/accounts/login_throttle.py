@@ -1,4 +1,4 @@
-"""Wrong passwords: how many may be tried for one user."""
+"""Login throttle: limits the wrong passwords that may be tried for one user."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from typing import Final
 from tocsin.wire.errors import LimitError
 
 REMEMBERED: Final = 50_000
-"""Users that somebody failed at lately, and addresses that users logged in from. Passwords are dear to try: to have one
-forgotten by trying so many others is slower than to wait."""
+"""The number of users with recent failures, and of addresses with recent logins, that are remembered. Checking
+passwords is slow: an attacker who wants an entry to be evicted by failing at so many other users waits longer than by
+waiting."""
 _HOUR_US: Final = 3_600_000_000
 
 User = tuple[str, str]
 
 
 class LoginThrottle:
-    """For each user `burst` wrong passwords at once, and `per_hour` on the long run.
+    """A token bucket per user: a burst of `burst` wrong passwords, and `per_hour` in the long run.
 
-    Counted for names that nobody has, too, so that nobody learns from it which there are. An address that the user has
-    logged in from lately is counted by itself: who guesses elsewhere does not lock the user out there.
+    It counts unknown users, too, so that it reveals no names. An address from which the user has logged in lately has a
+    bucket of its own: an attacker elsewhere cannot lock the user out there.
     """
 
     def __init__(self, burst: int, per_hour: int, *, remembered: int = REMEMBERED) -> None:
         self._burst = float(burst)
         self._per_us = per_hour / _HOUR_US
         self._remembered = remembered
-        # How many are left, and as of when. Who is not here has all.
+        # The remaining tries and the time of that count. A user without an entry has a full bucket.
         self._left: OrderedDict[tuple[User, str | None], tuple[float, int]] = OrderedDict()
         self._homes: OrderedDict[tuple[User, str | None], None] = OrderedDict()
 
     @contextmanager
     def one(self, user: User, origin: str | None, now_us: int) -> Iterator[LoginAttempt]:
-        """A password that is being tried; LimitError (429) where no more may be. It counts from now on, so that many at
-        once are not more than one after the other, and no longer where it was right, or not tried after all."""
+        """Counts one try of a password; raises LimitError (429) if none is left. The try counts from the start, so that
+        parallel tries gain nothing. It is given back if the password was right, or was not checked after all."""
         key = (user, origin if (user, origin) in self._homes else None)
         self._take(key, now_us)
         attempt = LoginAttempt()
@@ -64,8 +65,8 @@ class LoginThrottle:
             self._left.popitem(last=False)
 
     def _give_back(self, key: tuple[User, str | None]) -> None:
-        if (found := self._left.get(key)) is not None:
-            left, at_us = found
+        if (entry := self._left.get(key)) is not None:
+            left, at_us = entry
             if left + 1.0 >= self._burst:
                 del self._left[key]
             else:
@@ -73,7 +74,7 @@ class LoginThrottle:
 
 
 class LoginAttempt:
-    """What became of it; neither where it was not tried."""
+    """The outcome of a try; both are False if the password was not checked."""
 
     __slots__ = ("right", "wrong")
 

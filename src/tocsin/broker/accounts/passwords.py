@@ -1,5 +1,4 @@
-"""Passwords are hashed and checked on threads of their own: few, and last in line for the processor, so that results
-are delivered meanwhile."""
+"""Hashes and checks passwords in a few threads of low priority, so that results are delivered meanwhile."""
 
 from __future__ import annotations
 
@@ -23,11 +22,12 @@ from tocsin.patience import to_the_end
 Answer = TypeVar("Answer")
 
 PATIENCE: Final = 10
-"""By how much the threads give way to the rest of the broker (as `nice` does)."""
+"""The niceness of the threads, which lowers their priority below the rest of the broker."""
 
 
 class Passwords:
-    """`threads` at once and `waiting` more, in turn from each origin (see Turns); the rest get LimitError (429)."""
+    """`threads` checks run at a time, and `waiting` more wait in turn from each origin (see FairQueue); all others get
+    LimitError (429)."""
 
     def __init__(self, cost: PasswordCost, *, threads: int, waiting: int) -> None:
         self._hasher = PasswordHasher(
@@ -38,7 +38,7 @@ class Passwords:
         self._decoy = ""
 
     async def open(self) -> None:
-        # Nobody's password, of the present cost.
+        # A hash of a random password at the present cost.
         self._decoy = await self.hashed(secrets.token_urlsafe())
 
     async def close(self) -> None:
@@ -48,12 +48,13 @@ class Passwords:
         return await self._run(lambda: self._hasher.hash(password), origin)
 
     async def matches(self, password: str, kept: str | None, origin: str | None = None) -> bool:
-        """Whether this is the password of that hash. Takes as long when there is none."""
-        found = await self._run(lambda: self._verified(self._decoy if kept is None else kept, password), origin)
-        return found and kept is not None
+        """Whether the password matches the hash. Takes the same time if there is no hash, so that timing reveals no
+        users."""
+        matched = await self._run(lambda: self._verified(self._decoy if kept is None else kept, password), origin)
+        return matched and kept is not None
 
     def is_outdated(self, kept: str) -> bool:
-        """Whether it was hashed at another cost than the present one."""
+        """Whether the hash was made at another cost than the present one."""
         return self._hasher.check_needs_rehash(kept)
 
     def _verified(self, kept: str, password: str) -> bool:
@@ -64,11 +65,11 @@ class Passwords:
 
     async def _run(self, work: Callable[[], Answer], origin: str | None) -> Answer:
         async with self._turns.taken(origin):
-            # It cannot be stopped, and takes its place until it is done.
+            # A thread cannot be cancelled, so it occupies its slot until it is done.
             return await to_the_end(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
 
 def _give_way() -> None:
-    if sys.platform == "linux":  # Elsewhere it would be the whole process that gives way.
+    if sys.platform == "linux":  # Elsewhere the call would change the priority of the whole process.
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PATIENCE)

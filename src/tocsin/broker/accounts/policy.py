@@ -1,4 +1,4 @@
-"""What may be set about accounts, and what names and passwords may look like."""
+"""The policy of accounts: its settings, and the rules for names and passwords."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tocsin.store.broker.checks import PERSON_LIMIT
 from tocsin.wire.errors import InputError, LimitError
 from tocsin.wire.subscriber import PASSWORD_LIMIT_BYTES
 
-# Users named in one call.
+# The largest number of users in one call.
 AT_ONCE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class PasswordCost:
-    """How dear it is to try a password (Argon2id): about 20 ms and 19 MiB, as OWASP advises at least."""
+    """The cost of checking a password with Argon2id: about 20 ms and 19 MiB, OWASP's recommended minimum."""
 
     passes: int = 2
     memory_kib: int = 19_456
@@ -27,12 +27,13 @@ class PasswordCost:
 
 @dataclass(frozen=True, slots=True)
 class AccountPolicy:
-    """`operator_token`: who shows it is the operator; empty: nobody can. `everybody_operates`: so is who shows none.
+    """`operator_token` authenticates the operator; if it is empty, no token does. `everybody_operates`: a request
+    without a token is the operator's.
 
-    `open_registration`: anybody may register into the application `default`. `threads` check passwords at once and
-    `waiting` more may wait; passwords have at least so many characters. `wrong_passwords` may be tried for one user at
-    once, and so many per hour on the long run. The limits hold where an application has none
-    of its own.
+    `open_registration`: anybody may register into the application `default`. `threads` password checks run at a time
+    and `waiting` more may wait; `password_characters` is the minimum length. `wrong_passwords` is the burst of wrong
+    passwords per user, `wrong_passwords_per_hour` the sustained rate. The limits apply where an application has none of
+    its own.
     """
 
     operator_token: str = field(default="", repr=False)
@@ -57,39 +58,42 @@ class AccountPolicy:
 
 
 def same(name: str) -> str:
-    """However a keyboard composes its characters."""
+    """Normalizes Unicode, since keyboards compose the same characters differently."""
     return unicodedata.normalize("NFC", name)
 
 
 def name_of(what: str, name: str) -> str:
-    """The name as it is kept: what looks the same is the same. InputError for one that nobody could read or type."""
-    kept = same(name)
-    if len(kept) > PERSON_LIMIT:
-        raise LimitError(f"a {what} of {len(kept)} characters is too long", hint=f"at most {PERSON_LIMIT}", status=400)
-    if not kept or not kept.isprintable() or kept != kept.strip():
-        raise InputError(f"a {what} has printable characters and no blank at its ends, got {kept!r}")
-    return kept
+    """The name as it is stored: names that look the same are the same. Raises InputError for a name that nobody could
+    read or type."""
+    normalized = same(name)
+    if len(normalized) > PERSON_LIMIT:
+        raise LimitError(
+            f"a {what} of {len(normalized)} characters is too long", hint=f"at most {PERSON_LIMIT}", status=400
+        )
+    if not normalized or not normalized.isprintable() or normalized != normalized.strip():
+        raise InputError(f"a {what} has printable characters and no blank at its ends, got {normalized!r}")
+    return normalized
 
 
 def names_of(what: str, names: Iterable[str]) -> list[str]:
-    kept = list(dict.fromkeys(name_of(what, name) for name in names))
-    if len(kept) > AT_ONCE:
-        raise LimitError(f"{len(kept)} are too many at once", hint=f"at most {AT_ONCE} in one request", status=400)
-    return kept
+    unique = list(dict.fromkeys(name_of(what, name) for name in names))
+    if len(unique) > AT_ONCE:
+        raise LimitError(f"{len(unique)} are too many at once", hint=f"at most {AT_ONCE} in one request", status=400)
+    return unique
 
 
 def password_of(password: str, at_least: int = 0) -> str:
-    """The password as it is hashed: the same characters, however a keyboard composes them."""
-    kept = same(password)
+    """The password as it is hashed, normalized like names."""
+    normalized = same(password)
     try:
-        size_bytes = len(kept.encode())
+        size_bytes = len(normalized.encode())
     except UnicodeEncodeError:
         raise InputError("a password cannot contain half of a character pair") from None
     if size_bytes > PASSWORD_LIMIT_BYTES:
         raise LimitError("the password is too long", hint=f"at most {PASSWORD_LIMIT_BYTES} bytes", status=400)
-    if len(kept) < at_least:
+    if len(normalized) < at_least:
         raise InputError("the password is too short", hint=f"at least {at_least} characters")
-    return kept
+    return normalized
 
 
 def check_limits(limits: Mapping[str, int]) -> None:

@@ -1,7 +1,7 @@
-"""Tokens of subscribers: signed and good for a while (JWT, HS256).
+"""Session tokens of subscribers: signed JWTs (HS256) with an expiry.
 
-A login begins a session, and every renewal of its token is of that session. A logout ends the session, and with it all
-its tokens, whoever has them; sessions that were ended are remembered as long as a token of theirs may live.
+A login begins a session, and every renewal of its token belongs to that session. A logout ends the session and thereby
+revokes all its tokens, including stolen ones; an ended session is remembered until its last token has expired.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ALGORITHM: Final = "HS256"
 TOKEN_LIMIT: Final = 2_000
 ISSUER: Final = "tocsin"
 LONGEST_US: Final = 86_400_000_000
-"""How long a token may be good at most, whatever was set when it was issued."""
+"""The longest life of a token, independent of the setting at its issue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a good token says."""
+    """The content of a valid token."""
 
     token_id: str
     subscriber: int
@@ -37,7 +37,7 @@ class Claims:
     expires_us: int
     session_id: str
     began_us: int
-    """When the session did: at its login."""
+    """When the session began, at its login."""
 
 
 class SessionTokens:
@@ -51,18 +51,19 @@ class SessionTokens:
         self._forget_at_us = 0
 
     async def open(self) -> None:
-        made = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
-        self._key = base64.b64decode(await self._store.first_fact(SESSION_KEY, made))
+        new_key = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+        self._key = base64.b64decode(await self._store.first_fact(SESSION_KEY, new_key))
         await self._forget()
         self._revoked = await self._store.revoked()
 
     def issue(self, subscriber: int, issued_us: int) -> tuple[str, Claims]:
-        """The first token of a session, as of the time when the right to it was shown: what ends older ones ends it,
-        too."""
+        """Issues the first token of a session. `issued_us` is when the credentials were shown, so that a change of the
+        password after that moment revokes this token, too."""
         return self._issue(subscriber, issued_us, secrets.token_urlsafe(12), issued_us)
 
     def renew(self, session: Session, issued_us: int) -> tuple[str, Claims]:
-        """A further token of the session; UnauthorizedError where it was ended, or has lasted as long as it may."""
+        """Issues a further token of the session; raises UnauthorizedError if the session has ended or has reached its
+        longest life."""
         self.check_kept(session.session_id)
         if issued_us >= session.began_us + self._session_us:
             raise UnauthorizedError("this session has lasted as long as it may", hint="log in again")
@@ -71,7 +72,7 @@ class SessionTokens:
     def _issue(self, subscriber: int, issued_us: int, session_id: str, began_us: int) -> tuple[str, Claims]:
         token_id, expires_us = secrets.token_urlsafe(12), issued_us + self._token_us
         claims = Claims(token_id, subscriber, issued_us, expires_us, session_id, began_us)
-        said = {
+        payload = {
             "iss": ISSUER,
             "sub": str(subscriber),
             "jti": claims.token_id,
@@ -80,15 +81,15 @@ class SessionTokens:
             "sid": session_id,
             "auth_time": began_us / 1e6,
         }
-        return jwt.encode(said, self._key, ALGORITHM), claims
+        return jwt.encode(payload, self._key, ALGORITHM), claims
 
     def read(self, token: str) -> Claims:
-        """What a token of ours says; UnauthorizedError when it is none, or good no more."""
+        """The claims of a token of ours; raises UnauthorizedError if it is forged, expired or revoked."""
         if len(token) > TOKEN_LIMIT:
             raise _bad()
         try:
-            # Times are checked against our own clock, below.
-            said = jwt.decode(
+            # The times are checked below, against our own clock.
+            payload = jwt.decode(
                 token,
                 self._key,
                 algorithms=[ALGORITHM],
@@ -100,10 +101,13 @@ class SessionTokens:
                     "verify_nbf": False,
                 },
             )
-            # A token from before there were sessions is one of its own.
-            session_id, began_us = str(said.get("sid", said["jti"])), _us(said.get("auth_time", said["iat"]))
+            # An old token without a session is a session of its own.
+            session_id, began_us = (
+                str(payload.get("sid", payload["jti"])),
+                _us(payload.get("auth_time", payload["iat"])),
+            )
             claims = Claims(
-                str(said["jti"]), int(said["sub"]), _us(said["iat"]), _us(said["exp"]), session_id, began_us
+                str(payload["jti"]), int(payload["sub"]), _us(payload["iat"]), _us(payload["exp"]), session_id, began_us
             )
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             raise _bad() from None
@@ -119,19 +123,19 @@ class SessionTokens:
             raise UnauthorizedError("this token was ended by a logout", hint="log in again")
 
     async def end(self, session_id: str) -> None:
-        """No token of the session is good any more."""
-        # From this moment on, and durably so before the answer.
+        """Revokes all tokens of the session."""
+        # It takes effect at once in memory, and is durable before the answer.
         expires_us = self._revoked[session_id] = self._now_us() + LONGEST_US
         await self._store.revoke(session_id, expires_us=expires_us)
         if self._now_us() >= self._forget_at_us:
             await self._forget()
 
     async def _forget(self) -> None:
-        """Those whose tokens have all ended by themselves, now and then: not more often than tokens end."""
+        """Forgets sessions whose tokens have all expired. It runs at most once per token lifetime."""
         now_us = self._now_us()
         self._forget_at_us = now_us + self._token_us
         await self._store.forget_revoked(expired_before_us=now_us)
-        self._revoked = {token: at_us for token, at_us in self._revoked.items() if at_us >= now_us}
+        self._revoked = {session_id: until_us for session_id, until_us in self._revoked.items() if until_us >= now_us}
 
 
 def _us(moment_s: Any) -> int:

@@ -1,4 +1,4 @@
-"""What routes read of a request, and who asks."""
+"""Reads requests for the routes: token, principal and body."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NEEDED: Final = "send a subscriber's, an application's or the operator's (broker
 
 @dataclass(frozen=True, slots=True)
 class RequestBodies:
-    """Bodies that may be large: each within the limits, all together within the room, and those of one asker within its
-    share. Each counts twice, for what is made of it."""
+    """Reads bodies that may be large: each within the limits, all together within the memory budget, and those of one
+    client within its share. A body counts twice, for itself and for what is parsed from it."""
 
     limits: ServerLimits
     room: MemoryBudget
@@ -33,15 +33,15 @@ class RequestBodies:
 
 
 def token_of(request: web.Request) -> str | None:
-    """The token that the request shows, if it shows one."""
-    given = request.headers.getall(hdrs.AUTHORIZATION, [])
-    if len(given) > 1:
+    """The token in the Authorization header, if there is one."""
+    headers = request.headers.getall(hdrs.AUTHORIZATION, [])
+    if len(headers) > 1:
         raise UnauthorizedError("there is more than one Authorization header", hint="send one token")
-    return secret_in(given[0]) if given else None
+    return secret_in(headers[0]) if headers else None
 
 
 async def principal(accounts: Accounts, request: web.Request) -> Principal:
-    """Who asks. Without a token nobody but a program of this machine, where those are the operator."""
+    """The principal of the request. Without a token only a program on this machine is accepted, as the operator."""
     token = token_of(request)
     if token is None and not is_local_program(request):
         raise UnauthorizedError("web pages, and who comes through a proxy, need a token", hint=NEEDED)
@@ -49,7 +49,7 @@ async def principal(accounts: Accounts, request: web.Request) -> Principal:
 
 
 async def operator(accounts: Accounts, request: web.Request) -> ManagerIdentity:
-    """ForbiddenError unless it is the operator who asks."""
+    """Raises ForbiddenError unless the operator asks."""
     who = await principal(accounts, request)
     if who != OPERATOR:
         raise ForbiddenError("this is for the broker's operator", hint="show the token of broker.accounts.admin_token")
@@ -57,6 +57,6 @@ async def operator(accounts: Accounts, request: web.Request) -> ManagerIdentity:
 
 
 def names_of(given: object, what: str) -> list[str]:
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise InputError(f"{what}: must be an array of names")
     return given

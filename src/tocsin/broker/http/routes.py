@@ -1,4 +1,4 @@
-"""The broker's HTTP face: everything that it serves, and who may come in."""
+"""The broker's HTTP application: all its routes, and which web origins may use them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tocsin.wire.errors import ForbiddenError, InputError, UnavailableError
 
 SMALL_BYTES: Final = 1 << 20
 BODIES_BYTES: Final = 128 << 20
-"""What large bodies may take in memory together."""
+"""The memory that all large bodies may take together."""
 _PREFLIGHT_S: Final = "600"
 
 
@@ -51,9 +51,9 @@ def broker_application(
         read_timeout_s=http.read_timeout_s,
         trusted_proxies=Networks(http.trusted_proxies.split()),
     )
-    # What subscribers say is small; only records for feeds may be as large as the settings allow.
+    # Requests of subscribers are small; only records for feeds may be as large as the settings allow.
     small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
-    # A body is there twice when the user is written into its records.
+    # A body is in memory twice while the user is written into its records.
     bodies_bytes = max(BODIES_BYTES, 4 * http.body_limit_bytes)
     room = MemoryBudget(bodies_bytes, own_limit_bytes=bodies_bytes // 2, refused=metrics.count_refused)
     announcements = AnnouncementRoute(service.link, limits, refused=metrics.count_refused)
@@ -69,7 +69,7 @@ def broker_application(
 
 
 class StatusRoutes:
-    """What is about the broker itself."""
+    """Routes about the broker itself."""
 
     def __init__(self, service: BrokerService, metrics: ServerMetrics, announcements: AnnouncementRoute) -> None:
         self._service = service
@@ -116,8 +116,8 @@ class StatusRoutes:
         return answer({"status": "alive"})
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """Whether subscribers are served: also while the cluster is away, unless `cluster=1` demands it. A broker that
-        the cluster has refused from the first is not ready: somebody must mend its settings."""
+        """Whether subscribers are served: also while the cluster is away, unless `cluster=1` requires it. A broker that
+        the cluster has refused since the start is not ready: an operator must correct its settings."""
         check_query(request, "cluster")
         demanded = request.query.get("cluster", "0")
         if demanded not in ("0", "1"):
@@ -126,7 +126,7 @@ class StatusRoutes:
         if link.refusal is not None and (demanded == "1" or not link.has_met):
             hint = link.refusal.hint or "see broker.name and broker.cluster in the settings"
             raise UnavailableError(f"the cluster refuses the broker: {link.refusal.message}", hint=hint)
-        # Only who demands it has the cluster asked: a probe must not wait for one that hangs.
+        # Ask the cluster only on demand: a probe must not wait for a cluster that hangs.
         here = link.connected and (demanded == "0" or await self._pulse.beats())
         if demanded == "1" and not here:
             raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
@@ -144,7 +144,7 @@ class StatusRoutes:
         return answer(asyncapi())
 
     async def javascript(self, _request: web.Request) -> web.Response:
-        """The client for web pages."""
+        """The JavaScript client for web pages."""
         headers = {hdrs.CACHE_CONTROL: "max-age=600"}
         return web.Response(body=_client(), content_type="text/javascript", charset="utf-8", headers=headers)
 
@@ -153,21 +153,21 @@ class StatusRoutes:
         return answer(self._policies())
 
     async def choose(self, request: web.Request) -> web.Response:
-        """Other policies from now on. What is not named stays as it is."""
+        """Changes the named caching settings; the others stay."""
         await operator(self._service.accounts, request)
-        said = await read_json(request)
-        known = {one.name: one.type for one in dataclasses.fields(CachingSettings)}
-        if not isinstance(said, dict) or not said.keys() <= known.keys():
-            raise InputError("expected caching settings", hint=f"known: {', '.join(known)}")
-        for name, value in said.items():
-            if not _fits(value, str(known[name])):
+        changes = await read_json(request)
+        types = {field.name: field.type for field in dataclasses.fields(CachingSettings)}
+        if not isinstance(changes, dict) or not changes.keys() <= types.keys():
+            raise InputError("expected caching settings", hint=f"known: {', '.join(types)}")
+        for name, value in changes.items():
+            if not _fits(value, str(types[name])):
                 raise InputError(f"{name}: must be a value such as {getattr(CachingSettings(), name)!r}")
         caches = self._service.machine.core.caches
         try:
-            chosen = dataclasses.replace(caches.settings, **said)
+            caching = dataclasses.replace(caches.settings, **changes)
         except ValueError as error:
             raise InputError(str(error)) from None
-        self._service.machine.handle(ev.CachePoliciesChanged(chosen))
+        self._service.machine.handle(ev.CachePoliciesChanged(caching))
         return answer(self._policies())
 
     def _policies(self) -> dict[str, Any]:
@@ -177,8 +177,8 @@ class StatusRoutes:
             "settings": dataclasses.asdict(caches.settings),
             "resident_bytes": caches.resident_bytes,
             "figures": {
-                policy: {**dataclasses.asdict(one), "hit_ratio": one.hit_ratio}
-                for policy, one in caches.figures_of.items()
+                policy: {**dataclasses.asdict(counters), "hit_ratio": counters.hit_ratio}
+                for policy, counters in caches.figures_of.items()
             },
         }
 
@@ -189,13 +189,13 @@ def _client() -> bytes:
 
 
 def _fits(value: object, kind: str) -> bool:
-    wanted: dict[str, Callable[[object], bool]] = {
+    checks: dict[str, Callable[[object], bool]] = {
         "int": lambda it: type(it) is int and abs(it) < 1 << 53,
         "float": lambda it: type(it) in (int, float),
         "bool": lambda it: isinstance(it, bool),
         "str": lambda it: isinstance(it, str),
     }
-    return wanted[kind](value)
+    return checks[kind](value)
 
 
 # ---------------------------------------------------------------- web pages
@@ -205,9 +205,9 @@ _ALLOWED: Final = web.RequestKey("ALLOWED_ORIGIN", str)
 
 
 def origins(settings: BrokerSettings) -> Any:
-    """No web page reaches a broker but those of its own origin, and of origins that are named.
+    """A middleware that refuses web pages, except those of the broker's own origin and of configured origins (CORS).
 
-    Where every program on this machine is the operator, no page may become one by a host name that leads here.
+    If every program on this machine is the operator, it also checks the Host header, against DNS rebinding.
     """
     named = set(settings.http.origins.split())
 
@@ -221,8 +221,8 @@ def origins(settings: BrokerSettings) -> Any:
         if not (is_own_origin(request, origin) or "*" in named or origin in named):
             raise ForbiddenError(f"web pages of {origin[:100]!r} may not use this broker", hint="broker.http.origins")
         request[_ALLOWED] = origin
-        asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_METHOD)
-        if request.method == hdrs.METH_OPTIONS and asked is not None:
+        requested_method = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_METHOD)
+        if request.method == hdrs.METH_OPTIONS and requested_method is not None:
             return web.Response(
                 status=204,
                 headers={

@@ -1,4 +1,4 @@
-"""Subscribers who ask again and again: a poll waits until there is something, and answers what is not acknowledged."""
+"""Long poll: a request waits until there are events, and is answered with everything that is not acknowledged."""
 
 from __future__ import annotations
 
@@ -13,53 +13,55 @@ from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import NotFoundError
 
 GATHER_S: Final = 0.01
-"""What comes so soon after the first event is answered with it."""
+"""Events that follow the first one within this time are answered with it."""
 
 FIRST: Final = 4
 TOGETHER: Final = 100
-"""So many subscriptions that lack something are looked at, and fetched for, at once: few at first, for each may have a
-page full of results, and more where they have little."""
+"""The number of subscriptions that are pulled at a time: FIRST at first, because each may have a full page of results,
+and twice as many in each further round, up to TOGETHER."""
 
 
 async def poll(service: BrokerService, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
-    """The events that there are, or else the first that come within the time. What is not acknowledged comes again,
-    whether it is in the cache or has to be fetched."""
+    """Returns the unacknowledged events, cached or fetched, or else the first events that arrive within `wait_s`."""
     with service.sessions.session(who, service.limit(who, "connections"), lambda _reason: None):
-        there = await _not_acknowledged(service, who)
-    return [one.envelope for one in there] or await _coming(service, who, wait_s, end)
+        events = await _not_acknowledged(service, who)
+    return [event.envelope for event in events] or await _coming(service, who, wait_s, end)
 
 
 async def _not_acknowledged(service: BrokerService, who: Session) -> list[EncodedEvent]:
     lacking = list(service.machine.core.lacking(who.subscriber))
-    told = [service.pulls.available(interest, head) for _, interest, mode, head in lacking if mode is Mode.NOTIFY]
-    wanted = [(name, interest) for name, interest, mode, _ in lacking if mode is Mode.INLINE]
+    events = [service.pulls.available(interest, head) for _, interest, mode, head in lacking if mode is Mode.NOTIFY]
+    inline = [(subscription, interest) for subscription, interest, mode, _ in lacking if mode is Mode.INLINE]
     size_bytes, failed = 0, None
     begin, count = 0, FIRST
-    while begin < len(wanted) and size_bytes < service.settings.delivery.buffer_bytes:
-        asked = (service.pulls.pull(name, interest, None, None) for name, interest in wanted[begin : begin + count])
+    while begin < len(inline) and size_bytes < service.settings.delivery.buffer_bytes:
+        pulls = (
+            service.pulls.pull(subscription, interest, None, None)
+            for subscription, interest in inline[begin : begin + count]
+        )
         begin, count = begin + count, min(2 * count, TOGETHER)
-        for answer in await asyncio.gather(*asked, return_exceptions=True):
+        for answer in await asyncio.gather(*pulls, return_exceptions=True):
             if isinstance(answer, NotFoundError):
-                continue  # it has gone meanwhile
+                continue  # it has ended in the meantime
             if isinstance(answer, BaseException):
                 failed = answer
             else:
-                told += answer[0]
-                size_bytes += sum(len(one.envelope) for one in answer[0])
-    if failed is not None and not told:
+                events += answer[0]
+                size_bytes += sum(len(event.envelope) for event in answer[0])
+    if failed is not None and not events:
         raise failed
-    return told
+    return events
 
 
 async def _coming(service: BrokerService, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
     some = asyncio.Event()
-    found: list[EncodedEvent] = []
+    events: list[EncodedEvent] = []
     size_bytes = 0
     limit_bytes = service.settings.delivery.buffer_bytes
 
     def take(told: EncodedEvent) -> None:
         nonlocal size_bytes
-        found.append(told)
+        events.append(told)
         size_bytes += len(told.envelope)
         some.set()
 
@@ -72,7 +74,7 @@ async def _coming(service: BrokerService, who: Session, wait_s: float, end: asyn
     with service.sessions.session(who, service.limit(who, "connections"), ended):
         service.presence.attach(who.subscriber, outlet)
         try:
-            if not found:
+            if not events:
                 stopping = loop.create_task(end.wait())
                 coming = loop.create_task(some.wait())
                 try:
@@ -80,14 +82,14 @@ async def _coming(service: BrokerService, who: Session, wait_s: float, end: asyn
                 finally:
                     stopping.cancel()
                     coming.cancel()
-            if found and wait_s > 0:
+            if events and wait_s > 0:
                 await asyncio.sleep(GATHER_S)
         finally:
             service.presence.detach(outlet)
-    return [one.envelope for one in _latest(found)]
+    return [event.envelope for event in _latest(events)]
 
 
 def _latest(found: list[EncodedEvent]) -> list[EncodedEvent]:
-    """Of what only says that there is something, the last of each interest."""
-    last = {one.interest: one for one in found if one.kind != RESULTS}
-    return [one for one in found if one.kind == RESULTS or last[one.interest] is one]
+    """Keeps the results, and of the other events only the last of each interest."""
+    latest = {event.interest: event for event in found if event.kind != RESULTS}
+    return [event for event in found if event.kind == RESULTS or latest[event.interest] is event]

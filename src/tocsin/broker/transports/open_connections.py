@@ -1,4 +1,4 @@
-"""Open connections: how many each subscriber has, and which end with which token."""
+"""Counts each subscriber's open connections, and closes them when their token or session ends."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STOPPING = "the broker is stopping"
 class OpenConnections:
     def __init__(self) -> None:
         self._count: Counter[int] = Counter()
-        # Lists: nearly all have one connection, and a set of one takes three times the room.
+        # These are lists, because nearly all have one connection, and a set of one item takes three times the memory.
         self._of_token: dict[str, list[Callable[[str], None]]] = {}
         self._ends_s: dict[str, float] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._of_subscriber: dict[int, list[tuple[str, Callable[[str], None]]]] = {}
-        """Each connection beside the session that it is of."""
+        """The connections of a subscriber, each with its session."""
 
     @property
     def connections(self) -> int:
@@ -33,7 +33,7 @@ class OpenConnections:
 
     @contextmanager
     def session(self, who: Session, at_most: int, close: Callable[[str], None]) -> Iterator[None]:
-        """A connection of this subscriber; `close` is called with the reason when its token ends."""
+        """Registers a connection of this subscriber; calls `close` with the reason when its token ends."""
         if self._count[who.subscriber] >= at_most:
             raise LimitError(
                 f"you have {at_most} connections already",
@@ -46,7 +46,7 @@ class OpenConnections:
         of_token = self._of_token.setdefault(who.token_id, [])
         of_token.append(close)
         of_subscriber = self._of_subscriber.setdefault(who.subscriber, [])
-        of_subscriber.append(mine := (who.session_id, close))
+        of_subscriber.append(entry := (who.session_id, close))
         self._ends_s[who.token_id] = who.expires_us / 1e6
         self._sweep_soon()
         try:
@@ -54,7 +54,7 @@ class OpenConnections:
         finally:
             self._count[who.subscriber] -= 1
             of_token.remove(close)
-            of_subscriber.remove(mine)
+            of_subscriber.remove(entry)
             if not self._count[who.subscriber]:
                 del self._count[who.subscriber]
                 self._of_subscriber.pop(who.subscriber, None)
@@ -63,33 +63,34 @@ class OpenConnections:
                 del self._ends_s[who.token_id]
 
     def _sweep_soon(self) -> None:
-        """One timer for all: one for each connection would take more room than the rest of it here."""
+        """Starts the one timer for all connections. A timer for each would take more memory than all else that is kept
+        here."""
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._end_expired)
 
     def _end_expired(self) -> None:
         self._sweep, now_s = None, time.time()
-        for token in [one for one, ends_s in self._ends_s.items() if ends_s <= now_s]:
+        for token in [token_id for token_id, ends_s in self._ends_s.items() if ends_s <= now_s]:
             for close in list(self._of_token.get(token, ())):
                 close(EXPIRED)
         if self._ends_s:
             self._sweep_soon()
 
     def close(self) -> None:
-        """The broker stops: everybody may come back later, here or elsewhere."""
+        """Closes all connections because the broker stops; clients reconnect later, here or elsewhere."""
         if self._sweep is not None:
             self._sweep.cancel()
-        for known in list(self._of_token.values()):
-            for close in list(known):
+        for callbacks in list(self._of_token.values()):
+            for close in list(callbacks):
                 close(STOPPING)
 
     def end(self, who: Session) -> None:
-        """No token of the session counts any more, and neither do their connections."""
+        """Closes all connections of the session, because its tokens have ended."""
         for session, close in list(self._of_subscriber.get(who.subscriber, ())):
             if session == who.session_id:
                 close(ENDED)
 
     def end_all(self, subscriber: int) -> None:
-        """None of the subscriber's tokens counts any more."""
+        """Closes all connections of the subscriber, because all its tokens have ended."""
         for _, close in list(self._of_subscriber.get(subscriber, ())):
             close(ENDED)

@@ -1,4 +1,4 @@
-"""Subscribers over server-sent events: an answer that goes on, in the form that browsers read by themselves."""
+"""Server-sent events: a response that streams events in the form that browsers read natively."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def events(service: BrokerService, request: web.Request, who: Session) -> 
 
 
 def last_event(text: str) -> AckRequest:
-    """What a browser has, as it says when it connects again: everything of that interest up to there."""
+    """The acknowledgement in a browser's Last-Event-ID: it has everything of that interest up to the cursor."""
     interest, slash, cursor = text.partition("/")
     if not slash:
         raise InputError("Last-Event-ID: must be interest/cursor", hint="as the id of the last event was")

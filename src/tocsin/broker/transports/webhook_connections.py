@@ -1,7 +1,8 @@
-"""How many messages are on their way to receivers at once: altogether, of an application, and of it to one host.
+"""Limits webhook messages in flight: in total, per application, and per application and host.
 
-Whoever has to wait holds nothing that others wait for, and is not waiting for its receiver yet. Receivers that did not
-take the last message share a quarter of what their application may use: silent ones are left with that.
+A message that waits for a slot occupies none that others wait for, and its timeout has not started. Receivers that
+failed their last message share a quarter of their application's slots, so that silent receivers cannot use up the
+rest.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class WebhookConnections:
 
     @asynccontextmanager
     async def place(self, application: int, host: str, *, failing: bool) -> AsyncIterator[None]:
-        """Held while one message is posted. First what is nobody else's business: so nobody waits for a place that
-        others hold while they wait themselves."""
+        """Holds the slots for one message while it is posted. The narrowest limit comes first: a message never holds a
+        shared slot while it waits for one of its own."""
         async with AsyncExitStack() as held:
             self._figures.webhooks_waiting += 1
             try:
@@ -40,7 +41,7 @@ class WebhookConnections:
 
 
 class _Places:
-    """At most so many at once under each key, first come, first served."""
+    """At most `most` holders at a time per key, first come, first served."""
 
     def __init__(self, most: int) -> None:
         self._most = most

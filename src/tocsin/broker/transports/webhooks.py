@@ -1,8 +1,9 @@
-"""Subscribers who are told by POST: signed as Standard Webhooks, one message at a time, again until it is taken.
+"""Webhooks: posts events to subscribers, signed as Standard Webhooks, one message at a time, with retries until
+success.
 
-A message that was answered with 2xx is acknowledged. 410 ends the webhook. Whatever a receiver does, it costs the
-broker one message that waits, and nobody else anything: connections are limited (webhook_connections), and whoever does
-not answer is tried less and less often, also under another address.
+An answer of 2xx acknowledges the message; 410 ends the webhook. A bad receiver costs the broker one waiting message and
+costs other receivers nothing: connections are limited (webhook_connections), and a receiver that fails is retried with
+exponential back-off, even if its subscriber changes the address.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from tocsin.wire.signatures import secret_text, signed
 
 SECRET_BYTES: Final = 32
 WAITING: Final = 4
-"""Messages of one receiver that wait in memory; what comes after them comes from the cache when there is room."""
+"""Messages of one receiver that wait in memory; further ones come from the cache when there is room."""
 BACK_OFFS_KEPT: Final = 10_000
-"""Back-offs of subscribers who have no webhook at the moment."""
+"""Back-offs that are remembered for subscribers without a webhook at the moment."""
 
 _log = structlog.get_logger("tocsin.broker.webhooks")
 
@@ -52,21 +53,24 @@ class Webhooks:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        # Places are limited before: waiting for one is not the receiver's fault, and not of its time.
+        # The connector has no limit, because slots are limited before: waiting for a slot must not count against the
+        # receiver's timeout.
         connector = self._guard.connector(resolver=self._names, limit=0)
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "tocsin-broker", "Content-Type": "application/cloudevents+json"},
         )  # fmt: skip
-        for one in await self._service.store.webhooks():
+        for webhook in await self._service.store.webhooks():
             try:
-                # It may be from when private networks were allowed.
-                self._guard.check(one.url, "the webhook's address")
+                # The address may have been registered while private networks were allowed.
+                self._guard.check(webhook.url, "the webhook's address")
             except InputError as error:
-                _log.warning("a webhook is refused", subscriber=one.subscriber, reason=error.message, hint=error.hint)
+                _log.warning(
+                    "a webhook is refused", subscriber=webhook.subscriber, reason=error.message, hint=error.hint
+                )
             else:
-                self._begin(one)
+                self._begin(webhook)
 
     async def close(self) -> None:
         for sender in list(self._senders.values()):
@@ -75,36 +79,36 @@ class Webhooks:
             await self._session.close()
 
     async def put(self, subscriber: int, url: str) -> WebhookRow:
-        """In place of the one there was. Everything that is not acknowledged is sent there."""
+        """Replaces the subscriber's webhook. Everything that is not acknowledged is posted to the new address."""
         self._check(url)
         secret = secret_text(secrets.token_bytes(SECRET_BYTES))
-        made = await self._service.store.put_webhook(subscriber, url, secret, created_us=time.time_ns() // 1_000)
-        # In one step, so that whoever puts one meanwhile finds this one and ends it.
-        before = self._senders.pop(subscriber, None)
-        if before is not None:
-            before.detach()
-        self._begin(made)
-        if before is not None:
-            await before.stop()
-        return made
+        webhook = await self._service.store.put_webhook(subscriber, url, secret, created_us=time.time_ns() // 1_000)
+        # No await between these lines: a concurrent put finds this sender and ends it.
+        previous = self._senders.pop(subscriber, None)
+        if previous is not None:
+            previous.detach()
+        self._begin(webhook)
+        if previous is not None:
+            await previous.stop()
+        return webhook
 
     async def get(self, subscriber: int) -> WebhookRow:
-        found = await self._service.store.webhook(subscriber)
-        if found is None:
+        webhook = await self._service.store.webhook(subscriber)
+        if webhook is None:
             raise NotFoundError("you have no webhook", hint="PUT /v1/webhook makes one")
-        return found
+        return webhook
 
     async def remove(self, subscriber: int) -> None:
-        there = await self._service.store.remove_webhook(subscriber)
+        existed = await self._service.store.remove_webhook(subscriber)
         await self._end(subscriber)
-        if not there:
+        if not existed:
             raise NotFoundError("you have no webhook")
 
     async def removed(self, subscribers: list[int]) -> None:
-        """These subscribers are gone, and their webhooks with them."""
-        for one in subscribers:
-            await self._end(one)
-            self._back_offs.pop(one, None)
+        """Stops the webhooks of subscribers that were removed."""
+        for subscriber in subscribers:
+            await self._end(subscriber)
+            self._back_offs.pop(subscriber, None)
 
     def _begin(self, webhook: WebhookRow) -> None:
         assert self._session is not None
@@ -119,7 +123,11 @@ class Webhooks:
             on_gone=self._gone,
         )
         if len(self._back_offs) > len(self._senders) + BACK_OFFS_KEPT:
-            self._back_offs = {of: kept for of, kept in self._back_offs.items() if of in self._senders}
+            self._back_offs = {
+                subscriber: known_back_off
+                for subscriber, known_back_off in self._back_offs.items()
+                if subscriber in self._senders
+            }
 
     async def _end(self, subscriber: int) -> None:
         sender = self._senders.pop(subscriber, None)
@@ -127,9 +135,9 @@ class Webhooks:
             await sender.stop()
 
     async def _gone(self, webhook: WebhookRow) -> None:
-        """The receiver says that it wants nothing any more. One that was put in its place meanwhile stays."""
-        there = self._senders.get(webhook.subscriber)
-        if there is not None and there.webhook == webhook:
+        """The receiver answered 410. A webhook that replaced it in the meantime stays."""
+        sender = self._senders.get(webhook.subscriber)
+        if sender is not None and sender.webhook == webhook:
             del self._senders[webhook.subscriber]
         try:
             await self._service.store.remove_webhook(webhook.subscriber, secret=webhook.secret)
@@ -142,7 +150,11 @@ class Webhooks:
             usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         except ValueError:
             usable = False
-        if not usable or len(url) > URL_LIMIT or any(letter.isspace() or not letter.isprintable() for letter in url):
+        if (
+            not usable
+            or len(url) > URL_LIMIT
+            or any(character.isspace() or not character.isprintable() for character in url)
+        ):
             raise InputError("url: must be an address such as https://example.org/hook")
         if parts.username is not None or parts.password is not None:
             raise InputError("url: must not carry a password")
@@ -150,7 +162,7 @@ class Webhooks:
 
 
 class WebhookBackOff:
-    """The back-off of one subscriber, whichever address it has given: `failures` in a row, and when to try again."""
+    """The back-off of one subscriber across addresses: the number of failures in a row, and when to retry."""
 
     def __init__(self, settings: WebhookSettings) -> None:
         self._settings = settings
@@ -208,11 +220,11 @@ class WebhookSender:
         self._some.set()
 
     def _shed(self) -> None:
-        """Too slow beside a connection of the same subscriber: it comes back when it has caught up."""
+        """It was too slow beside a connection of the same subscriber; it attaches again when it has caught up."""
         self._attached = False
 
     def detach(self) -> None:
-        """It takes no more events. May be called twice."""
+        """Takes no more events. It may be called twice."""
         self._service.presence.detach(self._outlet)
 
     async def stop(self) -> None:
@@ -229,21 +241,21 @@ class WebhookSender:
                 await self._some.wait()
                 continue
             await self._back_off.over()
-            told, failing = self._waiting[0], self._back_off.failures > 0
+            event, failing = self._waiting[0], self._back_off.failures > 0
             async with self._places.place(self.webhook.application, self._host, failing=failing):
-                status = await self._post(told)
-            counted = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
-            self._service.figures.webhooks[counted] = self._service.figures.webhooks.get(counted, 0) + 1
-            if counted == "gone":
+                status = await self._post(event)
+            outcome = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
+            self._service.figures.webhooks[outcome] = self._service.figures.webhooks.get(outcome, 0) + 1
+            if outcome == "gone":
                 self.detach()
                 await self._on_gone(self.webhook)
                 return
-            if counted == "failed":
+            if outcome == "failed":
                 self._back_off.failed()
                 continue
             self._back_off.succeeded()
             self._waiting.popleft()
-            self._acknowledge(told)
+            self._acknowledge(event)
             if len(self._waiting) < WAITING:
                 self._service.presence.room(self._outlet)
 
@@ -255,7 +267,7 @@ class WebhookSender:
             self._service.acks.acknowledge(subscription, told.interest, told.to)
 
     async def _post(self, told: EncodedEvent) -> int:
-        """The status; 0 when nobody answered."""
+        """The HTTP status; 0 if there was no answer."""
         message_id = f"msg_{self.webhook.subscriber}_{told.interest}_{told.mark}"
         headers = signed(self.webhook.secret, message_id, int(time.time()), told.envelope)
         try:
@@ -269,8 +281,8 @@ class WebhookSender:
             return 0
 
     async def _look_up(self) -> None:
-        """The host's name is known then, for a while. Until it is, the receiver's time has not begun: name servers have
-        as much for themselves."""
+        """Resolves the host into the DNS cache first, with a timeout of its own: slow name servers do not count against
+        the receiver's timeout."""
         url = URL(self.webhook.url)
         async with asyncio.timeout(self._service.settings.webhooks.timeout_s):
             await self._names.resolve(url.raw_host or "", url.port or 0)

@@ -1,4 +1,4 @@
-"""Subscribers over WebSockets: requests in, replies and events out, in any order."""
+"""WebSocket transport: requests in, replies and events out, in any order."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from tocsin.wire.answers import error_reply, events_page, ok_reply, subscription
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError
 
 AT_ONCE: Final = 4
-"""Requests of one connection that are dealt with at the same time. Those that are done together, as many subscriptions
-of one answer of the cluster are, go on in one breath of the event loop, and everybody else waits for that. In the small
-form of `./dev bench hostile` others' p99 was 1.3 times what it is alone with 32, and 1.2 times with 4."""
+"""The number of requests of one connection that run at a time. Requests that complete together (such as many
+subscriptions in one answer of the cluster) continue in one iteration of the event loop, and all other clients wait for
+it. In the small form of `./dev bench hostile` the p99 of other clients was 1.3 times the undisturbed one with 32, and
+1.2 times with 4."""
 BAD_LIMIT: Final = 20
-"""Messages in a row that cannot be followed, after which the connection ends."""
+"""The number of invalid messages in a row after which the connection is closed."""
 UNAUTHORIZED: Final = 4401
 LIMITED: Final = 4429
 
@@ -40,13 +41,13 @@ CLOSES: Final[dict[int, str]] = {
     UNAUTHORIZED: "nobody has logged in, or the token has ended",
     LIMITED: "the subscriber has too many connections, or asks too much",
 }
-"""Why a connection is closed by the broker."""
+"""Close codes and the reasons for them."""
 
 _log = structlog.get_logger("tocsin.broker.websocket")
 
 
 class WebSocketStream(web.WebSocketResponse):
-    """Says why also where the frame's reader ends the connection by itself."""
+    """Adds the reason where aiohttp closes the connection itself because a message is too large."""
 
     __slots__ = ()
 
@@ -89,16 +90,16 @@ async def _login(service: BrokerService, websocket: web.WebSocketResponse) -> tu
         raise UnauthorizedError("nobody has logged in") from None
     if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
         raise UnauthorizedError("nobody has logged in")
-    asked = said.parse_request(message.data)
-    if isinstance(asked, said.BadRequest):
-        raise asked.error
-    if not isinstance(asked.body, said.LoginRequest):
+    request = said.parse_request(message.data)
+    if isinstance(request, said.BadRequest):
+        raise request.error
+    if not isinstance(request.body, said.LoginRequest):
         raise UnauthorizedError("the first message is a login", hint='{"login": {"token": "…"}}')
-    return await service.identify(asked.body.token), asked.ref
+    return await service.identify(request.body.token), request.ref
 
 
 class WebSocketSession:
-    """One connection of a subscriber who is known."""
+    """One connection of an authenticated subscriber."""
 
     __slots__ = ("_bad", "_closing", "_connection", "_outlet", "_pace", "_service", "_tasks", "_websocket", "_who")
 
@@ -142,10 +143,10 @@ class WebSocketSession:
         async for message in self._websocket:
             missing_s = self._pace.take(time.monotonic())
             if missing_s:
-                # Not read for a while: who sends too fast is slowed down, and nobody else.
+                # Backpressure: do not read from a client that sends too fast. No other client is slowed down.
                 await asyncio.sleep(missing_s)
             if self._outlet.full:
-                # Who does not take what was sent is not listened to.
+                # A slow consumer is not read from until it has read what was sent.
                 with suppress(ConnectionError):
                     await self._connection._drain_helper()
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
@@ -174,7 +175,7 @@ class WebSocketSession:
         await self._begin(ref, self._answer(body, ref))
 
     async def _begin(self, ref: int | None, work: Coroutine[Any, Any, Any]) -> None:
-        """Requests are answered as they are done, so many at once."""
+        """Answers requests as they complete, at most AT_ONCE at a time."""
         task = asyncio.get_running_loop().create_task(self._reply(ref, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -202,7 +203,7 @@ class WebSocketSession:
         service.check_pace(who, whole=isinstance(body, said.ListRequest))
         match body:
             case said.SubscribeRequest():
-                # The reply goes out before anything of the subscription does.
+                # The reply must go out before the first event of the subscription.
                 def first(made: Any) -> None:
                     if ref is not None:
                         self._send(ok_reply(ref, made.subscription.to_json()))
@@ -213,11 +214,11 @@ class WebSocketSession:
                 await service.desk.unsubscribe(who.subscriber, body.id)
                 return {}
             case said.PullRequest():
-                told, more = await service.pull(who, body)
-                return events_page([one.envelope for one in told], more=more)
+                events, more = await service.pull(who, body)
+                return events_page([event.envelope for event in events], more=more)
             case said.ListRequest():
-                page, following = await service.desk.page(who.subscriber, service.page_after(body.after), service.PAGE)
-                return subscriptions_page(page, None if following is None else str(following))
+                page, next_page = await service.desk.page(who.subscriber, service.page_after(body.after), service.PAGE)
+                return subscriptions_page(page, None if next_page is None else str(next_page))
             case _:
                 raise InputError("you are logged in already")
 
@@ -226,7 +227,7 @@ class WebSocketSession:
             self._outlet.write_raw(websocket_frame(message))
 
     def _end(self, reason: str) -> None:
-        """The token has ended, or the broker stops, and with it the connection."""
+        """Closes the connection because the token has ended or the broker stops."""
         code = WSCloseCode.GOING_AWAY if reason == STOPPING else UNAUTHORIZED
         task = asyncio.get_running_loop().create_task(self._close(code, reason))
         self._closing = task
