@@ -1,7 +1,8 @@
-"""Keeps what others give addresses for (webhooks, feeds that poll, brokers that are told) out of private networks.
+"""Guards outgoing connections to addresses that clients supply (webhooks, polled feeds, broker callbacks) against SSRF:
+they must not lead into private networks.
 
-The guard looks at the address of every connection when its socket is made: after names were resolved, in whatever form
-an address was written, and at each redirect. `check` also refuses an address in a text as soon as somebody names it.
+The guard checks the address of every connection when its socket is created: after DNS resolution, for every notation of
+an address, and at every redirect. `check` also refuses a private address in a URL as soon as a client names it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from tocsin.wire.errors import InputError
 
 _log = structlog.get_logger("tocsin.addresses")
 
-# Ranges that Python's tables of all versions do not count as private, or that lead into another range.
+# Ranges that not all Python versions count as private, or that lead into another range.
 _REFUSED: Final = Networks(
     (
-        "100.64.0.0/10",  # carriers' own; the metadata of Alibaba's machines is here
-        "192.0.0.0/24",  # special purposes; the metadata of Oracle's machines is here
+        "100.64.0.0/10",  # carrier-grade NAT; Alibaba Cloud's metadata service
+        "192.0.0.0/24",  # special purposes; Oracle Cloud's metadata service
         "192.88.99.0/24",
-        "168.63.129.16",  # the metadata of Azure's machines
+        "168.63.129.16",  # Azure's metadata service
         "fec0::/10",
         "64:ff9b:1::/48",
         "3fff::/20",  # for documentation
@@ -44,8 +45,8 @@ class PrivateAddressError(OSError):
 
 
 class AddressGuard:
-    """`setting` names what allows private addresses; `allowed` are the networks that it allows, None: all; `endpoints`
-    are addresses that it allows at one port alone."""
+    """`setting` is the name of the setting that allows private addresses. `allowed` are the networks that it allows,
+    None for all; `endpoints` are addresses that it allows at one port only."""
 
     def __init__(
         self, setting: str, allowed: Networks | None, endpoints: Collection[tuple[Address, int]] = frozenset()
@@ -56,8 +57,8 @@ class AddressGuard:
 
     @classmethod
     def of(cls, private: str, setting: str, *, loopback: bool) -> AddressGuard:
-        """From what the setting says: `auto` (all where the server itself is on loopback), `allowed`, `refused`, or the
-        networks and endpoints (`127.0.0.1:8480`) that are allowed."""
+        """Reads the setting: `auto` (all are allowed if the server itself is on loopback), `allowed`, `refused`, or a
+        list of networks and endpoints (`127.0.0.1:8480`)."""
         if private == "allowed" or (private == "auto" and loopback):
             return cls(setting, None)
         if private in ("auto", "refused"):
@@ -72,26 +73,26 @@ class AddressGuard:
         return port is not None and (address, port) in self._endpoints
 
     def check(self, url: str, what: str = "the address") -> None:
-        """InputError for an address that is seen to be private without asking for its name. `what` it is the address
-        of, for the message."""
+        """Raises InputError for an address that is private without a DNS lookup. `what` names the address in the
+        message."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        found = _written_address(host)
-        named = host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")
-        if self._allowed is None or (found is None and not named):
+        written = _written_address(host)
+        is_localhost = host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")
+        if self._allowed is None or (written is None and not is_localhost):
             return
         loopback = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
-        if any(self.allows(address, port) for address in (loopback if found is None else (found,))):
+        if any(self.allows(address, port) for address in (loopback if written is None else (written,))):
             return
         raise InputError(
             f"{what} {host} is private: it is on this machine or in a private network",
             hint=f"the operator allows it with the setting {self._setting}, which lists networks: "
-            f'{self._setting} = "{"127.0.0.1 ::1" if found is None else found}"',
+            f'{self._setting} = "{"127.0.0.1 ::1" if written is None else written}"',
         )
 
     def warn_of_stored(self, stored: Iterable[tuple[str, str]], what: str) -> None:
-        """Log a warning for each name and address that was stored while it was allowed, and is not now."""
+        """Logs a warning for each stored address that was allowed once and no longer is."""
         for name, url in stored:
             try:
                 self.check(url, what)
@@ -99,14 +100,14 @@ class AddressGuard:
                 _log.warning(f"{what} is refused", name=name, reason=error.message, hint=error.hint)
 
     def connector(self, **options: Any) -> aiohttp.TCPConnector:
-        """For sessions that connect to nothing but what is allowed."""
-        own = {"resolver": NameResolver(), "use_dns_cache": False}
-        return aiohttp.TCPConnector(socket_factory=self._socket, **{**own, **options})
+        """A connector that connects to allowed addresses only."""
+        defaults = {"resolver": NameResolver(), "use_dns_cache": False}
+        return aiohttp.TCPConnector(socket_factory=self._socket, **{**defaults, **options})
 
     def _socket(self, place: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, target = place
-        found = parsed_address(str(target[0]))
-        if found is None or not self.allows(found, int(target[1])):
+        address = parsed_address(str(target[0]))
+        if address is None or not self.allows(address, int(target[1])):
             raise PrivateAddressError(
                 errno.EACCES, f"{target[0]} is in a private network, see the setting {self._setting}"
             )
@@ -117,17 +118,17 @@ UNGUARDED: Final = AddressGuard("", None)
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is one of the internet, and no other address in disguise that is not."""
+    """Whether it is a public internet address, and does not embed a private one."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = _inner_addresses(address)
         if inner:
-            return all(is_public(each) for each in inner)
+            return all(is_public(embedded) for embedded in inner)
     usable = address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
     return usable and address not in _REFUSED
 
 
 def _inner_addresses(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
-    """The addresses of IPv4 that a packet to this one may end at."""
+    """The IPv4 addresses at which a packet to this address may end."""
     if address.ipv4_mapped is not None:
         return [address.ipv4_mapped]
     if address.sixtofour is not None:
@@ -140,11 +141,11 @@ def _inner_addresses(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Addre
 
 
 def _written_address(host: str) -> Address | None:
-    """The address that a text is, also in the old forms that resolvers know: 127.1, 2130706433, 0x7f.1."""
-    found = parsed_address(host)
-    if found is None and host.isascii() and not any(letter.isspace() for letter in host):
+    """The address in a text, including the old notations that resolvers accept: 127.1, 2130706433, 0x7f.1."""
+    address = parsed_address(host)
+    if address is None and host.isascii() and not any(character.isspace() for character in host):
         try:
             return ipaddress.IPv4Address(socket.inet_aton(host))
         except OSError:
             return None
-    return found
+    return address

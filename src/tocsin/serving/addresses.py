@@ -1,7 +1,7 @@
-"""Where a request comes from: who counts as one where limits are for an address, and what a proxy says of its clients.
+"""Client addresses: which addresses share a limit, and what proxies say of their clients.
 
-A forwarded request is never taken for one of this machine's own, whatever address it comes from. Only of a proxy that
-is trusted is it believed whom it forwards for.
+A forwarded request never counts as a local one, whatever address it comes from. Only a trusted proxy is believed when
+it names its client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiohttp import HttpVersion11, hdrs, web
 
 UNKNOWN: Final = "unknown"
 _OWN_BITS: Final = 64
-"""Of an address of IPv6: who has one has all that begin with the same bits."""
+"""The length of the IPv6 prefix that identifies a client: a client usually has the whole network."""
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -29,11 +29,11 @@ _X_FORWARDED_FOR: Final = "X-Forwarded-For"
 _X_REAL_IP: Final = "X-Real-IP"
 _FORWARDED_FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("[^"]*"|[^;]*)', re.IGNORECASE)
 _HOPS_LIMIT: Final = 32
-"""Hops that are looked at, from the last one on."""
+"""The number of hops that are examined, from the last one on."""
 
 
 class Networks:
-    """Addresses and networks, as settings name them."""
+    """A set of addresses and networks, as settings list them."""
 
     def __init__(self, named: Iterable[str] = ()) -> None:
         self._networks = tuple(ipaddress.ip_network(text, strict=False) for text in named)
@@ -41,8 +41,8 @@ class Networks:
     def __contains__(self, address: object) -> bool:
         if not self._networks:
             return False
-        found = parsed_address(address) if isinstance(address, str) else address
-        return found is not None and any(found in network for network in self._networks)
+        parsed = parsed_address(address) if isinstance(address, str) else address
+        return parsed is not None and any(parsed in network for network in self._networks)
 
     def __bool__(self) -> bool:
         return bool(self._networks)
@@ -50,70 +50,71 @@ class Networks:
 
 NO_NETWORKS: Final = Networks()
 
-# The proxies whose word is taken, of the application that serves a request.
+# The trusted proxies of the application that serves a request.
 TRUSTED_PROXIES: Final = web.AppKey("TRUSTED_PROXIES", Networks)
 
 
 def parsed_address(text: str | None) -> Address | None:
-    """The address in its plain form: one of IPv4 written as IPv6 is the one of IPv4. None where it is none."""
+    """The address, with an IPv4-mapped IPv6 address as IPv4; None if the text is not an address."""
     try:
-        found = ipaddress.ip_address((text or "").partition("%")[0])
+        parsed = ipaddress.ip_address((text or "").partition("%")[0])
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return mapped or found
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return mapped or parsed
 
 
 def place_of(address: str | None) -> str:
-    """The same for all addresses that one can have for the asking: an address of IPv4 itself, of IPv6 its network."""
+    """The unit that address limits count: the address itself for IPv4, its /64 network for IPv6."""
     if not address:
         return UNKNOWN
     if ":" not in address:
         return address
-    found = parsed_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(ipaddress.IPv6Network((int(found) >> _OWN_BITS << _OWN_BITS, _OWN_BITS)))
-    return address if found is None else str(found)
+    parsed = parsed_address(address)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((int(parsed) >> _OWN_BITS << _OWN_BITS, _OWN_BITS)))
+    return address if parsed is None else str(parsed)
 
 
 def is_own(address: str | None) -> bool:
-    """Whether it is of this machine itself."""
-    found = parsed_address(address)
-    return found is not None and found.is_loopback
+    """Whether it is a loopback address of this machine."""
+    parsed = parsed_address(address)
+    return parsed is not None and parsed.is_loopback
 
 
 def is_forwarded(request: web.Request) -> bool:
-    """Whether a proxy stands between the client and us, as far as that can be told: it says so, or is one that is
-    trusted, or speaks HTTP/1.0, as nginx does to those behind it unless it is told otherwise."""
+    """Whether a proxy forwarded the request, as far as it shows: it says so, is a trusted proxy, or speaks HTTP/1.0, as
+    nginx does to upstream servers by default."""
     if request.version < HttpVersion11 or request.remote in _trusted(request):
         return True
     return any(name.lower() in _FORWARDING or name.lower().startswith(_FORWARDING_PREFIX) for name in request.headers)
 
 
 def is_local_program(request: web.Request) -> bool:
-    """Whether, on a loopback server, it can only be a program of this machine that asks: no proxy and no web page."""
+    """Whether, on a loopback server, only a program on this machine can have sent the request: no proxy and no web
+    page."""
     return not is_of_web_page(request) and not is_forwarded(request)
 
 
 def is_of_web_page(request: web.Request) -> bool:
-    """Whether a page of another origin asks, as browsers say."""
+    """Whether a page of another origin sent the request, according to the browser's headers."""
     site = request.headers.get(_SEC_FETCH_SITE, "none")
     return hdrs.ORIGIN in request.headers or site.lower() not in ("none", "same-origin")
 
 
 def client_address(request: web.Request) -> str | None:
-    """Who asks: the peer, or where that is a trusted proxy, the last hop before those that are trusted."""
+    """The client's address: the peer, or behind trusted proxies the last hop before them."""
     trusted = _trusted(request)
     client = request.remote
     if client not in trusted:
         return client
     for count, hop in enumerate(_hops(request)):
-        found = parsed_address(hop)
-        # What follows is only what a stranger says.
-        if found is None or count >= _HOPS_LIMIT:
+        hop_address = parsed_address(hop)
+        # Hops beyond this one are claims of an untrusted client.
+        if hop_address is None or count >= _HOPS_LIMIT:
             break
-        client = str(found)
-        if found not in trusted:
+        client = str(hop_address)
+        if hop_address not in trusted:
             break
     return client
 
@@ -123,12 +124,12 @@ def _trusted(request: web.Request) -> Networks:
 
 
 def _hops(request: web.Request) -> Iterator[str]:
-    """The addresses that a request came by, the last one first."""
-    if named := request.headers.getall(_X_FORWARDED_FOR, []):
-        hops = ",".join(named).split(",")
-    elif named := request.headers.getall(hdrs.FORWARDED, []):
-        elements = ",".join(named).split(",")
-        hops = [found[1] if (found := _FORWARDED_FOR.search(element)) else "" for element in elements]
+    """The addresses of the hops, the last one first."""
+    if headers := request.headers.getall(_X_FORWARDED_FOR, []):
+        hops = ",".join(headers).split(",")
+    elif headers := request.headers.getall(hdrs.FORWARDED, []):
+        elements = ",".join(headers).split(",")
+        hops = [match[1] if (match := _FORWARDED_FOR.search(element)) else "" for element in elements]
     else:
         hops = request.headers.getall(_X_REAL_IP, [])[-1:]
     return (_without_port(hop) for hop in reversed(hops))

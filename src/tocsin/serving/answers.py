@@ -1,7 +1,7 @@
-"""The one form of every answer: JSON, and for anything that went wrong `{"error": {"code", "message", …}}`.
+"""The form of all answers: JSON, and for every failure `{"error": {"code", "message", …}}`.
 
-Whatever a handler raises leaves through here, so no route writes error answers of its own, nothing unexpected shows a
-client more than an id, and every answer carries the request's id in `Tocsin-Request-Id`.
+All exceptions of handlers pass through here. So no route writes error answers of its own, an unexpected error reveals
+only an id to the client, and every answer carries the request's id in `Tocsin-Request-Id`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _log = structlog.get_logger("tocsin.serving")
 
 
 def answer(value: Any, *, status: int = 200) -> web.Response:
-    """A JSON answer. `orjson.Fragment` in the value passes bytes that are JSON already."""
+    """A JSON answer. `orjson.Fragment` in the value inserts bytes that already are JSON."""
     return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
 
 
 def refusal(error: TocsinError, **beside: Any) -> web.Response:
-    """The answer that says what went wrong; `beside` is what the answer holds next to the error."""
+    """The answer for an error; `beside` are further fields next to the error."""
     response = answer({"error": error_json(error), **beside}, status=error.status)
     if isinstance(error, UnauthorizedError):
         response.headers[hdrs.WWW_AUTHENTICATE] = 'Bearer realm="tocsin"'
@@ -60,16 +60,16 @@ def refusal(error: TocsinError, **beside: Any) -> web.Response:
 
 
 def error_json(error: TocsinError) -> orjson.Fragment:
-    """The error's fields. What it repeats of the request may be no Unicode, and is then shown with question marks."""
-    said = {
+    """The error's fields. Text from the request may be invalid Unicode; question marks replace such characters."""
+    fields = {
         name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
         for name, value in error.to_json().items()
     }
-    return orjson.Fragment(orjson.dumps(said, default=str))
+    return orjson.Fragment(orjson.dumps(fields, default=str))
 
 
 def internal_error(request_id: str, exc: BaseException) -> dict[str, Any]:
-    """What a client may know of a bug of ours; the log gets the rest under the same id."""
+    """What a client may learn of an internal error; the log has the rest under the same id."""
     _log.error("request failed", id=request_id, exc_info=exc)
     return {"code": "internal", "message": "something went wrong inside; the log tells more", "id": request_id}
 
@@ -79,7 +79,8 @@ def internal_answer(request_id: str, exc: BaseException, **beside: Any) -> web.R
 
 
 def raw_refusal(error: TocsinError) -> bytes:
-    """The same answer for where no request could be read: the whole HTTP message, closing the connection."""
+    """The whole HTTP message of an error, for connections on which no request could be read. It closes the
+    connection."""
     body = orjson.dumps({"error": error_json(error)})
     head = (
         f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
@@ -92,8 +93,8 @@ def raw_refusal(error: TocsinError) -> bytes:
 
 
 async def send_in_time(request: web.Request, response: web.StreamResponse, write_timeout_s: float) -> None:
-    """Returns when the client has read the answer, but for a little. Who takes too long for that is cut off: what the
-    answer takes in memory is not for ever."""
+    """Sends the answer and returns when the client has read nearly all of it. A client that reads too slowly is
+    disconnected, so that its answer does not occupy memory forever."""
     await response.prepare(request)
     size_bytes = len(response.body) if isinstance(response, web.Response) and isinstance(response.body, bytes) else 0
     try:
@@ -105,7 +106,7 @@ async def send_in_time(request: web.Request, response: web.StreamResponse, write
 
 
 def from_http(exc: web.HTTPException, request: web.BaseRequest) -> TocsinError:
-    """The error of ours for what the HTTP library refused by itself."""
+    """Translates a refusal of the HTTP library into our error."""
     if isinstance(exc, web.HTTPMethodNotAllowed):
         allowed = sorted(exc.allowed_methods)
         return UnsupportedError(
@@ -121,10 +122,11 @@ def from_http(exc: web.HTTPException, request: web.BaseRequest) -> TocsinError:
 
 
 def request_id(request: web.Request) -> str:
-    """The id the client chose for this request, or a new one."""
+    """The request id that the client chose, or a new one."""
     chosen = request.headers.get(REQUEST_ID_HEADER)
     if chosen is None:
-        # No secret, and asking the system for one lets every other thread go first.
+        # The id is no secret, so a pseudo-random number is enough; a call to the system's generator would release the
+        # GIL.
         return f"{_CHANCE.getrandbits(64):016x}"
     if _REQUEST_ID.fullmatch(chosen) is None:
         raise InputError(f"{REQUEST_ID_HEADER} must be 1 to 64 letters, digits, dots, dashes or underscores")
@@ -132,12 +134,13 @@ def request_id(request: web.Request) -> str:
 
 
 def is_gone(request: web.BaseRequest, exc: BaseException) -> bool:
-    """Whether the exception says that the client has left, and not that something behind us has."""
+    """Whether the exception means that the client has disconnected, and not a failure behind the server."""
     return isinstance(exc, ConnectionError) and (request.transport is None or request.transport.is_closing())
 
 
 async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The handler's answer, or the one that says why there is none. Never raises but to be cancelled."""
+    """The handler's answer, or an error answer. It raises only on cancellation, when the client is gone, or for an
+    HTTPException other than 4xx."""
     try:
         if REQUEST_ID not in request:
             request[REQUEST_ID] = request_id(request)
@@ -169,7 +172,7 @@ async def answering(request: web.Request, handler: Handler) -> web.StreamRespons
 
 
 async def finish_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """On every answer: its id, and nothing that invites a browser or a cache to be clever."""
+    """Adds headers to every answer: its request id, and no sniffing and caching."""
     if (identity := request.get(REQUEST_ID)) is not None:
         response.headers[REQUEST_ID_HEADER] = identity
     response.headers[hdrs.SERVER] = "tocsin"

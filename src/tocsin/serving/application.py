@@ -1,4 +1,4 @@
-"""A server's life: bind, start what it serves, say so, serve until told to stop, finish what runs, go."""
+"""The life of a server: binds the port, starts the application, serves until a signal, finishes requests, and ends."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _LINGERING_S = 2.0
 _LAST_WORDS_S = 2.0
 _COLLECT_AFTER: Final = (20_000, 20, 20)
 SWITCH_INTERVAL_S: Final = 0.000_5
-"""After which a thread that computes lets the others compute. A request changes threads several times, and waits so
-long each time while a thread parses or encodes what somebody else has sent or asked for (Python's own: 5 ms)."""
+"""The time after which a computing thread yields the GIL. A request changes threads several times, and each time waits
+so long while a thread parses or encodes another client's data (Python's default is 5 ms)."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def application(*, limits: ServerLimits, metrics: ServerMetrics, access: Middleware) -> web.Application:
-    """An application without routes that counts, answers in one form, and lets in whom `access` does."""
+    """An application without routes that counts requests, answers in one form, and applies the middleware `access`."""
     app = web.Application(middlewares=[metrics.counting, answering, count_forwarded, access])
     app.on_response_prepare.append(finish_headers)
     app[LIMITS] = limits
     app[TRUSTED_PROXIES] = limits.trusted_proxies
     app[METRICS] = metrics
-    # One who sends the largest body, or what it becomes, must be able to.
+    # A single client must be able to send the largest body, and to have it parsed.
     own_limit_bytes = max(limits.bodies_limit_bytes // 2, 2 * limits.body_limit_bytes)
     app[ROOM] = MemoryBudget(
         max(limits.bodies_limit_bytes, own_limit_bytes),
@@ -60,7 +60,7 @@ def application(*, limits: ServerLimits, metrics: ServerMetrics, access: Middlew
 
 
 class ServedApplication(Protocol):
-    """What a server serves, once started."""
+    """The application of a server, once it has started."""
 
     @property
     def app(self) -> web.Application: ...
@@ -74,11 +74,12 @@ async def serve(
     on_ready: Callable[[str], None],
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Run a server until SIGTERM, SIGINT or `stop`; a second SIGINT ends the process at once.
+    """Runs a server until SIGTERM, SIGINT or `stop`; a second SIGINT ends the process at once.
 
-    The port is bound first (0 picks a free one), so that a taken one is known before anything slow is started, but
-    nobody is let in before `start(address)` is through. A signal while starting gives the start up. On a signal while
-    serving, no connection is taken any more, and the application's `on_shutdown` decides how long what runs may run.
+    The port is bound first (0 picks a free one), so that a conflict is known before anything slow starts, but no
+    connection is accepted before `start(address)` has completed. A signal during the start cancels it. On a signal
+    while serving, no further connection is accepted, and the application's `on_shutdown` decides how long running
+    requests may take.
     """
     stop = stop or asyncio.Event()
     task = asyncio.current_task()
@@ -98,7 +99,7 @@ async def serve(
             handle_signals(on_signal)
             async with start(address) as served:
                 starting = False
-                # Once more: Spark puts a handler of its own for SIGINT.
+                # Install the handlers again: Spark replaces the handler of SIGINT.
                 handle_signals(on_signal)
                 _spare_the_collector()
                 if not stop.is_set():
@@ -114,8 +115,8 @@ async def serve(
 
 
 def _spare_the_collector() -> None:
-    """What a server has when it has started it keeps: the garbage collector need not look at it again and again, nor
-    so often at what an answer is made of. (A fetch of a thousand results spent a third of its time there.)"""
+    """Excludes the objects of the start from garbage collection, since they stay, and makes collections less frequent.
+    (A fetch of a thousand results spent a third of its time in the collector.)"""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
@@ -135,9 +136,9 @@ def forget_signals() -> None:
 
 @contextmanager
 def bound(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
-    """A socket bound to the host and port, and its address as a URL. It refuses connections until listened on."""
+    """A socket bound to the host and port, and its URL. It refuses connections until it listens."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError, OverflowError) as exc:
@@ -145,7 +146,7 @@ def bound(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
     with socket.socket(family, kind, protocol) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind(place)
+            sock.bind(address)
         except OSError as exc:
             raise _not_bound(host, port, exc) from None
         yield sock, url_of(host, sock.getsockname()[1])
@@ -163,7 +164,7 @@ def _not_bound(host: str, port: int, exc: OSError) -> InputError:
 
 @asynccontextmanager
 async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[None]:
-    """The application takes connections on the bound socket; at the end it takes no more and finishes those it has."""
+    """Accepts connections on the bound socket; at the end it accepts no more and finishes those that are open."""
     runner = _Runner(
         app,
         handler_cancellation=True,
@@ -179,7 +180,7 @@ async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[
     await runner.setup()
     try:
         try:
-            # Two may have bound the port while neither listened, and uvloop does not tell if listening failed.
+            # Two processes can bind the port while neither listens, and uvloop does not report a failure to listen.
             sock.listen(_BACKLOG)
             await web.SockSite(runner, sock, backlog=_BACKLOG).start()
         except OSError as exc:
@@ -191,7 +192,8 @@ async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[
 
 
 def _within_files(limits: ServerLimits, files: int) -> ServerLimits:
-    """With no more connections than there are files for: running out of them would harm whoever is connected."""
+    """Reduces the limit of connections to the number of open files: running out of files would harm clients that are
+    connected."""
     connections = connections_within(files, limits.connections_limit)
     if connections < limits.connections_limit:
         _log.warning(
@@ -202,13 +204,13 @@ def _within_files(limits: ServerLimits, files: int) -> ServerLimits:
 
 
 class _Runner(web.AppRunner):
-    """Serves through connections of our kind."""
+    """Serves through LimitedServer."""
 
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            # Outside the middlewares too: a refused `Expect` never reaches them.
+            # This is outside the middlewares, too: a refused `Expect` never reaches them.
             return await guarded(request, plain.request_handler)
 
         return LimitedServer(

@@ -1,6 +1,6 @@
-"""Who asks: a bearer token on every request, except where only this machine can ask.
+"""Authentication: a bearer token on every request, except where only programs on this machine can connect.
 
-Servers know `TokenLookup` only, so tokens can become accounts without a server changing.
+Servers know only `TokenLookup`, so that accounts can replace tokens without a change to the servers.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tocsin.serving.answers import Handler
 from tocsin.serving.tokens import EVERYBODY_NAME, HOW_TO_MAKE, Token, secret_in
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
 
-# Where no token is asked for, whoever reaches the server owns it; but brings no code into it, for that needs a token.
+# Where no token is needed, every client is an administrator, except that it cannot bring in code; that needs a token.
 EVERYBODY: Final = Token(name=EVERYBODY_NAME, role="admin")
 
-# Who a request comes from.
+# The token of a request.
 PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Token)
 
 
 class TokenLookup(Protocol):
-    """Knows who a secret belongs to."""
+    """Looks up the token of a secret."""
 
     async def check(self, secret: str) -> Token:
-        """The holder of the secret; `UnauthorizedError` for a secret that is unknown or revoked.
+        """The token of the secret; raises `UnauthorizedError` for an unknown or revoked secret.
 
-        Takes the same time for a wrong secret whatever it looks like.
+        It takes the same time for every wrong secret.
         """
         ...
 
 
 def token_authentication(credentials: TokenLookup, open_paths: Collection[str]) -> Middleware:
-    """Every request but those to `open_paths` names its holder by `Authorization: Bearer …`."""
+    """Requires `Authorization: Bearer …` of every request, except those to `open_paths`."""
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -49,20 +49,20 @@ def token_authentication(credentials: TokenLookup, open_paths: Collection[str]) 
 
 
 def _secret(request: web.Request) -> str:
-    given = request.headers.getall(hdrs.AUTHORIZATION, [])
-    if len(given) > 1:
+    headers = request.headers.getall(hdrs.AUTHORIZATION, [])
+    if len(headers) > 1:
         raise UnauthorizedError("there is more than one Authorization header", hint="send one token")
-    return secret_in(given[0] if given else None)
+    return secret_in(headers[0] if headers else None)
 
 
 def optional_authentication(
     credentials: TokenLookup, open_paths: Collection[str], *, loopback: bool, forwarded: bool
 ) -> Middleware:
-    """Programs need no token; web pages do, and so does, without `forwarded`, whatever a proxy forwards.
+    """Programs need no token; web pages need one, and forwarded requests do unless `forwarded` is set.
 
-    A proxy on this machine forwards for anybody, and a page open in a browser must not reach the server behind its
-    user's back, neither from its own origin nor, on a loopback server, by a host name of its own that resolves to this
-    machine. Whoever shows a token is its holder, here too.
+    A proxy on this machine forwards for anybody. A page open in a browser must not reach the server without its user's
+    knowledge, neither from its own origin nor, on a loopback server, by DNS rebinding. A request that shows a token is
+    authenticated by it, here too.
     """
 
     @web.middleware
@@ -92,17 +92,18 @@ def optional_authentication(
 
 
 def check_host(request: web.Request, *, hint: str) -> None:
-    """ForbiddenError where a loopback server is asked by a name that is not this machine's.
+    """Raises ForbiddenError if the Host header of a request to a loopback server does not name this machine.
 
-    A web page can let a name of its own resolve to this machine; its requests then look as if they were the server's.
+    This prevents DNS rebinding: a web page can let its own host name resolve to this machine, and its requests then
+    look like same-origin ones.
     """
-    asked = request.headers.get(hdrs.HOST, "")
-    if asked and not _names_a_machine(asked):
-        raise ForbiddenError(f"{asked[:100]!r} is not a name of this machine", hint=hint)
+    host = request.headers.get(hdrs.HOST, "")
+    if host and not _names_a_machine(host):
+        raise ForbiddenError(f"{host[:100]!r} is not a name of this machine", hint=hint)
 
 
 def is_own_origin(request: web.Request, origin: str) -> bool:
-    """Whether a page of this origin is one that this server could have given."""
+    """Whether the origin is this server's own."""
     try:
         return urlsplit(origin).netloc.lower() == request.headers.get(hdrs.HOST, "").lower()
     except ValueError:

@@ -1,5 +1,7 @@
-"""Connections that cannot be held for nothing: bounded in number, in time, and answered in JSON even where no request
-could be read."""
+"""Connections with limits in number and time, so that idle or slow clients cannot exhaust a server.
+
+Errors are answered in JSON even if no request could be read.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,15 @@ _log = structlog.get_logger("tocsin.serving")
 
 class WriteObserver(Protocol):
     def changed(self) -> None:
-        """The connection takes more or no more, or is gone."""
+        """The connection became writable or full, or was lost."""
 
     def has_room(self) -> None:
-        """The client has taken most of what it had been sent, after it had not for a while."""
+        """The client has read most of what was sent, after the buffer was full."""
 
 
 class ClientConnection(web.RequestHandler):
-    """One connection: a head must be complete in time, and garbage is answered in our form. While it serves nothing it
-    is spare, and gives way to a new one where all places are taken."""
+    """A connection. Its request head must be complete in time, and invalid input gets an answer in our form. While it
+    serves no request it is idle, and gives way to a new connection when all slots are taken."""
 
     __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_spare", "_together", "_unread_timer", "outlet")
 
@@ -49,7 +51,7 @@ class ClientConnection(web.RequestHandler):
         self._lingering = False
         self._spare: Spare | None = None
         self._together: AddressConnections | None = None
-        # Whoever writes past the answers, and has to know when it may.
+        # Writes directly to the transport and needs to know when that is possible.
         self.outlet: WriteObserver | None = None
 
     def pause_writing(self) -> None:
@@ -98,7 +100,7 @@ class ClientConnection(web.RequestHandler):
         super().data_received(data)
         is_served = bool(self._messages) or self._request_in_progress
         if self._force_close or is_served or (self._request_count and self._waiter is None):
-            self._head_came()  # What comes now is a body, or the next head, whose time begins when it is its turn.
+            self._head_came()  # These bytes are a body, or the next head, whose timeout starts when its turn comes.
         elif data:
             self._some_head = True
             self._expect_head()
@@ -115,7 +117,7 @@ class ClientConnection(web.RequestHandler):
         return finished
 
     def give_way(self) -> None:
-        """Free the place at once for another connection. The client is told, unless it is not waiting for an answer."""
+        """Frees the slot at once for another connection. A client that waits for an answer gets an error."""
         manager, transport, spare = cast("LimitedServer", self._manager), self.transport, self._spare
         self._head_came()
         self._set_spare(None)
@@ -124,7 +126,7 @@ class ClientConnection(web.RequestHandler):
         self._force_close = True
         if self._task_handler is not None:
             self._task_handler.cancel()
-        # Nobody but us writes to it from here on.
+        # From here on only this method writes to the transport.
         self.transport = None
         if transport is None:
             return
@@ -134,7 +136,7 @@ class ClientConnection(web.RequestHandler):
             self._refuse(manager, transport, manager.all_taken())
 
     def _lacks_body(self) -> bool:
-        """Whether all that there is to do is one request, whose body is not whole."""
+        """Whether the only request is one with an incomplete body."""
         if self._messages:
             return len(self._messages) == 1 and not self._request_in_progress and not self._messages[0][1].is_eof()
         return self._current_request is not None and not self._current_request.content.is_eof()
@@ -173,7 +175,8 @@ class ClientConnection(web.RequestHandler):
         self.force_close()
 
     def _expect_reading(self, transport: asyncio.Transport) -> None:
-        """An answer that the client does not read is not kept for ever. (Streams of events have rules of their own.)"""
+        """Starts the timer that aborts an answer that the client does not read. (Event streams have rules of their
+        own.)"""
         left_bytes = transport.get_write_buffer_size()
 
         def look() -> None:
@@ -193,7 +196,8 @@ class ClientConnection(web.RequestHandler):
             self._unread_timer = None
 
     def _refuse(self, manager: LimitedServer, transport: asyncio.Transport, many: TocsinError) -> None:
-        """Say that there is no room. The client gets a moment to read it: closing on unread bytes would reset it."""
+        """Answers that there is no room. The client gets a moment to read it: closing with unread bytes would reset the
+        connection."""
         self._force_close = True
         transport.write(raw_refusal(many))
         if manager.lingering >= _LINGERING_LIMIT:
@@ -215,7 +219,7 @@ class ClientConnection(web.RequestHandler):
             raise ConnectionError("the answer had begun already")
         response: web.Response
         if isinstance(exc, HttpProcessingError):
-            # Of a request that cannot be read nothing is known but the peer.
+            # Only the peer is known of a request that cannot be read.
             _log.debug("not HTTP", peer=request.remote, message=message)
             response = refusal(_unreadable(exc))
         else:
@@ -231,7 +235,7 @@ def _unreadable(exc: HttpProcessingError) -> TocsinError:
 
 
 class AddressConnections:
-    """How many connections one address has."""
+    """The number of connections of one address."""
 
     __slots__ = ("count", "place")
 
@@ -241,7 +245,7 @@ class AddressConnections:
 
 
 class LimitedServer(web.Server):
-    """Makes the connections of one listening server."""
+    """Creates and counts the connections of one listening server."""
 
     def __init__(
         self, handler: Any, limits: ServerLimits, *, refused: RefusalCounter = nobody_counts, **options: Any
@@ -258,7 +262,7 @@ class LimitedServer(web.Server):
         return ClientConnection(self, self._limits, loop=self._loop, **self._kwargs)
 
     def make_place(self) -> bool:
-        """Whether there is a place for one more, once the connection that is missed least has given way."""
+        """Whether there is a slot for one more connection, after the most dispensable idle one has given way."""
         if len(self._connections) < self._limits.connections_limit:
             return True
         self.refused("connections")
@@ -268,7 +272,7 @@ class LimitedServer(web.Server):
         return spare is not None
 
     def forget(self, connection: ClientConnection) -> None:
-        """The connection does not count any more."""
+        """Stops counting the connection."""
         self._connections.pop(connection, None)
 
     def all_taken(self) -> UnavailableError:
@@ -279,7 +283,8 @@ class LimitedServer(web.Server):
         return self._limits.address_connections_limit is not None
 
     def joined(self, address: str | None) -> AddressConnections | None:
-        """One connection more of the address, if that is counted; LimitError (429) where it has as many as it may."""
+        """Counts a connection of the address, if it is subject to the limit; raises LimitError (429) if the limit is
+        reached."""
         if address in self._limits.trusted_proxies:
             return None
         if not self._limits.address_connections_limit and is_own(address):
@@ -291,7 +296,7 @@ class LimitedServer(web.Server):
         if together.count >= at_most:
             if time.monotonic() - self._said_s >= _SAY_EVERY_S:
                 self._said_s = time.monotonic()
-                # Whoever put a proxy in front and did not think of this finds it here.
+                # An operator who put a proxy in front and forgot to trust it finds the cause here.
                 _log.warning("an address has as many connections as it may", address=place, connections=at_most)
             raise LimitError(
                 f"{place} has {at_most} connections already", status=429, hint="close some of them", retry=True,
@@ -316,7 +321,7 @@ def _peer(transport: asyncio.BaseTransport) -> str | None:
 
 @web.middleware
 async def count_forwarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """What a trusted proxy forwards counts, while it lasts, as a connection of the client that it is forwarded for."""
+    """Counts a request forwarded by a trusted proxy as a connection of the actual client."""
     server, client = request.protocol._manager, client_address(request)
     if client == request.remote or not isinstance(server, LimitedServer):
         return await handler(request)

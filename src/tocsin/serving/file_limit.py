@@ -1,4 +1,4 @@
-"""How many files the process may have open. Each connection is one, and nobody is served when there are no more."""
+"""The limit of open files. A connection is a file, and a server without free files can serve no client."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import resource
 from typing import Final
 
 RESERVED: Final = 256
-"""Files that are not connections of clients: stores, logs, datasets, and what the server itself connects to."""
+"""Files for other purposes than client connections: stores, logs, datasets and outgoing connections."""
 _MOST: Final = 1 << 20
 
 
 def raise_file_limit() -> int:
-    """As many files as the system lets us have without asking; how many that is. Shells and service managers start
-    programs with 1,024, for the sake of old ones that cannot deal with more."""
+    """Raises the soft limit as far as the system allows and returns it. Shells and service managers start programs with
+    1,024, for the sake of old ones that cannot handle more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST if hard == resource.RLIM_INFINITY else min(_MOST, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    target = _MOST if hard == resource.RLIM_INFINITY else min(_MOST, hard)
+    if soft == resource.RLIM_INFINITY or soft >= target:
         return _MOST if soft == resource.RLIM_INFINITY else soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     except (OSError, ValueError):
         return soft
-    return wanted
+    return target
 
 
 def connections_within(files: int, connections_limit: int) -> int:
-    """How many connections there may be with so many files, of those that the settings allow."""
+    """The number of connections that fit so many files, at most `connections_limit`."""
     return min(connections_limit, max(1, files - min(RESERVED, files // 2)))

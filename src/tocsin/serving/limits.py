@@ -1,4 +1,4 @@
-"""Bounds on what a client may ask: the size and pace of a body, and how many may ask at once."""
+"""Limits on clients: the size and pace of request bodies, the memory for them, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -17,43 +17,46 @@ from tocsin.serving.addresses import NO_NETWORKS, Networks
 from tocsin.wire.errors import InputError, LimitError, StoppedError, UnsupportedError
 
 GZIP_MEMBERS_LIMIT: Final = 4_096
-"""Of one body. Programs that pack in blocks make one for every 64 KiB; one that is empty costs as much as any other."""
+"""The largest number of gzip members in a body. Programs that compress in blocks make one for every 64 KiB; an empty
+member costs as much as any other."""
 _STEP_BYTES: Final = 1 << 20
 _FEED_BYTES: Final = 1 << 16
 
-# Told the name of the limit that somebody ran into.
+# A callback with the name of a limit that a client exceeded.
 RefusalCounter = Callable[[str], None]
 
 
 def nobody_counts(_limit: str) -> None:
-    """Ignores the refusal: for servers that have no metrics."""
+    """Ignores the refusal, for servers without metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What one server grants to all its clients together, and to each."""
+    """The limits of one server, for all clients together and for each."""
 
     body_limit_bytes: int = 16 * 1024 * 1024
     bodies_limit_bytes: int = 64 << 20
-    """What bodies on their way may take in memory together; half of it those of one asker."""
+    """The memory of all bodies in flight together; a single client may use half of it."""
     connections_limit: int = 1_000
     address_connections_limit: int | None = None
-    """None: as many as come. 0: a quarter of all and at most 2,000, and of this machine's own as many as come."""
+    """None: no limit. 0: a quarter of all connections, at most 2,000, and no limit for this machine's own."""
     trusted_proxies: Networks = NO_NETWORKS
-    """Whose word is taken for whom they forward for; each of their clients is counted by itself."""
+    """The proxies whose forwarding headers are trusted; each client behind them is counted separately."""
     read_timeout_s: float = 30.0
-    """For a request's head to be complete, and for its body to be."""
+    """The time for a request's head to be complete, and for its body."""
     write_timeout_s: float = 60.0
-    """For a client to read anything at all of an answer that waits for it."""
+    """The time within which a client must read at least something of an answer."""
     keepalive_timeout_s: float = 75.0
     headers_limit: int = 100
     header_limit_bytes: int = 8_190
 
 
 class MemoryBudget:
-    """Memory for bodies on their way, or for what else `what` says, shared by all who send. A small body needs none of
-    it, so that those who send large ones, or slowly, keep nobody else from sending. No asker has more of it than
-    `own_limit_bytes`."""
+    """A memory budget for request bodies in flight, or for what `what` names, shared by all clients.
+
+    Small bodies are free, so that clients with large or slow bodies do not keep others from sending. No client gets
+    more than `own_limit_bytes`.
+    """
 
     def __init__(
         self,
@@ -80,8 +83,8 @@ class MemoryBudget:
 
     @contextmanager
     def share(self, *askers: str) -> Iterator[Callable[[int], None]]:
-        """A function that is told how large the body is by now; LimitError (429) when there is no room for more. All
-        of it is given back when the block ends."""
+        """Yields a function to call with the body's size so far; it raises LimitError (429) if the budget is exhausted.
+        The end of the block returns the memory."""
         mine_bytes = 0
 
         def grow(size_bytes: int) -> None:
@@ -128,10 +131,11 @@ async def read_body(
     unpack: bool = False,
     grow: Callable[[int], None] = lambda _size_bytes: None,
 ) -> bytes:
-    """The request's body; refused as soon as it is known to be too large or too slow, before it is all here.
+    """Reads the request's body; refuses it as soon as it is known to be too large or too slow, before it is
+    complete.
 
-    With `unpack` it may be compressed with gzip, and the limit holds for what comes out of it; it is unpacked on
-    threads, a step at a time. `grow` is told how large it is by now, and may refuse it.
+    With `unpack` it may be compressed with gzip, and the limit applies to the uncompressed size; it is decompressed in
+    threads, a step at a time. `grow` is called with the size so far, and may refuse it.
     """
     too_large = LimitError(
         f"the body is larger than {limits.body_limit_bytes} bytes",
@@ -139,7 +143,8 @@ async def read_body(
         limit_bytes=limits.body_limit_bytes,
     )
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
-    # A few compressed bytes may unfold into any number: they are taken only where they are expected.
+    # A decompression bomb: a few compressed bytes can unfold into any number, so accept them only where they are
+    # expected.
     if encoding != "identity" and not (unpack and encoding == "gzip"):
         if unpack:
             raise UnsupportedError(
@@ -148,7 +153,7 @@ async def read_body(
         raise UnsupportedError("compressed bodies are not taken", hint="send the body as it is")
     if (request.content_length or 0) > limits.body_limit_bytes:
         raise too_large
-    # What is written to it can be had as bytes without a copy.
+    # BytesIO returns its content as bytes without a copy.
     body = BytesIO()
     try:
         async with asyncio.timeout(limits.read_timeout_s):
@@ -167,18 +172,18 @@ async def read_body(
 
 
 async def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError, grow: Callable[[int], None]) -> bytes:
-    unpacking, made = GzipReader(body), BytesIO()
-    while not unpacking.is_done:
-        made.write(await asyncio.to_thread(unpacking.read, min(_STEP_BYTES, limit_bytes + 1 - made.tell())))
-        if made.tell() > limit_bytes:
+    reader, output = GzipReader(body), BytesIO()
+    while not reader.is_done:
+        output.write(await asyncio.to_thread(reader.read, min(_STEP_BYTES, limit_bytes + 1 - output.tell())))
+        if output.tell() > limit_bytes:
             raise too_large
-        # The larger of both: the largest body that is allowed must find room, however it was packed.
-        grow(max(len(body), made.tell()))
-    return made.getvalue()
+        # The larger of both sizes, so that the largest allowed body fits, compressed or not.
+        grow(max(len(body), output.tell()))
+    return output.getvalue()
 
 
 class GzipReader:
-    """What a body packed with gzip unpacks to, in pieces. Its time is linear in the bytes that go in and come out."""
+    """Decompresses a gzip body in pieces, in time linear in the bytes that go in and come out."""
 
     def __init__(self, body: bytes) -> None:
         self._body = memoryview(body)
@@ -189,22 +194,22 @@ class GzipReader:
         self.is_done = not body
 
     def read(self, most_bytes: int) -> bytes:
-        """Up to so many bytes, fewer only at the end; InputError where it is not gzip."""
-        made = BytesIO()
+        """Up to `most_bytes` bytes, fewer only at the end; raises InputError if it is not gzip."""
+        output = BytesIO()
         try:
-            while not self.is_done and made.tell() < most_bytes:
-                made.write(self._member.decompress(self._input(), most_bytes - made.tell()))
+            while not self.is_done and output.tell() < most_bytes:
+                output.write(self._member.decompress(self._input(), most_bytes - output.tell()))
                 self._pending = self._member.unconsumed_tail
                 if self._member.eof:
                     self._next_member()
-                elif self._at == len(self._body) and not self._pending and made.tell() < most_bytes:
+                elif self._at == len(self._body) and not self._pending and output.tell() < most_bytes:
                     raise InputError("the body is half of a gzip file")
         except zlib.error as error:
             raise InputError(f"the body is not gzip: {error}") from None
-        return made.getvalue()
+        return output.getvalue()
 
     def _input(self) -> bytes | memoryview:
-        # A piece at a time: zlib copies all that it was given and that is behind the end of a member.
+        # Feed pieces: zlib copies all input that follows the end of a member.
         if self._pending:
             return self._pending
         piece = self._body[self._at : self._at + _FEED_BYTES]
@@ -223,10 +228,10 @@ class GzipReader:
 
 
 class WaitingLine:
-    """Lets `inside` in at once and `waiting` more wait, first come, first served; refuses the rest.
+    """Runs `inside` requests at a time, lets `waiting` more wait, first come, first served, and refuses the rest.
 
-    The gate lets at most `own_inside` requests of one client in, and at most `own_waiting` more of them wait. A client
-    that has as many inside as it may does not hold up the others: their requests pass its waiting ones.
+    At most `own_inside` requests of one client run and at most `own_waiting` more of them wait. A client at its limit
+    does not hold up others: their requests pass its waiting ones.
     """
 
     def __init__(
@@ -259,7 +264,7 @@ class WaitingLine:
 
     @asynccontextmanager
     async def passed(self, *askers: str, is_back: bool = False) -> AsyncIterator[None]:
-        """A place for the block. Who `is_back`, having had one for the same request, is not refused, but waits."""
+        """Holds a slot for the block. A request with `is_back` had a slot before, so it waits and is not refused."""
         await self._enter(askers, is_back)
         try:
             yield
@@ -278,7 +283,7 @@ class WaitingLine:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave(askers)  # The place was ours already: pass it on.
+                self._leave(askers)  # The slot was already ours: pass it on.
             elif (turn, askers) in self._queue:
                 self._queue.remove((turn, askers))
             raise
@@ -311,11 +316,11 @@ class WaitingLine:
                 del self._inside_of[asker]
 
     def _leave(self, askers: tuple[str, ...]) -> None:
-        """Free the place, and hand it to the first in line who may have it."""
+        """Frees the slot, and hands it to the first waiting request that may have it."""
         self._take(askers, -1)
-        for place, (turn, others) in enumerate(self._queue):
+        for index, (turn, others) in enumerate(self._queue):
             if not turn.done() and self._has_place(others):
-                del self._queue[place]
+                del self._queue[index]
                 self._take(others)
                 turn.set_result(None)
                 return

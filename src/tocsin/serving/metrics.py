@@ -1,4 +1,4 @@
-"""Numbers for Prometheus, in a registry of their own so that two servers in one process never mix."""
+"""Prometheus metrics of a server, in a registry of its own, so that two servers in one process do not mix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METHODS: Final = frozenset(hdrs.METH_ALL)
 
 
 class ServerMetrics:
-    """What every server counts; a server adds its own to `registry`."""
+    """The metrics of every server; a server adds its own to `registry`."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -37,12 +37,13 @@ class ServerMetrics:
         )  # fmt: skip
 
     def count_refused(self, limit: str) -> None:
-        """Somebody ran into the limit of that name."""
+        """Counts a refusal by the limit of that name."""
         self.refused.labels(limit).inc()
 
     @property
     def counting(self) -> Middleware:
-        """The middleware that counts. Outermost, so that refusals count as what the client saw."""
+        """The middleware that counts requests. It must be outermost, so that it counts the status that the client
+        sees."""
 
         @web.middleware
         async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -54,7 +55,7 @@ class ServerMetrics:
                 status = str(response.status)
                 return response
             finally:
-                # Labels come from fixed sets only: a client must not be able to make new series.
+                # Labels come from fixed sets only, so that clients cannot create new time series.
                 method = request.method if request.method in _METHODS else "OTHER"
                 self.requests.labels(method, route, status).inc()
                 self.seconds.labels(route).observe(time.perf_counter() - began_s)
@@ -62,7 +63,7 @@ class ServerMetrics:
         return count
 
     async def expose(self, _request: web.Request) -> web.Response:
-        # On a thread: what is collected may have to be read from a disk.
+        # In a thread, because collectors may read from disk.
         exposed = await asyncio.to_thread(generate_latest, self.registry)
         return web.Response(body=exposed, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
 

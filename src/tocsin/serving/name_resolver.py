@@ -1,5 +1,5 @@
-"""Names to addresses, each looked up on a thread of its own: a name server that does not answer holds up nobody but who
-asks for its names. (The event loop has two threads for all of them.)"""
+"""Resolves host names in a thread per lookup, so that a name server that does not answer delays only lookups of its own
+names. (The event loop has two threads for all lookups.)"""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 KEPT_S: Final = 60.0
 NAMES_KEPT: Final = 10_000
 
-# As `socket.getaddrinfo` does: (family, kind, protocol, canonical name, (address, port, …)) of each address.
+# The signature of `socket.getaddrinfo`: (family, kind, protocol, canonical name, (address, port, …)) of each address.
 LookUp = Callable[..., list[tuple[Any, Any, int, str, tuple[Any, ...]]]]
 _Key = tuple[str, int, int]
 
 
 class NameResolver(AbstractResolver):
-    """For connectors that keep no addresses themselves. Whoever asks for a name that is being looked up waits for the
-    same thread, and whoever has no more time for it leaves the others waiting."""
+    """A caching resolver, for connectors without a cache. Concurrent lookups of a name share a thread, and a caller
+    that times out does not cancel the lookup for the others."""
 
     def __init__(self, look_up: LookUp = socket.getaddrinfo) -> None:
         self._look_up = look_up
@@ -32,20 +32,20 @@ class NameResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         loop, key = asyncio.get_running_loop(), (host, port, int(family))
-        until_s, found = self._kept.get(key, (0.0, []))
+        until_s, results = self._kept.get(key, (0.0, []))
         if loop.time() < until_s:
-            return found
-        coming = self._coming.get(key)
-        if coming is None:
-            coming = self._coming[key] = loop.create_future()
-            coming.add_done_callback(lambda done: self._came(key, done))
-            arguments = (loop, coming, host, port, family)
-            # No thread that the interpreter waits for at its end.
+            return results
+        lookup = self._coming.get(key)
+        if lookup is None:
+            lookup = self._coming[key] = loop.create_future()
+            lookup.add_done_callback(lambda done: self._came(key, done))
+            arguments = (loop, lookup, host, port, family)
+            # A daemon thread, so that the interpreter does not wait for it at exit.
             threading.Thread(target=self._run, args=arguments, name="name lookup", daemon=True).start()
-        return await asyncio.shield(coming)
+        return await asyncio.shield(lookup)
 
     async def close(self) -> None:
-        """There is nothing to close: threads that still look a name up end by themselves."""
+        """There is nothing to close: lookup threads end by themselves."""
 
     def _came(self, key: _Key, done: asyncio.Future[list[ResolveResult]]) -> None:
         del self._coming[key]
@@ -64,10 +64,10 @@ class NameResolver(AbstractResolver):
         family: socket.AddressFamily,
     ) -> None:
         error: Exception | None = None
-        found: list[ResolveResult] = []
+        results: list[ResolveResult] = []
         try:
-            made = self._look_up(host, port, type=socket.SOCK_STREAM, family=family, flags=socket.AI_ADDRCONFIG)
-            found = [_result(host, port, each) for each in made]
+            addresses = self._look_up(host, port, type=socket.SOCK_STREAM, family=family, flags=socket.AI_ADDRCONFIG)
+            results = [_result(host, port, address_info) for address_info in addresses]
         except (OSError, UnicodeError, ValueError) as failed:
             error = failed if isinstance(failed, OSError) else OSError(f"{host!r} is no name: {failed}")
 
@@ -75,14 +75,14 @@ class NameResolver(AbstractResolver):
             if coming.done():
                 return
             if error is None:
-                coming.set_result(found)
+                coming.set_result(results)
             else:
                 coming.set_exception(error)
 
         try:
             loop.call_soon_threadsafe(tell)
         except RuntimeError:
-            return  # The loop has ended meanwhile.
+            return  # The event loop has closed in the meantime.
 
 
 def _result(host: str, port: int, made: tuple[Any, Any, int, str, tuple[Any, ...]]) -> ResolveResult:

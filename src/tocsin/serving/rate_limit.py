@@ -1,4 +1,4 @@
-"""How fast somebody may ask: so many at once, and so many a second on the long run."""
+"""Rate limits: token buckets with a burst and a sustained rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tocsin.wire.errors import LimitError
 
 
 class TokenBucket:
-    """Tokens that come back with time; who asks takes one."""
+    """A token bucket: a request takes a token, and tokens are refilled at a constant rate."""
 
     __slots__ = ("_at_s", "_burst", "_left", "_per_s")
 
@@ -20,14 +20,15 @@ class TokenBucket:
         self._at_s = now_s
 
     def take(self, now_s: float) -> float:
-        """0, or how many seconds are missing; the token is taken in any case, so that who waits so long may go on."""
+        """Takes a token, and returns 0 or the seconds to wait; the token is taken in either case, so that the client
+        may continue after the wait."""
         self._refill(now_s)
         self._left -= 1.0
         return max(0.0, -self._left / self._per_s)
 
     def try_take(self, now_s: float, tokens: float = 1.0) -> float:
-        """0 and the tokens are taken, or how many seconds are missing and nothing is. What is more than there ever
-        are at once is taken from all of them, and owed."""
+        """Takes the tokens and returns 0, or takes nothing and returns the missing seconds. A request for more than the
+        burst needs a full bucket and leaves a debt."""
         self._refill(now_s)
         needed = min(tokens, self._burst)
         if self._left < needed:
@@ -41,7 +42,7 @@ class TokenBucket:
 
 
 class RateLimiter:
-    """A bucket for everybody who has asked lately. Of those who asked longest ago it is forgotten: theirs are full."""
+    """A token bucket per client. The least recently used buckets are forgotten, since they are full again."""
 
     def __init__(self, per_s: float, burst: float, what: str, *, most: int = 100_000) -> None:
         self._per_s = per_s
@@ -51,7 +52,7 @@ class RateLimiter:
         self._buckets: OrderedDict[Hashable, TokenBucket] = OrderedDict()
 
     def check(self, who: Hashable, now_s: float, tokens: float = 1.0) -> None:
-        """LimitError (429) when it is too fast; it says when the next is taken."""
+        """Raises LimitError (429) if the client is too fast, with the time of the next token."""
         bucket = self._buckets.get(who)
         if bucket is None:
             if len(self._buckets) >= self._most:

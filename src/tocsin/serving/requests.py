@@ -1,4 +1,4 @@
-"""What routes read of a request: numbers, JSON, and whose limits it counts against."""
+"""Reads requests for the routes: query parameters, JSON, and the clients whose limits apply."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from tocsin.wire.errors import InputError, LimitError
 
 JSON_LIMIT_BYTES: Final = 16 << 20
 VALUES_LIMIT: Final = 2_000_000
-"""In the JSON of one request: each takes some 60 bytes of memory, though it may be written with two."""
+"""The largest number of values in a JSON body: a value takes some 60 bytes of memory, though two may be enough to write
+it."""
 
 
 def askers_of(request: web.Request) -> tuple[str, ...]:
-    """Whose limits the request counts against: its token's, and its address's unless that is this machine's own."""
-    holder = request.get(PRINCIPAL, EVERYBODY)
+    """The clients whose limits the request counts against: its token, and its address unless that is this machine's."""
+    token = request.get(PRINCIPAL, EVERYBODY)
     address = client_address(request)
-    askers = () if holder == EVERYBODY else (f"the token {holder.name}",)
+    askers = () if token == EVERYBODY else (f"the token {token.name}",)
     return askers if is_own(address) else (*askers, f"the address {place_of(address)}")
 
 
 async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
-    """The body's value; with `unpack` it may be packed with gzip."""
+    """The JSON value of the body; with `unpack` the body may be compressed with gzip."""
     limits = request.app[LIMITS]
     limits = dataclasses.replace(limits, body_limit_bytes=min(limits.body_limit_bytes, limit_bytes))
     with request.app[ROOM].share(*askers_of(request)) as grow:
@@ -45,36 +46,36 @@ async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: 
 async def read_object(
     request: web.Request, shape: str, needed: Collection[str], allowed: Collection[str] = (), *, unpack: bool = False
 ) -> dict[str, Any]:
-    """The body's object, which has all of `needed` and beside it nothing but `allowed`."""
-    said = await read_json(request, unpack=unpack)
-    if not isinstance(said, dict) or not set(needed) <= said.keys() <= {*needed, *allowed}:
+    """The JSON object of the body. It must have all fields of `needed`, and may have those of `allowed`."""
+    body = await read_json(request, unpack=unpack)
+    if not isinstance(body, dict) or not set(needed) <= body.keys() <= {*needed, *allowed}:
         raise InputError(f"expected {shape}")
-    return said
+    return body
 
 
 def check_query(request: web.Request, *known: str) -> None:
-    for given in request.query:
-        if given not in known:
-            raise InputError(f'there is no parameter "{given[:100]}"', hint=f"known: {', '.join(known) or 'none'}")
+    for parameter in request.query:
+        if parameter not in known:
+            raise InputError(f'there is no parameter "{parameter[:100]}"', hint=f"known: {', '.join(known) or 'none'}")
 
 
 def whole(request: web.Request, name: str, default: int, *, most: int) -> int:
-    """A whole number above 0 of the query."""
-    given = request.query.get(name)
-    if given is None:
+    """A positive whole number from the query."""
+    text = request.query.get(name)
+    if text is None:
         return default
-    if not (given.isascii() and given.isdecimal() and len(given) <= 20 and 1 <= int(given) <= most):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and 1 <= int(text) <= most):
         raise InputError(f"{name}: must be a whole number from 1 to {most}")
-    return int(given)
+    return int(text)
 
 
 def seconds(request: web.Request, name: str, *, most: float) -> float:
-    """A number of seconds of the query, 0 when it is not there; more than `most` is not granted."""
-    given = request.query.get(name)
-    if given is None:
+    """A number of seconds from the query, 0 if it is absent, capped at `most`."""
+    text = request.query.get(name)
+    if text is None:
         return 0.0
     try:
-        value = float(given)
+        value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):

@@ -1,5 +1,5 @@
-"""Connections that serve nothing at the moment. Where all places are taken they give way to new ones, so that requests
-that are never finished keep out nobody who sends a whole one."""
+"""Idle connections, ordered by how dispensable they are. When all slots are taken, an idle connection gives way to a
+new one, so that unfinished requests cannot keep out clients that send whole ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _C = TypeVar("_C", bound=Hashable)
 
 
 class Spare(Enum):
-    """Why a connection serves nothing, in the order in which they give way."""
+    """Why a connection is idle, in the order in which connections give way."""
 
     WITHOUT_HEAD = "has sent no whole head"
     BETWEEN_REQUESTS = "has its answer and asks for nothing more"
@@ -20,7 +20,7 @@ class Spare(Enum):
 
 class SpareConnections(Generic[_C]):
     def __init__(self) -> None:
-        # Dictionaries for their order: what has been spare for longest comes first.
+        # Dictionaries keep insertion order: the connection that has been idle longest comes first.
         self._by_reason: dict[Spare, dict[_C, None]] = {spare: {} for spare in Spare}
 
     def add(self, connection: _C, spare: Spare) -> None:
@@ -30,5 +30,5 @@ class SpareConnections(Generic[_C]):
         del self._by_reason[spare][connection]
 
     def first(self) -> _C | None:
-        """The one that is to give way; None where all of them serve somebody."""
+        """The connection that gives way first; None if none is idle."""
         return next((connection for spare in self._by_reason.values() for connection in spare), None)

@@ -1,6 +1,6 @@
-"""Keeps processes running: one that ends is started again, more and more slowly while it does not stay.
+"""Supervises processes: restarts a process that ends, with exponential back-off while it keeps failing.
 
-A broker whose name another has taken over is not: it would stop at once, again and again.
+A broker whose name another broker has taken over is not restarted, because it would stop at once each time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tocsin.wire.errors import EXIT_FENCED
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 30.0
 STAYED_S: Final = 10.0
-"""One that ran for so long is started again at once, and with a short pause the next time."""
+"""A process that ran for so long counts as stable, and the back-off starts again."""
 STOP_S: Final = 15.0
 
 _log = structlog.get_logger("tocsin.supervisor")
@@ -28,7 +28,8 @@ _log = structlog.get_logger("tocsin.supervisor")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run. `environment`: all of it. The process has a pipe as its standard input, which ends with us."""
+    """The command to run. `environment` is the whole environment. Its standard input is a pipe that closes when we
+    end."""
 
     name: str
     arguments: Sequence[str]
@@ -43,10 +44,10 @@ class Supervisor:
 
     def start(self, commands: Sequence[Command]) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks += [loop.create_task(self._keep(one)) for one in commands]
+        self._tasks += [loop.create_task(self._keep(command)) for command in commands]
 
     async def stop(self) -> None:
-        """All are told to stop, and are gone when this returns."""
+        """Stops all processes and returns when they have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -61,12 +62,12 @@ class Supervisor:
                 if code == EXIT_FENCED:
                     _log.error("a process has ended for good: another has taken its name over", name=command.name)
                     return
-                said = f"it ended with {code}"
+                reason = f"it ended with {code}"
             except OSError as error:
-                said = str(error)
+                reason = str(error)
             if time.monotonic() - began_s >= self._stayed_s:
                 pause_s = self._first_pause_s
-            _log.warning("a process is started again", name=command.name, why=said, after_s=pause_s)
+            _log.warning("a process is started again", name=command.name, why=reason, after_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
 

@@ -1,6 +1,6 @@
-"""Tokens: a secret that whoever asks shows, and a digest that whoever answers keeps.
+"""Bearer tokens: the client shows a secret, the server stores its digest.
 
-mint(name, role) ─▶ secret (shown once, never kept) + digest (kept)
+mint(name, role) ─▶ secret (shown once, never stored) + digest (stored)
 check(secret, kept) ─▶ Token(name, role), or UnauthorizedError
 require(token, role) ─▶ nothing, or ForbiddenError
 require_feed(token, feed) ─▶ nothing, or ForbiddenError
@@ -22,16 +22,16 @@ PREFIX: Final = "tocsin_"
 SECRET_BYTES: Final = 32
 NAME_LIMIT: Final = 128
 FEED_LIMIT: Final = 800
-# Whoever asks where no token is needed: what they register is nobody else's.
+# The name of clients without a token, where none is needed; no token can have it.
 EVERYBODY_NAME: Final = "everybody"
 DEFAULT_DATAVERSE: Final = "Default"
-# The folder stays unnamed: whoever has no token yet is not told how the cluster's machine is arranged.
+# The hint does not name the data folder: a client without a token must not learn the layout of the cluster's machine.
 HOW_TO_MAKE: Final = (
     "on the cluster's machine, with its data folder: tocsin token create NAME --role ROLE --data FOLDER; then show it: "
     "export TOCSIN_TOKEN=tocsin_… for the command line, or the header Authorization: Bearer tocsin_…"
 )
 
-# What each role may do; whoever may do more may do all that stands above.
+# What each role may do; a role may also do everything that is listed above it.
 ROLES: Final[dict[str, str]] = {
     "reader": "run queries",
     "broker": "register as a broker, subscribe for it and be told, and publish to the feeds that its token names",
@@ -41,7 +41,7 @@ ROLES: Final[dict[str, str]] = {
 
 
 class KeptToken(Protocol):
-    """What a store keeps of a token."""
+    """The stored part of a token."""
 
     @property
     def name(self) -> str: ...
@@ -57,7 +57,8 @@ class KeptToken(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Who is asking. `feeds`: the full names of those that a broker may publish to; a writer may to all."""
+    """The authenticated client. `feeds`: full names of the feeds that a broker may publish to; a writer may publish to
+    all."""
 
     name: str
     role: str
@@ -66,7 +67,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class MintedToken:
-    """A new token. The secret is to be shown once; it stays out of `repr` so that no log keeps it."""
+    """A new token. Show the secret once; it is not part of `repr`, so that no log contains it."""
 
     name: str
     role: str
@@ -76,7 +77,7 @@ class MintedToken:
 
 
 def mint(name: str, role: str, feeds: Iterable[str] = ()) -> MintedToken:
-    """A secret nobody can guess: 32 bytes of the system's randomness."""
+    """Makes a token with an unguessable secret of 32 random bytes."""
     if not name or len(name) > NAME_LIMIT or not name.isprintable():
         raise InputError(f"a token's name has 1 to {NAME_LIMIT} printable characters")
     if name == EVERYBODY_NAME:
@@ -85,11 +86,11 @@ def mint(name: str, role: str, feeds: Iterable[str] = ()) -> MintedToken:
         )
     if role not in ROLES:
         raise InputError(f"there is no role {role!r}", hint=f"roles: {', '.join(ROLES)}")
-    named = tuple(dict.fromkeys(_feed(text.strip()) for text in feeds))
-    if named and role != "broker":
+    feed_names = tuple(dict.fromkeys(_feed(text.strip()) for text in feeds))
+    if feed_names and role != "broker":
         raise InputError(f"a token of the role {role} names no feeds", hint="those of the role broker may")
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
-    return MintedToken(name, role, digest(secret), secret, named)
+    return MintedToken(name, role, digest(secret), secret, feed_names)
 
 
 def _feed(text: str) -> str:
@@ -101,7 +102,7 @@ def _feed(text: str) -> str:
 
 
 def digest(secret: str) -> str:
-    """SHA-256 in hex. No salt and no stretching: there is nothing to guess in 32 random bytes."""
+    """SHA-256 in hex, without salt and stretching: 32 random bytes cannot be guessed."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -114,17 +115,17 @@ def secret_in(authorization: str | None) -> str:
 
 
 def check(secret: str, kept: Iterable[KeptToken]) -> Token:
-    """Whose secret this is. Takes as long for a wrong one as for a right one, and no message repeats it."""
-    shown = digest(secret)
-    found: KeptToken | None = None
+    """The token of this secret. A wrong secret takes as long as a right one, and no message repeats it."""
+    shown_digest = digest(secret)
+    match: KeptToken | None = None
     for token in kept:
-        if hmac.compare_digest(token.digest, shown):
-            found = token
-    if found is None:
+        if hmac.compare_digest(token.digest, shown_digest):
+            match = token
+    if match is None:
         raise UnauthorizedError("this token is not known", hint=HOW_TO_MAKE)
-    if found.revoked_at is not None:
-        raise UnauthorizedError(f"the token {found.name} was revoked", hint=HOW_TO_MAKE)
-    return Token(found.name, found.role, tuple(found.feeds))
+    if match.revoked_at is not None:
+        raise UnauthorizedError(f"the token {match.name} was revoked", hint=HOW_TO_MAKE)
+    return Token(match.name, match.role, tuple(match.feeds))
 
 
 def allows(token: Token, role: str) -> bool:

@@ -1,4 +1,4 @@
-"""Accounts over HTTP: registering and logging in, and what applications and the operator manage."""
+"""HTTP routes of accounts: registration, login, and the management by applications and the operator."""
 
 from __future__ import annotations
 
@@ -80,13 +80,15 @@ class AccountRoutes:
         origin = self._origin(request)
         credentials = parse_credentials(await read_json(request, limit_bytes=_CREDENTIALS_BYTES))
         by = await self._registrar(request)
-        made = await self._accounts.register(by, credentials, origin=origin)
-        # An application's token registers for its own, whether that is named or not.
-        of = by.application_name if isinstance(by, ManagerIdentity) and not by.is_operator else credentials.application
-        return answer({"user": made.user, "application": of}, status=201)
+        subscriber = await self._accounts.register(by, credentials, origin=origin)
+        # An application's token registers into its own application, named or not.
+        application = (
+            by.application_name if isinstance(by, ManagerIdentity) and not by.is_operator else credentials.application
+        )
+        return answer({"user": subscriber.user, "application": application}, status=201)
 
     async def _registrar(self, request: web.Request) -> Principal | None:
-        """Whose token it is; without one the operator where everybody is, and else nobody."""
+        """The principal of the token. Without a token: the operator if the policy allows that, otherwise None."""
         try:
             return await self._who(request)
         except UnauthorizedError:
@@ -105,7 +107,7 @@ class AccountRoutes:
         return answer((await self._accounts.login(credentials, origin=origin)).to_json())
 
     def _origin(self, request: web.Request) -> str:
-        """Whence it is asked; LimitError where passwords come from there too fast."""
+        """The address that the request comes from; raises LimitError if it sends passwords too fast."""
         origin = place_of(client_address(request))
         self._logins.check(origin, time.monotonic())
         return origin
@@ -125,22 +127,22 @@ class AccountRoutes:
         by, application = await self._managed(request, "after", "limit")
         limit = whole(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
-        found = await self._accounts.subscribers(by, application, after=after, limit=limit)
-        following = found[-1].user if len(found) == limit else None
-        return answer({"subscribers": [_subscriber(one) for one in found], "next": following})
+        rows = await self._accounts.subscribers(by, application, after=after, limit=limit)
+        next_page = rows[-1].user if len(rows) == limit else None
+        return answer({"subscribers": [_subscriber(row) for row in rows], "next": next_page})
 
     async def subscriber(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        found = await self._accounts.subscriber(by, request.match_info["user"], application)
-        desk, store = self._service.desk, self._service.store
-        page, following = await desk.page(found.id, 0, BrokerService.PAGE)
-        webhook = await store.webhook(found.id)
+        subscriber = await self._accounts.subscriber(by, request.match_info["user"], application)
+        subscriptions, store = self._service.desk, self._service.store
+        page, next_page = await subscriptions.page(subscriber.id, 0, BrokerService.PAGE)
+        webhook = await store.webhook(subscriber.id)
         return answer(
             {
-                **_subscriber(found),
-                "online": self._service.presence.here(found.id),
-                "subscriptions": [one.to_json() for one in page],
-                "more": following is not None,
+                **_subscriber(subscriber),
+                "online": self._service.presence.here(subscriber.id),
+                "subscriptions": [subscription.to_json() for subscription in page],
+                "more": next_page is not None,
                 "webhook": None if webhook is None else webhook.url,
             }
         )
@@ -153,11 +155,11 @@ class AccountRoutes:
 
     async def set_password(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        said = await read_object(request, '{"password": "…", "old": "…"}', {"password"}, {"old"})
-        password, old = said["password"], said.get("old")
+        body = await read_object(request, '{"password": "…", "old": "…"}', {"password"}, {"old"})
+        password, old = body["password"], body.get("old")
         if not isinstance(password, str) or not (old is None or isinstance(old, str)):
             raise InputError("password and old: must be texts")
-        # Passwords are checked here, too: no faster than at a login.
+        # This checks passwords, too, so the rate limit of logins applies.
         origin = self._origin(request)
         changed = await self._accounts.set_password(
             by, request.match_info["user"], password, application, old=old, origin=origin
@@ -169,15 +171,15 @@ class AccountRoutes:
         removed = await removing
         self._service.desk.went(removed.frontends)
         await self._webhooks.removed(removed.subscribers)
-        for one in removed.subscribers:
-            self._service.sessions.end_all(one)
+        for subscriber in removed.subscribers:
+            self._service.sessions.end_all(subscriber)
 
     # --- groups
 
     async def create_group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        said = await read_object(request, '{"name": "…", "members": ["…"]}', {"name"}, {"members"})
-        name, members = name_of(said["name"], "name"), names_of(said.get("members", []), "members")
+        body = await read_object(request, '{"name": "…", "members": ["…"]}', {"name"}, {"members"})
+        name, members = name_of(body["name"], "name"), names_of(body.get("members", []), "members")
         changed = await self._changed(lambda: self._accounts.create_group(by, name, members, application))
         return answer({"name": changed.group.name, "members": members}, status=201)
 
@@ -185,19 +187,22 @@ class AccountRoutes:
         by, application = await self._managed(request, "after", "limit")
         limit = whole(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
-        found = await self._accounts.groups(by, application, after=after, limit=limit)
-        following = found[-1].name if len(found) == limit else None
-        return answer({"groups": [_group(one) for one in found], "next": following})
+        rows = await self._accounts.groups(by, application, after=after, limit=limit)
+        next_page = rows[-1].name if len(rows) == limit else None
+        return answer({"groups": [_group(row) for row in rows], "next": next_page})
 
     async def group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request, "after")
         name, after = request.match_info["name"], request.query.get("after", "")
         group = await self._accounts.group(by, name, application)
         members = await self._accounts.members(by, name, application, after=after, limit=PAGE)
-        held = await self._service.store.group_subscriptions(group.id)
-        following = members[-1] if len(members) == PAGE else None
-        told = [{"id": one.public_id, "interest": str(one.interest), "mode": one.mode} for one in held]
-        return answer({**_group(group), "members": members, "next": following, "subscriptions": told})
+        group_subscriptions = await self._service.store.group_subscriptions(group.id)
+        next_page = members[-1] if len(members) == PAGE else None
+        items = [
+            {"id": subscription.public_id, "interest": str(subscription.interest), "mode": subscription.mode}
+            for subscription in group_subscriptions
+        ]
+        return answer({**_group(group), "members": members, "next": next_page, "subscriptions": items})
 
     async def remove_group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
@@ -207,8 +212,8 @@ class AccountRoutes:
 
     async def add_members(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        said = await read_object(request, '{"members": ["…"]}', {"members"})
-        members = names_of(said["members"], "members")
+        body = await read_object(request, '{"members": ["…"]}', {"members"})
+        members = names_of(body["members"], "members")
         await self._changed(lambda: self._accounts.add_members(by, request.match_info["name"], members, application))
         return answer({"members": members})
 
@@ -238,15 +243,20 @@ class AccountRoutes:
 
     async def create_application(self, request: web.Request) -> web.Response:
         by = await self._who(request)
-        said = await read_object(request, _APPLICATION, {"name"}, {"channels", "feeds", "limits"})
-        made = await self._accounts.create_application(
-            by, name_of(said["name"], "name"), ApplicationRights(**_rights(said))
+        body = await read_object(request, _APPLICATION, {"name"}, {"channels", "feeds", "limits"})
+        created = await self._accounts.create_application(
+            by, name_of(body["name"], "name"), ApplicationRights(**_rights(body))
         )
-        return answer({**_application(made.application), "token": made.token}, status=201)
+        return answer({**_application(created.application), "token": created.token}, status=201)
 
     async def applications(self, request: web.Request) -> web.Response:
         return answer(
-            {"applications": [_application(one) for one in await self._accounts.applications(await self._who(request))]}
+            {
+                "applications": [
+                    _application(application)
+                    for application in await self._accounts.applications(await self._who(request))
+                ]
+            }
         )
 
     async def application(self, request: web.Request) -> web.Response:
@@ -255,13 +265,13 @@ class AccountRoutes:
 
     async def change_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]
-        said = await read_object(request, '{"channels": […], "feeds": […], "limits": {…}}', set(), set(_RIGHTS))
-        there = await self._accounts.application(by, name)
-        given = _rights(said)
+        body = await read_object(request, '{"channels": […], "feeds": […], "limits": {…}}', set(), set(_RIGHTS))
+        current = await self._accounts.application(by, name)
+        changes = _rights(body)
 
         async def whole() -> ApplicationRow:
-            changed = await self._accounts.change_application(by, name, replace(there.allowed, **given))
-            if "channels" in given:
+            changed = await self._accounts.change_application(by, name, replace(current.allowed, **changes))
+            if "channels" in changes:
                 await self._service.end_outside(changed.id, changed.name)
             return changed
 
@@ -282,11 +292,11 @@ class AccountRoutes:
 
     async def renew_application_token(self, request: web.Request) -> web.Response:
         by = await self._who(request)
-        made = await self._accounts.renew_application_token(by, request.match_info["name"])
-        return answer({**_application(made.application), "token": made.token})
+        renewed = await self._accounts.renew_application_token(by, request.match_info["name"])
+        return answer({**_application(renewed.application), "token": renewed.token})
 
     async def _managed(self, request: web.Request, *known: str) -> tuple[Principal, str | None]:
-        """Who asks, and for which application: the operator may name one."""
+        """The principal, and the application that the request is about; the operator may name any."""
         check_query(request, "application", *known)
         by, application = await self._who(request), request.query.get("application")
         if application is not None and by != ManagerIdentity(None) and application != by.application_name:
@@ -298,17 +308,19 @@ _RIGHTS: Final = ("channels", "feeds", "limits")
 
 
 def _rights(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given of an application's rights."""
-    given: dict[str, Any] = {}
-    for what in ("channels", "feeds"):
-        if what in said:
-            given[what] = None if said[what] is None else [full_name(one) for one in names_of(said[what], what)]
+    """The parts of an application's rights that the request names."""
+    rights: dict[str, Any] = {}
+    for field in ("channels", "feeds"):
+        if field in said:
+            rights[field] = None if said[field] is None else [full_name(name) for name in names_of(said[field], field)]
     if "limits" in said:
         limits = said["limits"]
-        if not isinstance(limits, dict) or not all(type(one) is int and 0 <= one < 1 << 40 for one in limits.values()):
+        if not isinstance(limits, dict) or not all(
+            type(limit) is int and 0 <= limit < 1 << 40 for limit in limits.values()
+        ):
             raise InputError("limits: must be an object of whole numbers", hint=f"known: {', '.join(NAMES)}")
-        given["limits"] = limits
-    return given
+        rights["limits"] = limits
+    return rights
 
 
 def _application(one: ApplicationRow) -> dict[str, Any]:

@@ -1,5 +1,8 @@
-"""The door for the cluster's announcements. Anybody can reach it without a token, so it gives nothing away: what is not
-signed, or not of now, is refused before its body is read, and bodies have a small room of their own."""
+"""The route that receives the cluster's announcements.
+
+Anybody can reach it without a token, so it is defensive: a request without a fresh signature header is refused before
+its body is read, and its bodies have a small memory budget of their own.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from tocsin.serving.rate_limit import RateLimiter
 from tocsin.wire.signatures import check_headers
 
 LIMIT_BYTES: Final = 4 << 20
-"""The cluster's are a little longer than 1 MiB at most."""
+"""The cluster's announcements have at most a little more than 1 MiB."""
 STRANGERS_PER_S: Final = 20
 STRANGERS_BURST: Final = 100
 
 
 class AnnouncementRoute:
-    """Who has sent an announcement that the cluster signed is known by its address, and has a room to itself: others
-    cannot keep it out, however many they are."""
+    """An address that has sent an announcement with a valid signature is known as the cluster's and has its own memory
+    budget, so that a flood from other addresses cannot keep the cluster out."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The broker's streams as an AsyncAPI 3.0 document. A test holds it to what is said and taken on the wire."""
+"""The broker's streams as an AsyncAPI 3.0 document. A test compares it with the messages on the wire."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tocsin.wire.version import version
 
 _REF: Final = {"type": "integer", "minimum": 0, "description": "The reply repeats it."}
 
-# What a subscriber may say over a WebSocket: the word in front, and what follows it.
+# The requests of a WebSocket client: the keyword and the schema of its value.
 REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "login": obj({"token": TEXT}),
     "subscribe": SUBSCRIBE,
@@ -31,7 +31,7 @@ REQUESTS: Final[dict[str, dict[str, Any]]] = {
     "ack": ACK_BODY,
     "list": obj({"after": TEXT}, ()),
 }
-# What is answered under `ok`.
+# The schemas of the answers in `ok`.
 OK: Final[dict[str, dict[str, Any]]] = {
     "login": obj({"user": TEXT, "application": TEXT}),
     "subscribe": ref("Subscription"),

@@ -1,4 +1,4 @@
-"""The broker's HTTP face as an OpenAPI 3.1 document. A test holds it to the routes, and answers to it."""
+"""The broker's HTTP API as an OpenAPI 3.1 document. A test compares it with the routes, and answers with it."""
 
 from __future__ import annotations
 
@@ -174,13 +174,13 @@ def _applications() -> list[dict[str, Any]]:
 def _subscriptions() -> list[dict[str, Any]]:
     wait = _query("wait", {"type": "number", "minimum": 0}, "Seconds to wait until there is something.")
     cursor = {"type": "string", "pattern": CURSOR_PATTERN}
-    made = _op(
+    subscribe = _op(
         "post", "/v1/subscriptions", "subscribe", "Subscribe to a channel with these values.", ref("Subscription"),
         body=SUBSCRIBE, status="201", also=("404", "409"),
     )  # fmt: skip
-    made["responses"]["200"] = {**made["responses"]["201"], "description": "It was there already."}
+    subscribe["responses"]["200"] = {**subscribe["responses"]["201"], "description": "It was there already."}
     return [
-        made,
+        subscribe,
         _op("get", "/v1/subscriptions", "subscriptions", "One's own subscriptions.",
             obj({"subscriptions": array(ref("Subscription")), "next": nullable("string")}),
             parameters=[_query("after", TEXT), _limit(500)]),
@@ -242,28 +242,28 @@ def _op(
     parameters: list[dict[str, Any]] | None = None,
     open_: bool = False,
 ) -> dict[str, Any]:
-    given = [_in_path(name) for name in _names_in(path)] + (parameters or [])
+    all_parameters = [_in_path(name) for name in _names_in(path)] + (parameters or [])
     refusals = (*_ALWAYS, *(_BODY if body is not None or raw else ()), *also)
     content = {"application/json": {"schema": dict(answered)}}
-    made: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "method": method,
         "path": path,
         "operationId": identity,
         "summary": summary,
         "responses": {status: {"description": summary, "content": content}, **_refusals(*refusals)},
     }
-    if given:
-        made["parameters"] = given
+    if all_parameters:
+        operation["parameters"] = all_parameters
     if body is not None:
-        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": dict(body)}}}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": dict(body)}}}
     elif raw:
-        made["requestBody"] = {
+        operation["requestBody"] = {
             "required": True,
             "content": {"application/octet-stream": {"schema": {"type": "string"}}},
         }
     if open_:
-        made["security"] = []
-    return made
+        operation["security"] = []
+    return operation
 
 
 def _names_in(path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Publishing through the broker: records go on to the cluster's feeds, and its answer comes back."""
+"""Forwards published records to the cluster's feeds and returns the cluster's answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tocsin.wire.errors import ForbiddenError, InputError, LimitError
 
 RECORDS_LIMIT: Final = 100_000
 RECORD_LIMIT_BYTES: Final = 4 << 20
-"""The cluster takes no more in one body, and no record that is nearly as long."""
+"""The cluster accepts no more records in one body, and only much shorter records."""
 
 
 class FeedForwarder:
@@ -34,7 +34,7 @@ class FeedForwarder:
         self._figures = figures
 
     def check(self, who: Session, feed: str) -> str:
-        """The feed's full name; ForbiddenError where its records are not taken from there."""
+        """The feed's full name; raises ForbiddenError if the application may not publish to it."""
         name = full_name(feed)
         if not self._accounts.rights(who.application).may_publish(name):
             raise ForbiddenError(f"the application {who.application_name} may not publish to the feed {name[:200]}")
@@ -47,42 +47,42 @@ class FeedForwarder:
         if wait not in (None, "", "visible"):
             raise InputError('wait: must be "visible"')
         if self._settings.user_field:
-            # On a thread: it may be large.
+            # In a thread, because the body may be large.
             body = await asyncio.to_thread(with_user, body, self._settings.user_field, who.user)
-        # Another user's key must not be taken for this one's; each broker counts its subscribers by itself.
+        # Idempotency keys are scoped by broker and subscriber: the same key of another user must not match.
         headers = {} if key is None else {"Idempotency-Key": f"{self._broker}:{who.subscriber}:{key}"}
         query = "wait=visible" if wait else ""
-        answered = await self._client.publish(name, query, body, headers, self._settings.timeout_s)
-        status = str(answered.status)
+        forwarded = await self._client.publish(name, query, body, headers, self._settings.timeout_s)
+        status = str(forwarded.status)
         self._figures.published[status] = self._figures.published.get(status, 0) + 1
-        return answered
+        return forwarded
 
 
 def with_user(body: bytes, field: str, user: str) -> bytes:
-    """The same records, one after the other or in an array, each with the user's name in the field.
+    """Writes the user's name into the field of every record; the records may be one after the other or in an array.
 
-    They are counted first, and held one by one: a record takes many times as much memory as its text.
+    The records are counted first and parsed one at a time: a parsed record takes many times the memory of its text.
     """
-    made = BytesIO()
-    for place, text in enumerate(_records(body), 1):
-        if place > RECORDS_LIMIT:
+    output = BytesIO()
+    for number, text in enumerate(_records(body), 1):
+        if number > RECORDS_LIMIT:
             raise _too_many()
         if len(text) > RECORD_LIMIT_BYTES:
-            raise LimitError(f"record {place}: is longer than {RECORD_LIMIT_BYTES} bytes")
+            raise LimitError(f"record {number}: is longer than {RECORD_LIMIT_BYTES} bytes")
         try:
             record = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            raise InputError(f"record {place}: {error.msg}", hint="records are published here as JSON") from None
+            raise InputError(f"record {number}: {error.msg}", hint="records are published here as JSON") from None
         if not isinstance(record, dict):
-            raise InputError(f"record {place}: expected a JSON object")
+            raise InputError(f"record {number}: expected a JSON object")
         record[field] = user
-        made.write(orjson.dumps(record))
-        made.write(b"\n")
-    return made.getvalue()
+        output.write(orjson.dumps(record))
+        output.write(b"\n")
+    return output.getvalue()
 
 
 def _records(body: bytes) -> Iterator[bytes]:
-    """The texts of an array's items; else the only record where that is over several lines, or a record per line."""
+    """The texts of an array's items; otherwise the whole text if it is a single record, or else a record per line."""
     text = body.strip()
     if text.startswith(b"["):
         try:

@@ -1,4 +1,4 @@
-"""The shapes of what a broker takes and answers, for its two documents."""
+"""The JSON schemas of a broker's requests and answers, for its OpenAPI and AsyncAPI documents."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _DATA: Final = {
 
 
 def envelope(kind: str) -> dict[str, Any]:
-    """An event of CloudEvents 1.0 of this type."""
+    """The schema of a CloudEvents 1.0 event of this type."""
     return obj(
         {
             "specversion": {"const": "1.0"},

@@ -1,4 +1,4 @@
-"""What subscribers ask over HTTP: subscriptions, results, acknowledgements, webhooks, and their streams."""
+"""HTTP routes of subscribers: subscriptions, results, acknowledgements, webhooks and streams."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SubscriberRoutes:
         ]
 
     async def stop(self, _app: web.Application) -> None:
-        """Whoever waits is answered with what there is."""
+        """Answers the long polls that wait, with what there is, and closes the streams."""
         self._stopping.set()
         self._service.sessions.close()
 
@@ -65,22 +65,22 @@ class SubscriberRoutes:
 
     async def subscribe(self, request: web.Request) -> web.Response:
         who = await self._who(request)
-        made = await self._service.subscribe(who, parse_subscribe(await read_json(request)))
-        return answer(made.subscription.to_json(), status=201 if made.new else 200)
+        new_subscription = await self._service.subscribe(who, parse_subscribe(await read_json(request)))
+        return answer(new_subscription.subscription.to_json(), status=201 if new_subscription.new else 200)
 
     async def list(self, request: web.Request) -> web.Response:
         who = await self._who(request, whole=True)
         check_query(request, "after", "limit")
         limit = whole(request, "limit", BrokerService.PAGE, most=BrokerService.PAGE)
         after = self._service.page_after(request.query.get("after"))
-        page, following = await self._service.desk.page(who.subscriber, after, limit)
-        return answer(subscriptions_page(page, None if following is None else str(following)))
+        page, next_page = await self._service.desk.page(who.subscriber, after, limit)
+        return answer(subscriptions_page(page, None if next_page is None else str(next_page)))
 
     async def one(self, request: web.Request) -> web.Response:
         who = await self._who(request)
-        found = await self._service.desk.find(who.subscriber, request.match_info["id"])
-        groups = {one.id: one.name for one in await self._service.store.groups_of(who.subscriber)}
-        return answer(self._service.desk.told(found, groups).to_json())
+        frontend = await self._service.desk.find(who.subscriber, request.match_info["id"])
+        groups = {group.id: group.name for group in await self._service.store.groups_of(who.subscriber)}
+        return answer(self._service.desk.told(frontend, groups).to_json())
 
     async def unsubscribe(self, request: web.Request) -> web.Response:
         who = await self._who(request)
@@ -95,10 +95,10 @@ class SubscriberRoutes:
         wait_s = seconds(request, "wait", most=self._service.settings.delivery.wait_limit_s)
         limit = whole(request, "limit", RESULTS_LIMIT, most=RESULTS_LIMIT)
         after = request.query.get("after")
-        found = await self._service.desk.find(who.subscriber, request.match_info["id"])
-        asked = PullRequest(found.interest, None if after is None else parse_cursor(after), limit)
-        told, more = await self._service.pull(who, asked, wait_s)
-        return _json(events_page([one.envelope for one in told], more=more))
+        frontend = await self._service.desk.find(who.subscriber, request.match_info["id"])
+        pull_request = PullRequest(frontend.interest, None if after is None else parse_cursor(after), limit)
+        events, more = await self._service.pull(who, pull_request, wait_s)
+        return _json(events_page([event.envelope for event in events], more=more))
 
     async def poll(self, request: web.Request) -> web.Response:
         who = await self._who(request, whole=True)
@@ -108,16 +108,16 @@ class SubscriberRoutes:
 
     async def acknowledge(self, request: web.Request) -> web.Response:
         who = await self._who(request)
-        said = await read_object(request, '{"acks": {"17": "1763200000-12-0"}}', {"acks"})
-        count = self._service.acknowledge(who, parse_acks(said["acks"]))
+        body = await read_object(request, '{"acks": {"17": "1763200000-12-0"}}', {"acks"})
+        count = self._service.acknowledge(who, parse_acks(body["acks"]))
         await self._service.acks.durable()
         return answer({"acknowledged": count})
 
     async def channels(self, request: web.Request) -> web.Response:
         who = await self._who(request)
         rights = self._service.accounts.rights(who.application)
-        found = await self._service.client.channels()
-        return answer({"channels": [one for one in found if rights.may_subscribe(one["name"])]})
+        channels = await self._service.client.channels()
+        return answer({"channels": [channel for channel in channels if rights.may_subscribe(channel["name"])]})
 
     # --- streams
 
@@ -125,7 +125,7 @@ class SubscriberRoutes:
         return await websocket.stream(self._service, request)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        # Browsers cannot give their event streams a header.
+        # Browsers cannot send headers with an EventSource, so the token may be a query parameter.
         token = token_of(request) or request.query.get("access_token")
         who = await self._service.identify(token)
         self._service.check_pace(who, whole=True)
@@ -138,8 +138,8 @@ class SubscriberRoutes:
         url = (await read_object(request, '{"url": "https://…"}', {"url"}))["url"]
         if not isinstance(url, str):
             raise InputError("url: must be a text")
-        made = await self._webhooks.put(who.subscriber, url)
-        return answer({"url": made.url, "secret": made.secret})
+        webhook = await self._webhooks.put(who.subscriber, url)
+        return answer({"url": webhook.url, "secret": webhook.secret})
 
     async def get_webhook(self, request: web.Request) -> web.Response:
         who = await self._who(request)
@@ -156,11 +156,11 @@ class SubscriberRoutes:
         self._publisher.check(who, request.match_info["name"])
         askers = (f"the subscriber {who.user}", f"the application {who.application_name}")
         async with self._bodies.read(request, *askers) as body:
-            given = await self._publisher.publish(
+            forwarded = await self._publisher.publish(
                 who, request.match_info["name"], body, wait=request.query.get("wait"),
                 key=request.headers.get("Idempotency-Key"),
             )  # fmt: skip
-        return web.Response(status=given.status, body=given.body, headers=given.headers)
+        return web.Response(status=forwarded.status, body=forwarded.body, headers=forwarded.headers)
 
 
 def _json(body: bytes) -> web.Response:
