@@ -1,5 +1,5 @@
-"""Speak to a Tocsin broker from Python. `Client` is for subscribers, `Manager` for who manages them; both for asyncio,
-and in `tocsin.sdk.sync` for everything else."""
+"""The Python SDK for Tocsin brokers: `Client` for subscribers and `Manager` for those that manage them. Both use
+asyncio; `tocsin.sdk.sync` has blocking versions."""
 
 from tocsin.sdk.client import DEFAULT_URL, Client, PublishAnswer, Webhook
 from tocsin.sdk.events import Available, Ended, Event, Gap, Result

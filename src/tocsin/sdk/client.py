@@ -1,4 +1,4 @@
-"""The client of a subscriber: subscriptions, notifications that survive whatever happens to the connection, publishing.
+"""The client of a subscriber: subscriptions, a stream of events that reconnects by itself, and publishing.
 
 async with Client("http://127.0.0.1:8480", "ann", "secret", register=True) as client:
     await client.subscribe("emergency.Alerts", [-41.29, 174.78])
@@ -51,7 +51,7 @@ _CLOSE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PublishAnswer:
-    """`rejected`: which records were not taken (`index`, `field`, `reason`); the others are safe."""
+    """`rejected` are the records that the feed refused (`index`, `field`, `reason`); all others are durable."""
 
     accepted: int
     rejected: tuple[Mapping[str, Any], ...]
@@ -59,19 +59,19 @@ class PublishAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where notifications are posted; `secret` signs them (`tocsin.sdk.verify`), and is told only when it is made."""
+    """Where events are posted. `secret` signs them (`tocsin.sdk.verify`) and is shown only when the webhook is made."""
 
     url: str
     secret: str | None = None
 
 
 class Client:
-    """One subscriber at one broker, in use between `async with` and its end.
+    """A subscriber's connection to one broker, open within `async with`.
 
-    `register`: make the subscriber where it is not there yet. `token` instead of user and password: it is renewed while
-    the client is open. `ack`: "auto" acknowledges a notification when the consumer asks for the next one, "manual"
-    leaves it to `ack()`. `buffer`: so many notifications wait for the consumer at most. `patience_s`: how long a
-    request is tried again while the broker is away; the stream of notifications never gives up.
+    `register`: registers the subscriber if it does not exist. `token`: replaces user and password, and is renewed while
+    the client is open. `ack`: "auto" acknowledges an event when the consumer asks for the next one, "manual" leaves it
+    to `ack()`. `buffer`: the largest number of events that wait for the consumer. `patience_s`: how long a request is
+    retried while the broker is away; the event stream is retried forever.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Client:
         self._door.open()
         try:
             if self._credentials is not None:
-                # Who is there already only has to know the password.
+                # An existing subscriber only needs the right password, which the login checks.
                 with suppress(ConflictError):
                     await self._door.call(
                         "POST", "/v1/register", self._credentials.to_json(), token=self._application_token
@@ -133,7 +133,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Acknowledge what was taken, and leave. What was not taken comes again at the next login."""
+        """Acknowledges the events that were taken, and closes the connection. Other events come again at the next
+        login."""
         await self._stream.stop()
         self._inbox.close()
         if self._renewing is not None:
@@ -142,7 +143,7 @@ class Client:
             async with asyncio.timeout(_CLOSE_S):
                 await self.flush()
         except (TocsinError, TimeoutError):
-            # Then some of it comes again.
+            # Unflushed acknowledgements are lost, so some events come again.
             pass
         finally:
             await self._door.close()
@@ -153,11 +154,11 @@ class Client:
 
     @property
     def who(self) -> LoginAnswer | None:
-        """The login that is in use, none where the client was given a token."""
+        """The login in use; None if the client was given a token that has not been renewed yet."""
         return self._door.who
 
     async def logout(self) -> None:
-        """End the token, and with it every connection that uses it."""
+        """Ends the session and closes every connection that uses its tokens."""
         await self._stream.stop()
         await self.flush()
         await self._door.ask("POST", "/v1/logout")
@@ -173,63 +174,66 @@ class Client:
         mode: Mode = DEFAULT_MODE,
         group: str | None = None,
     ) -> Subscription:
-        """Results for these values of the channel's parameters: those after `since`, else those made from now on.
+        """Subscribes to a channel with these parameter values: to the results after `since`, or those made from now
+        on.
 
-        Subscribing again with the same values answers with what is there. "notify" only tells that there is something
-        (`Available`), to be had with `pull`. `recovered` of the answer is False where something after `since` is gone.
+        Subscribing again with the same values returns the existing subscription. In mode "notify" the client only
+        receives `Available` and gets the results with `pull`. `recovered` of the answer is False if results after
+        `since` no longer exist.
         """
         if isinstance(parameters, str | bytes):
             raise InputError("parameters: must be a sequence of values", hint=f"[{parameters!r}]")
         after = parse_cursor(since) if isinstance(since, str) else since
-        asked = SubscribeRequest(channel, tuple(parameters), after, mode, group)
-        made = parse_subscription(await self._door.ask("POST", "/v1/subscriptions", asked.to_json()))
-        self.known[made.interest] = made
-        return made
+        request = SubscribeRequest(channel, tuple(parameters), after, mode, group)
+        subscription = parse_subscription(await self._door.ask("POST", "/v1/subscriptions", request.to_json()))
+        self.known[subscription.interest] = subscription
+        return subscription
 
     async def unsubscribe(self, subscription: Subscription | str) -> None:
-        """What waited for the consumer goes with it. What was subscribed to for a group ends for all its members."""
+        """Ends the subscription and drops its events that wait for the consumer. A group's subscription ends for all
+        its members."""
         identity = subscription if isinstance(subscription, str) else subscription.id
         if isinstance(subscription, Subscription) and subscription.group is not None and identity.startswith("grp_"):
             await self.unsubscribe_group(subscription.group, identity)
         else:
             await self._door.ask("DELETE", f"/v1/subscriptions/{part(identity)}")
-        for one in [one for one in self.known.values() if one.id == identity]:
-            del self.known[one.interest]
-            self._marks.forget(one.interest)
-            self._inbox.drop(one.interest)
+        for ended in [ended for ended in self.known.values() if ended.id == identity]:
+            del self.known[ended.interest]
+            self._marks.forget(ended.interest)
+            self._inbox.drop(ended.interest)
 
     async def subscriptions(self) -> list[Subscription]:
-        """All of one's subscriptions, with the cursors up to which they are acknowledged."""
-        found: list[Subscription] = []
+        """All subscriptions of the subscriber, with the cursors up to which they are acknowledged."""
+        all_subscriptions: list[Subscription] = []
         params: dict[str, str] = {}
         while True:
-            said = await self._door.ask("GET", "/v1/subscriptions", params=params)
-            page, following = parse_subscriptions_page(said)
-            found += page
-            if following is None:
+            answer = await self._door.ask("GET", "/v1/subscriptions", params=params)
+            page, next_page = parse_subscriptions_page(answer)
+            all_subscriptions += page
+            if next_page is None:
                 self.known.clear()
-                self.known.update((one.interest, one) for one in found)
-                return found
-            params = {"after": following}
+                self.known.update((entry.interest, entry) for entry in all_subscriptions)
+                return all_subscriptions
+            params = {"after": next_page}
 
     async def subscription(self, identity: str) -> Subscription:
-        """One of them, as it is now."""
+        """The current state of one subscription."""
         return parse_subscription(await self._door.ask("GET", f"/v1/subscriptions/{part(identity)}"))
 
     async def channels(self) -> list[dict[str, Any]]:
-        """What may be subscribed to: names and parameters."""
-        said: list[dict[str, Any]] = (await self._door.ask("GET", "/v1/channels"))["channels"]
-        return said
+        """The channels that the subscriber may use: names and parameters."""
+        channels: list[dict[str, Any]] = (await self._door.ask("GET", "/v1/channels"))["channels"]
+        return channels
 
     # --- notifications
 
     def notifications(self) -> AsyncIterator[Event]:
-        """Everything that comes, in the order of each subscription: what was missed first, then what is new.
+        """All events, in order within each subscription: first those that were missed, then new ones.
 
-        Yields `Result`, and where it is so `Gap` (something is gone for good), `Available` (there is something to
-        pull) and `Ended` (a subscription is gone). Ends when the client is closed; raises only what trying again does
-        not mend. Asking for the next one acknowledges the one before; the one that the consumer holds when it leaves
-        comes again, unless `ack` was called for it.
+        Yields `Result` and, where it applies, `Gap` (results no longer exist), `Available` (there are results to pull)
+        and `Ended` (a subscription has ended). It ends when the client is closed, and raises only errors that a retry
+        cannot fix. Asking for the next event acknowledges the one before; the event that the consumer holds when it
+        leaves comes again, unless `ack` was called for it.
         """
         return self._consumer
 
@@ -241,9 +245,9 @@ class Client:
         limit: int = 1_000,
         wait_s: float = 0.0,
     ) -> AsyncIterator[Result | Gap]:
-        """What there is and was not acknowledged, or everything after `after`; waits up to `wait_s` for the first.
+        """The results that are not acknowledged, or all after `after`; waits up to `wait_s` for the first.
 
-        Acknowledges as `notifications` does. The broker is asked for `limit` at a time.
+        Acknowledges as `notifications` does. It requests `limit` results at a time.
         """
         identity = await self._id_of(subscription)
         marks, more = AckTracker(), True
@@ -254,8 +258,8 @@ class Client:
             if wait_s > 0:
                 params["wait"] = str(wait_s)
             path = f"/v1/subscriptions/{part(identity)}/results"
-            said = await self._door.ask("GET", path, params=params, answer_s=60.0 + wait_s)
-            page, more = parse_events_page(said)
+            answer = await self._door.ask("GET", path, params=params, answer_s=60.0 + wait_s)
+            page, more = parse_events_page(answer)
             wait_s = 0.0
             for event in page:
                 if not isinstance(event, ResultsEvent):
@@ -275,27 +279,27 @@ class Client:
             return subscription.id
         if subscription.interest not in self.known:
             await self.subscriptions()
-        if (one := self.known.get(subscription.interest)) is None:
+        if (known := self.known.get(subscription.interest)) is None:
             raise InputError(f"there is no subscription with the interest {subscription.interest}")
-        return one.id
+        return known.id
 
     async def ack(self, *taken: Result | Gap) -> None:
-        """These, and everything before them of their interests, are taken and need not come again.
+        """Acknowledges these results, and everything before them of their interests.
 
-        Told to the broker soon; `flush` waits until it is.
+        The broker receives it soon; `flush` waits until it has.
         """
-        for one in taken:
-            self._marks.take(one.interest, one.cursor)
+        for event in taken:
+            self._marks.take(event.interest, event.cursor)
 
     async def flush(self) -> None:
-        """Returns when everything acknowledged so far is durable at the broker."""
+        """Returns when all acknowledgements so far are durable at the broker."""
         while acks := self._marks.unconfirmed(ACKS_AT_ONCE):
             await self._door.ask("POST", "/v1/acks", {"acks": AckRequest(acks).to_json()})
             self._marks.confirm(acks)
 
     @property
     def connected(self) -> bool:
-        """Whether notifications could come at this moment."""
+        """Whether the event stream is connected at this moment."""
         return self._stream.connected.is_set()
 
     # --- publishing
@@ -308,52 +312,54 @@ class Client:
         key: str | None = None,
         visible: bool = False,
     ) -> PublishAnswer:
-        """Records into a feed, through the broker. What is accepted is safe; `visible` waits until queries see it.
+        """Publishes records to a feed, through the broker. Accepted records are durable; `visible` waits until queries
+        see them.
 
-        Bytes are sent as they are, in the feed's own format. `key` makes it harmless to publish the same twice; one is
-        made where none is given, so that trying again after a broken connection is.
+        Bytes are sent unchanged, in the feed's own format. `key` is the idempotency key, which makes repeated requests
+        harmless; a random one is used if none is given, so that a retry after a broken connection is safe.
         """
         if isinstance(records, bytes):
             body = records
         else:
-            each = [records] if isinstance(records, Mapping) else records
-            body = b"\n".join(_record(one) for one in each)
-        said = await self._door.ask(
+            items = [records] if isinstance(records, Mapping) else records
+            body = b"\n".join(_record(record) for record in items)
+        answer = await self._door.ask(
             "POST",
             f"/v1/feeds/{part(feed)}",
             body,
             params={"wait": "visible"} if visible else None,
             headers={"Idempotency-Key": key or secrets.token_hex(16)},
         )
-        return PublishAnswer(said["accepted"], tuple(said["rejected"]))
+        return PublishAnswer(answer["accepted"], tuple(answer["rejected"]))
 
     # --- groups, and one's own account
 
     async def groups(self) -> list[Group]:
-        """Those that one is in, without their members."""
-        found: list[Group] = []
+        """The groups that the subscriber is in, without their members."""
+        groups: list[Group] = []
         params: dict[str, str] = {}
         while True:
-            said = await self._door.ask("GET", "/v1/groups", params=params)
-            found += [parse_group(one) for one in said["groups"]]
-            if said["next"] is None:
-                return found
-            params = {"after": said["next"]}
+            answer = await self._door.ask("GET", "/v1/groups", params=params)
+            groups += [parse_group(group) for group in answer["groups"]]
+            if answer["next"] is None:
+                return groups
+            params = {"after": answer["next"]}
 
     async def group(self, name: str) -> Group:
-        """One that one is in, with its members and what it holds."""
+        """A group that the subscriber is in, with its members and subscriptions."""
         return await whole_group(self._door.ask, name)
 
     async def leave_group(self, name: str) -> None:
-        """What was held through it alone ends."""
+        """Leaves the group; subscriptions that the subscriber had only through it end."""
         await self._door.ask("DELETE", f"/v1/groups/{part(name)}/members/{part(await self._user())}")
 
     async def unsubscribe_group(self, name: str, subscription: str) -> None:
-        """By the id that `group` shows, or that subscribing for the group answered: it ends for all members."""
+        """Ends a group's subscription for all members, by the id that `group` or `subscribe` returned."""
         await self._door.ask("DELETE", f"/v1/groups/{part(name)}/subscriptions/{part(subscription)}")
 
     async def change_password(self, old: str, new: str) -> None:
-        """All tokens from before end, and with them what is connected elsewhere; this client goes on with a new one."""
+        """Changes the password. All earlier tokens become invalid and other connections close; this client continues
+        with a new token."""
         user = await self._user()
         body = {"old": old, "password": new}
         await self._door.ask("PUT", f"/v1/subscribers/{part(user)}/password", body)
@@ -361,7 +367,7 @@ class Client:
         self._door.become(Credentials(user, new, self.who.application))
 
     async def remove_account(self) -> None:
-        """The subscriber is gone, with all it has; the client is of no more use."""
+        """Removes the subscriber with everything that it has; the client is of no use afterwards."""
         await self._stream.stop()
         await self._door.ask("DELETE", f"/v1/subscribers/{part(await self._user())}")
         self._marks.clear()
@@ -374,14 +380,14 @@ class Client:
     # --- webhooks
 
     async def set_webhook(self, url: str) -> Webhook:
-        """Have notifications posted there from now on."""
-        said = await self._door.ask("PUT", "/v1/webhook", {"url": url})
-        return Webhook(said["url"], said.get("secret"))
+        """Has events posted to this URL from now on."""
+        answer = await self._door.ask("PUT", "/v1/webhook", {"url": url})
+        return Webhook(answer["url"], answer.get("secret"))
 
     async def webhook(self) -> Webhook:
-        """NotFoundError where there is none."""
-        said = await self._door.ask("GET", "/v1/webhook")
-        return Webhook(said["url"], said.get("secret"))
+        """Raises NotFoundError if there is none."""
+        answer = await self._door.ask("GET", "/v1/webhook")
+        return Webhook(answer["url"], answer.get("secret"))
 
     async def remove_webhook(self) -> None:
         await self._door.ask("DELETE", "/v1/webhook")

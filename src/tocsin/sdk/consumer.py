@@ -1,4 +1,4 @@
-"""Who takes what comes."""
+"""The iterator over events that a client hands to its consumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tocsin.wire.errors import InputError
 
 
 class Consumer:
-    """Hands out what the inbox holds; asking for the next one acknowledges the one before."""
+    """Yields the entries of the inbox; asking for the next one acknowledges the one before."""
 
     def __init__(
         self, stream: EventStream, inbox: Inbox, marks: AckTracker, known: dict[int, Subscription], *, automatic: bool

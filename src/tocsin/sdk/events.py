@@ -1,4 +1,4 @@
-"""What a consumer is handed, in the order of each interest's cursors."""
+"""The events that a consumer receives, in the order of each interest's cursors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tocsin.wire.envelopes import Available, Ended
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result. `(interest, cursor)` names it for good: who sees both again has seen it before."""
+    """A result. `(interest, cursor)` identifies it permanently: a consumer that sees the pair again has a duplicate."""
 
     channel: str
     interest: int
@@ -37,7 +37,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Results of the interest up to `cursor` that did not come are gone for good: they were too long not fetched."""
+    """Results of the interest up to `cursor` that were not delivered no longer exist: they expired before they were
+    fetched."""
 
     channel: str
     interest: int

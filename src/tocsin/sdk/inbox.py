@@ -1,6 +1,6 @@
-"""Between the connection and the consumer: nothing twice, everything in order, never more than a bound.
+"""The buffer between connection and consumer: removes duplicates, keeps the order, and is bounded.
 
-No I/O, and nothing is acknowledged that the consumer has not taken.
+It does no I/O, and acknowledges nothing that the consumer has not taken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tocsin.wire.errors import TocsinError
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
-    """`reached`: who has taken this has everything of the interest up to there."""
+    """`reached`: a consumer that has taken this entry has everything of the interest up to this cursor."""
 
     told: Event | None
     interest: int
@@ -26,13 +26,14 @@ class InboxEntry:
 
 
 class AckTracker:
-    """Per interest: what has come, what the consumer has taken, and what the broker is still to be told of that."""
+    """Per interest: what has arrived, what the consumer has taken, and which acknowledgements the broker still
+    needs."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Cursor] = {}
         self._taken: dict[int, Cursor] = {}
         self.untold: dict[int, Cursor] = {}
-        self._unsure: dict[int, Cursor] = {}  # said, but nobody answered that it is durable
+        self._unsure: dict[int, Cursor] = {}  # sent, but not confirmed as durable
         self.changed = asyncio.Event()
 
     def seen(self, interest: int) -> Cursor:
@@ -43,28 +44,28 @@ class AckTracker:
             self._seen[interest] = cursor
 
     def take(self, interest: int, cursor: Cursor) -> None:
-        """Everything up to the cursor is the consumer's, and will be acknowledged."""
+        """The consumer has taken everything up to the cursor; it will be acknowledged."""
         if cursor > self._taken.get(interest, START):
             self._taken[interest] = self.untold[interest] = cursor
             self.changed.set()
 
     def remind(self, interest: int) -> None:
-        """The broker sends again what was taken: the acknowledgement did not reach it."""
+        """The broker repeats results that were taken, so the acknowledgement was lost: send it again."""
         if (taken := self._taken.get(interest)) is not None:
             self.untold[interest] = taken
             self.changed.set()
 
     def forget(self, interest: int) -> None:
-        for each in (self._seen, self._taken, self.untold, self._unsure):
-            each.pop(interest, None)
+        for cursors in (self._seen, self._taken, self.untold, self._unsure):
+            cursors.pop(interest, None)
 
     def clear(self) -> None:
-        """There is nothing left to acknowledge."""
-        for each in (self._seen, self._taken, self.untold, self._unsure):
-            each.clear()
+        """Drops everything, because there is nothing left to acknowledge."""
+        for cursors in (self._seen, self._taken, self.untold, self._unsure):
+            cursors.clear()
 
     def say(self, most: int) -> dict[int, Cursor]:
-        """Some acknowledgements, which are sent now and which nobody answers."""
+        """Takes up to `most` acknowledgements to send now; the broker does not confirm them."""
         chosen = dict(list(self.untold.items())[:most])
         for interest, cursor in chosen.items():
             del self.untold[interest]
@@ -74,21 +75,21 @@ class AckTracker:
         return chosen
 
     def unconfirmed(self, most: int) -> dict[int, Cursor]:
-        """Some acknowledgements that may not be durable yet."""
+        """Up to `most` acknowledgements that may not be durable yet."""
         return dict(list({**self._unsure, **self.untold}.items())[:most])
 
     def confirm(self, acks: dict[int, Cursor]) -> None:
-        """They are durable."""
-        for kept in (self._unsure, self.untold):
+        """The broker has confirmed that these are durable."""
+        for cursors in (self._unsure, self.untold):
             for interest, cursor in acks.items():
-                if kept.get(interest) == cursor:
-                    del kept[interest]
+                if cursors.get(interest) == cursor:
+                    del cursors[interest]
         if not self.untold:
             self.changed.clear()
 
 
 def entries(event: WireEvent, marks: AckTracker) -> Iterable[InboxEntry]:
-    """What is new of an event, as it is handed out. Duplicates are dropped by (interest, cursor)."""
+    """The new entries of an event. Duplicates are dropped by (interest, cursor)."""
     interest = event.interest
     if isinstance(event, Ended):
         marks.forget(interest)
@@ -107,13 +108,13 @@ def entries(event: WireEvent, marks: AckTracker) -> Iterable[InboxEntry]:
         yield InboxEntry(Gap(event.channel, interest, event.gap), interest, None if fresh else event.to)
     elif not fresh:
         yield InboxEntry(None, interest, event.to)
-    for place, result in enumerate(fresh, 1):
-        told = Result(event.channel, interest, result.cursor, result.executed_at, result.value)
-        yield InboxEntry(told, interest, event.to if place == len(fresh) else result.cursor)
+    for number, result in enumerate(fresh, 1):
+        event_result = Result(event.channel, interest, result.cursor, result.executed_at, result.value)
+        yield InboxEntry(event_result, interest, event.to if number == len(fresh) else result.cursor)
 
 
 class Inbox:
-    """A queue of at most `bound` entries, and those of the envelope that reached it."""
+    """A queue of at most `bound` entries, plus the rest of the envelope that reached the bound."""
 
     def __init__(self, bound: int, marks: AckTracker) -> None:
         self._bound = bound
@@ -136,17 +137,18 @@ class Inbox:
             self._room.clear()
 
     def drop(self, interest: int) -> None:
-        """Nobody wants what there is of the interest."""
+        """Drops the entries of the interest."""
         self._entries = deque(entry for entry in self._entries if entry.interest != interest)
         if len(self._entries) < self._bound:
             self._room.set()
 
     async def room(self) -> None:
-        """Returns when something may be added."""
+        """Returns when an event may be added."""
         await self._room.wait()
 
     async def get(self) -> InboxEntry | None:
-        """The next entry; None once it is closed. Raises what ended it, after everything that came before."""
+        """The next entry; None once it is closed. Raises the error that ended the stream, after all entries before
+        it."""
         while not self._entries:
             if self._end is not None:
                 raise self._end
@@ -164,7 +166,7 @@ class Inbox:
         self._some.set()
 
     def close(self) -> None:
-        """What was not taken is dropped; it was not acknowledged, and comes again at the next login."""
+        """Drops entries that were not taken; they are not acknowledged, so they come again at the next login."""
         self._closed = True
         self._entries.clear()
         self._some.set()

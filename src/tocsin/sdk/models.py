@@ -1,4 +1,4 @@
-"""What managers and members are told of groups, subscribers and applications."""
+"""The data that managers and members get of groups, subscribers and applications."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GroupSubscription:
-    """What a group holds; `id` ends it for all (`unsubscribe_group`)."""
+    """A subscription of a group; `unsubscribe_group` ends it for all members by its `id`."""
 
     id: str
     interest: int
@@ -27,7 +27,7 @@ class GroupSubscription:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`members` and `subscriptions` are there where one group was asked for."""
+    """`members` and `subscriptions` are filled only if a single group was requested."""
 
     name: str
     created_at: datetime
@@ -37,7 +37,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """`online`, `subscriptions` and `webhook` are there where one subscriber was asked for; `more`: it has more
+    """`online`, `subscriptions` and `webhook` are filled only if a single subscriber was requested; `more`: it has more
     subscriptions than these."""
 
     user: str
@@ -50,7 +50,7 @@ class Subscriber:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """`channels`, `feeds`: None for all. `token`: only where it is new; it is never told again."""
+    """`channels`, `feeds`: None means all. `token` is set only if it is new, and is never shown again."""
 
     name: str
     channels: tuple[str, ...] | None
@@ -63,11 +63,11 @@ class Application:
 
 def parse_group(said: Any) -> Group:
     def read() -> Group:
-        held = tuple(
-            GroupSubscription(one["id"], parse_interest(one["interest"]), one["mode"])
-            for one in said.get("subscriptions", ())
+        subscriptions = tuple(
+            GroupSubscription(fields["id"], parse_interest(fields["interest"]), fields["mode"])
+            for fields in said.get("subscriptions", ())
         )
-        return Group(said["name"], parse_moment(said["created_at"]), tuple(said.get("members", ())), held)
+        return Group(said["name"], parse_moment(said["created_at"]), tuple(said.get("members", ())), subscriptions)
 
     return _read(read, "a group")
 
@@ -78,7 +78,7 @@ def parse_subscriber(said: Any) -> Subscriber:
             said["user"],
             parse_moment(said["created_at"]),
             said.get("online"),
-            tuple(parse_subscription(one) for one in said.get("subscriptions", ())),
+            tuple(parse_subscription(fields) for fields in said.get("subscriptions", ())),
             said.get("more", False),
             said.get("webhook"),
         ),
@@ -102,18 +102,18 @@ def parse_application(said: Any) -> Application:
 
 
 async def whole_group(ask: Callable[..., Awaitable[Any]], name: str) -> Group:
-    """All its pages."""
+    """The group with the members of all pages."""
     path, members, after = f"/v1/groups/{part(name)}", [], None
     while True:
-        said = await ask("GET", path, params=None if after is None else {"after": after})
-        members += said["members"]
-        after = said["next"]
+        page = await ask("GET", path, params=None if after is None else {"after": after})
+        members += page["members"]
+        after = page["next"]
         if after is None:
-            return replace(parse_group(said), members=tuple(members))
+            return replace(parse_group(page), members=tuple(members))
 
 
 def part(name: str) -> str:
-    """Of a path."""
+    """A name, percent-encoded as part of a path."""
     return quote(name, safe="")
 
 

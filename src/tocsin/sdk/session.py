@@ -1,4 +1,4 @@
-"""Requests to one broker: with a token that is good, and tried again while the broker is away."""
+"""HTTP requests to one broker, with a valid token and with retries while the broker is away."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from tocsin.wire.subscriber import Credentials
 
 _CONNECT_S: Final = 10.0
 _ANSWER_S: Final = 60.0
-_RENEW_SHARE: Final = 0.75  # of a token's life
+_RENEW_SHARE: Final = 0.75  # a token is renewed after this share of its life
 _SHORTEST_LIFE_S: Final = 10.0
 
 
 class NoBrokerError(UnavailableError):
-    """Nobody listens there, or somebody else does."""
+    """Nothing listens at the address, or it is not a Tocsin broker."""
 
     code = "no_broker"
 
 
 def passes(error: TocsinError) -> bool:
-    """Whether the same may succeed a little later."""
+    """Whether the same request may succeed later."""
     return isinstance(error, UnavailableError | StorageFullError) or (
         isinstance(error, LimitError) and error.status == 429
     )
 
 
 class BrokerSession:
-    """`patience_s`: how long a request is tried again while the broker, once reached, does not answer."""
+    """`patience_s`: how long a request is retried while a broker that was reached before does not answer."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class BrokerSession:
         self.url = _checked(url)
         self._credentials = credentials
         self._token = None if token is None else _checked_token(token)
-        self._renew_at_s = 0.0  # When a token that was given ends is known once it is renewed.
+        self._renew_at_s = 0.0  # The expiry of a given token becomes known with its first renewal, so renew it at once.
         self._patience_s = patience_s
         self._ssl = ssl
         self._renewing = asyncio.Lock()
@@ -69,10 +69,10 @@ class BrokerSession:
         self.who: LoginAnswer | None = None
 
     def open(self) -> None:
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
         connector = aiohttp.TCPConnector(ssl=self._ssl) if self._ssl is not None else None
         self._session = aiohttp.ClientSession(
-            headers={"User-Agent": "tocsin-sdk"}, timeout=patience, connector=connector
+            headers={"User-Agent": "tocsin-sdk"}, timeout=timeout, connector=connector
         )
 
     async def close(self) -> None:
@@ -83,14 +83,14 @@ class BrokerSession:
     # --- tokens
 
     async def log_in(self) -> LoginAnswer:
-        """A new token for the credentials."""
+        """Gets a new token for the credentials."""
         if self._credentials is None:
             raise UnauthorizedError("the token is no longer good", hint="log in with user and password")
-        said = await self.call("POST", "/v1/login", self._credentials.to_json(), token=None)
-        return self._keep(parse_logged_in(said))
+        answer = await self.call("POST", "/v1/login", self._credentials.to_json(), token=None)
+        return self._keep(parse_logged_in(answer))
 
     async def token(self) -> str:
-        """A token that is good for a while: renewed before its end, or from a new login."""
+        """A valid token: renewed before its expiry, or from a new login."""
         async with self._renewing:
             if self._token is None:
                 await self.log_in()
@@ -103,7 +103,7 @@ class BrokerSession:
             return self._token
 
     async def keep_renewed(self) -> None:
-        """Runs until it is cancelled: a token that nobody asks for must not end unseen."""
+        """Renews the token until cancelled, so that it does not expire while no request is made."""
         pauses = BackOff()
         while True:
             await asyncio.sleep(max(self._renew_at_s - time.monotonic(), 0.0))
@@ -112,16 +112,16 @@ class BrokerSession:
                 pauses.reset()
             except TocsinError as error:
                 if not passes(error):
-                    return  # Whoever needs the token next is told.
+                    return  # The next request that needs the token gets the error.
                 await asyncio.sleep(pauses.next_s())
 
     def refuse(self, token: str) -> None:
-        """The broker did not want this token: the next request needs another."""
+        """The broker refused this token, so the next request needs another."""
         if token == self._token and self._credentials is not None:
             self._token = None
 
     def become(self, credentials: Credentials) -> None:
-        """With another password from now on; the token counts no more."""
+        """Uses another password from now on; the present token is no longer valid."""
         self._credentials, self._token = credentials, None
 
     @property
@@ -130,7 +130,7 @@ class BrokerSession:
 
     def _keep(self, told: LoginAnswer) -> LoginAnswer:
         self.who, self._token = told, told.token
-        # A clock that goes wrong must not renew without end, or never.
+        # A wrong clock must cause neither endless renewals nor none at all.
         life_s = max((told.expires_at - datetime.now(UTC)).total_seconds(), _SHORTEST_LIFE_S)
         self._renew_at_s = time.monotonic() + life_s * _RENEW_SHARE
         return told
@@ -147,7 +147,7 @@ class BrokerSession:
         headers: Mapping[str, str] | None = None,
         answer_s: float = _ANSWER_S,
     ) -> Any:
-        """As the subscriber. A token that the broker does not want is replaced once."""
+        """Sends a request as the subscriber. If the broker refuses the token, it is replaced once."""
         token = await self.token()
         try:
             return await self.call(method, path, body, token=token, params=params, headers=headers, answer_s=answer_s)
@@ -169,7 +169,7 @@ class BrokerSession:
         headers: Mapping[str, str] | None = None,
         answer_s: float = _ANSWER_S,
     ) -> Any:
-        """The answer's JSON. Whatever is asked of a broker may be asked twice."""
+        """The JSON of the answer. All requests are safe to repeat, so they are retried."""
         pauses, until_s = BackOff(), time.monotonic() + self._patience_s
         while True:
             try:
@@ -193,19 +193,19 @@ class BrokerSession:
         headers: Mapping[str, str] | None,
         answer_s: float,
     ) -> Any:
-        sent: dict[str, str] = {"Content-Type": "application/json"} if body is not None else {}
+        own_headers: dict[str, str] = {"Content-Type": "application/json"} if body is not None else {}
         if token is not None:
-            sent["Authorization"] = f"Bearer {token}"
+            own_headers["Authorization"] = f"Bearer {token}"
         data = body if body is None or isinstance(body, bytes) else _dumped(body)
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=answer_s)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=answer_s)
         try:
             async with self.session.request(
                 method,
                 f"{self.url}{path}",
                 data=data,
                 params=params,
-                headers={**sent, **(headers or {})},
-                timeout=patience,
+                headers={**own_headers, **(headers or {})},
+                timeout=timeout,
             ) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
@@ -214,19 +214,19 @@ class BrokerSession:
 
     def _answer(self, response: aiohttp.ClientResponse, content: bytes) -> Any:
         try:
-            said = orjson.loads(content)
-            if response.status < 400 or (response.status == 422 and "accepted" in said):
+            answer = orjson.loads(content)
+            if response.status < 400 or (response.status == 422 and "accepted" in answer):
                 self._reached = True
-                return said
-            error = error_of(said["error"], response.status)
+                return answer
+            error = error_of(answer["error"], response.status)
         except (ValueError, TypeError, KeyError):
             raise NoBrokerError(
                 f"what answers at {self.url} is not a Tocsin broker (status {response.status})"
             ) from None
         self._reached = True
-        after = response.headers.get("Retry-After", "")
-        if after.isdecimal():
-            error.details.setdefault("retry_after_s", float(after))
+        retry_after = response.headers.get("Retry-After", "")
+        if retry_after.isdecimal():
+            error.details.setdefault("retry_after_s", float(retry_after))
         raise error
 
     @property
@@ -244,15 +244,15 @@ class BrokerSession:
 
 
 def _checked(url: str) -> str:
-    whole = (url if "://" in url else f"http://{url}").rstrip("/")
+    address = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
-        parts = urlsplit(whole)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        parts = urlsplit(address)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        good = False
-    if not good:
+        is_valid = False
+    if not is_valid:
         raise InputError(f"{url} is not an address", hint="for example http://127.0.0.1:8480")
-    return whole
+    return address
 
 
 def _checked_token(token: str) -> str:

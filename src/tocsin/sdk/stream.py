@@ -1,4 +1,4 @@
-"""The connection over which events come: made again when it breaks, until it is closed or refused for good."""
+"""The WebSocket connection that receives events: it reconnects until it is closed or refused for good."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tocsin.wire.subscriber import AckRequest, Request
 
 HEARTBEAT_S: Final = 20.0
 ACK_EVERY_S: Final = 0.05
-ACKS_AT_ONCE: Final = 500  # well within the size that a broker takes
+ACKS_AT_ONCE: Final = 500  # well below a broker's message limit
 _TOKEN_ENDED: Final = 4401
-_WELL_S: Final = 10.0  # a connection that held for so long is followed by a short pause
+_WELL_S: Final = 10.0  # a connection that lasted so long resets the back-off
 _MESSAGE_LIMIT_BYTES: Final = 256 << 20
 
 _log = logging.getLogger("tocsin.sdk")
 
 
 class EventStream:
-    """Fills the inbox with what the broker sends, and tells the broker what the consumer has taken.
+    """Fills the inbox with the broker's events, and sends the broker the consumer's acknowledgements.
 
-    When it connects again the broker begins after the last acknowledgement that reached it; the inbox drops what it
-    has seen. While the inbox is full nothing is read, and the broker knows us to be behind.
+    After a reconnect the broker begins after the last acknowledgement that it received, and the inbox drops events that
+    it has seen. While the inbox is full nothing is read, and the broker treats the client as a slow consumer.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class EventStream:
             self._inbox.fail(TocsinError(f"the stream of notifications ended: {exc!r}"))
 
     async def _connect(self) -> None:
-        """One connection, until it breaks."""
+        """Runs one connection until it breaks."""
         token = await self._door.token()
         headers = {"Authorization": f"Bearer {token}"}
         try:
@@ -106,7 +106,7 @@ class EventStream:
                     if time.monotonic() - since_s > _WELL_S:
                         self._pauses.reset()
                     acking.cancel()
-                    # Not awaited itself: its cancellation must not be taken for ours, nor ours for its.
+                    # Wait without awaiting the task itself: its cancellation must not be confused with ours.
                     await asyncio.wait([acking])
         except aiohttp.WSServerHandshakeError as exc:
             raise self._refused(exc, token) from None
@@ -114,35 +114,35 @@ class EventStream:
             raise self._door.unreachable(exc) from None
 
     def _refused(self, exc: aiohttp.WSServerHandshakeError, token: str) -> TocsinError:
-        """Why there is no connection, as far as the status tells; the answer's body is not to be had."""
+        """The error of a failed handshake, from its status only; aiohttp does not give access to the answer's body."""
         if exc.status == 401:
             return self._unauthorized(UnauthorizedError("the broker refused the token"), token)
         if exc.status in (429, 502, 503, 504):
-            after = "" if exc.headers is None else exc.headers.get("Retry-After", "")
-            wait_s = float(after) if after.isdecimal() else 0.0
+            retry_after = "" if exc.headers is None else exc.headers.get("Retry-After", "")
+            wait_s = float(retry_after) if retry_after.isdecimal() else 0.0
             return UnavailableError(f"the broker takes no connection now (status {exc.status})", retry_after_s=wait_s)
         return InputError(f"the broker refused the connection (status {exc.status})")
 
     def _unauthorized(self, error: UnauthorizedError, token: str) -> TocsinError:
-        """A token that ended is replaced by a new login, and the connection made again."""
+        """If the client has a password, a new login replaces an expired token, and the connection is retried."""
         if not self._door.can_log_in:
             return error
         self._door.refuse(token)
         return UnavailableError(f"a new login is needed: {error.message}")
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse, token: str) -> None:
-        tried = False
+        pinged = False
         while True:
             await self._inbox.room()
             try:
                 message = await socket.receive(timeout=self._heartbeat_s)
             except TimeoutError:
-                if tried:
+                if pinged:
                     raise UnavailableError("the broker is silent") from None
-                tried = True
+                pinged = True
                 await socket.ping()
                 continue
-            tried = False
+            pinged = False
             if message.type == aiohttp.WSMsgType.TEXT:
                 self._take(message.data, token)
             elif message.type == aiohttp.WSMsgType.PING:
@@ -155,19 +155,19 @@ class EventStream:
                 return
 
     def _take(self, frame: str, token: str) -> None:
-        told = parse_message(frame)
-        # A broker that is reached and shuts the door at once is not yet well.
+        message = parse_message(frame)
+        # Reset only on a message: a broker that accepts a connection and closes it at once is not healthy yet.
         self._pauses.reset()
-        if not isinstance(told, Reply):
-            if told is not None:
-                self._inbox.add(told)
-        elif isinstance(told.error, UnauthorizedError):
-            raise self._unauthorized(told.error, token)
-        elif told.error is not None:
-            _log.warning("the broker says: %s", told.error)
+        if not isinstance(message, Reply):
+            if message is not None:
+                self._inbox.add(message)
+        elif isinstance(message.error, UnauthorizedError):
+            raise self._unauthorized(message.error, token)
+        elif message.error is not None:
+            _log.warning("the broker says: %s", message.error)
 
     async def _ack(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """Tell what was taken, some of it together."""
+        """Sends acknowledgements in batches."""
         while True:
             await self._marks.changed.wait()
             await asyncio.sleep(self._ack_every_s)
@@ -175,4 +175,4 @@ class EventStream:
                 try:
                     await socket.send_str(Request(AckRequest(acks)).to_bytes().decode())
                 except (aiohttp.ClientError, OSError):
-                    return  # The broker sends again what they were for, and then they are said again.
+                    return  # The broker repeats unacknowledged results, and that sends the acknowledgements again.

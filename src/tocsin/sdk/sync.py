@@ -1,12 +1,12 @@
-"""The same client for programs that do not use asyncio: every method blocks, every stream is a plain iterator.
+"""Blocking clients for programs without asyncio: every method blocks, every stream is a plain iterator.
 
-    with Client("http://127.0.0.1:8480", "ann", "secret", register=True) as client:
+    with BlockingClient("http://127.0.0.1:8480", "ann", "secret", register=True) as client:
         client.subscribe("emergency.Alerts", [-41.29, 174.78])
         for notification in client.notifications():
             print(notification)
 
-Nothing is written twice: an event loop in a thread of its own runs the asynchronous client, whose methods are found
-here under their names. Notifications keep coming into the buffer while the program does something else.
+No code is written twice: an event loop in a thread runs the asynchronous client, and its methods are available here
+under the same names. Events keep arriving in the buffer while the program does something else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tocsin.wire.errors import InputError
 
 
 class BlockingFacade:
-    """What runs another client in a thread of its own."""
+    """Runs an asynchronous client in a thread of its own."""
 
     _kind: ClassVar[type[asynchronous.Client | manager.Manager]]
 
@@ -50,7 +50,7 @@ class BlockingFacade:
         self.close()
 
     def close(self) -> None:
-        """As the asynchronous one; the thread ends."""
+        """Closes the asynchronous client and ends the thread."""
         if self._loop is not None:
             try:
                 self._run(self._client.close())
@@ -69,8 +69,8 @@ class BlockingFacade:
     def _blocking(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def blocking(*arguments: Any, **named: Any) -> Any:
-            made = method(*arguments, **named)
-            return self._run(made) if inspect.iscoroutine(made) else self._iterate(made)
+            outcome = method(*arguments, **named)
+            return self._run(outcome) if inspect.iscoroutine(outcome) else self._iterate(outcome)
 
         return blocking
 
@@ -82,7 +82,7 @@ class BlockingFacade:
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C reaches the waiting thread only: what it waited for must not go on.
+            # Ctrl-C reaches only the waiting thread, so cancel the work that it waited for.
             future.cancel()
             raise
 
@@ -106,13 +106,13 @@ class BlockingFacade:
 
 
 class BlockingClient(BlockingFacade):
-    """Takes what `tocsin.sdk.Client` takes and has its methods, blocking."""
+    """A blocking `tocsin.sdk.Client`, with the same arguments and methods."""
 
     _kind = asynchronous.Client
 
 
 class BlockingManager(BlockingFacade):
-    """Takes what `tocsin.sdk.Manager` takes and has its methods, blocking."""
+    """A blocking `tocsin.sdk.Manager`, with the same arguments and methods."""
 
     _kind = manager.Manager
 

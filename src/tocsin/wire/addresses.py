@@ -1,4 +1,4 @@
-"""Addresses that something is sent to."""
+"""Parses URLs and endpoints."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from urllib.parse import SplitResult, urlsplit
 
 
 def http_address(text: str) -> SplitResult | None:
-    """The parts of an address that can be asked; None where nothing could be sent there."""
+    """The parts of an HTTP URL; None if no request could be sent there."""
     try:
         parts = urlsplit(text)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         return None
-    if not usable or any(letter.isspace() or not letter.isprintable() for letter in text):
+    if not usable or any(character.isspace() or not character.isprintable() for character in text):
         return None
     return parts
 
 
 def parse_endpoint(text: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int] | None:
-    """The address and the port of a text such as 127.0.0.1:8480 or [::1]:8480; None where it is no such text."""
+    """The address and port in a text such as 127.0.0.1:8480 or [::1]:8480; None if it is no such text."""
     host, _, port = text.rpartition(":")
     is_v6 = host.startswith("[") and host.endswith("]")
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16):

@@ -1,4 +1,4 @@
-"""What a broker is told: one line of JSON and, behind it, the results that are pushed.
+"""Announcements to brokers: one line of JSON, followed by the results that are pushed.
 
     {"broker":"v.b","after":"1763200000-10","position":"1763200000-250","more":false,
      "news":[{"channel":"v.c","interests":[[17,"1763200000-12-0"],…]},…],
@@ -6,11 +6,11 @@
      "gaps":["v.c"],"dropped":2}
     …88 bytes of JSON…                      one result after the other, each followed by a line feed
 
-It holds everything that happened after `after` and up to `position`: the interests of `news` have results up to the
-cursor, to be fetched; of those in `pushed` all new results are here; of channels in `gaps` some are gone already.
-`dropped` counts the channels that were ever dropped: who sees more of them than before looks for its subscriptions.
-With `more` there is more to tell. A receiver whose own position is not `after` has missed something, and asks for its
-news.
+An announcement covers everything after `after` and up to `position`. The interests in `news` have results up to the
+cursor, which the broker fetches. `pushed` contains all new results of its interests. Channels in `gaps` have lost
+results already. `dropped` counts the channels that were ever dropped: a broker that sees the count grow checks its
+subscriptions. `more` says that further announcements follow. A broker whose position is not `after` has missed
+something, and asks for everything since its position.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tocsin.wire.results import FetchedResult
 
 @dataclass(frozen=True, slots=True)
 class PushedResult:
-    """All results of one interest that are new."""
+    """All new results of one interest."""
 
     channel: str
     interest: int
@@ -38,7 +38,7 @@ class PushedResult:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """`news`: per channel, its interests that have news, and up to which cursor."""
+    """`news`: per channel, the interests with new results and the cursor up to which they have them."""
 
     broker: str
     after: Position
@@ -55,7 +55,7 @@ class Announcement:
 
     @property
     def id(self) -> str:
-        """The same for the same news, so that a receiver knows what it has seen."""
+        """The same for the same content, so that a receiver recognises a repeated message."""
         return f"news_{position_text(self.after)}_{position_text(self.position)}_{self.dropped}"
 
     def to_bytes(self) -> bytes:
@@ -70,23 +70,24 @@ class Announcement:
             ],
             "pushed": [
                 {
-                    "channel": one.channel,
-                    "interest": one.interest,
+                    "channel": pushed.channel,
+                    "interest": pushed.interest,
                     "results": [
-                        (cursor_text(each.cursor), each.executed_us, len(each.payload)) for each in one.results
+                        (cursor_text(result.cursor), result.executed_us, len(result.payload))
+                        for result in pushed.results
                     ],
                 }
-                for one in self.pushed
+                for pushed in self.pushed
             ],
             "gaps": self.gaps,
             "dropped": self.dropped,
         }
-        payloads = [each.payload for one in self.pushed for each in one.results]
+        payloads = [result.payload for pushed in self.pushed for result in pushed.results]
         return b"\n".join([orjson.dumps(head), *payloads, b""])
 
 
 def parse_announcement(body: bytes) -> Announcement:
-    """InputError when it is none."""
+    """Raises InputError if the body is not an announcement."""
     line, _, rest = body.partition(b"\n")
     try:
         head = orjson.loads(line)
@@ -96,8 +97,10 @@ def parse_announcement(body: bytes) -> Announcement:
             parse_position(head["position"]),
             head["more"],
             {
-                one["channel"]: [(interest, parse_cursor(cursor)) for interest, cursor in one["interests"]]
-                for one in head["news"]
+                channel_news["channel"]: [
+                    (interest, parse_cursor(cursor)) for interest, cursor in channel_news["interests"]
+                ]
+                for channel_news in head["news"]
             },
             _pushed(head["pushed"], rest),
             head["gaps"],
@@ -108,13 +111,13 @@ def parse_announcement(body: bytes) -> Announcement:
 
 
 def _pushed(told: list[dict[str, Any]], payloads: bytes) -> list[PushedResult]:
-    found, at = [], 0
-    for one in told:
+    pushed, at = [], 0
+    for entry in told:
         results = []
-        for cursor, executed_us, size_bytes in one["results"]:
+        for cursor, executed_us, size_bytes in entry["results"]:
             results.append(FetchedResult(parse_cursor(cursor), executed_us, payloads[at : at + size_bytes]))
             at += size_bytes + 1
-        found.append(PushedResult(one["channel"], one["interest"], results))
+        pushed.append(PushedResult(entry["channel"], entry["interest"], results))
     if at != len(payloads):
         raise InputError("this is not a whole announcement")
-    return found
+    return pushed

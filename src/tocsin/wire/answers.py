@@ -1,4 +1,4 @@
-"""What brokers answer subscribers; the same over HTTP and, behind a `ref`, over a WebSocket."""
+"""The answers of brokers to subscribers: the same over HTTP and, with a `ref`, over a WebSocket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tocsin.wire.subscriber import DEFAULT_MODE, Given, Mode
 
 @dataclass(frozen=True, slots=True)
 class LoginAnswer:
-    """`expires_at`: the token is good until then; a fresh one is to be had before."""
+    """The token is valid until `expires_at` and can be renewed before."""
 
     token: str
     expires_at: datetime
@@ -39,8 +39,9 @@ def parse_logged_in(said: Any) -> LoginAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`marker`: what was acknowledged. Where a `since` was wanted: `since_applied` is False when the subscription was
-    there before and goes on after its marker; `recovered` is False where something after the `since` is gone."""
+    """`marker`: the cursor up to which it is acknowledged. If the request had a `since`: `since_applied` is False if
+    the subscription existed before and continues at its marker; `recovered` is False if results after `since` no longer
+    exist."""
 
     id: str
     channel: str
@@ -54,7 +55,7 @@ class Subscription:
     since_applied: bool | None = None
 
     def to_json(self) -> Given:
-        said: Given = {
+        fields: Given = {
             "id": self.id,
             "channel": self.channel,
             "parameters": list(self.parameters),
@@ -63,14 +64,14 @@ class Subscription:
             "mode": self.mode,
         }
         if self.group is not None:
-            said["group"] = self.group
+            fields["group"] = self.group
         if self.marker is not None:
-            said["marker"] = cursor_text(self.marker)
+            fields["marker"] = cursor_text(self.marker)
         if self.recovered is not None:
-            said["recovered"] = self.recovered
+            fields["recovered"] = self.recovered
         if self.since_applied is not None:
-            said["since_applied"] = self.since_applied
-        return said
+            fields["since_applied"] = self.since_applied
+        return fields
 
 
 def parse_subscription(said: Any) -> Subscription:
@@ -93,26 +94,26 @@ def parse_subscription(said: Any) -> Subscription:
 
 
 def subscriptions_page(subscriptions: Iterable[Subscription], following: str | None) -> Given:
-    """The answer to a list."""
-    return {"subscriptions": [one.to_json() for one in subscriptions], "next": following}
+    """The answer to a list request."""
+    return {"subscriptions": [subscription.to_json() for subscription in subscriptions], "next": following}
 
 
 def parse_subscriptions_page(said: Any) -> tuple[list[Subscription], str | None]:
     try:
-        return [parse_subscription(one) for one in said["subscriptions"]], said["next"]
+        return [parse_subscription(fields) for fields in said["subscriptions"]], said["next"]
     except (KeyError, TypeError) as error:
         raise InputError(f"this is not a page of subscriptions: {error!r}") from None
 
 
 def events_page(envelopes: Iterable[bytes], *, more: bool | None = None) -> bytes:
-    """The answer to a pull and to a poll, from envelopes as they are. A poll says nothing of `more`."""
+    """The answer to a pull or a poll, joined from encoded envelopes. A poll has no `more`."""
     tail = b"]}" if more is None else b'],"more":true}' if more else b'],"more":false}'
     return b"".join((b'{"events":[', b",".join(envelopes), tail))
 
 
 def parse_events_page(said: Any) -> tuple[list[WireEvent], bool]:
     try:
-        events = [event for one in said["events"] if (event := event_of(one)) is not None]
+        events = [event for envelope in said["events"] if (event := event_of(envelope)) is not None]
         return events, bool(said.get("more", False))
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"this is not a page of events: {error!r}") from None
@@ -120,7 +121,7 @@ def parse_events_page(said: Any) -> tuple[list[WireEvent], bool]:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to the request with this ref: what was asked for, or why not."""
+    """The answer to the request with this ref: its outcome or an error."""
 
     ref: int | None
     ok: Any = None
@@ -128,27 +129,27 @@ class Reply:
 
 
 def ok_reply(ref: int, value: Any) -> bytes:
-    """`value`: bytes are JSON already."""
+    """Bytes in `value` already are JSON."""
     return b"".join((f'{{"ref":{ref},"ok":'.encode(), value if isinstance(value, bytes) else orjson.dumps(value), b"}"))
 
 
 def error_reply(ref: int | None, error: TocsinError) -> bytes:
-    """Without a ref for what is wrong with no request in particular."""
-    # What an error repeats of a request may be no Unicode.
-    said = {
+    """The reply has no ref if the error belongs to no particular request."""
+    # Text that the error repeats from a request may be invalid Unicode.
+    fields = {
         name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
         for name, value in error.to_json().items()
     }
-    return orjson.dumps({"ref": ref, "error": said} if ref is not None else {"error": said}, default=str)
+    return orjson.dumps({"ref": ref, "error": fields} if ref is not None else {"error": fields}, default=str)
 
 
 def parse_message(frame: bytes | str) -> Reply | WireEvent | None:
-    """What a broker sent over a WebSocket; None for an event of a type that is not known here."""
+    """A broker's WebSocket message; None for an event of an unknown type."""
     try:
-        said = orjson.loads(frame)
-        if "specversion" in said:
-            return event_of(said)
-        ref = said.get("ref")
-        return Reply(ref, error=error_of(said["error"])) if "error" in said else Reply(ref, said["ok"])
+        message = orjson.loads(frame)
+        if "specversion" in message:
+            return event_of(message)
+        ref = message.get("ref")
+        return Reply(ref, error=error_of(message["error"])) if "error" in message else Reply(ref, message["ok"])
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"this is not a broker's message: {error!r}") from None

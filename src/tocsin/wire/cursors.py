@@ -1,6 +1,6 @@
-"""Cursors and positions as text: `epoch-execution-ordinal` and `epoch-number`, in decimal digits.
+"""The text form of cursors and positions: `epoch-execution-ordinal` and `epoch-number`, in decimal digits.
 
-`0-0-0` and `0-0` stand before everything.
+`0-0-0` and `0-0` are before everything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
     "position_text",
 ]
 
-# Twenty digits hold any number of 64 bits.
+# Twenty digits are enough for any 64-bit number.
 CURSOR_PATTERN: Final = r"^[0-9]{1,20}-[0-9]{1,20}-[0-9]{1,20}$"
 POSITION_PATTERN: Final = r"^[0-9]{1,20}-[0-9]{1,20}$"
 
@@ -36,13 +36,13 @@ def cursor_text(cursor: Cursor) -> str:
 
 
 def parse_cursor(text: object) -> Cursor:
-    found = _CURSOR.match(text) if isinstance(text, str) else None
-    if found is None:
+    match = _CURSOR.match(text) if isinstance(text, str) else None
+    if match is None:
         raise InputError(
             f"expected a cursor, got {_shown(text)}",
             hint='such as "1763200000-12-0": epoch, execution, ordinal; "0-0-0" is before all',
         )
-    epoch, execution, ordinal = found.groups()
+    epoch, execution, ordinal = match.groups()
     return Cursor(int(epoch), int(execution), int(ordinal))
 
 
@@ -61,5 +61,5 @@ def parse_position(text: object) -> Position:
 
 
 def _shown(value: object) -> str:
-    said = repr(value)
-    return said if len(said) <= 60 else f"{said[:60]}…"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,15 +1,15 @@
-"""What a subscriber gets: CloudEvents 1.0 in JSON, the same bytes for all subscribers of an interest.
+"""Event envelopes: CloudEvents 1.0 in JSON, the same bytes for all subscribers of an interest.
 
     {"specversion":"1.0","type":"tocsin.results","source":"/brokers/v.b","id":"17/<after>/<to>","time":"…Z",
      "datacontenttype":"application/json","channel":"v.c","interest":"17",
      "data":{"after":"…","to":"…","results":[{"cursor":"…","executed_at":"…Z","result":{…}},…],
              "recovered":true,"gap":null,"more":false}}
 
-`tocsin.results` holds every result of the interest in `(after, to]`, in order. `recovered` is false exactly where `gap`
-is a cursor: results up to it that are not here are gone for good. `more`: this is not all yet. Further types are
-`tocsin.available` with `{"to"}` (there is something to pull) and `tocsin.ended` with `{"reason"}`.
+`tocsin.results` holds every result of the interest in `(after, to]`, in order. `recovered` is false exactly if `gap` is
+a cursor: results up to it that are not included no longer exist. `more` says that further results follow. The other
+types are `tocsin.available` with `{"to"}` (there are results to pull) and `tocsin.ended` with `{"reason"}`.
 
-A result's JSON is never looked at: items and envelopes are joined from bytes.
+The JSON of a result is never parsed: items and envelopes are joined from bytes.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ RESULTS: Final = "tocsin.results"
 AVAILABLE: Final = "tocsin.available"
 ENDED: Final = "tocsin.ended"
 
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC, as everything on the wire
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, as everything on the wire
 
 
 # --- written
 
 
 def source_of(broker: str) -> str:
-    """The `source` of a broker's events: a reference that is a URI's whatever its name holds."""
+    """The `source` of a broker's events, percent-encoded as a URI reference."""
     return f"/brokers/{quote(broker, safe='')}"
 
 
 def moment_text(at_us: int) -> str:
-    """Microseconds since 1970 as the wire writes moments."""
+    """Microseconds since 1970 in the wire's time format."""
     return (_EPOCH + timedelta(microseconds=at_us)).isoformat() + "Z"
 
 
 def item(cursor: Cursor, executed_us: int, result: bytes) -> bytes:
-    """One result as it stands in `results`. Make it once when the result arrives, and keep it instead of the result."""
+    """A result as it stands in `results`. Encode it once when the result arrives, and keep this instead of the
+    result."""
     head = f'{{"cursor":"{cursor_text(cursor)}","executed_at":"{moment_text(executed_us)}","result":'
     return b"".join((head.encode(), result, b"}"))
 
 
 class EnvelopeWriter:
-    """Writes the envelopes of one broker."""
+    """Encodes the envelopes of one broker."""
 
     def __init__(self, broker: str) -> None:
         self._source = orjson.dumps(source_of(broker)).decode()
@@ -70,12 +71,12 @@ class EnvelopeWriter:
         gap: Cursor | None = None,
         more: bool = False,
     ) -> bytes:
-        """`items`: what `item` made, all that there are in `(after, to]`, in order. `at_us`: now."""
+        """`items` are all results in `(after, to]`, in order, as `item` encodes them. `at_us` is the present time."""
         begin, end = cursor_text(after), cursor_text(to)
         head = self._head(RESULTS, f"{interest}/{begin}/{end}", channel, interest, at_us)
-        told = "true" if gap is None else "false"
-        lost = "null" if gap is None else f'"{cursor_text(gap)}"'
-        tail = f'],"recovered":{told},"gap":{lost},"more":{"true" if more else "false"}}}}}'
+        recovered = "true" if gap is None else "false"
+        gap_json = "null" if gap is None else f'"{cursor_text(gap)}"'
+        tail = f'],"recovered":{recovered},"gap":{gap_json},"more":{"true" if more else "false"}}}}}'
         data = f'{{"after":"{begin}","to":"{end}","results":['
         return b"".join(((head + data).encode(), b",".join(items), tail.encode()))
 
@@ -84,8 +85,8 @@ class EnvelopeWriter:
         return f'{self._head(AVAILABLE, f"{interest}//{end}", channel, interest, at_us)}{{"to":"{end}"}}}}'.encode()
 
     def ended(self, channel: str, interest: int, reason: str, *, at_us: int) -> bytes:
-        said = orjson.dumps({"reason": reason}).decode()
-        return f"{self._head(ENDED, f'{interest}//ended-{at_us}', channel, interest, at_us)}{said}}}".encode()
+        data = orjson.dumps({"reason": reason}).decode()
+        return f"{self._head(ENDED, f'{interest}//ended-{at_us}', channel, interest, at_us)}{data}}}".encode()
 
     def _head(self, kind: str, identity: str, channel: str, interest: int, at_us: int) -> str:
         return (
@@ -96,9 +97,10 @@ class EnvelopeWriter:
 
 
 def server_sent(kind: str, envelope: bytes, *, interest: int, to: Cursor | None = None) -> bytes:
-    """An envelope as one server-sent event. With `to` the browser repeats `interest/to` when it connects again."""
+    """An envelope as a server-sent event. With `to` it has the id `interest/to`, which a browser sends when it
+    reconnects."""
     mark = b"" if to is None else f"id: {interest}/{cursor_text(to)}\n".encode()
-    # Inside of JSON's strings line ends are escaped; those between its signs would end the event's line.
+    # Line ends in JSON strings are escaped; a line end between tokens would end the data line of the event.
     line = envelope.replace(b"\r", b" ").replace(b"\n", b" ") if b"\n" in envelope or b"\r" in envelope else envelope
     return b"".join((mark, b"event: ", kind.encode(), b"\ndata: ", line, b"\n\n"))
 
@@ -108,7 +110,7 @@ def server_sent(kind: str, envelope: bytes, *, interest: int, to: Cursor | None 
 
 @dataclass(frozen=True, slots=True)
 class ResultItem:
-    """One result of an interest: `value` is what the channel made of the records."""
+    """A result of an interest; `value` is the row that the channel's query produced."""
 
     cursor: Cursor
     executed_at: datetime
@@ -117,7 +119,7 @@ class ResultItem:
 
 @dataclass(frozen=True, slots=True)
 class ResultsEvent:
-    """Every result of the interest in `(after, to]`. `gap`: results up to it that are not here are gone for good."""
+    """Every result of the interest in `(after, to]`. `gap`: results up to it that are not included no longer exist."""
 
     channel: str
     interest: int
@@ -134,7 +136,7 @@ class ResultsEvent:
 
 @dataclass(frozen=True, slots=True)
 class Available:
-    """The interest has results up to `to`, to be pulled."""
+    """The interest has results up to `to` that can be pulled."""
 
     channel: str
     interest: int
@@ -143,7 +145,7 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The subscription is gone, and this is why."""
+    """The subscription has ended for this reason."""
 
     channel: str
     interest: int
@@ -154,16 +156,16 @@ WireEvent = ResultsEvent | Available | Ended
 
 
 def parse_envelope(envelope: bytes | str) -> WireEvent | None:
-    """The event; None for one of a type that is not known here. InputError when it is no envelope."""
+    """The event; None for an unknown type. Raises InputError if it is not an envelope."""
     try:
-        said = orjson.loads(envelope)
+        fields = orjson.loads(envelope)
     except orjson.JSONDecodeError as error:
         raise InputError(f"this is not an envelope: {error}") from None
-    return event_of(said)
+    return event_of(fields)
 
 
 def event_of(said: Any) -> WireEvent | None:
-    """The same of an envelope that was decoded already."""
+    """The event of a decoded envelope, like `parse_envelope`."""
     try:
         if said["specversion"] != "1.0":
             raise InputError(f"this is not an envelope of CloudEvents 1.0: {str(said['specversion'])[:60]}")
@@ -182,8 +184,8 @@ def event_of(said: Any) -> WireEvent | None:
             parse_cursor(data["after"]),
             parse_cursor(data["to"]),
             tuple(
-                ResultItem(parse_cursor(one["cursor"]), parse_moment(one["executed_at"]), one["result"])
-                for one in data["results"]
+                ResultItem(parse_cursor(result["cursor"]), parse_moment(result["executed_at"]), result["result"])
+                for result in data["results"]
             ),
             None if gap is None else parse_cursor(gap),
             data["more"],
@@ -193,7 +195,7 @@ def event_of(said: Any) -> WireEvent | None:
 
 
 def parse_interest(text: object) -> int:
-    """An interest is a text of digits on the subscriber's wire: numbers of 64 bits do not survive JavaScript."""
+    """On the subscriber's wire an interest is a text of digits, because JavaScript cannot represent 64-bit numbers."""
     if not isinstance(text, str) or not (text.isascii() and text.isdecimal() and len(text) <= 19):
         raise InputError("an interest is a text of digits", hint='such as "17"')
     return int(text)

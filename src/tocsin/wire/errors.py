@@ -1,27 +1,27 @@
-"""Every error that can cross a process boundary, and what it says there.
+"""The errors that can cross a process boundary, with their codes and HTTP statuses.
 
     TocsinError
-    ├─ InputError              the asker can mend it (400)
+    ├─ InputError              the client can correct it (400)
     │  ├─ StatementError          a script: syntax, names, types, values
     │  ├─ ConflictError           a key or a name is taken, or something is still in use (409)
-    │  ├─ FencedError             a broker whose name another one has taken over: it stops (409)
+    │  ├─ FencedError             another broker has taken over the broker's name, so this one stops (409)
     │  ├─ ReusedKeyError          an idempotency key that was sent before, with another body (422)
-    │  ├─ NotFoundError           no such thing (404)
+    │  ├─ NotFoundError           it does not exist (404)
     │  │  └─ PastStateError          a state of a dataset from before its history (404)
-    │  ├─ UnauthorizedError       no token, or a bad one (401)
-    │  ├─ ForbiddenError          a good token that may not do this (403)
-    │  ├─ UnsupportedError        a method, media type or expectation this address does not take (405, 415, 417)
+    │  ├─ UnauthorizedError       no token, or an invalid one (401)
+    │  ├─ ForbiddenError          a valid token without the right (403)
+    │  ├─ UnsupportedError        a method, media type or expectation that this path does not support (405, 415, 417)
     │  ├─ LimitError              too large or too many; the message names the limit (400, 413, 429)
-    │  └─ StoppedError            the statement's time was up, or somebody cancelled it (408)
-    ├─ CapacityError           it needs more room, memory or executors than the engine has (400)
+    │  └─ StoppedError            the statement timed out or was cancelled (408)
+    ├─ CapacityError           it needs more disk, memory or executors than the engine has (400)
     │  └─ DeadlineError           the engine did not answer in time (408)
-    ├─ StorageFullError        no room on the disk; nothing acknowledged was lost (507)
-    ├─ StoreError              what is stored is damaged, or newer than this program; it was left as it is (500)
+    ├─ StorageFullError        the disk is full; nothing acknowledged was lost (507)
+    ├─ StoreError              stored data is damaged, or newer than this program; it is left unchanged (500)
     └─ UnavailableError        starting, stopping or overloaded (503)
-       └─ EngineLostError         the engine ended under the work (503; in cluster.engine_session)
+       └─ EngineLostError         the engine died during the work (503; in cluster.engine_session)
 
-A connection that the settings do not allow is an OSError (serving.address_guard.PrivateAddressError): whoever connects
-handles it, and it crosses no process boundary. Anything else that is raised is a bug and answers 500.
+A connection that the settings do not allow is an OSError (serving.address_guard.PrivateAddressError): the caller
+handles it, and it crosses no process boundary. Any other exception is a bug and is answered with 500.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
 EXIT_FENCED: Final = 3
-"""With this status a broker's process ends that must not be started again (FencedError)."""
+"""The exit status of a fenced broker's process, which must not be restarted (FencedError)."""
 
 
 class TocsinError(Exception):
@@ -58,8 +58,8 @@ class TocsinError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         place = {"statement": self.statement, "line": self.line, "column": self.column}
-        said = {"code": self.code, "message": self.message, **place, "hint": self.hint, "retry": self.retry}
-        return {**said, **self.details}
+        fields = {"code": self.code, "message": self.message, **place, "hint": self.hint, "retry": self.retry}
+        return {**fields, **self.details}
 
     def __str__(self) -> str:
         where = f"line {self.line}, column {self.column}: " if self.line is not None else ""
@@ -96,7 +96,7 @@ class NotFoundError(InputError):
 
 
 class PastStateError(NotFoundError):
-    """The state of a dataset that was asked for lies before its history."""
+    """The requested state of a dataset is from before its history."""
 
 
 class UnauthorizedError(InputError):
@@ -159,8 +159,8 @@ class UnavailableError(TocsinError):
 
 
 def error_of(said: dict[str, Any], status: int | None = None) -> TocsinError:
-    """The error that the other side raised, as one of ours: what `to_json` said, with all its details."""
-    classes = {one.code: one for one in _tree(TocsinError)}
+    """Rebuilds the error that the other side raised from its `to_json`, with all details."""
+    classes = {error_class.code: error_class for error_class in _tree(TocsinError)}
     known = {"code", "message", "hint", "statement", "line", "column", "retry"}
     place = {name: said.get(name) for name in ("hint", "statement", "line", "column")}
     error = classes.get(str(said["code"]), TocsinError)(str(said["message"]), **place)
@@ -174,5 +174,5 @@ def error_of(said: dict[str, Any], status: int | None = None) -> TocsinError:
 
 def _tree(top: type[TocsinError]) -> Iterator[type[TocsinError]]:
     yield top
-    for below in top.__subclasses__():
-        yield from _tree(below)
+    for subclass in top.__subclasses__():
+        yield from _tree(subclass)

@@ -1,4 +1,4 @@
-"""Which of several brokers of one name asks the cluster: the header that says so."""
+"""The header in which a broker names its generation, which distinguishes several brokers of one name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tocsin.wire.cursors import parse_position, position_text
 from tocsin.wire.errors import InputError
 
 BROKER_HEADER: Final = "Tocsin-Broker"
-"""A broker's full name, percent-encoded, and the generation that the cluster gave it."""
+"""A broker's full name, percent-encoded, and its generation from the cluster."""
 
 
 def generation_header(broker: str, generation: Position) -> dict[str, str]:

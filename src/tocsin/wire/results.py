@@ -1,10 +1,10 @@
-"""Results of many interests in one answer: frames, each a line of JSON that tells what the bytes after it are.
+"""Results of many interests in one answer: frames, each a line of JSON that describes the bytes after it.
 
     {"bytes":178,"parts":[{"range":0,"results":[["1763200000-12-0",1763200000000000,88],…]},…]}
     …88 bytes of JSON…                                  one result after the other, each followed by a line feed
     {"end":true}                                        or {"end":true,"next":{…}}, or {"error":{…}}
 
-Whoever passes results on reads one line per frame and cuts the rest into pieces without looking into them. An answer
+A broker that forwards results reads one line per frame and cuts the rest into pieces without parsing them. An answer
 that ends with neither `end` nor `error` was cut off.
 """
 
@@ -38,9 +38,9 @@ class FetchedResult:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPart:
-    """Some results of the range with this place in the request; a range may come in several parts.
+    """Results of the range with this index in the request; a range may come in several parts.
 
-    `gap`: results up to this cursor are gone. `known` is False when there is no such interest, or no more.
+    `gap`: results up to this cursor no longer exist. `known` is False if the interest does not exist.
     """
 
     range: int
@@ -51,7 +51,8 @@ class FetchedPart:
 
 @dataclass(frozen=True, slots=True)
 class NextRange:
-    """Where an answer that would have grown too large stopped: ranges before `range` are done, later ones not begun."""
+    """Where an answer stopped because it would have grown too large: ranges before `range` are complete, later ones
+    have not begun."""
 
     range: int
     after: Cursor
@@ -59,12 +60,12 @@ class NextRange:
     limit_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"range": self.range, "after": cursor_text(self.after)}
-        return said | _limits_json(self)
+        fields: dict[str, Any] = {"range": self.range, "after": cursor_text(self.after)}
+        return fields | _limits_json(self)
 
 
 def following(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
-    """What is to be asked for next. Places in the next answer count from `stopped.range` on."""
+    """The ranges to request next. Indexes in the next answer count from `stopped.range`."""
     first = asked[stopped.range]
     rest = Range(first.interest, stopped.after, first.to, stopped.limit, stopped.limit_bytes)
     return [rest, *asked[stopped.range + 1 :]]
@@ -74,14 +75,14 @@ def following(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
 
 
 def fetch_request(ranges: Iterable[Range]) -> bytes:
-    return orjson.dumps({"ranges": [_range_json(one) for one in ranges]})
+    return orjson.dumps({"ranges": [_range_json(fetch_range) for fetch_range in ranges]})
 
 
 def _range_json(one: Range) -> dict[str, Any]:
-    said: dict[str, Any] = {"interest": one.interest, "after": cursor_text(one.after)}
+    fields: dict[str, Any] = {"interest": one.interest, "after": cursor_text(one.after)}
     if one.to is not None:
-        said["to"] = cursor_text(one.to)
-    return said | _limits_json(one)
+        fields["to"] = cursor_text(one.to)
+    return fields | _limits_json(one)
 
 
 def _limits_json(one: Range | NextRange) -> dict[str, Any]:
@@ -90,17 +91,17 @@ def _limits_json(one: Range | NextRange) -> dict[str, Any]:
 
 
 def parse_ranges(asked: object) -> list[Range]:
-    """The ranges of a request; InputError names the one that is wrong."""
+    """The ranges of a request; the InputError names the wrong range."""
     if not isinstance(asked, dict) or set(asked) != {"ranges"} or not isinstance(asked["ranges"], list):
         raise InputError('expected {"ranges": [{"interest": 17, "after": "0-0-0"}, …]}')
     if len(asked["ranges"]) > RANGES_LIMIT:
         raise LimitError(f"{len(asked['ranges'])} ranges, at most {RANGES_LIMIT} in one request", hint="ask in parts")
     ranges = []
-    for place, one in enumerate(asked["ranges"]):
+    for index, fields in enumerate(asked["ranges"]):
         try:
-            ranges.append(_parse_range(one))
+            ranges.append(_parse_range(fields))
         except InputError as error:
-            raise InputError(f"range {place}: {error.message}", hint=error.hint) from None
+            raise InputError(f"range {index}: {error.message}", hint=error.hint) from None
     return ranges
 
 
@@ -115,41 +116,42 @@ def _parse_range(one: Any) -> Range:
     to, limit, limit_bytes = one.get("to"), one.get("limit"), one.get("limit_bytes")
     if not one.keys() <= {"interest", "after", "to", "limit", "limit_bytes"}:
         raise InputError(_RANGE_HAS)
-    for each in (limit, limit_bytes):
-        if each is not None and (each.__class__ is not int or not 0 < each < 1 << 63):
+    for value in (limit, limit_bytes):
+        if value is not None and (value.__class__ is not int or not 0 < value < 1 << 63):
             raise InputError("a limit is a whole number above 0")
     return Range(interest, after, None if to is None else parse_cursor(to), limit, limit_bytes)
 
 
 def frame(parts: Iterable[tuple[int, Sequence[tuple[Cursor, int, bytes]], Cursor | None, bool]]) -> bytes:
-    """One frame; of each part the range, results as (cursor, executed_us, payload), the gap, whether it is there."""
-    told: list[dict[str, Any]] = []
+    """One frame. A part is its range, its results as (cursor, executed_us, payload), its gap, and whether the interest
+    exists."""
+    part_heads: list[dict[str, Any]] = []
     payloads: list[bytes] = []
-    for place, results, gap, known in parts:
-        listed = []
+    for index, results, gap, known in parts:
+        result_heads = []
         for (epoch, execution, ordinal), executed_us, payload in results:
-            listed.append((f"{epoch}-{execution}-{ordinal}", executed_us, len(payload)))
+            result_heads.append((f"{epoch}-{execution}-{ordinal}", executed_us, len(payload)))
             payloads.append(payload)
-        part: dict[str, Any] = {"range": place, "results": listed}
+        part: dict[str, Any] = {"range": index, "results": result_heads}
         if gap is not None:
             part["gap"] = cursor_text(gap)
         if not known:
             part["known"] = False
-        told.append(part)
+        part_heads.append(part)
     body = _LF.join(payloads) + _LF if payloads else b""
-    return orjson.dumps({"bytes": len(body), "parts": told}) + _LF + body
+    return orjson.dumps({"bytes": len(body), "parts": part_heads}) + _LF + body
 
 
 def end(stopped: NextRange | None = None) -> bytes:
-    said: dict[str, Any] = {"end": True}
-    return orjson.dumps(said if stopped is None else {**said, "next": stopped.to_json()}) + _LF
+    head: dict[str, Any] = {"end": True}
+    return orjson.dumps(head if stopped is None else {**head, "next": stopped.to_json()}) + _LF
 
 
 # --- read
 
 
 class FrameReader:
-    """Takes an answer's bytes as they come and gives whole parts."""
+    """Takes the bytes of an answer as they arrive and yields complete parts."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -162,8 +164,8 @@ class FrameReader:
         self._kept += some
         while not self.ended:
             if self._head is None:
-                line, found, rest = self._kept.partition(_LF)
-                if not found:
+                line, line_feed, rest = self._kept.partition(_LF)
+                if not line_feed:
                     return
                 self._kept = rest
                 head = orjson.loads(line)
@@ -179,7 +181,7 @@ class FrameReader:
             yield from _parts(parts, body)
 
     def check(self) -> NextRange | None:
-        """At the end of the answer: where to go on, if anywhere. Raises UnavailableError when it was not whole."""
+        """At the end of the answer: where to continue, if anywhere. Raises UnavailableError if it is incomplete."""
         if self.error is not None:
             raise UnavailableError(f"the answer broke off: {self.error.get('message')}")
         if not self.ended:
@@ -189,9 +191,9 @@ class FrameReader:
     def _finish(self, last: dict[str, Any]) -> None:
         self.ended = True
         self.error = last.get("error")
-        if (told := last.get("next")) is not None:
+        if (fields := last.get("next")) is not None:
             self.next = NextRange(
-                told["range"], parse_cursor(told["after"]), told.get("limit"), told.get("limit_bytes")
+                fields["range"], parse_cursor(fields["after"]), fields.get("limit"), fields.get("limit_bytes")
             )
 
 

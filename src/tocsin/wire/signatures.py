@@ -1,7 +1,7 @@
-"""Signatures of announcements, in the form of Standard Webhooks (v1: HMAC-SHA256 over `id.timestamp.body`).
+"""Signatures of messages in the form of Standard Webhooks (v1: HMAC-SHA256 over `id.timestamp.body`).
 
-The receiver checks the signature, that the time is not long ago, and that it has not seen the id before; then nobody
-without the secret has made the message, and nobody has sent it again.
+A receiver checks the signature, that the timestamp is recent, and that the id is new. The message then comes from a
+sender with the secret, and is not a replay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SECRET_BYTES: Final = range(24, 65)
 
 
 def secret_text(secret: bytes) -> str:
-    """A secret as it is handed over and kept."""
+    """The text form of a secret."""
     return _PREFIX + base64.b64encode(secret).decode()
 
 
@@ -40,7 +40,7 @@ def _key(secret: str) -> bytes:
 
 
 def signed(secret: str, message_id: str, sent_at_s: int, body: bytes) -> dict[str, str]:
-    """The headers of a message."""
+    """The headers of a signed message."""
     return {ID: message_id, TIMESTAMP: str(sent_at_s), SIGNATURE: f"v1,{_digest(secret, message_id, sent_at_s, body)}"}
 
 
@@ -52,29 +52,35 @@ def _digest(secret: str, message_id: str, sent_at_s: int, body: bytes) -> str:
 def check_headers(
     headers: Mapping[str, str], *, now_s: float, tolerance_s: float = TOLERANCE_S
 ) -> tuple[str, int, str]:
-    """The id, the time and the signatures of a message; UnauthorizedError when it has none, or was made too long ago.
+    """The id, the time and the signatures of a message; raises UnauthorizedError if they are missing or too old.
 
-    It needs no body: what is refused here need not be read. `headers` finds names in lower case.
+    It needs no body, so that a refused body need not be read. `headers` has names in lower case.
     """
-    message_id, stamp, given = headers.get(ID), headers.get(TIMESTAMP), headers.get(SIGNATURE)
-    if not message_id or not given or stamp is None or not (stamp.isascii() and stamp.isdecimal()) or len(stamp) > 15:
+    message_id, stamp, signatures = headers.get(ID), headers.get(TIMESTAMP), headers.get(SIGNATURE)
+    if (
+        not message_id
+        or not signatures
+        or stamp is None
+        or not (stamp.isascii() and stamp.isdecimal())
+        or len(stamp) > 15
+    ):
         raise UnauthorizedError(f"the message is not signed: it needs {ID}, {TIMESTAMP} and {SIGNATURE}")
     if abs(now_s - int(stamp)) > tolerance_s:
         raise UnauthorizedError(f"the message is not of now: it was sent at {stamp}")
-    return message_id, int(stamp), given
+    return message_id, int(stamp), signatures
 
 
 def verify(
     secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float, tolerance_s: float = TOLERANCE_S
 ) -> str:
-    """The message's id; UnauthorizedError when it was not made with the secret, or too long ago.
+    """The id of a message; raises UnauthorizedError if the signature does not match the secret, or is too old.
 
-    `headers` finds names in lower case. Whether the id was seen before only the receiver knows.
+    `headers` has names in lower case. Only the receiver can know whether it has seen the id before.
     """
-    message_id, sent_at_s, given = check_headers(headers, now_s=now_s, tolerance_s=tolerance_s)
+    message_id, sent_at_s, signatures = check_headers(headers, now_s=now_s, tolerance_s=tolerance_s)
     expected = _digest(secret, message_id, sent_at_s, body).encode()
-    for one in given.split(" "):
-        version, _, digest = one.partition(",")
+    for signature in signatures.split(" "):
+        version, _, digest = signature.partition(",")
         if version == "v1" and hmac.compare_digest(digest.encode("utf-8", "surrogatepass"), expected):
             return message_id
     raise UnauthorizedError("the message's signature is not that of the secret")

@@ -1,16 +1,16 @@
-"""What subscribers say to brokers: requests with their checks. `wire.answers` has what they are told.
+"""Requests of subscribers to brokers, with validation. `wire.answers` has the answers.
 
-Over HTTP the bodies alone; over a WebSocket the same bodies with a word in front and a `ref` that the reply repeats:
+HTTP carries the bodies alone; a WebSocket carries the same bodies with a keyword, and a `ref` that the reply repeats:
 
     {"login":{"token":"…"}}                                 first, unless the upgrade carried the token
     {"ref":1,"subscribe":{"channel":"v.c","parameters":[…],"since":"…","mode":"inline","group":"…"}}
     {"ref":2,"unsubscribe":{"id":"sub_…"}}
     {"ref":3,"pull":{"interest":"17","after":"…","limit":100}}
     {"ref":4,"list":{}}                                     {"ref":4,"list":{"after":"…"}} for the next page
-    {"ack":{"17":"1763200000-12-0"}}                        with a ref it is answered once it is durable
+    {"ack":{"17":"1763200000-12-0"}}                        with a ref, it is answered when it is durable
     {"ref":1,"ok":{…}}   {"ref":1,"error":{"code":"…","message":"…","hint":"…"}}
 
-Everything that has a `specversion` is an event (`wire.envelopes`). Parsers raise InputError, which names the field.
+A message with a `specversion` is an event (`wire.envelopes`). Parsers raise InputError, which names the field.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Mode = Literal["inline", "notify"]
 
 DEFAULT_MODE: Final[Mode] = "inline"
 DEFAULT_APPLICATION: Final = "default"
-# Sizes beyond any sense; what an application allows is the broker's to say.
+# Upper bounds for parsing; brokers and applications have lower limits of their own.
 NAME_LIMIT: Final = 200
 PASSWORD_LIMIT_BYTES: Final = 1_024
 PARAMETERS_LIMIT: Final = 1_000
@@ -44,7 +44,7 @@ Given = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who somebody says to be, at register and login."""
+    """The user, password and application of a registration or login."""
 
     user: str
     password: str
@@ -58,15 +58,15 @@ class Credentials:
 
 
 def parse_credentials(said: object) -> Credentials:
-    given = _object(said, '{"user": "…", "password": "…"}', {"user", "password"}, {"application"})
-    password = given["password"]
+    fields = _object(said, '{"user": "…", "password": "…"}', {"user", "password"}, {"application"})
+    password = fields["password"]
     if not isinstance(password, str) or not password:
         raise InputError("password: must be a text that is not empty")
     if len(_bytes(password, "password")) > PASSWORD_LIMIT_BYTES:
         raise LimitError(f"password: longer than {PASSWORD_LIMIT_BYTES} bytes", status=400)
-    application = given.get("application")
+    application = fields.get("application")
     return Credentials(
-        name_of(given["user"], "user"),
+        name_of(fields["user"], "user"),
         password,
         DEFAULT_APPLICATION if application is None else name_of(application, "application"),
     )
@@ -74,7 +74,7 @@ def parse_credentials(said: object) -> Credentials:
 
 @dataclass(frozen=True, slots=True)
 class LoginRequest:
-    """The first message of a WebSocket that had no token in its upgrade."""
+    """The first message on a WebSocket whose upgrade request had no token."""
 
     token: str
 
@@ -94,7 +94,8 @@ def parse_login(said: object) -> LoginRequest:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """`since`: wants everything after this cursor; None: what is made from now on. `group`: for all its members."""
+    """`since`: the client wants the results after this cursor; None: those made from now on. `group`: for all its
+    members."""
 
     channel: str
     parameters: tuple[Any, ...]
@@ -103,30 +104,30 @@ class SubscribeRequest:
     group: str | None = None
 
     def to_json(self) -> Given:
-        said: Given = {"channel": self.channel, "parameters": list(self.parameters), "mode": self.mode}
+        fields: Given = {"channel": self.channel, "parameters": list(self.parameters), "mode": self.mode}
         if self.since is not None:
-            said["since"] = cursor_text(self.since)
+            fields["since"] = cursor_text(self.since)
         if self.group is not None:
-            said["group"] = self.group
-        return said
+            fields["group"] = self.group
+        return fields
 
 
 _SUBSCRIBE: Final = '{"channel": "dataverse.channel", "parameters": […]}, and maybe since, mode and group'
 
 
 def parse_subscribe(said: object) -> SubscribeRequest:
-    given = _object(said, _SUBSCRIBE, {"channel"}, {"parameters", "since", "mode", "group"})
-    parameters = given.get("parameters", [])
+    fields = _object(said, _SUBSCRIBE, {"channel"}, {"parameters", "since", "mode", "group"})
+    parameters = fields.get("parameters", [])
     if not isinstance(parameters, list):
         raise InputError("parameters: must be an array, one value for each of the channel's parameters")
     if len(parameters) > PARAMETERS_LIMIT:
         raise LimitError(f"parameters: {len(parameters)}, at most {PARAMETERS_LIMIT}", status=400)
-    mode = given.get("mode", DEFAULT_MODE)
+    mode = fields.get("mode", DEFAULT_MODE)
     if mode not in get_args(Mode):
         raise InputError('mode: must be "inline" or "notify"')
-    since, group = given.get("since"), given.get("group")
+    since, group = fields.get("since"), fields.get("group")
     return SubscribeRequest(
-        name_of(given["channel"], "channel"),
+        name_of(fields["channel"], "channel"),
         tuple(parameters),
         None if since is None else _cursor(since, "since"),
         cast("Mode", mode),
@@ -148,32 +149,33 @@ def parse_unsubscribe(said: object) -> UnsubscribeRequest:
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """Some results of an interest: those after `after`, or else after what was acknowledged."""
+    """Results of an interest after `after`, or after the marker if it is None."""
 
     interest: int
     after: Cursor | None = None
     limit: int | None = None
 
     def to_json(self) -> Given:
-        said: Given = {"interest": str(self.interest)}
+        fields: Given = {"interest": str(self.interest)}
         if self.after is not None:
-            said["after"] = cursor_text(self.after)
+            fields["after"] = cursor_text(self.after)
         if self.limit is not None:
-            said["limit"] = self.limit
-        return said
+            fields["limit"] = self.limit
+        return fields
 
 
 def parse_pull(said: object) -> PullRequest:
-    given = _object(said, '{"interest": "17"}, and maybe after and limit', {"interest"}, {"after", "limit"})
-    after, limit = given.get("after"), given.get("limit")
+    fields = _object(said, '{"interest": "17"}, and maybe after and limit', {"interest"}, {"after", "limit"})
+    after, limit = fields.get("after"), fields.get("limit")
     if limit is not None and (limit.__class__ is not int or not 0 < limit < 1 << 31):
         raise InputError("limit: must be a whole number above 0")
-    return PullRequest(parse_interest(given["interest"]), None if after is None else _cursor(after, "after"), limit)
+    return PullRequest(parse_interest(fields["interest"]), None if after is None else _cursor(after, "after"), limit)
 
 
 @dataclass(frozen=True, slots=True)
 class AckRequest:
-    """Per interest: everything up to this cursor has arrived. Cumulative; going back means nothing."""
+    """Per interest, everything up to this cursor has arrived. Acknowledgements are cumulative; an earlier cursor has no
+    effect."""
 
     cursors: Mapping[int, Cursor]
 
@@ -182,7 +184,7 @@ class AckRequest:
 
 
 def parse_acks(said: object) -> AckRequest:
-    """Of a WebSocket's `ack`, and of `acks` in POST /v1/acks."""
+    """Parses a WebSocket's `ack`, and `acks` in POST /v1/acks."""
     if not isinstance(said, dict):
         raise InputError('expected acks per interest, such as {"17": "1763200000-12-0"}')
     if len(said) > ACKS_LIMIT:
@@ -194,7 +196,7 @@ def parse_acks(said: object) -> AckRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """A page of one's subscriptions, from the one behind `after` (what the page before gave as `next`)."""
+    """A page of the subscriber's subscriptions; `after` is the `next` of the page before."""
 
     after: str | None = None
 
@@ -222,42 +224,42 @@ _WORD_OF: Final = {kind: word for word, (kind, _) in _WORDS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One message of a subscriber. A `ref` asks for a reply that repeats it."""
+    """A message of a subscriber. With a `ref` it gets a reply that repeats the ref."""
 
     body: Body
     ref: int | None = None
 
     def to_bytes(self) -> bytes:
-        said: Given = {} if self.ref is None else {"ref": self.ref}
-        return orjson.dumps({**said, _WORD_OF[type(self.body)]: self.body.to_json()})
+        head: Given = {} if self.ref is None else {"ref": self.ref}
+        return orjson.dumps({**head, _WORD_OF[type(self.body)]: self.body.to_json()})
 
 
 @dataclass(frozen=True, slots=True)
 class BadRequest:
-    """A message that cannot be followed; the `ref` as far as it could be read."""
+    """An invalid message, with the `ref` if it could be read."""
 
     error: InputError
     ref: int | None = None
 
 
 def parse_request(frame: bytes | str) -> Request | BadRequest:
-    """A subscriber's message. Never raises: whatever came, there is something to answer."""
+    """Parses a subscriber's message. It never raises, so that every message can be answered."""
     try:
-        said = orjson.loads(frame)
+        message = orjson.loads(frame)
     except orjson.JSONDecodeError as error:
         return BadRequest(InputError(f"the message is not JSON: {error.msg}"))
-    if not isinstance(said, dict):
+    if not isinstance(message, dict):
         return BadRequest(InputError("a message is a JSON object", hint='such as {"ref": 1, "list": {}}'))
-    ref = said.pop("ref", None)
+    ref = message.pop("ref", None)
     if ref is not None and (ref.__class__ is not int or not 0 <= ref < 1 << 53):
         return BadRequest(InputError("ref: must be a whole number"))
-    if len(said) != 1 or (word := next(iter(said))) not in _WORDS:
+    if len(message) != 1 or (keyword := next(iter(message))) not in _WORDS:
         hint = f"one of {', '.join(_WORDS)}"
         return BadRequest(InputError("a message says one thing that is wanted, and maybe a ref", hint=hint), ref)
     try:
-        return Request(_WORDS[word][1](said[word]), ref)
+        return Request(_WORDS[keyword][1](message[keyword]), ref)
     except InputError as error:
-        error.message = f"{word}: {error.message}"
+        error.message = f"{keyword}: {error.message}"
         return BadRequest(error, ref)
 
 
@@ -265,7 +267,7 @@ def parse_request(frame: bytes | str) -> Request | BadRequest:
 
 
 def name_of(given: object, what: str) -> str:
-    """A name: some text, neither empty nor very long, and nothing in it that would end or hide a line."""
+    """Checks a name: text that is neither empty nor very long, without control characters."""
     if not isinstance(given, str) or not given.strip() or not given.isprintable():
         raise InputError(f"{what}: must be a text that is not empty, without control characters")
     if len(given) > NAME_LIMIT:
@@ -278,8 +280,8 @@ def _object(said: object, shape: str, needed: set[str], allowed: frozenset[str] 
         raise InputError(f"expected {shape}")
     if missing := sorted(needed - said.keys()):
         raise InputError(f"{missing[0]} is missing", hint=f"expected {shape}")
-    if strange := sorted(said.keys() - needed - allowed):
-        raise InputError(f"{strange[0][:60]!r} is not known here", hint=f"expected {shape}")
+    if unknown := sorted(said.keys() - needed - allowed):
+        raise InputError(f"{unknown[0][:60]!r} is not known here", hint=f"expected {shape}")
     return said
 
 

@@ -1,4 +1,4 @@
-"""Which Tocsin this is."""
+"""The version of this Tocsin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.metadata import version as installed
 
 
 def version() -> str:
-    """As the package says that was installed; a tree that was never installed has none."""
+    """The version of the installed package; "0+source" for a tree that was never installed."""
     try:
         return installed("tocsin")
     except PackageNotFoundError:
