@@ -1,8 +1,8 @@
 """Runs one channel: executes it when it is due, one execution at a time, with retries.
 
-A commit to a watched dataset makes a continuous channel due; a tick makes a repetitive channel due. The store
-commits the results of an execution together with the commit vector that it read. A crash therefore neither loses
-nor repeats a match.
+A channel with a period is due at its ticks; a channel without a period is due after every commit to a dataset that it
+watches. The store commits the results of an execution together with the commit vector that it read. A crash therefore
+neither loses nor repeats a match.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class RunningChannel:
         self._task = asyncio.create_task(self._run(), name=f"channel {self.entry.name}")
 
     async def stop(self) -> None:
-        """Stops the channel. When this returns, no work of the channel goes on; the store has an execution that was
-        running either completely or not at all."""
+        """Stops the channel. When this returns, the channel does no more work, and an execution that was running is
+        stored completely or not at all."""
         self._stopping.set()
         for table in self._watched.values():
             table.unlisten(self._committed)
@@ -212,10 +212,10 @@ class RunningChannel:
 
     async def _execute(self, state: ChannelState, tick: datetime | None) -> ChannelState:
         """Runs one execution and returns the state after it."""
-        rooms, started = self._rooms, self._now()
-        # Then every execution is stored, because the next execution needs its instant.
-        tells_previous = f":{PREVIOUS}" in self.query.sql
-        if self._nothing_new(state.vector) and not tells_previous:
+        context, started = self._rooms, self._now()
+        # If the query reads the previous instant, store every execution: the next one needs its instant.
+        uses_previous = f":{PREVIOUS}" in self.query.sql
+        if self._nothing_new(state.vector) and not uses_previous:
             return state
         reading = await self._begin_reading(state.vector, tick)
         if reading is None:
@@ -226,7 +226,7 @@ class RunningChannel:
         await self._follow_interests()
         self.counts.interests = len(self._interests)
         faults.reach("channel.execution.begun")
-        if not self._interests and not reading.watched and not tells_previous:
+        if not self._interests and not reading.watched and not uses_previous:
             return state
         now = tick or started
         interests: list[int] = []
@@ -248,8 +248,8 @@ class RunningChannel:
             number=state.last_execution + 1, started_us=micros(started), ended_us=micros(ended),
             vector={**state.vector, **reading.vector}, tick_us=micros(now), details=details,
         )  # fmt: skip
-        committed = await rooms.store.commit_execution(
-            self.entry.channel_id, execution, interests, payloads, matches_at_most=rooms.matches_limit
+        committed = await context.store.commit_execution(
+            self.entry.channel_id, execution, interests, payloads, matches_at_most=context.matches_limit
         )
         faults.reach("channel.execution.committed")
         self.counts.executions += 1
@@ -259,17 +259,17 @@ class RunningChannel:
         self.counts.keeping_s += self.counts.last_execution_s - finding_s
         self.counts.results += committed.results
         self.counts.left_out += committed.left_out
-        rooms.announce(committed)
+        context.announce(committed)
         return replace(state, last_execution=execution.number, vector=dict(execution.vector), tick_us=execution.tick_us)
 
     async def _found(
         self, reading: ExecutionSnapshot, now: datetime, previous: datetime
     ) -> tuple[ExecutionResults, list[PoisonRecord]]:
-        rooms = self._rooms
+        context = self._rooms
         try:
-            return await rooms.runs.lead(
+            return await context.runs.lead(
                 lambda ask: executed(
-                    reading, self._interests, rooms.new_rows, now=now, previous=previous, ask=ask, size=self._size,
+                    reading, self._interests, context.new_rows, now=now, previous=previous, ask=ask, size=self._size,
                     is_stopped=self._stopping.is_set, search_begins=self._search_begins, parts_begin=self._parts_begin,
                 ),
                 f"channel {self.entry.name}",
@@ -283,17 +283,17 @@ class RunningChannel:
     async def _begin_reading(self, since: Vector, tick: datetime | None) -> ExecutionSnapshot | None:
         """Takes the snapshots of all datasets as of the tick. If retention has already removed a state, returns
         None when a later tick is due (the ticks coalesce); the latest due tick reads the current states instead."""
-        rooms = self._rooms
+        context = self._rooms
 
         def begin(at: datetime | None) -> ExecutionSnapshot:
-            return ExecutionSnapshot.begun(rooms.tables, rooms.engine, self.query, since, at)
+            return ExecutionSnapshot.begun(context.tables, context.engine, self.query, since, at)
 
         try:
-            return await rooms.engine.execution(lambda: begin(tick), self.entry.name)
+            return await context.engine.execution(lambda: begin(tick), self.entry.name)
         except PastStateError:
             if tick is None or self._is_followed(tick):
                 return None
-        return await rooms.engine.execution(lambda: begin(None), self.entry.name)
+        return await context.engine.execution(lambda: begin(None), self.entry.name)
 
     def _is_followed(self, tick: datetime) -> bool:
         """Returns whether a later tick is already due."""
@@ -315,13 +315,13 @@ class RunningChannel:
         while True:
             if self._change is None:
                 change = 0
-                known_ids: set[int] = set()
+                current_ids: set[int] = set()
                 async for chunk in store.interests(channel):
-                    change = chunk.change if not known_ids else min(change, chunk.change)
-                    known_ids.update(chunk.ids)
+                    change = chunk.change if not current_ids else min(change, chunk.change)
+                    current_ids.update(chunk.ids)
                     await self._take_in(list(zip(chunk.ids, chunk.parameters, strict=True)), ())
                 await self._take_in(
-                    (), [interest_id for interest_id in self._interests.identities() if interest_id not in known_ids]
+                    (), [interest_id for interest_id in self._interests.identities() if interest_id not in current_ids]
                 )
                 self._change = change
             changes = await store.interest_changes(channel, self._change)
@@ -336,7 +336,7 @@ class RunningChannel:
     async def _take_in(self, added: Sequence[tuple[int, str]], removed: Sequence[int]) -> None:
         def take_in() -> None:
             values = self._parameters.values
-            self._interests.change(((identity, values(text)) for identity, text in added), removed)
+            self._interests.change(((interest_id, values(text)) for interest_id, text in added), removed)
 
         if len(added) + len(removed) > _READ_BESIDE:
             await self._rooms.engine.execution(take_in, f"interests of {self.entry.name}")
@@ -344,8 +344,8 @@ class RunningChannel:
             take_in()
 
     def _search_begins(self, error: StatementError) -> None:
-        """Runs on the thread of an execution that failed. Counts and logs that a poison search begins, because no
-        subscriber gets results until the search ends."""
+        """Runs on the thread of an execution that failed. Counts and logs that a poison search begins, because the
+        channel delivers nothing until the search ends."""
         self._searching = True
         self.counts.failing += 1
         if time.monotonic() >= self._search_told_at_s + TOLD_AGAIN_S:
