@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 from py4j.clientserver import ClientServerConnection
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support import examples
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -27,7 +29,49 @@ ROOT = Path(__file__).parents[1]
 # build then means a change and not luck.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True, print_blob=True)
+settings.register_profile("quick", parent=settings.get_profile("here"), max_examples=12)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+# What `./dev test` leaves to `./dev test --all`: real processes killed at every place, and the lab beside theory. One
+# path from publisher to subscriber stays, with Spark and real processes.
+FULL_ONLY = ("tests/integration/", "tests/agreement/", "tests/corpus/")
+ONE_PATH = "tests/integration/test_end_to_end.py"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="what ./dev test runs: a few minutes instead of all of them")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        examples.is_quick = True
+        settings.load_profile("quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--quick"):
+        return
+    left_out = [item for item in items if item.nodeid.startswith(FULL_ONLY) and not item.nodeid.startswith(ONE_PATH)]
+    items[:] = [item for item in items if item not in set(left_out)]
+    config.hook.pytest_deselected(items=left_out)
+    config.stash[_LEFT_OUT] = len(left_out)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = len(left_out)
+
+
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        folders = ", ".join(folder.rstrip("/") for folder in FULL_ONLY)
+        terminalreporter.write_sep("-", "a quick run")
+        terminalreporter.write_line(f"not run: {config.stash.get(_LEFT_OUT, 0):,} tests of {folders}")
+        terminalreporter.write_line("and of each property an eighth of its examples. ./dev test --all runs everything")
 
 
 # Where the JVM was asked something on an event loop, which stands still when the JVM does.

@@ -254,7 +254,7 @@ def test_a_trace_of_a_run_is_the_same_bytes_each_time_and_tells_of_what_expires(
         told.append(file.getvalue())
     assert " at 0x" not in told[0]
     assert told[0] == told[1]
-    assert "Tick" in told[0]
+    assert "TimePassed" in told[0]
 
 
 def test_the_same_bytes_on_any_number_of_processes(tmp_path: Path) -> None:

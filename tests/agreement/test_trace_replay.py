@@ -113,11 +113,11 @@ def test_a_core_that_does_something_else_is_noticed(tmp_path: Path, capsys: pyte
     figures = {"hits": 1, "evicted": 0}
     lines: list[dict[str, Any]] = [
         {"settings": {"caching": settings}, "policy": "all+fifo+never"},
-        {"at_s": 0.0, "event": "Subscribe", "subscription": 1, "subscriber": "a", "interest": 1, "since": None,
+        {"at_s": 0.0, "event": "SubscribeRequested", "subscription": 1, "subscriber": "a", "interest": 1, "since": None,
          "mode": "notify"},
-        {"at_s": 0.1, "event": "BackendReady", "interest": 1, "since": [0, 0, 0]},
-        {"at_s": 0.2, "event": "Arrived", "interest": 1, "cursor": [1, 1, 0], "size_bytes": 60},
-        {"at_s": 0.3, "event": "Arrived", "interest": 1, "cursor": [1, 2, 0], "size_bytes": 60},
+        {"at_s": 0.1, "event": "BackendSubscribed", "interest": 1, "since": [0, 0, 0]},
+        {"at_s": 0.2, "event": "ResultArrived", "interest": 1, "cursor": [1, 1, 0], "size_bytes": 60},
+        {"at_s": 0.3, "event": "ResultArrived", "interest": 1, "cursor": [1, 2, 0], "size_bytes": 60},
         {"at_s": 0.4, "policy": "all+fifo+never", "figures": figures, "resident_bytes": 60},
     ]  # fmt: skip
     path = tmp_path / "t.jsonl"

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.support.examples import examples
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Principal, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy, PasswordCost
@@ -265,7 +266,7 @@ class Tenants(RuleBasedStateMachine):
 
 
 Tenants.TestCase.settings = settings(
-    max_examples=12,
+    max_examples=examples(12),
     stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.caching_model import at
 from tests.support.core_model import World
+from tests.support.examples import examples
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.eviction import EVICTION
@@ -162,4 +163,6 @@ class BrokerBetweenClusterAndClients(RuleBasedStateMachine):
 
 
 TestBrokerBetweenClusterAndClients = BrokerBetweenClusterAndClients.TestCase
-TestBrokerBetweenClusterAndClients.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestBrokerBetweenClusterAndClients.settings = settings(
+    max_examples=examples(150), stateful_step_count=50, deadline=None
+)

@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.support.examples import examples
 from tests.support.in_process_broker import BrokerHere, both
 from tests.support.sparkless_cluster import world
 from tocsin.broker.http.openapi import document
@@ -67,7 +68,7 @@ def test_every_operation_answers_as_documented(path: str, method: str, served: t
     url, token = served
 
     @given(case=schema[path][method].as_strategy())
-    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(5), deadline=None, suppress_health_check=list(HealthCheck))
     def answers(case: schemathesis.Case[Any]) -> None:
         for headers in ({}, {"Authorization": f"Bearer {token}"}):
             case.headers = {**(case.headers or {}), **headers}  # type: ignore[assignment]

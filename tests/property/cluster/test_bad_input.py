@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.bad_scripts import MUTABLE, SCRIPTS, SETUP, WORDS, deep, long, tokens
+from tests.support.examples import examples
 from tests.support.real_processes import Answer, Client
 from tests.support.waiting import WITHIN_S
 
@@ -123,7 +124,7 @@ def mutated(draw: st.DrawFn) -> str:
 
 
 @given(script=mutated())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_a_statement_with_its_words_mixed_up_is_answered_or_refused(served: ServedCluster, script: str) -> None:
     before = world(served)
     answer = served.client.run(script)
@@ -137,7 +138,7 @@ def test_a_statement_with_its_words_mixed_up_is_answered_or_refused(served: Serv
 
 
 @given(script=st.lists(st.sampled_from(WORDS), min_size=1, max_size=12).map(" ".join))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_words_in_any_order_are_answered_or_refused(served: ServedCluster, script: str) -> None:
     before = world(served)
     answer = served.client.run(script)
@@ -147,7 +148,7 @@ def test_words_in_any_order_are_answered_or_refused(served: ServedCluster, scrip
 
 
 @given(script=st.text(max_size=40))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_text_is_answered_or_refused(served: ServedCluster, script: str) -> None:
     answer = served.client.run(json.dumps({"script": script}), **{"Content-Type": "application/json"})
     if answer.status != 200:

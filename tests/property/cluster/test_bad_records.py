@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.integration.feeds.test_sockets import connection, free_port, is_dropped
+from tests.support.examples import examples
 from tests.support.real_processes import Client
 from tests.support.sparkless_process import ServedParts
 from tests.support.waiting import WITHIN_S, wait_until
@@ -95,7 +96,7 @@ def test_any_body_is_answered_and_what_the_answers_say_is_what_there_is(fed: Fed
     feed = fed.name(format_)
     in_dataset, kept = fed.totals(feed)
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(body=mutated(FORMATS[format_]), zipped=st.booleans())
     def publish(body: bytes, zipped: bool) -> None:
         nonlocal in_dataset, kept

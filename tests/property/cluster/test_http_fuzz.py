@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.support.examples import examples
 from tests.support.fake_cluster import serving_beside
 from tests.support.sparkless_cluster import furnished
 from tests.support.waiting import WITHIN_S
@@ -48,7 +49,7 @@ OPERATIONS = [(path, method) for path, methods in document()["paths"].items() fo
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=lambda one: one)
 def test_every_operation_answers_as_documented(path: str, method: str, url: str) -> None:
     @given(case=schema[path][method].as_strategy())
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
     def answers(case: schemathesis.Case[Any]) -> None:
         response = case.call(base_url=url)
         # Methods that no operation has are refused by the server in general, not by one operation.
@@ -62,7 +63,7 @@ scripts = st.one_of(st.text(), st.lists(words, max_size=5).map(";\n".join))
 
 
 @given(script=scripts.filter(lambda it: "boom" not in it), stream=st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_text_is_taken_as_a_script_and_answered_in_one_form(script: str, stream: bool, url: str) -> None:
     body = script.encode("utf-8", "surrogatepass")
     accept = "application/x-ndjson" if stream else "application/json"
@@ -89,7 +90,7 @@ head = st.one_of(
 
 
 @given(parts=st.lists(head, max_size=8))
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_bytes_on_the_wire_are_survived_without_a_fault(parts: list[bytes], url: str) -> None:
     place = urlsplit(url)
     with socket.create_connection((place.hostname, place.port), timeout=WITHIN_S) as connection:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tests.support.waiting import WITHIN_S
 from tocsin.cluster.intake.frames import FRAME_HEAD_BYTES
 from tocsin.cluster.intake.log import AppendedRange, IntakeLog, LogEntry
@@ -156,7 +157,7 @@ class LogAndList(RuleBasedStateMachine):
 
 
 LogAndList.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.literals import declaration, literal, name
 from tests.support.strategies import names, object_types, same, typed_records, types, values_of
@@ -21,7 +22,7 @@ from tocsin.rules.model.types import BIGINT, STRING, Field, ObjectType, Type
 
 _NUMBERS = count()
 # Each example costs some seconds of Spark: a failing one is shown as it was found, not made smaller for minutes.
-EXAMPLES = settings(max_examples=8, phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
+EXAMPLES = settings(max_examples=examples(8), phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
 
 
 def _keyed(kind: ObjectType, *keys: Field) -> ObjectType:

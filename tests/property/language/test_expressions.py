@@ -17,6 +17,7 @@ import pytest
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.literals import literal
 from tests.support.strategies import same
@@ -280,7 +281,7 @@ def rows_dataset(cluster: LocalCluster) -> Iterator[str]:
     cluster.run(f"DROP DATAVERSE {name}")
 
 
-@settings(max_examples=15, phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
+@settings(max_examples=examples(15), phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
 @given(rows=_rows(), expressions=_EXPRESSIONS)
 def test_expressions_have_the_values_that_plain_python_gives_them(
     cluster: LocalCluster, rows_dataset: str, rows: list[Row], expressions: list[E]
@@ -302,7 +303,7 @@ def _zero(value: Any) -> Any:
     return 0.0 if isinstance(value, float) and value == 0 else value
 
 
-@settings(max_examples=8, phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
+@settings(max_examples=examples(8), phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True)
 @given(rows=_rows(), condition=_truths(3))
 def test_a_condition_keeps_the_rows_for_which_it_is_true(
     cluster: LocalCluster, rows_dataset: str, rows: list[Row], condition: E

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.bad_scripts import SETUP
+from tests.support.examples import examples
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax.script import parse_query
 from tocsin.language.translate.expressions import TranslationError
@@ -180,7 +181,7 @@ def test_the_plan_is_read_rightly(spark: SparkSession) -> None:
     assert set(leaves(plan)) == {"view tocsin_seen", "ScriptTransformation", "OneRowRelation"}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(text=_queries)
 def test_what_would_run_reads_only_our_relations(served: ServedCluster, text: str) -> None:
     """By the first check alone: this asks Spark without the second."""
@@ -198,7 +199,7 @@ def test_what_would_run_reads_only_our_relations(served: ServedCluster, text: st
     assert {name for name in found if not name.startswith("view tocsin_")} <= _HARMLESS, sql
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(text=_statements)
 def test_no_statement_is_a_fault_of_ours(served: ServedCluster, text: str) -> None:
     answer = served.client.run(text)

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from tests.support.channel_compiler import Version, World, compiled, shown
 from tests.support.channel_compiler import answers as answers_of_channel
+from tests.support.examples import examples
 from tocsin.language.functions import like_patterns
 from tocsin.language.translate.spark_text import render
 from tocsin.language.types.typed_sql import FunctionError, string
@@ -74,7 +75,7 @@ _TEXTS = st.text(st.sampled_from(_LETTERS), max_size=12)
 _CASES = st.lists(st.tuples(_TEXTS, _TEXTS), min_size=5, max_size=40)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases=_CASES, escape=st.sampled_from("\\!E%_Q."))
 def test_it_matches_what_the_model_matches(spark: SparkSession, cases: list[tuple[str, str]], escape: str) -> None:
     good = [(text, pattern) for text, pattern in cases if holds(text, pattern, escape) is not None]
@@ -84,7 +85,7 @@ def test_it_matches_what_the_model_matches(spark: SparkSession, cases: list[tupl
         assert answers(spark, good, escape, exp.Like) == expected
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(cases=_CASES)
 def test_without_regard_to_case_both_are_lowered(spark: SparkSession, cases: list[tuple[str, str]]) -> None:
     good = [(text, pattern) for text, pattern in cases if holds(text, pattern, "\\") is not None]
@@ -106,7 +107,7 @@ def test_a_pattern_of_many_wildcards_over_a_long_text_ends(spark: SparkSession, 
     assert answers(spark, [(text, pattern), (f"{text}zq", pattern)], "\\", kind) == [(False, False), (True, True)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(pattern=_TEXTS)
 def test_no_wildcard_is_ever_tried_twice(pattern: str) -> None:
     """What counts is not the time: every `.*` is reluctant and stands first in an atomic group of its own."""

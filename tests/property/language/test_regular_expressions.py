@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
+from tests.support.examples import examples
 from tests.support.waiting import WITHIN_S, wait_until
 from tocsin.cluster.engine.spark_errors import told
 from tocsin.language.translate.spark_text import render, render_question
@@ -68,7 +69,7 @@ def rows_of(spark: SparkSession, cases: list[tuple[Any, ...]], columns: str = "t
     spark.createDataFrame(cases, columns).createOrReplaceTempView("tocsin_regex")
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(cases=st.lists(st.tuples(_TEXTS, _REGEXES), min_size=5, max_size=40))
 def test_the_answers_are_those_of_spark(spark: SparkSession, cases: list[tuple[str, str]]) -> None:
     jvm: Any = spark._jvm

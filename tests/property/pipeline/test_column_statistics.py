@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tocsin.pipeline.datasets.delta.statistics import TEXT_MAX, ColumnStatistics, statistics_leaves
 from tocsin.pipeline.datasets.table import DatasetTable
 
@@ -107,7 +108,7 @@ def test_statistics_bound_every_value_and_count_every_null(pieces: list[list[dic
                     assert not isinstance(told, str) or len(told) <= TEXT_MAX
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     st.lists(st.lists(st.tuples(st.integers(-5, 5), TEXTS), min_size=1, max_size=3), min_size=1, max_size=4),
     st.integers(-5, 5),

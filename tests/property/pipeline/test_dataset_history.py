@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
@@ -106,7 +107,7 @@ def hasty(hash_bits: int) -> Iterator[None]:
         yield
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(STEPS, min_size=1, max_size=14),
     hash_bits=st.sampled_from([1, 63]),

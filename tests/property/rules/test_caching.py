@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.caching_model import PlainCaches, at
+from tests.support.examples import examples
 from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun
 from tocsin.rules.caching.eviction import EVICTION, TIES
 from tocsin.rules.caching.expiry import EXPIRY, WEIGHTS
@@ -80,7 +81,7 @@ class CachesBesidePlainOnes(RuleBasedStateMachine):
 
 
 TestCachesBesidePlainOnes = CachesBesidePlainOnes.TestCase
-TestCachesBesidePlainOnes.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestCachesBesidePlainOnes.settings = settings(max_examples=examples(120), stateful_step_count=40, deadline=None)
 
 
 # ---------------------------------------------------------------- holes, and what fills them
@@ -134,7 +135,7 @@ def whole(cache: ResultCache, markers: dict[str, int]) -> dict[int, bool]:
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(worn(), st.data())
 def test_what_is_fetched_fills_what_is_missing_and_changes_nothing_else(
     made: tuple[ResultCache, dict[str, int]], data: st.DataObject

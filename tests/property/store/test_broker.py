@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tocsin.rules.model.cursors import BEGINNING, START, Cursor, Position
 from tocsin.store.broker.rows import FrontendRequest, FrontendRow, NewBackendRow, ReboundBackend
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
@@ -319,7 +320,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
 
 
 StoreAndDictionaries.TestCase.settings = settings(
-    max_examples=25,
+    max_examples=examples(25),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tocsin.rules.model.cursors import LAST_ORDINAL, RESULT_BYTES, START, Cursor, Position, Range
 from tocsin.store.channels.rows import BackendRequest, BrokerName, Execution, Failure
 from tocsin.store.channels.sqlite import retention
@@ -390,7 +391,7 @@ def faults_in_rows(connection: sqlite3.Connection) -> list[str]:
 
 
 StoreAndDictionaries.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

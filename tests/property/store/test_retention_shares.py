@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.contract.store.channels.channel import Channel, fetched
+from tests.support.examples import examples
 from tocsin.rules.fairness import fair_level
 from tocsin.rules.model.cursors import START, Range
 from tocsin.store.channels.rows import BackendRequest, BrokerName
@@ -35,7 +36,7 @@ def payload(kind: int, number: int) -> str:
     return f"{kind} of {number % 3}: " + "x" * (40 * (kind + 1))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(holders=holders, executions=executions)
 def test_who_stays_below_its_share_loses_nothing(
     holders: list[set[int]], executions: list[tuple[dict[int, list[int]], bool]]

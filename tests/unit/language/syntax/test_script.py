@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tocsin.language.syntax import script
 from tocsin.language.syntax.statements import Query, Statement, Use
 from tocsin.wire.errors import StatementError
@@ -229,7 +230,7 @@ _TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(_TEXTS)
 def test_any_text_at_all_is_read_or_refused_with_a_place(text: str) -> None:
     found, error = _read(text)
@@ -250,7 +251,7 @@ def _read(text: str) -> tuple[list[Statement], StatementError | None]:
         return [], error
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(_TEXTS)
 def test_any_text_at_all_is_a_functions_body_or_refused(text: str) -> None:
     with suppress(StatementError):

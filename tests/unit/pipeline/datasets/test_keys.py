@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.pipeline.datasets import data_files
 from tocsin.pipeline.datasets.key_index import KeyIndex
@@ -141,7 +142,7 @@ def test_large_files_are_rewritten_one_by_one_and_small_ones_join_the_new_rows(t
     assert table.row_count == 2003
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(
         st.tuples(
