@@ -140,7 +140,7 @@ def test_the_walks_come_by_everything_that_can_happen() -> None:
                 seen["shared"] += len(action.audience) > 1
                 seen["shared after a fetch"] += len(action.audience) > 1 and action.why is not ac.DeliveryReason.LIVE
     for what in (
-        "Subscribed", "NotifyAvailable", "SubscribeBackend", "UnsubscribeBackend", "Fetch", "ReportConsumed", "live", "pulled",
-        "caught up", "gap", "more", "shared", "shared after a fetch",
+        "Subscribed", "NotifyAvailable", "SubscribeBackend", "UnsubscribeBackend", "Fetch", "ReportConsumed",
+        "live", "pulled", "caught up", "gap", "more", "shared", "shared after a fetch",
     ):  # fmt: skip
         assert seen[what] > 20 or (what == "UnsubscribeBackend" and seen[what] > 3), (what, seen)
