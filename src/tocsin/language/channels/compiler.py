@@ -190,6 +190,7 @@ class ChannelQueries(Queries):
         self._interests = _Interests(ObjectType(tuple(fields), open=False), f"{self._prefix}_interests")
 
     def shared(self, query: exp.Query, *, needs_new: bool, branches: int) -> SharedQuery:
+        """Translates the shared query and collects all that its execution needs."""
         numbered = is_numbered(query)
         relation = self.statement(query)
         assert isinstance(relation.type, ObjectType)
@@ -232,6 +233,7 @@ class ChannelQueries(Queries):
         return self._interests if list(parts) == [INTERESTS] else super().find_dataset(parts, node)
 
     def scanned(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
+        """Gives every scan its own view, which the caller fills for each execution."""
         if dataset is self._interests:
             # This view holds untyped parameters as variants, so it needs no conversion.
             self.matches.interests = alias
@@ -265,6 +267,7 @@ class ChannelQueries(Queries):
         bring_in(condition, self.block, self.matches, self.alias)
 
     def matched(self, made: exp.Select) -> exp.Select:
+        """Adds join keys, and a broadcast hint for the records if only the interests join them."""
         made = matched(made, self.matches, self.alias)
         joined = [join.this.alias_or_name for join in made.args.get("joins") or []]
         if joined == [self.matches.interests]:
@@ -279,6 +282,7 @@ class ChannelQueries(Queries):
     # expression is NULL, and the interest matches nothing there.
 
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> TypedSql:
+        """Translates a call so that a parameter's value cannot fail the query."""
         if dataverse is None and name.lower() == "array_contains" and len(node.expressions) == 2:
             array, value = node.expressions
             return self.expression(exp.In(this=value, field=array))
@@ -356,6 +360,7 @@ class ChannelQueries(Queries):
     # ------------------------------------------------------------ functions that only channels have
 
     def moment(self, kind: Type) -> TypedSql:
+        """Returns the argument `:now`, because the SQL serves many executions."""
         self.depends_on_time = True
         now = exp.Placeholder(this=NOW)
         if kind == t.DATETIME:
@@ -365,6 +370,7 @@ class ChannelQueries(Queries):
         return TypedSql(build("pmod(unix_micros(_n), 86400000000L)", _n=now), t.TIME)
 
     def of_channel(self, name: str, node: exp.Anonymous) -> TypedSql:
+        """Translates is_new(v), active_timestamp(v) and the times of the channel's executions."""
         if name in ("previous_channel_time", "current_channel_time"):
             if node.expressions:
                 fail(f"{name} takes no argument", node, f"{name}()")
@@ -388,6 +394,7 @@ class ChannelQueries(Queries):
     # ------------------------------------------------------------ inference of parameter types
 
     def taken(self, value: TypedSql, type_: Type) -> None:
+        """Records the type with which the body uses a parameter."""
         sql = value.sql
         while isinstance(sql, exp.Paren):
             sql = sql.this
@@ -397,6 +404,8 @@ class ChannelQueries(Queries):
 
 @dataclass(frozen=True, slots=True)
 class _Interests:
+    """The interests as a dataset: their ids and parameter values."""
+
     type: ObjectType
     view: str
     dataverse: str = ""

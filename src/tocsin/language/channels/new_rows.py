@@ -94,6 +94,7 @@ def _is_new_of(node: exp.Expr) -> str | None:
 
 
 def _watch_first(body: exp.Expr) -> None:
+    """Adds `is_new(v)` for the first dataset in FROM, in every query of a UNION."""
     body = unwrapped(body)
     if isinstance(body, exp.SetOperation):
         _watch_first(body.this)

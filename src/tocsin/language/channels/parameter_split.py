@@ -123,6 +123,7 @@ class ParameterSplit:
                 conditions += conjuncts(join.args["on"])
 
     def _bind(self, condition: exp.Expr) -> None:
+        """Adds a condition that depends on a parameter; rewrites EXISTS and IN, which could not join otherwise."""
         predicate = condition.unnest()
         query = unwrapped(predicate.this) if isinstance(predicate, exp.Exists) else None
         quantified = self._some(query) if isinstance(query, exp.Select) else None

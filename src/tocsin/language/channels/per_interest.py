@@ -58,6 +58,8 @@ def with_places(query: exp.Select, order: Sequence[exp.Expr]) -> exp.Select:
 
 
 def limited_to(query: exp.Select, body: exp.Select) -> exp.Select:
+    """Applies LIMIT and OFFSET to each interest: it filters by place."""
+
     def number(clause: str) -> int | None:
         value = body.args[clause].expression if body.args.get(clause) else None
         if value is None:

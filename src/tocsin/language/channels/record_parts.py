@@ -61,6 +61,7 @@ def _branches(body: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _parted(select: exp.Expr) -> Iterator[exp.Table]:
+    """Yields the tables of a query that only joins and filters, if the query reads their new rows."""
     if not isinstance(select, exp.Select) or any(select.args.get(clause) for clause in _WHOLE):
         return
     if any(aggregates(column) or column.find(exp.Window) for column in select.expressions):

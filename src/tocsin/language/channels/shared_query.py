@@ -73,6 +73,7 @@ def shared(body: exp.Expr, parameters: Sequence[str], is_dear: IsDear, branch: i
 
 
 def _check(body: exp.Select) -> None:
+    """Refuses clauses that a shared query cannot express."""
     for clause, value in body.args.items():
         if value and clause not in _KNOWN:
             fail(f"a channel's body takes no {clause.strip('_').upper()}", body, "put it into a subquery in FROM")
@@ -122,6 +123,7 @@ class _Sharing:
         self.made_early: dict[str, exp.Expr] = {}  # calls that the inner half makes once per record, by name
 
     def made(self) -> exp.Query:
+        """Returns the shared query of this SELECT."""
         body = self.body
         grouped = bool(body.args.get("group")) or any(aggregates(output) for output in body.expressions)
         if grouped and not body.args.get("group") and self.parameters:
@@ -256,6 +258,7 @@ class _Sharing:
         return query
 
     def _interests(self) -> Iterator[exp.Join]:
+        """Yields the relation of interests, and a LET for each parameter."""
         table = exp.Table(
             this=exp.to_identifier(INTERESTS, quoted=True),
             alias=exp.TableAlias(this=exp.to_identifier(INTEREST, quoted=True)),
@@ -280,6 +283,7 @@ class _Sharing:
         return group
 
     def _order(self) -> list[exp.Expr]:
+        """Returns the sort keys; replaces names and numbers of output columns by their expressions."""
         order = self.body.args.get("order")
         named = {output.alias: output.this for output in self.body.expressions if isinstance(output, exp.Alias)}
         keys = []

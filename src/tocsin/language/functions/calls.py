@@ -110,6 +110,7 @@ def is_made_once(sql: exp.Expr) -> bool:
 
 
 def call(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql:
+    """Translates a call of any function except the catalog's. The checks are in order of priority."""
     lower = name.lower()
     if lower in MOMENTS_OF_NOW and not node.expressions:
         return self.moment(MOMENTS_OF_NOW[lower])
@@ -234,6 +235,7 @@ def _spark(self: Expressions, name: str, arguments: Sequence[TypedSql]) -> Typed
 
 
 def _aligned(self: Expressions, name: str, arguments: Sequence[TypedSql]) -> TypedSql:
+    """Calls a function whose arguments must have a common type."""
     if name in ("greatest", "least") and any(argument.type == t.ANY for argument in arguments):
         arguments = [
             TypedSql(self._as(argument, t.DOUBLE), t.DOUBLE if argument.type == t.ANY else argument.type)
@@ -264,6 +266,7 @@ def _count(self: Expressions, node: exp.Anonymous) -> TypedSql:
 
 
 def _array_aggregate(name: str, value: TypedSql) -> TypedSql:
+    """Translates SQL++'s aggregates over an array, such as array_sum."""
     items = dynamic.items(value)
     assert isinstance(items.type, ArrayType)
     item = items.type.item
@@ -346,6 +349,8 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql
 
 
 def _lambda_types(name: str, values: Sequence[TypedSql], wanted: int) -> list[Type]:
+    """Returns the types of a lambda's variables."""
+
     def item(value: TypedSql) -> Type:
         if isinstance(value.type, ArrayType):
             return value.type.item

@@ -102,6 +102,7 @@ def _cast(node: exp.Cast, now: datetime) -> Any:
 
 
 def _call(node: exp.Anonymous, now: datetime) -> Any:
+    """Evaluates a constructor, such as point("1,2"), or a function of the current time."""
     name = str(node.this).lower() if isinstance(node.this, str) else ""
     if not node.expressions:
         if name in ("current_datetime", "current_timestamp", "now"):

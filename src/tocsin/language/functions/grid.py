@@ -69,6 +69,7 @@ class Region:
 
     @classmethod
     def of(cls, shape: TypedSql, beside: Beside, *, globe: bool) -> Region:
+        """Computes box, level and cells of a shape, each once per row."""
         parts = {"_a": beside(shape.sql)}
         if globe and shape.type == t.CIRCLE:
             parts["_arc"] = beside(build(_ARC, **parts))

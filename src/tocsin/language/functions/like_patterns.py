@@ -87,6 +87,7 @@ def tokens(pattern: str, escape: str) -> Iterator[str]:
 
 
 def _of_constant(text: exp.Expr, parts: list[str]) -> exp.Expr:
+    """Matches a constant pattern, by a plain text function if possible."""
     # Spark evaluates these cases without a regular expression, and can skip files for some of them.
     match parts:
         case []:

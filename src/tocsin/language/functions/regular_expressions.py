@@ -121,6 +121,7 @@ def rewrite_regexes(tree: exp.Expr) -> exp.Expr:
 
 
 def _called(node: exp.Expr) -> tuple[str, list[exp.Expr]] | None:
+    """Returns name and arguments of a regular expression call, or None for another node."""
     if isinstance(node, exp.Anonymous):
         name = str(node.this).lower()
         return (name, node.expressions) if name in NAMES else None

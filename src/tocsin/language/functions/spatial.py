@@ -182,6 +182,7 @@ def _formula(template: str) -> Callable[..., exp.Expr]:
 
 
 def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
+    """Whether two shapes meet; NULL if one of them is NULL."""
     first, second = (a, b) if (a.type, b.type) in INTERSECT else (b, a)
     pair = (first.type, second.type)
     test = build(INTERSECT[pair], _a=first.sql, _b=second.sql)
@@ -194,6 +195,7 @@ def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
 
 
 def _cell(p: TypedSql, origin: TypedSql, dx: TypedSql, dy: TypedSql) -> exp.Expr:
+    """Returns the cell of a grid with this origin and cell size in which a point lies."""
     parts = {"_p": p.sql, "_o": origin.sql, "_dx": as_double(dx), "_dy": as_double(dy)}
     for name in ("_dx", "_dy"):
         constant = typed_sql.constant_number(parts[name])

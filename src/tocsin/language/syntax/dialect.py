@@ -78,6 +78,8 @@ class Quantified(exp.Expression):
 
 
 class QueryParser(SparkParser):
+    """Extends sqlglot's Spark parser with the forms of SQL++, and removes its catalogue of functions."""
+
     BRACKETS: ClassVar[Any] = {TokenType.L_BRACKET}
     FUNCTIONS: ClassVar[Any] = {}
     FUNCTION_PARSERS: ClassVar[Any] = {
@@ -124,6 +126,7 @@ class QueryParser(SparkParser):
         return projections, excluded
 
     def _parse_query_modifiers(self, this: Any) -> Any:
+        """Parses joins, UNNEST and LET in any order, then the clauses from WHERE on."""
         if isinstance(this, exp.Select):
             while True:
                 for join in self._parse_joins():
@@ -256,6 +259,7 @@ class QueryParser(SparkParser):
         return super()._parse_is(this)
 
     def _parse_unary(self) -> exp.Expr | None:
+        """Parses EXISTS without parentheses, and SOME, ANY and EVERY … SATISFIES."""
         if self._curr.token_type == TokenType.EXISTS and self._next.token_type != TokenType.L_PAREN:
             self._advance()
             return self.expression(exp.Exists(this=self._parse_bitwise()))
@@ -304,6 +308,8 @@ _OF_SQL = (TokenType.BLOCK_START, TokenType.BLOCK_END, TokenType.COMMAND, TokenT
 
 
 class Tocsin(Spark):
+    """The language's dialect: Spark's tokens with `//` comments and LET, without SQL's commands and hints."""
+
     class Tokenizer(Spark.Tokenizer):
         COMMENTS: ClassVar[Any] = ["--", "//", ("/*", "*/")]
         NESTED_COMMENTS = False

@@ -28,9 +28,12 @@ _AFTER_EXPRESSION = (TokenType.DOT, TokenType.L_PAREN, TokenType.L_BRACKET)
 
 
 class StatementParser(ChannelParser):
+    """Parses whole statements. `OPENERS` maps the first word of a statement to its method."""
+
     OPENERS: ClassVar[dict[str, Callable[[StatementParser], st.Statement]]] = {}
 
     def begin(self, script: str, tokens: list[Token]) -> None:
+        """Prepares the parser for the tokens of a statement."""
         self.reset()
         self.sql = script
         self._chunks = [tokens]
@@ -41,6 +44,7 @@ class StatementParser(ChannelParser):
         self._advance_chunk()
 
     def parse_one(self) -> st.Statement:
+        """Parses a statement; without a known first word it must be a query or an expression."""
         first, start = self._curr, self._curr.start
         opener = self.OPENERS.get(first.text.upper()) if first.token_type != TokenType.STRING else None
         if opener is not None:
@@ -71,6 +75,7 @@ class StatementParser(ChannelParser):
         return statement
 
     def parse_body(self) -> exp.Expr:
+        """Parses the body of a function."""
         body = self._parse_statement()
         if body is None:
             self.refuse("Expected a query or an expression")

@@ -22,6 +22,8 @@ _A_DURATION = 'Expected a duration such as duration("PT20S")'
 class ChannelParser(DataParser):
     # ------------------------------------------------------------ brokers
 
+    """Parses statements about brokers, channels, subscriptions and procedures."""
+
     def _create_broker(self) -> st.Statement:
         early = self._if_not_exists()
         name = self._qualified("a broker")

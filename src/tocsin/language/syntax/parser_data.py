@@ -18,6 +18,8 @@ _AFTER_DATASET = (TokenType.WHERE, TokenType.R_BRACE, TokenType.SEMICOLON)
 
 
 class DataParser(TypeParser):
+    """Parses INSERT, UPSERT, DELETE and LOAD."""
+
     def _insert(self, upsert: bool = False) -> st.Statement:
         self._need("INTO")
         if self._next.token_type not in _AFTER_NAME:

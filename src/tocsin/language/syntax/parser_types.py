@@ -12,6 +12,8 @@ from tocsin.rules.model.types import PRIMITIVES
 
 
 class TypeParser(QueryParser):
+    """Parses names, paths, options, parameters and types."""
+
     _within_open = True
 
     @property

@@ -206,6 +206,7 @@ def _operands(chain: exp.Expr) -> list[exp.Expr]:
 
 
 def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
+    """Runs the parser and turns any of its errors into a StatementError with a place."""
     try:
         return parse()
     except ParseError as error:
@@ -224,6 +225,7 @@ def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
 
 
 def _syntax_error(script: str, parser: StatementParser, error: ParseError) -> StatementError:
+    """Rewrites sqlglot's message for our users."""
     detail = error.errors[0] if error.errors else {}
     message = str(detail.get("description") or "cannot be read").split(" but got <Token")[0].rstrip(".")
     token = parser.blamed or parser.here

@@ -29,6 +29,8 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class FieldText:
+    """A field of a declared object type."""
+
     name: str
     type: TypeText
     optional: bool
@@ -37,12 +39,16 @@ class FieldText:
 
 @dataclass(frozen=True, slots=True)
 class ObjectText:
+    """A declared object type."""
+
     fields: tuple[FieldText, ...]
     open: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionText:
+    """A declared array or multiset type."""
+
     item: TypeText
     item_optional: bool
     multiset: bool

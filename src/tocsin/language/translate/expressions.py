@@ -65,6 +65,7 @@ class Expressions(ABC):
     # ------------------------------------------------------------ entry
 
     def expression(self, node: exp.Expr | None) -> TypedSql:
+        """Translates an expression by the handler of its node type; errors get the node's place in the script."""
         if node is None:
             fail("an expression is missing")
         handler = self.handlers.get(type(node))
@@ -197,6 +198,7 @@ class Expressions(ABC):
         return self.call(None, name, node)
 
     def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> TypedSql:
+        """Calls a function of the catalog, else one of ours or of Spark."""
         named = next(
             (argument for argument in node.expressions if isinstance(argument, exp.Kwarg | exp.PropertyEQ)), None
         )

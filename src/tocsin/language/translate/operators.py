@@ -40,6 +40,8 @@ DECIMAL = t.Primitive("decimal(38,18)")
 
 
 class Operators(Expressions):
+    """Translates operators and predicates."""
+
     def _negative(self, node: exp.Neg) -> TypedSql:
         if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
             return literal(-int(node.this.this))
@@ -68,6 +70,7 @@ class Operators(Expressions):
         return self.compare(type(node), self.expression(node.this), self.expression(node.expression))
 
     def compare(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+        """Translates a comparison, and annotates it for joins and for the inference of parameter types."""
         for value, other in ((left, right), (right, left)):
             if other.type in (t.ANY, VOID):
                 continue
@@ -88,6 +91,8 @@ class Operators(Expressions):
         return compared
 
     def _compared(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+        """Builds the SQL of a comparison by the types of both sides."""
+
         def made(a: exp.Expr, b: exp.Expr) -> exp.Expr:
             return operator(this=enclosed(a), expression=enclosed(b))
 
@@ -183,6 +188,7 @@ class Operators(Expressions):
         return TypedSql(exp.Paren(this=exp.And(this=low.sql, expression=high.sql)), t.BOOLEAN)
 
     def _is_kind(self, node: dialect.IsKind) -> TypedSql:
+        """Translates IS [NOT] NULL, MISSING, UNKNOWN and VALUED."""
         value, kind = self.expression(node.this), node.args["kind"]
         unknown = exp.Is(this=enclosed(value.sql), expression=exp.null())
         if value.type == t.ANY:
@@ -250,6 +256,8 @@ class Operators(Expressions):
         return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
 
     def _quantified(self, node: dialect.Quantified) -> TypedSql:
+        """Translates SOME and EVERY to Spark's exists and forall over an array."""
+
         def condition(one: TypedSql) -> exp.Expr:
             scope = NameScope({node.args["alias"].name: one}, [], self.frame)
             outer, self.frame = self.frame, scope

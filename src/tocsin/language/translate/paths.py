@@ -19,6 +19,8 @@ from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType
 
 
 class Paths(Expressions):
+    """Translates names and paths."""
+
     def _path(self, node: exp.Expr) -> TypedSql:
         if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Anonymous):
             return self._qualified_call(node, node.expression)
@@ -65,6 +67,7 @@ class Paths(Expressions):
         raise TranslationError(f"unknown name {name}", offset_of(node), hint)
 
     def field(self, value: TypedSql, name: str, node: exp.Expr) -> TypedSql:
+        """Returns a field of a value: a declared field by its column, another field from the open part."""
         if value.type == t.ANY:
             return TypedSql(values.step(value.sql, name), t.ANY)
         if not isinstance(value.type, ObjectType):
@@ -102,6 +105,7 @@ class Paths(Expressions):
         return exp.Dot(this=enclosed(value.sql), expression=exp.to_identifier(name, quoted=True))
 
     def _element(self, value: TypedSql, index: exp.Expr, node: exp.Expr) -> TypedSql:
+        """Returns an item of an array; a negative index counts from the end."""
         if isinstance(index, exp.Slice):
             return self._slice(value, index)
         if isinstance(value.type, MapType):

@@ -29,6 +29,7 @@ def operands(*values: TypedSql) -> tuple[TypedSql, ...]:
 
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    """Yields the conditions that AND connects."""
     inner = bare(condition)
     if isinstance(inner, exp.And):
         yield from conjuncts(inner.left)
@@ -38,6 +39,7 @@ def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    """Yields the conditions that OR connects."""
     inner = bare(condition)
     if isinstance(inner, exp.Or):
         yield from disjuncts(inner.left)

@@ -39,6 +39,8 @@ class SortKey:
 
 
 def comparator(keys: Sequence[SortKey]) -> exp.Lambda:
+    """Returns the comparison function by which array_sort orders structs with the keys k0, k1, …."""
+
     def side(name: str, i: int) -> exp.Expr:
         return exp.Dot(this=exp.to_identifier(name), expression=exp.to_identifier(f"k{i}"))
 
@@ -66,7 +68,10 @@ def comparator(keys: Sequence[SortKey]) -> exp.Lambda:
 class Projection(Sources):
     # ------------------------------------------------------------ SELECT list
 
+    """Translates the SELECT list, GROUP BY, ORDER BY and LIMIT."""
+
     def projected(self, node: exp.Select, as_value: bool) -> OutputColumn:
+        """Translates the SELECT list to columns, or with `as_value` to a single struct column."""
         if len(node.expressions) == 1 and isinstance(node.expressions[0], dialect.ValueOf):
             value = self._kept(self.expression(node.expressions[0].this))
             return OutputColumn([(VALUE, value.sql)], value.type, True, not as_value)
@@ -112,6 +117,7 @@ class Projection(Sources):
         return self.settled(TypedSql(value.sql, value.type) if self.block.grouped else value)
 
     def _spread(self, node: exp.Expr) -> list[TypedSql] | None:
+        """Returns the records that `*` or `x.*` expands, or None for another item."""
         if isinstance(node, exp.Star):
             if any(node.args.get(option) for option in ("except_", "replace", "rename")):
                 fail("* takes no EXCEPT or REPLACE", node)
@@ -128,6 +134,7 @@ class Projection(Sources):
     # ------------------------------------------------------------ GROUP BY, ORDER BY, LIMIT
 
     def group(self, node: exp.Select) -> exp.Group | None:
+        """Translates GROUP BY, and adds its named keys and the name of GROUP AS to the scope."""
         clause = node.args.get("group")
         if clause is None:
             return None
@@ -199,6 +206,7 @@ class Projection(Sources):
             yield SortKey(sql, descending, nulls_first)
 
     def ordered(self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> None:
+        """Adds ORDER BY, LIMIT and OFFSET to a translated query."""
         keys = list(self.sort_keys(node, find))
         if keys:
             ordered = [
@@ -212,6 +220,8 @@ class Projection(Sources):
             made.set("offset", exp.Offset(expression=offset))
 
     def bounds(self, node: exp.Expr) -> tuple[exp.Expr | None, exp.Expr | None]:
+        """Returns LIMIT and OFFSET as INT expressions."""
+
         def bound(clause: exp.Expr | None) -> exp.Expr | None:
             if clause is None:
                 return None

@@ -94,12 +94,14 @@ class Queries(Subqueries):
             fail(str(error), node)
 
     def statement(self, node: exp.Expr) -> Relation:
+        """Translates a statement to a relation whose values still have their internal form."""
         inner = unwrapped(node)
         if isinstance(inner, exp.Query):
             return self.query(inner, None)
         return self.query(exp.Select(expressions=[dialect.ValueOf(this=inner)]), None)
 
     def _exported(self, relation: Relation) -> tuple[exp.Query, Type]:
+        """Returns the query with its values in the form of answers."""
         alias = self.alias("out")
         whole = variable(relation, alias)
         if isinstance(whole, RowVariable):
@@ -128,6 +130,7 @@ class Queries(Subqueries):
         return selected(columns).from_(derived(relation.query, alias)), type_
 
     def alias(self, name: str) -> str:
+        """Makes a unique alias that contains the readable part of a name."""
         self._aliases += 1
         readable = "".join(letter for letter in name if letter.isascii() and letter.isalnum())[:20] or "v"
         return f"{readable}_{self._aliases}"
@@ -149,6 +152,7 @@ class Queries(Subqueries):
 
     @contextmanager
     def _with(self, node: exp.Expr) -> Iterator[list[exp.Expr]]:
+        """Translates the WITH clause. Its tables are in scope inside of the context."""
         before = dict(self.relations)
         tables: list[exp.Expr] = []
         clause = node.args.get("with_")
@@ -278,6 +282,7 @@ class Queries(Subqueries):
         return TypedSql(output.columns[0][1], output.type)
 
     def _place(self, node: dialect.PlaceOf) -> TypedSql:
+        """Translates the position of a row among the rows of its interest to row_number()."""
         group = self.expression(node.this).sql
         keys = list(self.sort_keys(exp.Select(order=exp.Order(expressions=node.expressions)), lambda _: None))
         order = [exp.Ordered(this=key.sql, desc=key.descending, nulls_first=key.nulls_first) for key in keys]
@@ -288,6 +293,7 @@ class Queries(Subqueries):
         return TypedSql(exp.cast(window, "BIGINT"), t.BIGINT)
 
     def _distinct(self, relation: Relation, node: exp.Select) -> Relation:
+        """Applies DISTINCT, also to untyped values."""
         if node.args["distinct"].args.get("on"):
             fail("DISTINCT ON is not supported", node)
         if not values.contains_any(relation.type):

@@ -97,6 +97,7 @@ def free_tables(query: exp.Expr) -> set[str]:
 
 
 def row(alias: str, type_: ObjectType) -> RowVariable:
+    """Returns the range variable over a relation whose columns are the fields of an object."""
     names = [physical(declared.name) for declared in type_.fields] + ([OPEN] if keeps_open(type_) else [])
     return RowVariable(values.record([(name, column(alias, name)) for name in names]), type_, alias)
 
@@ -115,6 +116,7 @@ def perhaps(value: TypedSql) -> TypedSql:
 
 
 def variable(relation: Relation, alias: str) -> TypedSql:
+    """Returns the range variable over a relation with this alias."""
     if relation.is_value or not isinstance(relation.type, ObjectType):
         return TypedSql(column(alias, VALUE), relation.type)
     return row(alias, relation.type)

@@ -35,6 +35,8 @@ from tocsin.rules.model.values import parse_datetime
 
 
 class Sources(Paths):
+    """Translates the FROM clause."""
+
     block: QueryBlock
     scans: DatasetScans
     relations: dict[str, tuple[str, Relation]]
@@ -101,6 +103,7 @@ class Sources(Paths):
                 fail("this cannot stand in FROM", node, "a dataset, a subquery, a function or an array with a name can")
 
     def _named(self, node: exp.Expr, alias: Any, default: str | None = None) -> str:
+        """Returns the variable of a source; it must have a name that is unique in its FROM."""
         if isinstance(alias, exp.TableAlias):
             if alias.args.get("columns"):
                 fail("name columns in the SELECT list", node)
@@ -115,6 +118,7 @@ class Sources(Paths):
     # ------------------------------------------------------------ kinds of sources
 
     def _table(self, node: exp.Table, join: exp.Join) -> None:
+        """Adds a path into a variable, a WITH table or a dataset, in this order of priority."""
         parts = [part.name for part in node.parts]
         name = self._named(node, node.args.get("alias"), parts[-1])
         if any(node.args.get(clause) for clause in ("pivots", "sample", "joins", "when", "hints", "partition")):
@@ -142,6 +146,7 @@ class Sources(Paths):
         return scan(self.scans.scan(dataset, *self._version(node)), dataset.type, alias)
 
     def _version(self, node: exp.Table) -> tuple[int | None, Any]:  # noqa: RET503 (fail does not return)
+        """Returns the commit number or the instant of AS OF; (None, None) without it."""
         version = node.args.get("version")
         if version is None:
             return None, None
@@ -160,6 +165,7 @@ class Sources(Paths):
         fail('TIMESTAMP AS OF needs a datetime such as "2026-11-15T08:30:00Z"', version)
 
     def _function(self, node: exp.Table, join: exp.Join) -> None:
+        """Adds a function in FROM: the catalog's functions are inlined, others must be table functions of Spark."""
         called = node.this
         dataverse = node.args["db"].name if node.args.get("db") else None
         name = called.this if isinstance(called.this, str) else called.this.name
@@ -222,6 +228,7 @@ class Sources(Paths):
     # ------------------------------------------------------------ joins
 
     def _relation(self, relation: Relation, name: str, join: exp.Join) -> None:
+        """Adds a subquery; it becomes LATERAL if it refers to its neighbours."""
         alias = self.alias(name)
         free = free_tables(relation.query)
         if free & self.block.aliases:
@@ -242,6 +249,7 @@ class Sources(Paths):
         self._add(source, alias, join, name, variable(relation, alias))
 
     def _unnest(self, value: TypedSql, name: str, join: exp.Join, outer: bool = False) -> None:
+        """Adds the items of an array as rows."""
         items = values.items(TypedSql(value.sql, value.type) if not isinstance(value, RowVariable) else value)
         assert isinstance(items.type, ArrayType)
         if join.args.get("on") is not None and not outer and join.side:
@@ -269,6 +277,7 @@ class Sources(Paths):
     def _add(
         self, source: exp.Expr, alias: str, join: exp.Join, name: str, value: TypedSql, *, lateral: bool = False
     ) -> None:
+        """Adds a source to the current block, with its variable and its join condition."""
         block = self.block
         self.frame.names[name] = value
         if not name.startswith(" "):
@@ -317,6 +326,7 @@ class Sources(Paths):
         return isinstance(type_, ObjectType) and type_.find(field) is not None
 
     def _let(self, node: dialect.Let) -> None:
+        """Adds a LET. A random or expensive value is computed once per row, in a LATERAL join."""
         name = node.args["alias"].name
         value = self.expression(node.this)
         if is_made_once(node.this) or is_made_once(value.sql):

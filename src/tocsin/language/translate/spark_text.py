@@ -89,6 +89,7 @@ def _text(tree: exp.Expr) -> str:
 
 
 def _check(node: exp.Expr) -> None:
+    """Raises FunctionError if a node is not on the list, or contains text that could be read as SQL."""
     kind = type(node)
     if kind not in NODES:
         raise FunctionError(f"{node.key.upper()} is no part of this language")

@@ -40,6 +40,8 @@ DEPTH_LIMIT = 32  # the depth of functions that call functions
 
 
 class Subqueries(Operators, Projection):
+    """Translates subqueries as values, and inlines functions of the catalog."""
+
     depth: int
     uses: set[tuple[Literal["dataset", "function"], str, str]]
 
@@ -77,6 +79,7 @@ class Subqueries(Operators, Projection):
         return self.field(TypedSql(only, collected.type.item), collected.type.item.fields[0].name, node)
 
     def _collected(self, node: exp.Expr) -> TypedSql:
+        """Translates a subquery to an array: a LATERAL join collects its rows."""
         keys: list[SortKey] = []
         outer = self.block
         limit = offset = None
@@ -137,6 +140,7 @@ class Subqueries(Operators, Projection):
 
     @contextmanager
     def _body(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Iterator[exp.Expr]:
+        """Parses a function's body. Inside of the context only the function's parameters are in scope."""
         if self.depth == 0:
             self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
         if self.depth >= DEPTH_LIMIT:
@@ -196,6 +200,7 @@ class Subqueries(Operators, Projection):
 
 
 def unwrapped(node: exp.Expr) -> exp.Expr:
+    """Returns a query without the parentheses around it."""
     while (isinstance(node, exp.Subquery) and not node.alias and not node.args.get("with_")) or isinstance(
         node, exp.Paren
     ):

@@ -89,6 +89,7 @@ def _is_output(key: exp.Expr, outputs: Set[str]) -> bool:
 
 
 def items(query: exp.Expr) -> list[exp.Join]:
+    """Returns all sources of a query, in FROM and in joins, as joins."""
     first = [exp.Join(this=query.args["from_"].this.copy())] if query.args.get("from_") else []
     return [*first, *(query.args.get("joins") or [])]
 

@@ -153,11 +153,13 @@ def enclosed(part: exp.Expr) -> exp.Expr:
 
 
 def field(part: exp.Expr, name: str) -> exp.Expr:
+    """Returns a field of a struct."""
     # `place.x` could mean the column x of a table `place`, even in parentheses, so use brackets.
     return exp.Bracket(this=enclosed(part), expressions=[exp.Literal.string(name)])
 
 
 def part_field(part: exp.Expr, name: str) -> exp.Expr:
+    """Returns a field of a struct; takes it out of a struct constructor."""
     inside = _unguarded(part)
     if isinstance(inside, exp.Struct):
         for entry in inside.expressions:

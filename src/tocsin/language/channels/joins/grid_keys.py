@@ -12,6 +12,7 @@ from tocsin.rules.model import types as t
 
 
 def by_cells(near: Near, sides: JoinSides) -> KeyStrategy | None:
+    """Returns the strategy for two shapes that must meet; None if a shape's type has no bounding box."""
     a, b = (near.a, near.b) if sides.of(near.a.sql) == sides.left else (near.b, near.a)
     if sides.of(a.sql) != sides.left or sides.of(b.sql) != sides.right:
         return None

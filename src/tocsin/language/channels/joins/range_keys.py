@@ -66,6 +66,7 @@ def by_range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSid
 
 
 def _bound(condition: exp.Expr, sides: JoinSides) -> _Bound | None:
+    """Reads a condition as a bound of the left side by the right side; None if it is no such comparison."""
     compared = condition.meta.get(COMPARED)
     greater = ORDERS.get(type(condition.this if isinstance(condition, exp.Paren) else condition))
     if greater is None or compared is None:
@@ -78,6 +79,7 @@ def _bound(condition: exp.Expr, sides: JoinSides) -> _Bound | None:
 
 
 def _interval(value: TypedSql, low: TypedSql, high: TypedSql, sides: JoinSides) -> KeyStrategy | None:
+    """Joins a value and an interval: in one dimension, the value is a point and the interval is a box."""
     types = {operand.type for operand in (value, low, high)}
     numbers = [_as_number(operand) for operand in (value, low, high)]
     if any(number is None for number in numbers) or not (len(types) == 1 or types <= set(t.NUMBERS)):

@@ -58,6 +58,7 @@ class JoinRequirements:
     passing: set[str] = field(default_factory=set)  # key columns that exist in this query only
 
     def levels_of(self, sql: exp.Expr, nothing: int | None = NO_LEVEL) -> exp.Expr:
+        """Returns the argument that will hold the array of this query; equal queries share an argument."""
         array = next((level for level in self.levels if level.sql == sql), None)
         if array is None:
             array = RuntimeArray(f"levels{len(self.levels)}", sql, nothing)
@@ -65,6 +66,7 @@ class JoinRequirements:
         return exp.Placeholder(this=array.name)
 
     def borders_of(self, parameter: str) -> str:
+        """Returns the name of the borders between the values of a parameter."""
         quantiles = next((border for border in self.borders if border.parameter == parameter), None)
         if quantiles is None:
             quantiles = Quantiles(f"borders{len(self.borders)}", parameter)
@@ -110,6 +112,7 @@ class JoinSides:
     alias: Callable[[str], str]
 
     def of(self, sql: exp.Expr) -> str | None:
+        """Returns the side that an expression belongs to, or None if it belongs to neither or to both."""
         tables = free_tables(sql)
         return next(iter(tables)) if len(tables) == 1 and tables <= {self.left, self.right} else None
 
@@ -130,6 +133,7 @@ class JoinSides:
         return compute
 
     def levels(self, side: str, region: grid.Region) -> exp.Expr:
+        """Returns an argument with the grid levels that the regions of a side use."""
         source = _source(self.made, side)
         if source is not None and (beyond := free_tables(source)):
             return self._levels_around(source.copy(), beyond, region)
@@ -173,6 +177,7 @@ class JoinSides:
 
 
 def pair_of(condition: exp.Expr, made: exp.Select) -> tuple[str, str] | None:
+    """Returns the two relations that a condition compares, if both can get key columns."""
     tables = free_tables(condition)
     if len(tables) != 2 or not all(_source(made, table) is not None for table in tables):
         return None

@@ -45,6 +45,7 @@ def way_of(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSides
 
 
 def _alternatives(condition: exp.Or, sides: JoinSides) -> KeyStrategy | None:
+    """Joins by an OR: each alternative contributes its keys, marked with the alternative's number."""
     alternatives = [
         conjunction for part in disjuncts(condition) for conjunction in _parts(list(conjuncts(part)), sides)
     ]
@@ -132,6 +133,7 @@ def is_of_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) -
 
 
 def _has_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) -> bool:
+    """Whether a condition joins two sides by grid cells or by an equality."""
     near = condition_near(condition)
     if near is not None and all(grid.known(shape.type, globe=near.globe) for shape in (near.a, near.b)):
         ends = side_of(near.a.sql), side_of(near.b.sql)
@@ -225,6 +227,7 @@ def _is_about(node: exp.Expr, variable: str) -> bool:
 
 
 def _prefix(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
+    """Joins by the first characters of a text: each text has a key per prefix, each pattern its fixed beginning."""
     if isinstance(condition, exp.Like):
         text, pattern = condition.this, condition.expression
         if _begins_with_wildcard(pattern):

@@ -176,6 +176,7 @@ def exported(value: TypedSql) -> exp.Expr:
 
 
 def _mapped(sql: exp.Expr, type_: Type, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """Applies `change` to every untyped value inside of a value."""
     if not contains_any(type_):
         return sql
     match type_:

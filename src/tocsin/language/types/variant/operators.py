@@ -154,6 +154,7 @@ def _bound(value: TypedSql, name: str, make: Callable[[TypedSql], TypedSql], abo
 
 
 def _computed(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
+    """Builds the arithmetic: by the temporal types that are possible, else as numbers."""
     candidates = _temporal_ways(op, left, right)
     temporal_operand = next((operand for operand in (left, right) if operand.type in temporal.TEMPORAL), None)
     if temporal_operand is not None:
@@ -172,6 +173,7 @@ def _computed(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[Typed
 
 
 def _temporal_ways(op: str, left: TypedSql, right: TypedSql) -> list[TypedSql]:
+    """Returns the results for all pairs of temporal types that the operands may have; NULL where they do not apply."""
     reads_text = t.DURATION in (left.type, right.type)
 
     def meanings(value: TypedSql) -> list[TypedSql]:

@@ -74,6 +74,7 @@ def when(present: exp.Expr, then: exp.Expr) -> exp.Expr:
 
 
 def contains_any(type_: Type) -> bool:
+    """Whether a type contains untyped values."""
     match type_:
         case t.AnyType():
             return True
