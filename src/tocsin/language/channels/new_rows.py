@@ -1,4 +1,4 @@
-"""Finds the datasets of which a channel reads only the new rows: the body says `is_new(v)` in its WHERE clause."""
+"""Finds the datasets from which a channel reads only new rows: its WHERE clause contains `is_new(v)`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEW: Final = "new"  # key in the `meta` of a table node
 
 
 def watching(body: exp.Expr, *, continuous: bool) -> exp.Expr:
-    """Marks every dataset of which the body reads only new rows.
+    """Marks every dataset from which the body reads only new rows.
 
     A continuous channel that names no such dataset watches the first dataset in its FROM.
     """

@@ -145,10 +145,10 @@ class ParameterSplit:
         """Rewrites EXISTS over an array of a record as SOME … SATISFIES, which needs no join."""
         where, first = query.args.get("where"), query.args.get("from_")
         path = first.this if first is not None and isinstance(first.this, exp.Table) else None
-        known = {*self.free.names, *(let_.name for let_ in self.lets)}
+        record_names = {*self.free.names, *(let_.name for let_ in self.lets)}
         if where is None or path is None or query.args.get("joins") or not _is_plain(query):
             return None
-        if path.parts[0].name not in known or not all(isinstance(part, exp.Identifier) for part in path.parts):
+        if path.parts[0].name not in record_names or not all(isinstance(part, exp.Identifier) for part in path.parts):
             return None
         array = exp.column(*reversed([part.name for part in path.parts[-4:]]), quoted=True)
         return dialect.Quantified(
@@ -195,11 +195,11 @@ class ParameterSplit:
         sources = [join.this for join in items(query) if not isinstance(join.this, dialect.Let)]
         if len(sources) != 1:
             return node
-        known = {*self.free.names, *self.bound.names, *(let_.name for let_ in self.lets), *bound_names(query)}
-        known.update(self._parameters)
+        known_names = {*self.free.names, *self.bound.names, *(let_.name for let_ in self.lets), *bound_names(query)}
+        known_names.update(self._parameters)
 
         def qualify(one: exp.Expr) -> exp.Expr:
-            if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name not in known:
+            if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name not in known_names:
                 return of(name_of(sources[0]), one.name)
             return one
 
@@ -218,9 +218,9 @@ def yielded(one: exp.Expr) -> exp.Expr:
 
 def _is_plain(query: exp.Select) -> bool:
     """Whether a query has only sources, conditions and a SELECT list."""
-    known = ("expressions", "from_", "joins", "where", "kind")
+    plain_clauses = ("expressions", "from_", "joins", "where", "kind")
     outer = any((join.side or "") in ("LEFT", "RIGHT", "FULL") for join in query.args.get("joins") or [])
-    extra = any(value for clause, value in query.args.items() if clause not in known)
+    extra = any(value for clause, value in query.args.items() if clause not in plain_clauses)
     return not outer and not extra and not any(aggregates(output) for output in query.expressions)
 
 

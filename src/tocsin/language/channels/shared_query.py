@@ -133,16 +133,17 @@ class _Sharing:
             )  # fmt: skip
         distinct = bool(body.args.get("distinct"))
         limited = bool(body.args.get("limit") or body.args.get("offset"))
-        once = not (grouped or distinct) and not self.divided.is_touched(body.expressions)
-        self._look_up_versions(once)
-        self._call_early(once)
+        # A result that depends on no parameter, and on no other record, is computed once per record.
+        per_record = not (grouped or distinct) and not self.divided.is_touched(body.expressions)
+        self._look_up_versions(per_record)
+        self._call_early(per_record)
         out = dialect.RowOf(expressions=[output.copy() for output in body.expressions])
-        inner = self._inner(out if once else None)
+        inner = self._inner(out if per_record else None)
         columns = [exp.alias_(of(INTEREST, ID), "interest", quoted=True)]
         repeats = self.divided.repeats and not distinct
         if repeats and grouped:
             fail("EXISTS with a parameter inside and GROUP BY do not go together", body, "join its datasets in FROM")
-        number = of(RECORD, NUMBER) if once or repeats else exp.cast(exp.null(), "BIGINT")
+        number = of(RECORD, NUMBER) if per_record or repeats else exp.cast(exp.null(), "BIGINT")
         columns.append(exp.alias_(number, "number", quoted=True))
         place: exp.Expr = exp.cast(exp.null(), "BIGINT")
         order = self._order()
@@ -150,7 +151,7 @@ class _Sharing:
         if placed and not ranked_last:
             place = dialect.PlaceOf(this=of(INTEREST, ID), expressions=order)
         columns.append(exp.alias_(place, "place", quoted=True))
-        columns.append(exp.alias_(of(RECORD, OUT) if once else out, "result", quoted=True))
+        columns.append(exp.alias_(of(RECORD, OUT) if per_record else out, "result", quoted=True))
         if ranked_last:
             columns += self._sort_columns(order, any_key=not distinct)
         query = exp.Select(expressions=columns).from_(
@@ -167,7 +168,7 @@ class _Sharing:
         if distinct:
             query.set("distinct", exp.Distinct())
         if repeats:
-            query = first_of_each(query, len(order), numbered=once)
+            query = first_of_each(query, len(order), numbered=per_record)
         if ranked_last and placed:
             query = with_places(query, order)
         return limited_to(query, body) if limited else query
@@ -204,19 +205,21 @@ class _Sharing:
 
         def early(node: exp.Expr) -> exp.Expr:
             for call in list(_calls(node)):
-                whole = call.parent if isinstance(call.parent, exp.Dot) and call is not node else call
-                dataverse = whole.this.name if isinstance(whole, exp.Dot) else None
+                full_call = call.parent if isinstance(call.parent, exp.Dot) and call is not node else call
+                dataverse = full_call.this.name if isinstance(full_call, exp.Dot) else None
                 name = call.this if isinstance(call.this, str) else call.this.name
-                if self.divided.is_touched([whole]) or not self.is_dear(dataverse, name, len(call.expressions)):
+                if self.divided.is_touched([full_call]) or not self.is_dear(dataverse, name, len(call.expressions)):
                     continue
-                known = next((early_name for early_name, value in self.made_early.items() if value == whole), None)
-                column_name = known or f" call {len(self.made_early)}"
-                self.made_early.setdefault(column_name, whole.copy())
+                existing = next(
+                    (early_name for early_name, value in self.made_early.items() if value == full_call), None
+                )
+                column_name = existing or f" call {len(self.made_early)}"
+                self.made_early.setdefault(column_name, full_call.copy())
                 # The parentheses keep this internal name from becoming a field name of the result.
                 column = exp.Paren(this=exp.column(exp.to_identifier(column_name, quoted=True)))
-                if whole is node:
+                if full_call is node:
                     return column
-                whole.replace(column)
+                full_call.replace(column)
             return node
 
         body = self.body
@@ -278,8 +281,8 @@ class _Sharing:
 
     def _group(self) -> exp.Group:
         group: exp.Group = self.body.args["group"].copy()
-        own = [of(INTEREST, ID), *(of(INTEREST, parameter_column(i)) for i in range(len(self.parameters)))]
-        group.set("expressions", [*group.expressions, *own])
+        interest_keys = [of(INTEREST, ID), *(of(INTEREST, parameter_column(i)) for i in range(len(self.parameters)))]
+        group.set("expressions", [*group.expressions, *interest_keys])
         return group
 
     def _order(self) -> list[exp.Expr]:

@@ -61,7 +61,7 @@ def tokens(pattern: str, escape: str) -> Iterator[str]:
     """Yields `%` (once for several), `_`, and the texts between them, each with a leading space."""
     if len(pattern) > LETTERS:
         raise FunctionError(_TOO_LONG)
-    plain, several = "", False
+    plain, after_percent = "", False
     letters = iter(pattern)
     count = 0
     for letter in letters:
@@ -76,12 +76,12 @@ def tokens(pattern: str, escape: str) -> Iterator[str]:
             if plain:
                 yield f" {plain}"
                 plain = ""
-            if letter == "_" or not several:
+            if letter == "_" or not after_percent:
                 yield letter
-            several = letter == "%"
+            after_percent = letter == "%"
             continue
         plain += letter
-        several = False
+        after_percent = False
     if plain:
         yield f" {plain}"
 

@@ -53,12 +53,12 @@ def _substring(given: Arguments) -> exp.Expr:
 
 def _map(given: Arguments) -> exp.Expr:
     """Rewrites str_to_map, whose delimiters are regular expressions."""
-    text, between, within = [*given, *map(string, (",", ":")[len(given) - 1 :])]
+    text, pair_delimiter, key_delimiter = [*given, *map(string, (",", ":")[len(given) - 1 :])]
     return build(
         "if(_within IS NULL, NULL, map_from_entries(transform(_pairs,"
         " __pair -> named_struct('key', get(_parts, 0), 'value', get(_parts, 1)))))",
-        _within=_text(within), _pairs=_split([text, between]),
-        _parts=_split([exp.column("__pair"), within, _number(2)]),
+        _within=_text(key_delimiter), _pairs=_split([text, pair_delimiter]),
+        _parts=_split([exp.column("__pair"), key_delimiter, _number(2)]),
     )  # fmt: skip
 
 

@@ -25,12 +25,12 @@ class ChannelParser(DataParser):
     """Parses statements about brokers, channels, subscriptions and procedures."""
 
     def _create_broker(self) -> st.Statement:
-        early = self._if_not_exists()
+        if_not_exists = self._if_not_exists()
         name = self._qualified("a broker")
-        early = self._if_not_exists() or early
+        if_not_exists = self._if_not_exists() or if_not_exists
         self._need("AT")
         url = self._text("the broker's address in quotes")
-        return st.CreateBroker(name=name, url=url, if_not_exists=self._if_not_exists() or early)
+        return st.CreateBroker(name=name, url=url, if_not_exists=self._if_not_exists() or if_not_exists)
 
     def _text(self, what: str) -> str:
         if self.here is None or self._curr.token_type != TokenType.STRING:
@@ -42,9 +42,9 @@ class ChannelParser(DataParser):
     def _create_channel(self, continuous: bool) -> st.Statement:
         push = self._word("PUSH")
         self._need("CHANNEL")
-        early = self._if_not_exists()
+        if_not_exists = self._if_not_exists()
         name = self._qualified("a channel")
-        early = self._if_not_exists() or early
+        if_not_exists = self._if_not_exists() or if_not_exists
         parts: dict[str, Any] = {"continuous": continuous, "push": push}
         if self._word("USING"):
             parts["function"] = self._qualified("a function")
@@ -55,7 +55,7 @@ class ChannelParser(DataParser):
             if self._curr.token_type != TokenType.R_PAREN:
                 parts["parameters"] = tuple(self._parse_csv(lambda: self._typed_parameter(seen)))
             self._need_token(TokenType.R_PAREN, ", or ) after a parameter")
-            early = self._if_not_exists() or early
+            if_not_exists = self._if_not_exists() or if_not_exists
             self._clauses(parts)
             parts["body_offset"], parts["body"] = self._braced("the channel's query", self._query_body)
             self._clauses(parts)
@@ -63,7 +63,7 @@ class ChannelParser(DataParser):
             self.refuse("Expected USING function@arity, or (parameters) and { query }")
         if not continuous and parts.get("period") is None:
             self.refuse("Expected PERIOD and a duration: a repetitive channel runs once a period")
-        return st.CreateChannel(name=name, if_not_exists=early, **parts)
+        return st.CreateChannel(name=name, if_not_exists=if_not_exists, **parts)
 
     def _typed_parameter(self, seen: set[str]) -> st.ChannelParameter:
         offset = self._curr.start
@@ -159,11 +159,11 @@ class ChannelParser(DataParser):
     # ------------------------------------------------------------ procedures
 
     def _create_procedure(self) -> st.Statement:
-        early = self._if_not_exists()
+        if_not_exists = self._if_not_exists()
         name = self._qualified("a procedure")
-        early = self._if_not_exists() or early
+        if_not_exists = self._if_not_exists() or if_not_exists
         parameters = self._parameters()
-        early = self._if_not_exists() or early
+        if_not_exists = self._if_not_exists() or if_not_exists
         offset, body = self._braced("the procedure's statement", self._procedure_body)
         period = None
         if self._word("PERIOD"):
@@ -174,7 +174,7 @@ class ChannelParser(DataParser):
                 )
             period = self._period()
         return st.CreateProcedure(
-            name=name, parameters=parameters, body=body, body_offset=offset, period=period, if_not_exists=early
+            name=name, parameters=parameters, body=body, body_offset=offset, period=period, if_not_exists=if_not_exists
         )
 
     def _procedure_body(self) -> st.Statement:

@@ -142,9 +142,9 @@ class TypeParser(QueryParser):
     def _object(self, is_open: bool) -> st.ObjectText:
         self._need_token(TokenType.L_BRACE, "{")
         # A nested object without OPEN or CLOSED is like the object around it.
-        around, self._within_open = self._within_open, is_open
+        outer, self._within_open = self._within_open, is_open
         fields = [] if self._curr.token_type == TokenType.R_BRACE else self._parse_csv(self._field)
-        self._within_open = around
+        self._within_open = outer
         self._need_token(TokenType.R_BRACE, ", or } after a field")
         return st.ObjectText(tuple(fields), is_open)
 

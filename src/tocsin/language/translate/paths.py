@@ -54,7 +54,7 @@ class Paths(Expressions):
                 return ranges[0], parts
         if name.upper() == "MISSING" and len(parts) == 1:
             return TypedSql(values.null(t.ANY), t.ANY), ()
-        known = [known_name for frame in self.frame.chain() for known_name in frame.names]
+        known_names = [variable_name for frame in self.frame.chain() for variable_name in frame.names]
         fields = [
             field.name
             for frame in self.frame.chain()
@@ -62,7 +62,7 @@ class Paths(Expressions):
             if isinstance(value.type, ObjectType)
             for field in value.type.fields
         ]
-        near = difflib.get_close_matches(name, known + fields, 1)
+        near = difflib.get_close_matches(name, known_names + fields, 1)
         hint = f"did you mean {near[0]}?" if near else "no variable, parameter or field is called so"
         raise TranslationError(f"unknown name {name}", offset_of(node), hint)
 
@@ -79,14 +79,18 @@ class Paths(Expressions):
         if declared is not None:
             sql = self._part(value, physical(name))
             # A field of NULL is NULL, a field of MISSING is MISSING.
-            above = [value.explicit] if isinstance(value, OptionalVariable) else []
+            parent_is_null = [value.explicit] if isinstance(value, OptionalVariable) else []
             if declared.optional:
                 is_null = values.is_explicit_null(values.step(self._open(value), name))
                 is_null = values.call("coalesce", is_null, exp.false())
                 return OptionalVariable(
-                    sql, declared.type, exp.Paren(this=exp.or_(*above, is_null)) if above else is_null
+                    sql, declared.type, exp.Paren(this=exp.or_(*parent_is_null, is_null)) if parent_is_null else is_null
                 )
-            return OptionalVariable(sql, declared.type, above[0]) if above else TypedSql(sql, declared.type)
+            return (
+                OptionalVariable(sql, declared.type, parent_is_null[0])
+                if parent_is_null
+                else TypedSql(sql, declared.type)
+            )
         if not value.type.open:
             near = difflib.get_close_matches(name, [field.name for field in value.type.fields], 1)
             fail(f"there is no field {name} in {value.type}", node, f"did you mean {near[0]}?" if near else None)
@@ -140,8 +144,8 @@ class Paths(Expressions):
             if node is None:
                 return default
             bound = exp.cast(self._as(self.expression(node), t.BIGINT).copy(), "INT")
-            within = "least(greatest(if(_b < 0, _size + _b, _b), 0), _size)"
-            return build(within, _b=bound, _size=size)
+            clamped = "least(greatest(if(_b < 0, _size + _b, _b), 0), _size)"
+            return build(clamped, _b=bound, _size=size)
 
         low, high = place(part.this, exp.Literal.number(0)), place(part.expression, size)
         start = exp.Add(this=enclosed(low), expression=exp.Literal.number(1))

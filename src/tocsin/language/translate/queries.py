@@ -103,8 +103,8 @@ class Queries(Subqueries):
     def _exported(self, relation: Relation) -> tuple[exp.Query, Type]:
         """Returns the query with its values in the form of answers."""
         alias = self.alias("out")
-        whole = variable(relation, alias)
-        if isinstance(whole, RowVariable):
+        row_value = variable(relation, alias)
+        if isinstance(row_value, RowVariable):
             assert isinstance(relation.type, ObjectType)
             fields = [
                 (declared, leaving(TypedSql(column(alias, physical(declared.name)), declared.type)))
@@ -123,7 +123,7 @@ class Queries(Subqueries):
             if keeps_open(relation.type):
                 columns.append((OPEN, column(alias, OPEN)))
         else:
-            output = leaving(whole)
+            output = leaving(row_value)
             if output.type == relation.type and not values.contains_any(output.type):
                 return relation.query, relation.type
             type_, columns = output.type, [(VALUE, encoder.exported(output))]
@@ -153,7 +153,7 @@ class Queries(Subqueries):
     @contextmanager
     def _with(self, node: exp.Expr) -> Iterator[list[exp.Expr]]:
         """Translates the WITH clause. Its tables are in scope inside of the context."""
-        before = dict(self.relations)
+        saved = dict(self.relations)
         tables: list[exp.Expr] = []
         clause = node.args.get("with_")
         if clause is not None and clause.args.get("recursive"):
@@ -170,7 +170,7 @@ class Queries(Subqueries):
         try:
             yield tables
         finally:
-            self.relations = before
+            self.relations = saved
 
     def _set_operation(self, node: exp.SetOperation, outer: QueryBlock | None) -> Relation:
         left, right = self.query(node.this, outer), self.query(node.expression, outer)
@@ -186,29 +186,27 @@ class Queries(Subqueries):
         sides = []
         for relation in (left, right):
             alias = self.alias("side")
-            whole = variable(relation, alias)
-            if isinstance(whole, RowVariable):
+            row_value = variable(relation, alias)
+            if isinstance(row_value, RowVariable):
                 assert isinstance(relation.type, ObjectType)
                 if keeps_open(relation.type):
-                    whole_values = [TypedSql(whole.sql, relation.type)]
+                    columns = [TypedSql(row_value.sql, relation.type)]
                 else:
-                    whole_values = [
-                        TypedSql(column(alias, physical(part.name)), part.type) for part in relation.type.fields
-                    ]
+                    columns = [TypedSql(column(alias, physical(part.name)), part.type) for part in relation.type.fields]
             else:
-                whole_values = [whole]
-            sides.append((relation, alias, whole_values))
-        (relation, a, mine), (other, b, theirs) = sides
+                columns = [row_value]
+            sides.append((relation, alias, columns))
+        (relation, a, left_columns), (other, b, right_columns) = sides
         if relation.type == other.type and relation.is_value == other.is_value:
             return relation, other
-        if len(mine) != len(theirs) or relation.is_value != other.is_value:
+        if len(left_columns) != len(right_columns) or relation.is_value != other.is_value:
             fail("both sides of a set operation need the same number of columns", node)
         types, first, second = [], [], []
-        for x, y in zip(mine, theirs, strict=True):
-            type_, (p, q) = self.aligned([x, y])
+        for left_column, right_column in zip(left_columns, right_columns, strict=True):
+            type_, (left_sql, right_sql) = self.aligned([left_column, right_column])
             types.append(type_)
-            first.append(p)
-            second.append(q)
+            first.append(left_sql)
+            second.append(right_sql)
         if not relation.is_value and isinstance(relation.type, ObjectType) and not keeps_open(relation.type):
             fields = [part.name for part in relation.type.fields]
             result: Type = ObjectType(tuple(Field(n, k) for n, k in zip(fields, types, strict=True)), open=False)
@@ -248,8 +246,8 @@ class Queries(Subqueries):
             output = self.projected(node, as_value=collected is not None)
             having = self.boolean(node.args["having"].this) if node.args.get("having") else None
             query = selected(output.columns)
-            once = bool(node.args.get("distinct"))
-            if collected is None and not (once and values.contains_any(output.type)):
+            is_distinct = bool(node.args.get("distinct"))
+            if collected is None and not (is_distinct and values.contains_any(output.type)):
                 self.ordered(query, node, self.by_output(output))
             elif collected is not None:
                 for i, key in enumerate(self.sort_keys(node, self.by_output(output))):
@@ -268,7 +266,7 @@ class Queries(Subqueries):
                 query.set("group", self.ungrouped_keys(query, group))
         query = filtered_first(self.matched(query), self.alias("base"))
         relation = Relation(query, output.type, output.is_value)
-        return self._distinct(relation, node) if once else relation
+        return self._distinct(relation, node) if is_distinct else relation
 
     def brought_in(self, condition: exp.Expr) -> None:
         """Hook for channels: may import a subquery's outer values as a relation, so that `matched` can join by them."""

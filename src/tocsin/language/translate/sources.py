@@ -193,8 +193,8 @@ class Sources(Paths):
             function = called.name.lower()
             if function not in spark_functions.TABLE_FUNCTIONS:
                 remedy = spark_functions.suggest_function(function, spark_functions.TABLE_FUNCTIONS)
-                known = ", ".join(sorted(spark_functions.TABLE_FUNCTIONS))
-                fail(f"{called.name[:60]} cannot be called in FROM", called, f"yours, or one of {known}; {remedy}")
+                allowed = ", ".join(sorted(spark_functions.TABLE_FUNCTIONS))
+                fail(f"{called.name[:60]} cannot be called in FROM", called, f"yours, or one of {allowed}; {remedy}")
             rows_sql = exp.Anonymous(
                 this=function, expressions=[self._constant(argument) for argument in called.expressions]
             )

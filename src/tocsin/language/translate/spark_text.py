@@ -1,7 +1,7 @@
 """Renders trees as text for Spark. All SQL goes through here.
 
-User input reaches Spark only as a quoted identifier or an escaped literal. To make sure, this module checks every node
-again, whatever the translator has built.
+User input reaches Spark only as a quoted identifier or an escaped literal. As a safeguard against errors of the
+translator, this module checks every node of the tree again.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _linear(tree: exp.Expr) -> exp.Expr:
     """Replaces every LIKE by our own linear-time matching; the innermost first, because they may be nested."""
     tree = exp.Paren(this=tree.copy())
     for like in reversed(list(tree.find_all(exp.Like, exp.ILike))):
-        whole = like.parent if isinstance(like.parent, exp.Escape) else like
-        whole.replace(enclosed(like_patterns.rewrite_like(whole)))
+        predicate = like.parent if isinstance(like.parent, exp.Escape) else like
+        predicate.replace(enclosed(like_patterns.rewrite_like(predicate)))
     result: exp.Expr = tree.this
     return result.pop()
 
@@ -108,8 +108,8 @@ def _check(node: exp.Expr) -> None:
                 raise FunctionError(f"unknown function {_shown(node.name)}")
             call_limits.check_call(str(node.this).lower(), node.expressions)
         case exp.DataType():
-            known = node.this in TYPES or isinstance(node.this, exp.Interval)
-            if not known or any(node.args.get(part) for part in ("kind", "collate")):
+            is_known = node.this in TYPES or isinstance(node.this, exp.Interval)
+            if not is_known or any(node.args.get(part) for part in ("kind", "collate")):
                 raise FunctionError(
                     "unknown type: use boolean, int, bigint, double, decimal, string, date or timestamp"
                 )

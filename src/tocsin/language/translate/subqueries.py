@@ -56,15 +56,15 @@ class Subqueries(Operators, Projection):
         """Returns the subquery's rows as an array, or a single value where only one fits: `x = (SELECT max(y) …)`."""
         inner = unwrapped(node)
         collected = self._collected(inner)
-        whole: exp.Expr = node
-        while isinstance(whole.parent, exp.Subquery | exp.Paren):
-            whole = whole.parent
+        enclosing: exp.Expr = node
+        while isinstance(enclosing.parent, exp.Subquery | exp.Paren):
+            enclosing = enclosing.parent
         if (
             isinstance(inner, exp.Select)
             and len(inner.expressions) == 1
             and not isinstance(inner.expressions[0], dialect.ValueOf)
-            and isinstance(whole.parent, exp.Binary | exp.Between | exp.Neg | exp.In)
-            and not isinstance(whole.parent, exp.Dot | exp.Connector)
+            and isinstance(enclosing.parent, exp.Binary | exp.Between | exp.Neg | exp.In)
+            and not isinstance(enclosing.parent, exp.Dot | exp.Connector)
         ):
             return self._only(collected, inner)
         return collected
@@ -95,11 +95,11 @@ class Subqueries(Operators, Projection):
                 )
             relation = self.query(node, outer)
         alias = self.alias("each")
-        whole = variable(relation, alias)
+        row_value = variable(relation, alias)
         # collect_list drops NULLs; a struct around each value keeps them.
-        parts = [(f"k{i}", column(alias, f"k{i}")) for i in range(len(keys))] + [("v", whole.sql)]
-        plain = not keys and isinstance(whole.type, ObjectType)
-        array = values.call("collect_list", whole.sql if plain else values.record(parts))
+        parts = [(f"k{i}", column(alias, f"k{i}")) for i in range(len(keys))] + [("v", row_value.sql)]
+        plain = not keys and isinstance(row_value.type, ObjectType)
+        array = values.call("collect_list", row_value.sql if plain else values.record(parts))
         if keys:
             array = exp.Anonymous(this="array_sort", expressions=[array, comparator(keys)])
         if limit is not None or offset is not None:
@@ -113,7 +113,7 @@ class Subqueries(Operators, Projection):
         if not plain:
             array = build("transform(_l, __e -> __e.v)", _l=array)
         query = selected([(VALUE, array)]).from_(derived(relation.query, alias))
-        return TypedSql(self.hoisted(query), ArrayType(whole.type))
+        return TypedSql(self.hoisted(query), ArrayType(row_value.type))
 
     def exists_query(self, node: exp.Query) -> TypedSql:
         relation = self.query(node, self.block)
@@ -122,17 +122,17 @@ class Subqueries(Operators, Projection):
     def in_query(self, value: TypedSql, node: exp.In) -> TypedSql:
         relation = self.query(node.args["query"], self.block)
         alias = self.alias("among")
-        whole = variable(relation, alias)
-        if isinstance(whole, RowVariable):
+        row_value = variable(relation, alias)
+        if isinstance(row_value, RowVariable):
             assert isinstance(relation.type, ObjectType)
             if len(relation.type.fields) != 1:
                 fail("IN needs a subquery of one column", node)
-            whole = TypedSql(column(alias, physical(relation.type.fields[0].name)), relation.type.fields[0].type)
-        left_sql, right_sql = value.sql, whole.sql
-        if t.ANY in (value.type, whole.type):
-            left_sql, right_sql = (values.key(encoder.to_any(side)) for side in (value, whole))
-        elif value.type != whole.type:
-            self.compare(exp.EQ, value, whole)  # fails if the two types cannot be compared
+            row_value = TypedSql(column(alias, physical(relation.type.fields[0].name)), relation.type.fields[0].type)
+        left_sql, right_sql = value.sql, row_value.sql
+        if t.ANY in (value.type, row_value.type):
+            left_sql, right_sql = (values.key(encoder.to_any(side)) for side in (value, row_value))
+        elif value.type != row_value.type:
+            self.compare(exp.EQ, value, row_value)  # fails if the two types cannot be compared
         query = localized(selected([(VALUE, right_sql)]).from_(derived(relation.query, alias)), self.block, self.alias)
         return TypedSql(exp.Paren(this=exp.In(this=enclosed(left_sql), query=exp.Subquery(this=query))), t.BOOLEAN)
 

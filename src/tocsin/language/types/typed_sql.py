@@ -335,8 +335,14 @@ def constant_integer(sql: exp.Expr) -> int | None:
 
 
 def constant_number(sql: exp.Expr) -> float | None:
-    whole = constant_integer(sql)
-    return float(whole) if whole is not None else float(sql.sql(dialect="spark")) if _is_number(sql) else None
+    integer_value = constant_integer(sql)
+    return (
+        float(integer_value)
+        if integer_value is not None
+        else float(sql.sql(dialect="spark"))
+        if _is_number(sql)
+        else None
+    )
 
 
 def from_text(parse: Callable[[str], Any], otherwise: str) -> Callable[[TypedSql], exp.Expr]:

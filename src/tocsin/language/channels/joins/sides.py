@@ -133,7 +133,7 @@ class JoinSides:
         return compute
 
     def levels(self, side: str, region: grid.Region) -> exp.Expr:
-        """Returns an argument with the grid levels that the regions of a side use."""
+        """Returns the array of grid levels that the regions of a side use."""
         source = _source(self.made, side)
         if source is not None and (beyond := free_tables(source)):
             return self._levels_around(source.copy(), beyond, region)
@@ -232,13 +232,13 @@ def _alone(made: exp.Select, alias: str, conditions: Sequence[exp.Expr]) -> exp.
     source = _source(made, alias)
     assert source is not None
     query = exp.Select().from_(source.copy())
-    own = [
+    own_conditions = [
         condition.copy()
         for condition in conditions
         if free_tables(condition) == {alias} and not condition.find(exp.Query)
     ]
-    if own:
-        query.set("where", exp.Where(this=exp.and_(*own)))
+    if own_conditions:
+        query.set("where", exp.Where(this=exp.and_(*own_conditions)))
     return query
 
 

@@ -73,9 +73,9 @@ def _alternatives(condition: exp.Or, sides: JoinSides) -> KeyStrategy | None:
         marked_keys = []
         for i, (strategy, side_keys) in enumerate(zip(strategies, keys, strict=True)):
             key = "xxhash64(__k)" if strategy.counts is None else "__k"  # `counts` needs the cell, not its hash
-            known = "filter(coalesce(_k, array()), __k -> __k IS NOT NULL)"  # NULL keys would match each other
+            not_null = "filter(coalesce(_k, array()), __k -> __k IS NOT NULL)"  # NULL keys would match each other
             marked_keys.append(
-                build(f"transform({known}, __k -> named_struct('way', {i}, 'key', {key}))", _k=side_keys)
+                build(f"transform({not_null}, __k -> named_struct('way', {i}, 'key', {key}))", _k=side_keys)
             )
         return values.call("array_distinct", values.call("concat", *marked_keys))
 

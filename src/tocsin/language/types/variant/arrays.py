@@ -72,8 +72,8 @@ def _distinct(items: exp.Expr) -> exp.Expr:
 
 
 def _kept(items: exp.Expr, others: exp.Expr, among: bool) -> exp.Expr:
-    found = values.call("array_contains", others, _key(exp.column("__x")))
-    return build(f"filter(_v, __x -> {'' if among else 'NOT '}_found)", _v=items, _found=found)
+    is_member = values.call("array_contains", others, _key(exp.column("__x")))
+    return build(f"filter(_v, __x -> {'' if among else 'NOT '}_found)", _v=items, _found=is_member)
 
 
 def _without(items: exp.Expr, value: TypedSql) -> exp.Expr:

@@ -96,9 +96,9 @@ def step(value: exp.Expr, key: str | int) -> exp.Expr:
     else:
         path = f"[{key}]"
     if isinstance(value, exp.Anonymous) and value.this == "try_variant_get" and len(value.expressions) == 3:
-        inner, before, kind = value.expressions
-        if kind.name == "variant" and isinstance(before, exp.Literal):
-            return call("try_variant_get", inner, string(str(before.this) + path), kind)
+        inner, outer_path, kind = value.expressions
+        if kind.name == "variant" and isinstance(outer_path, exp.Literal):
+            return call("try_variant_get", inner, string(str(outer_path.this) + path), kind)
     return call("try_variant_get", value, string(f"${path}"), exp.Literal.string("variant"))
 
 
