@@ -32,6 +32,7 @@ class CoreRuntime:
         self.trace: BrokerTrace | None = None
         self._clock = clock
         self._perform: dict[type, Perform] = {}
+        # Events that actions caused, to be handled after the current one.
         self._waiting: deque[ev.BrokerEvent] = deque()
         self._handling = False
         self._timer: asyncio.TimerHandle | None = None

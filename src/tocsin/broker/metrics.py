@@ -86,19 +86,19 @@ class BrokerCollector(Collector):
             yield GaugeMetricFamily(f"tocsin_broker_{name}", description, value=float(value))
 
     def _counters(self) -> Iterator[Metric]:
-        figures = self._service.figures
+        counters = self._service.figures
         for name, description, value in (
-            ("delivered", "Results written to subscribers.", figures.delivered),
-            ("acknowledged", "Acknowledgements of subscribers.", figures.acknowledged),
-            ("shed", "Connections that were ended because another of the same subscriber was faster.", figures.shed),
-            ("fetches", "Requests for results at the cluster.", figures.fetches),
-            ("fetch_failures", "Those that failed.", figures.fetch_failures),
+            ("delivered", "Results written to subscribers.", counters.delivered),
+            ("acknowledged", "Acknowledgements of subscribers.", counters.acknowledged),
+            ("shed", "Connections that were ended because another of the same subscriber was faster.", counters.shed),
+            ("fetches", "Requests for results at the cluster.", counters.fetches),
+            ("fetch_failures", "Those that failed.", counters.fetch_failures),
         ):
             yield CounterMetricFamily(f"tocsin_broker_{name}", description, value=float(value))
         for name, description, counts in (
-            ("announcements", "Announcements of the cluster.", figures.announcements),
-            ("webhook_messages", "Messages posted to webhooks.", figures.webhooks),
-            ("published", "Requests of subscribers to feeds, by the cluster's answer.", figures.published),
+            ("announcements", "Announcements of the cluster.", counters.announcements),
+            ("webhook_messages", "Messages posted to webhooks.", counters.webhooks),
+            ("published", "Requests of subscribers to feeds, by the cluster's answer.", counters.published),
         ):
             family = CounterMetricFamily(f"tocsin_broker_{name}", description, labels=["outcome"])
             for outcome, count in counts.items():

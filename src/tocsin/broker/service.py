@@ -28,8 +28,7 @@ from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, Unauth
 from tocsin.wire.subscriber import AckRequest, PullRequest, SubscribeRequest
 
 HELD_PER_REQUEST: Final = 50
-"""A request over all subscriptions of a subscriber costs one further request of its rate limit for each of so many
-subscriptions."""
+"""A request over all subscriptions of a subscriber costs its rate limit one token more for each 50 subscriptions."""
 
 _log = structlog.get_logger("tocsin.broker")
 
@@ -52,7 +51,7 @@ class BrokerService:
     sessions: OpenConnections = field(default_factory=OpenConnections)
     paces: RateLimiter | None = None
 
-    # --- who asks, and how much
+    # --- identity and limits
 
     async def identify(self, token: str | None) -> Session:
         """The session of the subscriber whose token this is."""
@@ -146,13 +145,13 @@ class BrokerService:
 
     def acknowledge(self, who: Session, acks: AckRequest) -> int:
         """Acknowledges the interests that the subscriber holds, ignores the others, and returns how many it holds."""
-        held = 0
+        count = 0
         for interest, cursor in acks.cursors.items():
             subscription = self.desk.subscription_of(who.subscriber, interest)
             if subscription is not None:
                 self.acks.acknowledge(subscription, interest, cursor)
-                held += 1
-        return held
+                count += 1
+        return count
 
     def broke(self, error: BaseException) -> None:
         _log.error("a request failed", exc_info=error)

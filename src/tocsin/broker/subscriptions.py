@@ -65,9 +65,11 @@ class SubscriptionService:
         self._holder = holder
         self._store = store
         self._client = client
+        # The frontend subscription of each pair of subscriber and interest.
         self._ids: dict[tuple[int, int], int] = {}
         # Subscribers with group subscriptions; for them only the store knows how many are their own.
         self._in_groups: set[int] = set()
+        # Shielded changes that have not ended; `close` waits for them.
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def recover(self) -> int:
@@ -98,7 +100,7 @@ class SubscriptionService:
     async def close(self) -> None:
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    # --- looking
+    # --- queries
 
     def subscription_of(self, subscriber: int, interest: int) -> int | None:
         return self._ids.get((subscriber, interest))
@@ -110,15 +112,14 @@ class SubscriptionService:
         return frontend
 
     async def page(self, subscriber: int, after: int, limit: int) -> tuple[list[Subscription], int | None]:
-        frontends = await self._store.frontends_of(subscriber, after=after, limit=limit)
+        rows = await self._store.frontends_of(subscriber, after=after, limit=limit)
         groups = {group.id: group.name for group in await self._store.groups_of(subscriber)}
-        return [self.told(frontend, groups) for frontend in frontends], frontends[-1].id if len(
-            frontends
-        ) == limit else None
+        return [self.told(row, groups) for row in rows], rows[-1].id if len(rows) == limit else None
 
     def told(
         self, one: FrontendRow, groups: dict[int, str] | None = None, recovered: bool | None = None
     ) -> Subscription:
+        """The row as the API shows it, with the newest marker."""
         backend = self._holdings.get(one.interest)
         marker = one.marker
         if self._ids.get((one.subscriber, one.interest)) == one.id:
@@ -221,6 +222,7 @@ class SubscriptionService:
         await self.changing(self._store.unsubscribe([frontend.id]), came=False)
 
     def came(self, frontends: Iterable[FrontendRow]) -> None:
+        """Activates new frontends in the core."""
         for frontend in frontends:
             self._activate(frontend)
 
@@ -284,17 +286,17 @@ class SubscriptionService:
             # Retrieve the exception: the caller may be gone, and asyncio would log it as never retrieved.
             task.exception()
 
-    # --- the cluster has changed
+    # --- changes at the cluster
 
     async def changed(self, changed: InterestChange) -> None:
-        gone = {backend.interest for backend in changed.gone}
+        ended_interests = {backend.interest for backend in changed.gone}
         for lost in changed.gone:
             self._machine.handle(
                 ev.BackendSubscriptionLost(lost.interest, f"the channel {lost.channel} does not have it any more")
             )
             self._holdings.remove(lost)
-        if gone:
-            self._ids = {key: subscription for key, subscription in self._ids.items() if key[1] not in gone}
+        if ended_interests:
+            self._ids = {key: subscription for key, subscription in self._ids.items() if key[1] not in ended_interests}
         if changed.rebound:
             await self._rebind({backend.interest: old for old, backend in changed.rebound})
 

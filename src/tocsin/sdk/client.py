@@ -279,9 +279,9 @@ class Client:
             return subscription.id
         if subscription.interest not in self.known:
             await self.subscriptions()
-        if (known := self.known.get(subscription.interest)) is None:
+        if (found_subscription := self.known.get(subscription.interest)) is None:
             raise InputError(f"there is no subscription with the interest {subscription.interest}")
-        return known.id
+        return found_subscription.id
 
     async def ack(self, *taken: Result | Gap) -> None:
         """Acknowledges these results, and everything before them of their interests.
@@ -332,7 +332,7 @@ class Client:
         )
         return PublishAnswer(answer["accepted"], tuple(answer["rejected"]))
 
-    # --- groups, and one's own account
+    # --- groups, and the subscriber's own account
 
     async def groups(self) -> list[Group]:
         """The groups that the subscriber is in, without their members."""

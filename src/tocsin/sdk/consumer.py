@@ -35,8 +35,8 @@ class Consumer:
         try:
             self._stream.start()
             while True:
-                if (held := self._held) is not None and held.reached is not None and self._automatic:
-                    self._marks.take(held.interest, held.reached)
+                if (previous := self._held) is not None and previous.reached is not None and self._automatic:
+                    self._marks.take(previous.interest, previous.reached)
                 self._held = None
                 self._held = await self._inbox.get()
                 if self._held is None:

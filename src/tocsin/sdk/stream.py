@@ -20,7 +20,7 @@ HEARTBEAT_S: Final = 20.0
 ACK_EVERY_S: Final = 0.05
 ACKS_AT_ONCE: Final = 500  # well below a broker's message limit
 _TOKEN_ENDED: Final = 4401
-_WELL_S: Final = 10.0  # a connection that lasted so long resets the back-off
+_WELL_S: Final = 10.0  # a connection that lasted longer resets the back-off
 _MESSAGE_LIMIT_BYTES: Final = 256 << 20
 
 _log = logging.getLogger("tocsin.sdk")

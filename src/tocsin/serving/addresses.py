@@ -1,6 +1,6 @@
 """Client addresses: which addresses share a limit, and what proxies say of their clients.
 
-A forwarded request never counts as a local one, whatever address it comes from. Only a trusted proxy is believed when
+A forwarded request never counts as a local one, not even from a loopback address. Only a trusted proxy is believed when
 it names its client.
 """
 

@@ -37,8 +37,8 @@ _LINGERING_S = 2.0
 _LAST_WORDS_S = 2.0
 _COLLECT_AFTER: Final = (20_000, 20, 20)
 SWITCH_INTERVAL_S: Final = 0.000_5
-"""The time after which a computing thread yields the GIL. A request changes threads several times, and each time waits
-so long while a thread parses or encodes another client's data (Python's default is 5 ms)."""
+"""The time after which a computing thread yields the GIL. A request changes threads several times, and each change
+waits for it while a thread parses or encodes another client's data. (Python's default is 5 ms.)"""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 

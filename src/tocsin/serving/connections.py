@@ -289,17 +289,17 @@ class LimitedServer(web.Server):
             return None
         if not self._limits.address_connections_limit and is_own(address):
             return None
-        place, at_most = place_of(address), self._limits.address_connections_limit or self._usual_share()
-        together = self._by_place.get(place)
+        address_key, limit = place_of(address), self._limits.address_connections_limit or self._usual_share()
+        together = self._by_place.get(address_key)
         if together is None:
-            together = self._by_place[place] = AddressConnections(place)
-        if together.count >= at_most:
+            together = self._by_place[address_key] = AddressConnections(address_key)
+        if together.count >= limit:
             if time.monotonic() - self._said_s >= _SAY_EVERY_S:
                 self._said_s = time.monotonic()
                 # An operator who put a proxy in front and forgot to trust it finds the cause here.
-                _log.warning("an address has as many connections as it may", address=place, connections=at_most)
+                _log.warning("an address has as many connections as it may", address=address_key, connections=limit)
             raise LimitError(
-                f"{place} has {at_most} connections already", status=429, hint="close some of them", retry=True,
+                f"{address_key} has {limit} connections already", status=429, hint="close some of them", retry=True,
                 retry_after_s=1,
             )  # fmt: skip
         together.count += 1

@@ -11,8 +11,8 @@ _MOST: Final = 1 << 20
 
 
 def raise_file_limit() -> int:
-    """Raises the soft limit as far as the system allows and returns it. Shells and service managers start programs with
-    1,024, for the sake of old ones that cannot handle more."""
+    """Raises the soft limit as far as the system allows and returns it. Shells and service managers set it to 1,024,
+    for the sake of old programs that cannot handle more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = _MOST if hard == resource.RLIM_INFINITY else min(_MOST, hard)
     if soft == resource.RLIM_INFINITY or soft >= target:
@@ -25,5 +25,5 @@ def raise_file_limit() -> int:
 
 
 def connections_within(files: int, connections_limit: int) -> int:
-    """The number of connections that fit so many files, at most `connections_limit`."""
+    """The number of connections for which `files` open files are enough, at most `connections_limit`."""
     return min(connections_limit, max(1, files - min(RESERVED, files // 2)))

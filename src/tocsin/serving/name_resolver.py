@@ -86,9 +86,11 @@ class NameResolver(AbstractResolver):
 
 
 def _result(host: str, port: int, made: tuple[Any, Any, int, str, tuple[Any, ...]]) -> ResolveResult:
-    family, _, protocol, _, place = made
-    address = str(place[0])
-    if family == socket.AF_INET6 and len(place) > 3 and place[3]:
-        address, _ = socket.getnameinfo((address, port, 0, place[3]), socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)
+    family, _, protocol, _, socket_address = made
+    address = str(socket_address[0])
+    if family == socket.AF_INET6 and len(socket_address) > 3 and socket_address[3]:
+        address, _ = socket.getnameinfo(
+            (address, port, 0, socket_address[3]), socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+        )
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     return ResolveResult(hostname=host, host=address, port=port, family=family, proto=protocol, flags=flags)

@@ -20,7 +20,7 @@ from tocsin.wire.errors import EXIT_FENCED
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 30.0
 STAYED_S: Final = 10.0
-"""A process that ran for so long counts as stable, and the back-off starts again."""
+"""A process that ran longer counts as stable, and the back-off starts again."""
 STOP_S: Final = 15.0
 
 _log = structlog.get_logger("tocsin.supervisor")

@@ -33,7 +33,7 @@ ENDED: Final = "tocsin.ended"
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, as everything on the wire
 
 
-# --- written
+# --- writing
 
 
 def source_of(broker: str) -> str:
@@ -105,7 +105,7 @@ def server_sent(kind: str, envelope: bytes, *, interest: int, to: Cursor | None 
     return b"".join((mark, b"event: ", kind.encode(), b"\ndata: ", line, b"\n\n"))
 
 
-# --- read
+# --- reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,9 +57,9 @@ class TocsinError(Exception):
         self.details = details
 
     def to_json(self) -> dict[str, Any]:
-        place = {"statement": self.statement, "line": self.line, "column": self.column}
-        fields = {"code": self.code, "message": self.message, **place, "hint": self.hint, "retry": self.retry}
-        return {**fields, **self.details}
+        position = {"statement": self.statement, "line": self.line, "column": self.column}
+        body = {"code": self.code, "message": self.message, **position, "hint": self.hint, "retry": self.retry}
+        return {**body, **self.details}
 
     def __str__(self) -> str:
         where = f"line {self.line}, column {self.column}: " if self.line is not None else ""
@@ -161,10 +161,10 @@ class UnavailableError(TocsinError):
 def error_of(said: dict[str, Any], status: int | None = None) -> TocsinError:
     """Rebuilds the error that the other side raised from its `to_json`, with all details."""
     classes = {error_class.code: error_class for error_class in _tree(TocsinError)}
-    known = {"code", "message", "hint", "statement", "line", "column", "retry"}
+    fields = {"code", "message", "hint", "statement", "line", "column", "retry"}
     place = {name: said.get(name) for name in ("hint", "statement", "line", "column")}
     error = classes.get(str(said["code"]), TocsinError)(str(said["message"]), **place)
-    error.details = {name: value for name, value in said.items() if name not in known}
+    error.details = {name: value for name, value in said.items() if name not in fields}
     if status is not None:
         error.status = status
     if "id" in said:

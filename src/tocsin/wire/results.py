@@ -71,7 +71,7 @@ def following(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
     return [rest, *asked[stopped.range + 1 :]]
 
 
-# --- written
+# --- writing
 
 
 def fetch_request(ranges: Iterable[Range]) -> bytes:
@@ -127,7 +127,7 @@ def frame(parts: Iterable[tuple[int, Sequence[tuple[Cursor, int, bytes]], Cursor
     exists."""
     part_heads: list[dict[str, Any]] = []
     payloads: list[bytes] = []
-    for index, results, gap, known in parts:
+    for index, results, gap, exists in parts:
         result_heads = []
         for (epoch, execution, ordinal), executed_us, payload in results:
             result_heads.append((f"{epoch}-{execution}-{ordinal}", executed_us, len(payload)))
@@ -135,7 +135,7 @@ def frame(parts: Iterable[tuple[int, Sequence[tuple[Cursor, int, bytes]], Cursor
         part: dict[str, Any] = {"range": index, "results": result_heads}
         if gap is not None:
             part["gap"] = cursor_text(gap)
-        if not known:
+        if not exists:
             part["known"] = False
         part_heads.append(part)
     body = _LF.join(payloads) + _LF if payloads else b""
@@ -147,7 +147,7 @@ def end(stopped: NextRange | None = None) -> bytes:
     return orjson.dumps(head if stopped is None else {**head, "next": stopped.to_json()}) + _LF
 
 
-# --- read
+# --- reading
 
 
 class FrameReader:

@@ -130,7 +130,7 @@ class Accounts(Protocol):
     async def close(self) -> None:
         """Completes password checks that are running. It may be called twice."""
 
-    # --- who asks
+    # --- authentication
 
     async def who(self, token: str | None) -> Principal:
         """The principal of this token; without a token the operator, if the policy allows that. Raises

@@ -50,7 +50,7 @@ class Directory:
     def rights(self, application: int) -> Rights:
         return self._rights.get(application, NOTHING)
 
-    # --- who asks
+    # --- authentication and scope
 
     def _manager(self, token: str | None) -> ManagerIdentity | None:
         """The manager that this token authenticates, if it is a manager's."""

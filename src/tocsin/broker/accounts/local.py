@@ -45,7 +45,7 @@ class LocalAccounts(Applications, Groups):
     async def close(self) -> None:
         await self._passwords.close()
 
-    # --- who asks
+    # --- authentication
 
     async def who(self, token: str | None) -> Principal:
         manager = self._manager(token)
@@ -162,7 +162,7 @@ class LocalAccounts(Applications, Groups):
         self._changed(subscriber.id)
         return Removed([subscriber.id], frontends)
 
-    # --- steps
+    # --- helpers
 
     def _registering(self, by: Principal | None, application: str) -> ApplicationRow:
         if isinstance(by, ManagerIdentity):

@@ -10,9 +10,8 @@ from typing import Final
 from tocsin.wire.errors import LimitError
 
 REMEMBERED: Final = 50_000
-"""The number of users with recent failures, and of addresses with recent logins, that are remembered. Checking
-passwords is slow: an attacker who wants an entry to be evicted by failing at so many other users waits longer than by
-waiting."""
+"""The number of users with recent failures, and of addresses with recent logins, that are remembered. An attacker gains
+nothing by pushing an entry out with failures of other users: password checks are slow, so waiting is faster."""
 _HOUR_US: Final = 3_600_000_000
 
 User = tuple[str, str]

@@ -195,7 +195,7 @@ class ClusterClient:
             }
             return ForwardedAnswer(response.status, await response.read(), passed_headers)
 
-    # --- inside
+    # --- requests
 
     def _channel(self, name: str) -> str:
         return f"/v1/channels/{quote(name, safe='')}/subscriptions"

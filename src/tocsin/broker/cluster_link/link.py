@@ -78,17 +78,24 @@ class ClusterLink:
         self._callback = callback
         self._first_retry_s, self._last_retry_s, self._check_every_s = first_retry_s, last_retry_s, check_every_s
         self._doubt_every_s = doubt_every_s
+        # When an unexpected message last caused a check of the cluster.
         self._doubted_s = -doubt_every_s
         self._position = Position(0, 0)
         self._epoch = 0
         self._secret: str | None = None
         self._secret_asked_s = -SECRET_EVERY_S
+        # A message had a bad signature: our secret may be outdated.
         self._doubtful = False
+        # Our backend subscriptions have been compared with the cluster's since the last change there.
         self._compared = False
+        # The number of channels that were ever dropped, as last seen.
         self._dropped = 0
         self._registered = False
+        # Serializes the handling of announcements, since each moves the position.
         self._news = asyncio.Lock()
+        # Wakes the loop for an immediate check of the cluster.
         self._wake = asyncio.Event()
+        # Acknowledged cursors that the cluster has not received yet.
         self._reports: dict[int, Cursor] = {}
         self._task: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
@@ -104,7 +111,7 @@ class ClusterLink:
         machine.on(ac.UnsubscribeBackend, self._let_go)
         machine.on(ac.ReportConsumed, self._report)
 
-    # --- life
+    # --- life cycle
 
     async def start(self) -> None:
         stored = await self._store.link()
@@ -222,19 +229,19 @@ class ClusterLink:
     async def _check(self) -> None:
         """Registers again if the cluster was restored from a backup that does not know us, or knows us differently."""
         try:
-            known = await self._client.known()
+            registration = await self._client.known()
         except NotFoundError:
-            known = None
+            registration = None
         if (
-            known is None
-            or known.url != self._callback
-            or known.position is None
-            or known.generation != self._instance.generation
+            registration is None
+            or registration.url != self._callback
+            or registration.position is None
+            or registration.generation != self._instance.generation
         ):
             self._compared = False
             await self._register()
         else:
-            self._heard_of(known.dropped)
+            self._heard_of(registration.dropped)
 
     def _heard_of(self, dropped: int) -> None:
         """Compares the number of channels that were ever dropped: if it changed, some of them may have been ours."""
@@ -249,7 +256,7 @@ class ClusterLink:
             self._secret = secret
             await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
 
-    # --- news
+    # --- announcements
 
     async def announced(self, headers: Mapping[str, str], body: bytes) -> None:
         """Receives an announcement; when this returns, its content is durable here. Raises UnauthorizedError if the
@@ -345,7 +352,7 @@ class ClusterLink:
             holding.head = gap
             self._machine.handle(ev.ResultsAnnounced(holding.interest, gap))
 
-    # --- what the core wants
+    # --- actions of the core
 
     def _open(self, action: ac.SubscribeBackend) -> None:
         """Answers the core at once: the cluster holds the subscription before a subscriber here gets it."""

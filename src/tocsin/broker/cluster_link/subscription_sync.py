@@ -114,15 +114,15 @@ class SubscriptionSync:
                 raise
         backend.pins += 1
         if application not in backend.shares:
-            # The caller need not wait for this: the cluster uses shares only to decide who is charged for what it
-            # keeps.
+            # The caller need not wait for this: the cluster uses shares only when it keeps too many results.
             backend.shares[application] = self._holdings.subscription_id(channel, parameters, application)
             self._queue.append(_Share(backend, application))
             self._wake.set()
         return backend
 
     def unpin(self, holding: BackendSubscription) -> None:
-        """The frontend subscription was made or was not. Ends the backend subscription if it is not needed."""
+        """Call this when the frontend subscription exists or has failed. Ends the backend subscription if it is not
+        needed."""
         holding.pins -= 1
         if not self._needed(holding.interest):
             self.release(holding)
@@ -140,7 +140,7 @@ class SubscriptionSync:
         if self._asking:
             self._early[interest] = max(head, self._early.get(interest, head))
 
-    # --- one after the other
+    # --- sequential requests
 
     async def _run(self) -> None:
         while True:
@@ -158,6 +158,7 @@ class SubscriptionSync:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
+        """Holds the lock of requests to the cluster. Announcements of unknown interests are remembered meanwhile."""
         async with self._cluster:
             self._asking = True
             try:
@@ -167,20 +168,16 @@ class SubscriptionSync:
                 self._early.clear()
 
     async def _work(self, now: Sequence[_Want | _Release | _Share]) -> None:
-        await self._end([request.holding for request in now if isinstance(request, _Release)])
+        await self._end([item.holding for item in now if isinstance(item, _Release)])
         wants: dict[tuple[str, str], dict[str, list[_Want]]] = {}
-        for request in now:
-            if isinstance(request, _Want):
-                wants.setdefault((request.channel, request.application), {}).setdefault(request.parameters, []).append(
-                    request
-                )
+        for item in now:
+            if isinstance(item, _Want):
+                wants.setdefault((item.channel, item.application), {}).setdefault(item.parameters, []).append(item)
         for (channel, application), of_channel in wants.items():
             values = list(of_channel.items())
             for begin in range(0, len(values), TOGETHER):
                 await self._ask(channel, application, values[begin : begin + TOGETHER])
-        await self._tell_shares(
-            [(request.holding, request.application) for request in now if isinstance(request, _Share)]
-        )
+        await self._tell_shares([(item.holding, item.application) for item in now if isinstance(item, _Share)])
 
     async def _end(self, holdings: Sequence[BackendSubscription]) -> None:
         """Ends them in the store first: subscriptions that only the cluster still has are ended by the next
@@ -262,12 +259,12 @@ class SubscriptionSync:
         """Registers further applications of existing subscriptions. A failure is retried when their next subscriber
         comes."""
         by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
-        for holding, application in shares:
-            if self._holdings.get(holding.interest) is holding and application in holding.shares:
-                by_channel.setdefault((holding.channel, application), []).append(holding)
-        for (channel, application), holdings in by_channel.items():
-            for begin in range(0, len(holdings), TOGETHER):
-                batch = holdings[begin : begin + TOGETHER]
+        for shared, application in shares:
+            if self._holdings.get(shared.interest) is shared and application in shared.shares:
+                by_channel.setdefault((shared.channel, application), []).append(shared)
+        for (channel, application), backends in by_channel.items():
+            for begin in range(0, len(backends), TOGETHER):
+                batch = backends[begin : begin + TOGETHER]
                 try:
                     await self._subscribe(
                         channel, [(backend.shares[application], backend.parameters) for backend in batch], application
@@ -278,7 +275,7 @@ class SubscriptionSync:
                         if backend.shares.get(application) != backend.subscription:
                             backend.shares.pop(application, None)
 
-    # --- what the cluster has
+    # --- comparison with the cluster
 
     async def compare(self) -> InterestChange:
         """Makes subscriptions again that the cluster lost, and ends those that it has and no subscriber needs."""
@@ -290,9 +287,9 @@ class SubscriptionSync:
             async for page in self._client.held():
                 for held in page:
                     held_interests[held.subscription] = held.interest
-                    holding = ours.get(held.subscription) or self._holdings.get(held.interest)
-                    if holding is not None and held.subscription.startswith(OURS):
-                        holding.shares.setdefault(held.application, held.subscription)
+                    own = ours.get(held.subscription) or self._holdings.get(held.interest)
+                    if own is not None and held.subscription.startswith(OURS):
+                        own.shares.setdefault(held.application, held.subscription)
                     elif held.channel is not None and held.subscription.startswith(prefix):
                         begin = Cursor(0, 0, 0)
                         orphaned.append(
@@ -316,9 +313,9 @@ class SubscriptionSync:
         by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
         for backend in lost:
             by_channel.setdefault((backend.channel, backend.application), []).append(backend)
-        for (channel, application), holdings in by_channel.items():
-            for begin in range(0, len(holdings), TOGETHER):
-                await self._again_in(channel, application, holdings[begin : begin + TOGETHER], changed)
+        for (channel, application), backends in by_channel.items():
+            for begin in range(0, len(backends), TOGETHER):
+                await self._again_in(channel, application, backends[begin : begin + TOGETHER], changed)
         return changed
 
     async def _again_in(

@@ -52,8 +52,11 @@ class Broker(BrokerState):
         self.settings = settings
         self.caches = ResultCaches(settings.caching, now_s)
         self._delivery = Delivery(settings, self.caches)
+        # Ends of grace periods: interests whose last subscription ended, and when it did.
         self._emptied: Timers[tuple[InterestState, float]] = Timers()
+        # Failed fetches, due for a retry.
         self._failed: Timers[int] = Timers()
+        # Interests whose lowest marker may have moved since the last report to the cluster.
         self._unreported: dict[Hashable, InterestState] = {}
         self._report_due_s = now_s + settings.report_every_s
         self._now_s = now_s
@@ -366,7 +369,7 @@ class Broker(BrokerState):
         if cache is not None and backend.news is None and backend.announced > cache.head:
             backend.news = self._delivery.begin(backend, cache.head, backend.announced, actions, news=True)
 
-    # --- time and change
+    # --- time and settings
 
     def _policies_chosen(self, event: ev.CachePoliciesChanged, actions: list[Action]) -> None:  # noqa: ARG002
         self.caches.switch(event.caching, self._now_s)
@@ -397,7 +400,7 @@ class Broker(BrokerState):
         if lowest:
             actions.append(ReportConsumed(lowest))
 
-    # --- inside
+    # --- helpers
 
     def _let_go(self, backend: InterestState) -> None:
         del self._backends[backend.interest]

@@ -108,6 +108,7 @@ class Cohort(Collection[Hashable]):
     def __init__(self, marker: Cursor) -> None:
         self.marker = marker
         self.members: dict[Hashable, FrontendState] = {}
+        # The markers of members that acknowledged alone.
         self.own: dict[Hashable, Cursor] = {}
         # Changes whenever the set of members that share the marker changes.
         self.state = 0

@@ -32,7 +32,7 @@ class Delivery:
         self._under_way: dict[int, PendingFetch] = {}
         self._begun = 0
 
-    # --- asking
+    # --- requests of subscribers
 
     def ask(
         self,
@@ -84,9 +84,9 @@ class Delivery:
         for part in waiting.parts:
             if isinstance(part, CachedRun):
                 continue
-            flight = part.flight if isinstance(part, SharedFetch) else part
-            if not flight.waiting or flight.waiting[-1] is not waiting:
-                flight.waiting.append(waiting)
+            fetch = part.flight if isinstance(part, SharedFetch) else part
+            if not fetch.waiting or fetch.waiting[-1] is not waiting:
+                fetch.waiting.append(waiting)
                 waiting.lacking += 1
         if waiting.lacking:
             backend.waiting[waiting.asked] = waiting
@@ -122,19 +122,20 @@ class Delivery:
         news: bool = False,
         most: int | None = None,
     ) -> PendingFetch:
+        """Begins a fetch of `(after, to]`, at most `most` results. `news`: it brings newly announced results."""
         self._begun = number = self._begun + 1
         limits = self._settings
         limit = limits.page_results if most is None else most
         fetch = Fetch(number, backend.interest, after, to, limit, limits.page_bytes)
-        self._under_way[number] = flight = PendingFetch(fetch, backend, news)
+        self._under_way[number] = pending = PendingFetch(fetch, backend, news)
         actions.append(fetch)
-        return flight
+        return pending
 
     def again(self, number: int, actions: list[Action]) -> None:
         """Retries the fetch if it is still needed."""
-        flight = self._under_way.get(number)
-        if flight is not None:
-            actions.append(flight.fetch)
+        pending = self._under_way.get(number)
+        if pending is not None:
+            actions.append(pending.fetch)
 
     def under_way(self, number: int) -> PendingFetch | None:
         return self._under_way.get(number)
@@ -166,17 +167,18 @@ class Delivery:
 
     def forget(self, backend: InterestState) -> None:
         """The interest has ended: answers to its fetches will be ignored."""
-        for flight in self._flights_of(backend):
-            del self._under_way[flight.fetch.fetch]
+        for pending in self._flights_of(backend):
+            del self._under_way[pending.fetch.fetch]
 
-    # --- inside
+    # --- helpers
 
     def _miss(
         self, backend: InterestState, after: Cursor, to: Cursor, most: int, actions: list[Action]
     ) -> PendingFetch:
-        flight = self.begin(backend, after, to, actions, most=most)
-        backend.flights.append(flight)
-        return flight
+        """Begins a fetch of results that the cache lacks."""
+        pending = self.begin(backend, after, to, actions, most=most)
+        backend.flights.append(pending)
+        return pending
 
     def _answer(self, backend: InterestState, waiting: PendingAnswer, now_s: float, actions: list[Action]) -> None:
         askers = [frontend for frontend, turn in waiting.askers if frontend.turn == turn]

@@ -68,6 +68,7 @@ class PendingAnswer:
         self.askers = askers
         self.groups = groups
         self.parts: list[Part] = []
+        # The number of fetches that have not been answered.
         self.lacking = 0
         self.asked: Asked = (after, to, why is DeliveryReason.PULLED)
 

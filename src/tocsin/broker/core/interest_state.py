@@ -25,14 +25,20 @@ class InterestState:
         self.interest = interest
         self.cache: ResultCache | None = None
         self.frontends: dict[Hashable, FrontendState] = {}
+        # Subscriptions that begin after the head; they are attached when the broker has received results up to there.
         self.joining: dict[Hashable, FrontendState] = {}
         self.inline = Cohort(START)
         self.notify = Cohort(START)
+        # The cluster has announced results up to here.
         self.announced = START
+        # The fetch of newly announced results; at most one at a time, so that they stay in order.
         self.news: PendingFetch | None = None
+        # The fetches of older results that a subscriber lacks and the cache does not have.
         self.flights: list[PendingFetch] = []
         self.waiting: dict[Asked, PendingAnswer] = {}
+        # When the last subscription ended; the grace period starts then.
         self.empty_since_s: float | None = None
+        # The lowest marker that was last reported to the cluster.
         self.reported: Cursor | None = None
 
     @property

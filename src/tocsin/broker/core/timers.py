@@ -27,6 +27,6 @@ class Timers(Generic[T]):
 
     def due(self, now_s: float) -> Iterator[T]:
         while self.due_s <= now_s:
-            what = heappop(self._heap)[2]
+            item = heappop(self._heap)[2]
             self.due_s = self._heap[0][0] if self._heap else math.inf
-            yield what
+            yield item

@@ -59,7 +59,9 @@ class FanOut:
         self._figures = figures
         self._listeners: dict[int, Listener] = {}
         self._of_subscription: dict[int, Listener] = {}
+        # The number of the newest job.
         self._turn = 0
+        # Jobs in progress, in order, by interest.
         self._under_way: dict[Hashable, deque[FanOutJob]] = {}
         # Subscriptions that fell behind during a fan-out, with the last job that is not for them.
         self._passed_over: dict[int, int] = {}
@@ -82,7 +84,7 @@ class FanOut:
     def here(self, subscriber: int) -> bool:
         return subscriber in self._listeners
 
-    # --- coming and going
+    # --- outlets that attach and detach
 
     def attach(self, subscriber: int, outlet: EventOutlet) -> None:
         """Adds an outlet of the subscriber. All of its outlets then receive everything that it has not acknowledged."""
@@ -135,6 +137,8 @@ class FanOut:
             self._resume(outlet.listener)
 
     def _resume(self, listener: Listener) -> None:
+        """Tells the core that subscriptions are ready while there is room, and limits the time that a slow outlet may
+        delay another."""
         while listener.behind and not listener.full:
             self._machine.handle(ev.SubscriberReady(listener.behind.pop()))
         if listener.behind and len(listener.outlets) > 1 and listener.patience is None:
@@ -152,7 +156,7 @@ class FanOut:
                 outlet.shed()
         self._resume(listener)
 
-    # --- what the core wants
+    # --- actions of the core
 
     def deliver(self, action: ac.Deliver) -> None:
         """Sends results that have just arrived, or the next page to a subscriber that catches up."""
@@ -203,6 +207,7 @@ class FanOut:
                 asyncio.get_running_loop().call_soon(self._resume, listener)
 
     def _fell_behind(self, name: int, listener: Listener, after: Cursor | None) -> None:
+        """Reports a slow consumer to the core, which continues after the cursor `after` when there is room."""
         if name in listener.behind:
             # The core knows an earlier position, or will soon; this event would be out of order.
             return
@@ -213,7 +218,7 @@ class FanOut:
             self._passed_over[name] = self._turn
         self._machine.handle(ev.SubscriberFellBehind(name, after))
 
-    # --- many
+    # --- fan-out to many listeners
 
     def _fan_out(
         self,
@@ -266,7 +271,7 @@ class FanOut:
                 continue
             transport = listener.direct
             if transport is not None and at_once:
-                # The hot path, executed ten thousand times per message: avoid every step and every attribute access.
+                # The hot path, executed ten thousand times per message: every step and every attribute access counts.
                 try:
                     transport.write(frame)
                 except Exception as error:

@@ -49,13 +49,13 @@ class AnnouncementRoute:
 
     async def take(self, request: web.Request) -> web.Response:
         check_headers(request.headers, now_s=self._clock_s())
-        place = place_of(client_address(request))
-        room = self._cluster_room
-        if place != self._cluster_place:
-            room = self._strangers_room
-            self._strangers.check(place, time.monotonic())
-        with room.share(f"the address {place}") as grow:
+        address = place_of(client_address(request))
+        budget = self._cluster_room
+        if address != self._cluster_place:
+            budget = self._strangers_room
+            self._strangers.check(address, time.monotonic())
+        with budget.share(f"the address {address}") as grow:
             body = await read_body(request, self._limits, grow=grow)
             await self._link.announced(request.headers, body)
-        self._cluster_place = place
+        self._cluster_place = address
         return answer({})

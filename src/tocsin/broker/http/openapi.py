@@ -76,7 +76,7 @@ def _operations() -> list[dict[str, Any]]:
 
 
 def _own() -> list[dict[str, Any]]:
-    figures = obj({"policy": TEXT, "settings": {"type": "object"}, "resident_bytes": {"type": "integer"},
+    policies = obj({"policy": TEXT, "settings": {"type": "object"}, "resident_bytes": {"type": "integer"},
                    "figures": {"type": "object"}})  # fmt: skip
     return [
         _op("get", "/", "index", "What there is.", {"type": "object"}, open_=True),
@@ -101,8 +101,8 @@ def _own() -> list[dict[str, Any]]:
             },
         },
         _op("post", "/v1/announcements", "announce", "The cluster's signed word.", obj({}), raw=True, open_=True),
-        _op("get", "/v1/policies", "policies", "The caching policies and their figures; for the operator.", figures),
-        _op("put", "/v1/policies", "choosePolicies", "Other caching policies from now on; for the operator.", figures,
+        _op("get", "/v1/policies", "policies", "The caching policies and their figures; for the operator.", policies),
+        _op("put", "/v1/policies", "choosePolicies", "Other caching policies from now on; for the operator.", policies,
             body={"type": "object"}),
     ]  # fmt: skip
 
@@ -225,7 +225,7 @@ def _others() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-# ---------------------------------------------------------------- pieces
+# ---------------------------------------------------------------- building blocks
 
 
 def _op(
@@ -275,8 +275,8 @@ def _in_path(name: str) -> dict[str, Any]:
 
 
 def _query(name: str, schema: Mapping[str, Any], description: str = "") -> dict[str, Any]:
-    said = {"name": name, "in": "query", "schema": dict(schema)}
-    return {**said, "description": description} if description else said
+    parameter = {"name": name, "in": "query", "schema": dict(schema)}
+    return {**parameter, "description": description} if description else parameter
 
 
 def _limit(most: int = 1_000) -> dict[str, Any]:
@@ -285,4 +285,6 @@ def _limit(most: int = 1_000) -> dict[str, Any]:
 
 def _refusals(*statuses: str) -> dict[str, Any]:
     schema = {"schema": obj({"error": ref("Error")})}
-    return {one: {"description": _STATUS_TEXTS[one], "content": {"application/json": schema}} for one in statuses}
+    return {
+        status: {"description": _STATUS_TEXTS[status], "content": {"application/json": schema}} for status in statuses
+    }

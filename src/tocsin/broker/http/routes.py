@@ -119,18 +119,18 @@ class StatusRoutes:
         """Whether subscribers are served: also while the cluster is away, unless `cluster=1` requires it. A broker that
         the cluster has refused since the start is not ready: an operator must correct its settings."""
         check_query(request, "cluster")
-        demanded = request.query.get("cluster", "0")
-        if demanded not in ("0", "1"):
+        required = request.query.get("cluster", "0")
+        if required not in ("0", "1"):
             raise InputError("cluster: must be 1 or 0")
         link = self._service.link
-        if link.refusal is not None and (demanded == "1" or not link.has_met):
+        if link.refusal is not None and (required == "1" or not link.has_met):
             hint = link.refusal.hint or "see broker.name and broker.cluster in the settings"
             raise UnavailableError(f"the cluster refuses the broker: {link.refusal.message}", hint=hint)
         # Ask the cluster only on demand: a probe must not wait for a cluster that hangs.
-        here = link.connected and (demanded == "0" or await self._pulse.beats())
-        if demanded == "1" and not here:
+        is_up = link.connected and (required == "0" or await self._pulse.beats())
+        if required == "1" and not is_up:
             raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
-        cluster = "here" if here else "away" if link.refusal is None else "refuses"
+        cluster = "here" if is_up else "away" if link.refusal is None else "refuses"
         return answer({"status": "ready", "cluster": cluster})
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -198,7 +198,7 @@ def _fits(value: object, kind: str) -> bool:
     return checks[kind](value)
 
 
-# ---------------------------------------------------------------- web pages
+# ---------------------------------------------------------------- web origins (CORS)
 
 
 _ALLOWED: Final = web.RequestKey("ALLOWED_ORIGIN", str)

@@ -54,7 +54,7 @@ async def _not_acknowledged(service: BrokerService, who: Session) -> list[Encode
 
 
 async def _coming(service: BrokerService, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
-    some = asyncio.Event()
+    arrived = asyncio.Event()
     events: list[EncodedEvent] = []
     size_bytes = 0
     limit_bytes = service.settings.delivery.buffer_bytes
@@ -63,20 +63,20 @@ async def _coming(service: BrokerService, who: Session, wait_s: float, end: asyn
         nonlocal size_bytes
         events.append(told)
         size_bytes += len(told.envelope)
-        some.set()
+        arrived.set()
 
-    outlet = PlainOutlet(take, lambda: size_bytes >= limit_bytes, some.set)
+    outlet = PlainOutlet(take, lambda: size_bytes >= limit_bytes, arrived.set)
     loop = asyncio.get_running_loop()
 
     def ended(_reason: str) -> None:
-        some.set()
+        arrived.set()
 
     with service.sessions.session(who, service.limit(who, "connections"), ended):
         service.presence.attach(who.subscriber, outlet)
         try:
             if not events:
                 stopping = loop.create_task(end.wait())
-                coming = loop.create_task(some.wait())
+                coming = loop.create_task(arrived.wait())
                 try:
                     await asyncio.wait((stopping, coming), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 finally:

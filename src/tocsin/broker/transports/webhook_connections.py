@@ -27,14 +27,14 @@ class WebhookConnections:
     async def place(self, application: int, host: str, *, failing: bool) -> AsyncIterator[None]:
         """Holds the slots for one message while it is posted. The narrowest limit comes first: a message never holds a
         shared slot while it waits for one of its own."""
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as slots:
             self._figures.webhooks_waiting += 1
             try:
                 if failing:
-                    await held.enter_async_context(self._failing.one(application))
-                await held.enter_async_context(self._to_host.one((application, host)))
-                await held.enter_async_context(self._of_application.one(application))
-                await held.enter_async_context(self._all.one(None))
+                    await slots.enter_async_context(self._failing.one(application))
+                await slots.enter_async_context(self._to_host.one((application, host)))
+                await slots.enter_async_context(self._of_application.one(application))
+                await slots.enter_async_context(self._all.one(None))
             finally:
                 self._figures.webhooks_waiting -= 1
             yield
