@@ -1,1 +1,1 @@
-"""Spark and the files it reads, in the order of the data."""
+"""Spark and the files that it reads: datasets, landing of feeds, channels, Python functions."""

@@ -1,4 +1,4 @@
-"""Spark's analyser as the language asks it: what does this expression yield?"""
+"""Asks Spark's analyser for the type of an expression."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _TYPES: Final[dict[str, Type]] = {
     "float": t.FLOAT, "double": t.DOUBLE, "string": t.STRING, "date": t.DATE, "timestamp": t.DATETIME, "variant": t.ANY,
     "void": Primitive("void"),
 }  # fmt: skip
-# A URL of a file, or a path that Java names as one.
+# A file URL, or a path that a Java exception names.
 _PATH: Final = re.compile(r"(?:file:|(?<=Exception: ))/[^\s,\])\"';]*")
 _POINT: Final = [("x", t.DOUBLE), ("y", t.DOUBLE)]
 
 
 class SparkTypeAnalyser:
-    """Answers are remembered: a type does not change, and each question costs Spark some milliseconds."""
+    """Caches the answers: a type does not change, and each question takes Spark some milliseconds."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -50,13 +50,13 @@ class SparkTypeAnalyser:
 
 
 def reason(said: str) -> str:
-    """What Spark says, without its codes, plans and positions in SQL that nobody wrote."""
+    """Spark's message without its codes, plans and positions in generated SQL."""
     text = said.split("\n", maxsplit=1)[0]
     text = re.sub(r"^\[([A-Z_0-9.]+)\]\s*", "", text)
-    unknown = re.match(r"Cannot resolve routine `(\w+)`", text)
-    if unknown is not None:
-        return f"unknown function {unknown[1].lower()}"
-    # Our aliases end with a number of their own; nobody wrote those.
+    routine = re.match(r"Cannot resolve routine `(\w+)`", text)
+    if routine is not None:
+        return f"unknown function {routine[1].lower()}"
+    # Our aliases end with a generated number, which no person wrote.
     text = re.sub(r"`?([A-Za-z0-9]+)_\d+`?\.`(\w+)`", r"\1.\2", text)
     text = re.sub(r" Please, refer to '[^']*' for a fix\.", "", text)
     text = re.sub(r"\s*SQLSTATE: \w+.*$", "", text)
@@ -68,7 +68,7 @@ def reason(said: str) -> str:
 
 
 def without_paths(text: str) -> str:
-    """The same, with the names of files in place of where they are: the machine's folders are nobody's business."""
+    """Replaces paths by file names: users must not learn the machine's folders."""
     return _PATH.sub(lambda found: found[0].rpartition("/")[2] or "…", text)
 
 
@@ -78,7 +78,7 @@ def _type(found: Any) -> Type:
     if found["type"] == "array":
         return ArrayType(_type(found["elementType"]))
     if found["type"] == "struct":
-        fields = tuple(Field(one["name"], _type(one["type"])) for one in found["fields"])
+        fields = tuple(Field(field["name"], _type(field["type"])) for field in found["fields"])
         return ObjectType(fields, open=False)
     if found["type"] == "map":
         return map_of(_type(found["keyType"]), _type(found["valueType"]))

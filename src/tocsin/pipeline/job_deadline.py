@@ -1,4 +1,4 @@
-"""A deadline for what a thread asks Spark: the jobs that it runs beyond it are stopped."""
+"""A deadline for the Spark jobs of a thread: jobs that run longer are cancelled."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 
 from tocsin.wire.errors import DeadlineError
 
-_AGAIN_S: Final = 1.0  # a job that begins when others have been stopped is stopped a moment later
+_AGAIN_S: Final = 1.0  # a job that starts after the others were cancelled is cancelled a moment later
 
 
 @contextmanager
 def job_deadline(spark: SparkSession, deadline_s: float) -> Iterator[None]:
-    """Around work on a thread that has a job group; DeadlineError where that fails since its time was over."""
+    """Wraps work on a thread that has a job group. Raises DeadlineError if the work fails after its deadline."""
     context = spark.sparkContext
     group = context.getLocalProperty("spark.jobGroup.id")
     is_over, is_done = threading.Event(), threading.Event()
@@ -29,8 +29,8 @@ def job_deadline(spark: SparkSession, deadline_s: float) -> Iterator[None]:
             with suppress(Exception):  # the JVM may be gone
                 context.cancelJobGroup(group)
 
-    watching = threading.Thread(target=watch, name="job deadline", daemon=True)
-    watching.start()
+    watcher = threading.Thread(target=watch, name="job deadline", daemon=True)
+    watcher.start()
     try:
         yield
     except Exception as error:

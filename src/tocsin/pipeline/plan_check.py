@@ -1,8 +1,8 @@
-"""The second check of every query: what Spark has understood, before any of it runs.
+"""The second check of every query: inspects the plan that Spark understood, before any of it runs.
 
-The language writes no text of a person's into Spark's SQL. Should it ever, the plan tells: only the views that this
-process has made may be read, and only the nodes and expressions that `plan_nodes` lists may stand in it. The plan is
-walked inside the JVM, by a class that is compiled there once per session, in one call.
+The language never writes a person's text into Spark's SQL. If it ever did, the plan would show it: a query may read
+only the views that this process made, and its plan may contain only the nodes and expressions that `plan_nodes` lists.
+A class that is compiled in the JVM once per session walks the plan there, in one call.
 """
 
 from __future__ import annotations
@@ -90,12 +90,13 @@ _lock = threading.Lock()
 
 
 def analyse_query(spark: SparkSession, sql: str, arguments: Mapping[str, Any] | None = None) -> DataFrame:
-    """The query, analysed and not run; StatementError where its plan holds what no query of ours needs.
+    """Analyses the query without running it. Raises StatementError if its plan contains anything that is not allowed.
 
-    Whatever a person's statement became reaches Spark through here; a channel's query does so once, when it is made.
+    Every statement of a person reaches Spark through this function; a channel's query does so once, when it is
+    created.
     """
     if not sql.startswith(("SELECT ", "WITH ", "(")):
-        # Spark runs a command as soon as it has read it.
+        # Spark runs a command as soon as it has parsed it.
         raise StatementError("this is no query", hint="a query begins with SELECT or WITH")
     frame = spark.sql(sql, dict(arguments) if arguments else None)
     check_plan(spark, frame)
@@ -105,8 +106,9 @@ def analyse_query(spark: SparkSession, sql: str, arguments: Mapping[str, Any] | 
 def analyse_query_once(
     spark: SparkSession, checked: set[str], text: str, sql: str, arguments: Mapping[str, Any]
 ) -> DataFrame:
-    """As `analyse_query`, for a `text` of which only names of views differ from one `sql` to the next: its plan is
-    looked at when the text is not among those `checked`, and then it is."""
+    """Like `analyse_query`, for a `text` that differs from `sql` only in the names of views: the plan is checked only
+    if the text is not in `checked`, and the text is then added.
+    """
     if text in checked:
         return spark.sql(sql, dict(arguments))
     frame = analyse_query(spark, sql, arguments)
@@ -115,10 +117,10 @@ def analyse_query_once(
 
 
 def check_plan(spark: SparkSession, frame: DataFrame) -> None:
-    found: str | None = _checker(spark).refused(_query_execution(frame))
-    if found is not None:
+    refused: str | None = _checker(spark).refused(_query_execution(frame))
+    if refused is not None:
         raise StatementError(
-            f"this would run {found.rpartition('.')[2]}, which no statement may",
+            f"this would run {refused.rpartition('.')[2]}, which no statement may",
             hint="read datasets, and call the functions that the language lists",
         )
 
@@ -136,7 +138,7 @@ def _checker(spark: SparkSession) -> Any:
 
 
 def _compile(spark: SparkSession) -> Any:
-    """With the compiler that Spark has for the code it generates."""
+    """Compiles the class with the compiler that Spark uses for generated code."""
     jvm: Any = spark._jvm
     gateway: Any = spark.sparkContext._gateway
     compiler = jvm.org.codehaus.janino.SimpleCompiler()

@@ -1,8 +1,8 @@
-"""What may stand in the plan of a query, by the names that Spark has for it: the whole list.
+"""The complete list of Spark plan nodes and expressions that the plan of a query may contain.
 
-An expression is here because a function that may be called, an operator or a template of ours becomes it when Spark
-analyses it. What is not here (Java by reflection, files, the machine, sketches, XPath, …) is refused. A new function of
-the language may need a new name here: the tests tell which.
+An expression is listed because a callable function, an operator or one of our templates becomes it when Spark analyses
+the query. Everything else (Java by reflection, files, the machine, sketches, XPath, …) is refused. A new function of
+the language may need a new name here: the tests say which.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NODES_BY_KIND: Final[dict[str, tuple[str, ...]]] = {
         "several relations": "Except Intersect Join LateralJoin Union",
     }.items()
 }
-"""Nodes of a logical plan, outside of our views."""
+"""Nodes of a logical plan, outside our views."""
 
 EXPRESSIONS_BY_KIND: Final[dict[str, tuple[str, ...]]] = {
     kind: tuple(names.split())
@@ -112,7 +112,7 @@ EXPRESSIONS_BY_KIND: Final[dict[str, tuple[str, ...]]] = {
         "calls into this process's own functions": "PythonUDF ScalaUDF",
     }.items()
 }
-"""Expressions. Those that call a function of a session are looked at once more: see `plan_check`."""
+"""Expressions. `plan_check` also checks which functions of a session they call."""
 
 NODES: Final = frozenset(_NODES + name for names in NODES_BY_KIND.values() for name in names)
 EXPRESSIONS: Final = frozenset(_EXPRESSIONS + name for names in EXPRESSIONS_BY_KIND.values() for name in names)

@@ -1,8 +1,8 @@
-"""Functions of Spark's that match regular expressions, as ours: they count steps and hear when their task is killed.
+"""Registers our own regular expression functions in Spark: they limit their steps and stop when their task is killed.
 
-Java's matcher does neither, and some expressions keep it busy for longer than anybody lives. So the functions that
-Spark has for them are never run: the language calls these (`language/functions/regular_expressions.py`). They are
-compiled in the JVM, by the compiler that Spark has for the code it generates, and reach its executors as a jar.
+Java's matcher does neither, and some expressions would keep it busy practically forever. Spark's own functions are
+therefore never run: the language calls these (`language/functions/regular_expressions.py`). They are compiled in the
+JVM, by the compiler that Spark uses for generated code, and reach its executors as a jar.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tocsin.language.functions.regular_expressions import (
 )
 
 STEPS: Final = 50_000_000
-"""So often a character of one value is looked at, which takes a second at most."""
+"""How many characters a match of one value may examine, which takes a second at most."""
 
-_PROBLEM: Final = "tocsin regex: "  # the beginning of what these functions say, in two lines
+_PROBLEM: Final = "tocsin regex: "  # the beginning of these functions' error messages, which have two lines
 _SOURCE: Final = Path(__file__).with_suffix(".java")
 _FUNCTIONS: Final = {
     LIKE: ("RegexLike", "BOOLEAN"),
@@ -38,7 +38,7 @@ _FUNCTIONS: Final = {
 
 
 def register_regex_functions(spark: SparkSession, folder: Path, *, steps: int = STEPS) -> None:
-    """Gives the session these functions. Their jar is written to the folder, from where executors fetch it."""
+    """Registers the functions in the session. Their jar is written to the folder, from where executors fetch it."""
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
@@ -57,7 +57,7 @@ def register_regex_functions(spark: SparkSession, folder: Path, *, steps: int = 
 
 
 def regex_problem(said: str) -> tuple[str, str] | None:
-    """What one of these functions found wrong, and the remedy; None if it was not one of them that spoke."""
+    """The error of one of these functions and its remedy; None if the message comes from elsewhere."""
     if not said.startswith(_PROBLEM):
         return None
     message, _, hint = said.removeprefix(_PROBLEM).partition("\n")

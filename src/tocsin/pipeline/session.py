@@ -1,4 +1,4 @@
-"""Starts, stops and replaces the one Spark session of a process. Every setting of Spark lives here, with its reason."""
+"""Starts, stops and replaces the single Spark session of a process. Every Spark setting is here, with its reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 20.0
 _MIB: Final = 1 << 20
-# Another Spark installed on the machine must not lend us its jars, its settings or its running JVM.
+# Another Spark installation on the machine must not lend us its jars, its settings or its running JVM.
 _FOREIGN: Final = (
     "SPARK_HOME",
     "SPARK_CONF_DIR",
@@ -37,10 +37,10 @@ _FOREIGN: Final = (
     "PYSPARK_GATEWAY_SECRET",
     "PYSPARK_DRIVER_PYTHON",
 )
-# What Python's side of Spark prints as JSON on stderr for every failed query; the error itself reaches the asker.
+# These loggers print JSON to stderr for every failed query; the caller gets the error anyway.
 _NOISY: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _REFLECTIVE: Final = ("reflect", "java_method", "try_reflect")
-# A statement that fails is an answer, not a line on the terminal: Spark's own words go to a file of bounded size.
+# A failed statement is an answer, not a line on the terminal: Spark's log goes to a file of bounded size.
 _LOG4J: Final = """\
 status = off
 rootLogger.level = warn
@@ -65,11 +65,11 @@ def start(
     driver_memory: str = "1g",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Starts Spark with everything it writes under `scratch`, whose earlier content of Spark's is dropped.
+    """Starts Spark. It writes only below `scratch`, whose earlier Spark content is removed.
 
-    `local[*]` means more slots than cores (see `slots`). `conf` overrides any setting below. The JVM ends by itself
-    when this process ends, however that happens, but a moment later. Raises UnavailableError with Spark's reason.
-    A session whose JVM was killed (`kill`) is forgotten when the next one is there.
+    `local[*]` means more slots than cores (see `slots`). `conf` overrides any setting below. The JVM ends a moment
+    after this process, however the process ends. Raises UnavailableError with Spark's reason. PySpark forgets a
+    session whose JVM was killed (`kill`) when the next session starts.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -85,38 +85,39 @@ def start(
     for name in _FOREIGN:
         os.environ.pop(name, None)
     ensure_java()
-    # The workers import what this process has: they are of the same Python.
+    # The Python workers run the same Python, so they can import the same packages as this process.
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # glibc gives every thread an arena of its own; with Spark's hundred threads that is memory nobody uses.
+    # glibc gives every thread its own arena; with Spark's hundred threads that wastes memory.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     for name in _NOISY:
         logging.getLogger(name).disabled = True
 
-    chosen = settings(scratch, master=master, driver_memory=driver_memory, conf=conf or {})
-    spark_conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
-    said = scratch / "spark-stderr.log"
+    spark_settings = settings(scratch, master=master, driver_memory=driver_memory, conf=conf or {})
+    spark_conf = SparkConf(loadDefaults=False).setAll(list(spark_settings.items()))
+    stderr_path = scratch / "spark-stderr.log"
     with contextlib.suppress(FileNotFoundError):
-        said.replace(scratch / "spark-stderr.previous.log")  # the last words of the one before
-    with said.open("wb") as words, _limited_start():
-        # Relative paths that Spark or Java think up (core dumps, hs_err files) are relative to the scratch folder too.
-        popen = {"stdout": words, "stderr": words, "cwd": scratch}
+        stderr_path.replace(scratch / "spark-stderr.previous.log")  # the output of the previous session
+    with stderr_path.open("wb") as stderr, _limited_start():
+        # Relative paths of Spark or Java (core dumps, hs_err files) are then below the scratch folder too.
+        popen = {"stdout": stderr, "stderr": stderr, "cwd": scratch}
         try:
             gateway = launch_gateway(spark_conf, popen)
         except (PySparkException, OSError) as error:
-            raise UnavailableError(f"Spark did not start: {_last_words(said) or error}") from error
+            raise UnavailableError(f"Spark did not start: {_last_words(stderr_path) or error}") from error
     try:
-        # Under one lock: a thread that still works with the session before would start one of its own in between.
+        # Both steps under one lock: otherwise a thread that uses the old session could start its own session in
+        # between.
         with SparkContext._lock:
             _forget_session()
             started = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
         _forget_functions(started)
         register_regex_functions(started, scratch / "tmp")
     except Exception as error:
-        said_of_it = str(error)  # which asks the JVM
+        reason = str(error)  # str() asks the JVM, so it comes before _end
         _end(gateway)
         with SparkContext._lock:
             _forget_session()
-        raise UnavailableError(f"Spark did not start: {said_of_it}") from error
+        raise UnavailableError(f"Spark did not start: {reason}") from error
     return started
 
 
@@ -125,7 +126,7 @@ def _is_running(context: Any) -> bool:
 
 
 def _forget_session() -> None:
-    """What PySpark remembers of the session that it had. The caller has its lock."""
+    """Removes PySpark's references to its session. The caller holds PySpark's lock."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -138,12 +139,12 @@ def _forget_session() -> None:
 
 @contextlib.contextmanager
 def _limited_start() -> Iterator[None]:
-    """Kills the processes that are started within if that takes too long: PySpark would wait for ever."""
-    this = psutil.Process()
-    before = set(this.children())
+    """Kills the processes started in the block if they take too long: PySpark would wait forever."""
+    this_process = psutil.Process()
+    before = set(this_process.children())
 
     def kill_new() -> None:
-        for child in set(this.children()) - before:
+        for child in set(this_process.children()) - before:
             if "org.apache.spark.deploy.SparkSubmit" in " ".join(child.cmdline()):
                 child.kill()
 
@@ -157,15 +158,16 @@ def _limited_start() -> Iterator[None]:
 
 
 def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:
-    """The process in which Spark works for this one."""
+    """The JVM process of the session."""
     gateway: Any = spark.sparkContext._gateway
     process: subprocess.Popen[bytes] = gateway.proc
     return process
 
 
 def _forget_functions(spark: SparkSession) -> None:
-    """Takes from this session the functions that call any method of any Java class: with them a query could end the
-    JVM, or read and write whatever this process may."""
+    """Removes Spark's functions that call any Java method from the session: with them a query could end the JVM, or
+    read and write everything that this process may.
+    """
     jvm: Any = spark._jvm
     registry: Any = spark._jsparkSession.sessionState().functionRegistry()
     some = jvm.scala.Some
@@ -176,13 +178,13 @@ def _forget_functions(spark: SparkSession) -> None:
 
 
 def stop(spark: SparkSession) -> None:
-    """Stops Spark and waits until its JVM is gone, so that the same data can be opened again at once."""
+    """Stops Spark and waits until its JVM has ended, so that the same data can be opened again at once."""
     from pyspark import SparkContext
 
     gateway: Any = spark.sparkContext._gateway
 
     def stop_context() -> None:
-        # The JVM may already be dead, which is what is wanted here.
+        # The JVM may be dead already, which is the goal here.
         with contextlib.suppress(Exception):
             spark.stop()
 
@@ -190,15 +192,16 @@ def stop(spark: SparkSession) -> None:
     stopping.start()
     stopping.join(_STOP_TIMEOUT_S)
     if stopping.is_alive():
-        gateway.proc.kill()  # it hangs: whoever asks it something waits for ever
+        gateway.proc.kill()  # the JVM hangs, and a call to it would never return
     _end(gateway)
     with SparkContext._lock:
         _forget_session()
 
 
 def add_fair_pool(spark: SparkSession, name: str) -> None:
-    """Make a pool for the scheduler whose jobs share fairly what it gets. In those that Spark makes by itself the first
-    job has all of it."""
+    """Adds a scheduler pool whose jobs share its slots fairly. In pools that Spark makes by itself the first job gets
+    all.
+    """
     context: Any = spark.sparkContext
     scheduler = context._jvm.org.apache.spark.scheduler
     pool = scheduler.Pool(name, scheduler.SchedulingMode.FAIR(), 0, 1)
@@ -206,14 +209,14 @@ def add_fair_pool(spark: SparkSession, name: str) -> None:
 
 
 def kill(spark: SparkSession) -> None:
-    """Kills Spark's JVM, also one that hangs. Those who wait for its answers get errors; the next `start` follows."""
+    """Kills Spark's JVM, even if it hangs. Threads that wait for it get errors; a new `start` may follow."""
     from pyspark import SparkContext
 
     context: Any = spark.sparkContext
     gateway: Any = context._gateway
     gateway.proc.kill()
     gateway.proc.wait()
-    # PySpark would make its settings in the JVM that it knows.
+    # Otherwise PySpark would apply settings to the dead JVM.
     SparkContext._jvm = None
     _end(gateway)
     server = context._accumulatorServer
@@ -224,12 +227,12 @@ def kill(spark: SparkSession) -> None:
 
 
 class SparkSessions:
-    """Spark's sessions in this process, one after the other. Its methods block; one thread at a time calls them."""
+    """The successive Spark sessions of this process. Its methods block; one thread at a time calls them."""
 
     def __init__(
         self, start: Callable[[], SparkSession], on_process: Callable[[int], None] = lambda _pid: None
     ) -> None:
-        """`on_process` is told the JVM's process id of each session."""
+        """`on_process` is called with the JVM's process id of each session."""
         self._start = start
         self._on_process = on_process
         self._current: SparkSession | None = None
@@ -251,20 +254,22 @@ class SparkSessions:
 
 
 def slots(cores: int | None = None) -> int:
-    """Tasks at once. More than cores: tasks are not preempted, and a long one on every core would stall short ones.
-    Also more than the scripts of one token take together, on two cores two scripts of two tasks each."""
+    """The number of tasks that run at once. It exceeds the number of cores, because tasks are not preempted: a long
+    task on every core would stall short ones. It also exceeds what the scripts of one token use together (on two cores
+    two scripts of two tasks each).
+    """
     return max(6, 3 * (cores or os.cpu_count() or 1))
 
 
 def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """Every setting that Spark is started with: ours, and over them the caller's (whose Java options are added)."""
+    """All settings that Spark is started with: ours, overridden by the caller's (whose Java options are appended)."""
     cores = os.cpu_count() or 1
     their_java_options = conf.get("spark.driver.extraJavaOptions", "")
     local = {
-        # Nobody but this process has business with it.
+        # Only this process connects to it.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # The JVM talks to itself, so a lost heartbeat means nothing, and each costs idle CPU.
+        # Driver and executor are the same JVM, so a lost heartbeat means nothing, and each costs idle CPU.
         "spark.executor.heartbeatInterval": "60s",
         "spark.network.timeout": "600s",
         # An OutOfMemoryError is the fault of one statement; by default it would end the JVM for all of them.
@@ -272,8 +277,8 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.rpc.netty.dispatcher.numThreads": "2",
     }
     remote = {
-        # A task that cannot be stopped keeps its slot until its executor goes. A local one is this JVM: there the
-        # cluster's watchdog counts them.
+        # A task that cannot be stopped keeps its slot until its executor ends. A local executor is this JVM: there the
+        # cluster's watchdog counts such tasks.
         "spark.task.reaper.enabled": "true",
         "spark.task.reaper.killTimeout": "120s",
     }
@@ -283,25 +288,25 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         **(local if master.startswith("local") else remote),
         "spark.submit.deployMode": "client",
         "spark.driver.memory": driver_memory,
-        # A result that would fill the JVM is refused with an error before it does.
+        # A result that would fill the JVM is refused with an error first.
         "spark.driver.maxResultSize": f"{_mebibytes(driver_memory) // 2}m",
         # Nothing is written outside the scratch folder.
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
-        # No pages, no progress bars, and little memory of past jobs (kept although there are no pages).
+        # No web UI, no progress bars, and little history of past jobs (Spark keeps it even without a UI).
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.retainedJobs": "20",
         "spark.ui.retainedStages": "20",
         "spark.ui.retainedTasks": "200",
         "spark.sql.ui.retainedExecutions": "10",
-        # Plans are turned into text for those pages at every query; a wide one would cost more than running it.
+        # Spark renders the plan of every query as text; rendering a wide plan would cost more than running it.
         "spark.sql.maxPlanStringLength": "100000",
-        # The parser remembers every shape of query that it met, some 7 KB each, for ever unless told otherwise.
+        # The parser caches every shape of query, about 7 KB each, forever unless it is limited.
         "spark.sql.parser.manageParserCaches": "true",
         "spark.sql.parser.parserDfaCacheFlushThreshold": str(_mebibytes(driver_memory) * 8),
-        # A full collection now and then gives unused memory back.
+        # A full collection from time to time gives unused memory back.
         "spark.cleaner.periodicGC.interval": "5min",
         # Jobs here are small: few tasks, and no re-planning between stages (212 ms a job instead of 1,222).
         "spark.sql.shuffle.partitions": str(max(2, cores)),
@@ -309,11 +314,11 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.sql.adaptive.enabled": "false",
         # Statements share the slots rather than queue for them.
         "spark.scheduler.mode": "FAIR",
-        # We name the files to read; listing thousands of them by a Spark job of its own would cost more than reading.
+        # We name the files to read; listing thousands of them in a Spark job would cost more than reading them.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-        # Local files open quickly: without this, a thousand small ones become dozens of tasks.
+        # Local files open quickly: without this, a thousand small files become dozens of tasks.
         "spark.sql.files.openCostInBytes": "65536",
-        # No name in a query is a path: what it reads are the views that we made.
+        # A name in a query is never a path: queries read only the views that we made.
         "spark.sql.runSQLOnFiles": "false",
         # The language: texts and names as written, errors instead of silent NULLs, and one time zone.
         "spark.sql.variable.substitute": "false",
@@ -327,9 +332,9 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
-        # Keeps the call site of each Python line that touches a column: a stack walk per expression.
+        # Debugging records the call site of each Python line that touches a column: a stack walk per expression.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # Where the workers find this package, also when it was not installed.
+        # The workers find this package here even if it is not installed.
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
         **conf,
         "spark.driver.extraJavaOptions": f"{_java_options(scratch, their_java_options)} {their_java_options}".rstrip(),
@@ -338,14 +343,14 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
 
 def _java_options(scratch: Path, theirs: str) -> str:
     options = [
-        # A small heap that grows when needed and shrinks again. With less room than this, a busy channel has a full
-        # collection every second, of 130 ms each.
+        # A small heap that grows when needed and shrinks again. With less, a busy channel has a full collection of 130
+        # ms every second.
         "-Xms64m",
         "-XX:MinHeapFreeRatio=40",
         "-XX:MaxHeapFreeRatio=70",
-        # Deep expressions recurse deeply in the analyzer.
+        # The analyser recurses deeply for deep expressions.
         "-Xss8m",
-        # Metrics in a file under the system's temporary folder, written every 50 ms also while idle.
+        # Java would write metrics to a file in the system's temporary folder every 50 ms, even while idle.
         "-XX:-UsePerfData",
         # Libraries unpack native code here.
         f"-Djava.io.tmpdir={scratch / 'tmp'}",
@@ -354,14 +359,14 @@ def _java_options(scratch: Path, theirs: str) -> str:
         "-Duser.timezone=UTC",
         "-Dfile.encoding=UTF-8",
     ]
-    # The leanest collector for a heap of this size, unless the caller names one: Java refuses two.
+    # The leanest collector for a heap of this size, unless the caller names a collector: Java refuses two.
     if re.search(r"-XX:\+Use\w+GC\b", theirs) is None:
         options.append("-XX:+UseSerialGC")
     return " ".join(f'"{option}"' for option in options)
 
 
 def _mebibytes(memory: str) -> int:
-    """Spark's notation for memory: a number with k, m, g or t; bare numbers are MiB."""
+    """Parses Spark's notation for memory: a number with k, m, g or t; bare numbers are MiB."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
     if match is None:
         raise UnavailableError(f"Spark's memory must be a number with k, m, g or t, such as 1g; got {memory!r}")
@@ -380,7 +385,7 @@ def _last_words(said: Path, limit_bytes: int = 2_000) -> str:
 
 
 def _end(gateway: Any) -> None:
-    """Ends the JVM: politely by closing the pipe that it lives on, and then for good."""
+    """Ends the JVM: first by closing the pipe that it waits on, then by force."""
     with contextlib.suppress(Exception):
         gateway.shutdown()
     process: subprocess.Popen[bytes] | None = gateway.proc

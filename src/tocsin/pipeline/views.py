@@ -1,6 +1,6 @@
-"""States of datasets as Spark sees them: a temporary view over the files of a snapshot.
+"""Snapshots of datasets in Spark: a temporary view over the files of a snapshot.
 
-Spark never reads the Delta log: delta-rs has it in memory, and Spark would run a job of its own to learn the same.
+Spark never reads the Delta log: delta-rs has it in memory, and Spark would run a job to learn the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.rules.model.types import ObjectType
 
 KEPT: Final = 256  # views of past and present states; the least recently used goes
-_numbers = itertools.count(1)  # of all sessions: a name that was given out never means another view
+_numbers = itertools.count(1)  # shared by all sessions: a name never means another view
 
 
 class DatasetViews:
@@ -30,23 +30,23 @@ class DatasetViews:
         self._lock = threading.Lock()
 
     def of_snapshot(self, folder: str, snapshot: Snapshot, type_: ObjectType, *, pinned: bool = False) -> str:
-        """The view's name. The caller holds on to the snapshot while it uses the view.
+        """Returns the name of the view. The caller keeps the snapshot while it uses the view.
 
-        A view that is pinned stays until `unpin`; another may go when many others are asked for.
+        A pinned view stays until `unpin`; other views may be dropped when there are many.
         """
         key = (folder, snapshot.version, snapshot.rows_up_to)
-        gone: list[str] = []
+        evicted: list[str] = []
         with self._lock:
             name = self._names.get(key)
             if name is None:
                 name = f"tocsin_{folder.replace('-', '')}_{snapshot.version}_{next(_numbers)}"
                 self._frame(snapshot, type_).createOrReplaceTempView(name)
                 self._names[key] = name
-                gone = self._evicted()
+                evicted = self._evicted()
             self._names.move_to_end(key)
             if pinned:
                 self._pinned[name] += 1
-        for old in gone:
+        for old in evicted:
             self._spark.catalog.dropTempView(old)
         return name
 
@@ -57,19 +57,23 @@ class DatasetViews:
                 del self._pinned[name]
 
     def _evicted(self) -> list[str]:
-        """Those that go, the least recently used first; the newest stays. The caller has the lock."""
-        over = len(self._names) - KEPT
-        free = [key for key, name in list(self._names.items())[:-1] if name not in self._pinned] if over > 0 else []
-        return [self._names.pop(key) for key in free[: max(over, 0)]]
+        """Removes the least recently used views, but not the newest, and returns their names. The caller holds the
+        lock.
+        """
+        excess = len(self._names) - KEPT
+        unpinned = (
+            [key for key, name in list(self._names.items())[:-1] if name not in self._pinned] if excess > 0 else []
+        )
+        return [self._names.pop(key) for key in unpinned[: max(excess, 0)]]
 
     def of_part(self, snapshot: Snapshot, type_: ObjectType) -> str:
-        """A view over the files of a snapshot that nobody else will ask for; `drop` it afterwards."""
+        """A view over the files of a snapshot for one use; the caller drops it with `drop`."""
         name = f"tocsin_part_{next(_numbers)}"
         self._frame(snapshot, type_).createOrReplaceTempView(name)
         return name
 
     def of_rows(self, rows: pa.Table) -> str:
-        """A view over rows in memory; `drop` it afterwards."""
+        """A view over rows in memory; the caller drops it with `drop`."""
         name = f"tocsin_rows_{next(_numbers)}"
         self._spark.createDataFrame(rows).createOrReplaceTempView(name)
         return name
@@ -81,7 +85,7 @@ class DatasetViews:
         schema = f"{layout.spark_schema(type_)}, `{COMMIT}` BIGINT, `{AT}` TIMESTAMP"
         if not snapshot.files:
             return self._spark.createDataFrame([], schema)
-        # The paths are files, whatever characters they hold: no patterns, and no listing of folders.
+        # The paths are plain files: Spark must not treat them as patterns or list folders.
         reader = self._spark.read.schema(schema).option("__globPaths__", "false")
         frame = reader.parquet(*snapshot.files)
         return frame if snapshot.rows_up_to is None else frame.where(f"`{COMMIT}` <= {snapshot.rows_up_to}")

@@ -1,1 +1,1 @@
-"""Channels in Spark: the interests, the records that are new, and the one job that brings them together."""
+"""Channels in Spark: the interests, the new records, and the job that joins them."""

@@ -1,7 +1,7 @@
-"""The interests of one channel as Spark sees them: a cached table, a small one of what came since, and what left.
+"""The interests of one channel in Spark: a cached table, a small table of newer interests, and a set of ended ones.
 
-A change costs what it changes. Interests that left stay in the cached table until it is made anew; whoever reads the
-answer leaves them out (`gone`).
+A change costs in proportion to its size. Interests that ended stay in the cached table until it is rebuilt; readers of
+the results skip them (`gone`).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType, Type
 from tocsin.rules.model.values import Duration
 
-CACHED_FROM: Final = 5_000  # fewer are handed over anew when they change
-_REBUILT_AT: Final = 0.2  # of the cached ones: so many came or left
+CACHED_FROM: Final = 5_000  # fewer interests are sent to Spark again whenever they change
+_REBUILT_AT: Final = 0.2  # rebuild when this share of the cached interests was added or ended
 BORDERS: Final = 256
 _PLANNED_BYTES: Final = "spark.sql.execution.arrow.localRelationThreshold"
 _numbers = itertools.count()
-# Interests on which the query failed twice are tried again after so many executions, twice as many each time, up to so
-# many, and few at a time: whoever is to blame makes each such execution a search.
+# Back-off for interests on which the query failed twice: they are tried again after some executions, twice as many
+# each time up to a limit, and few at once, because each failing interest turns the execution into a search.
 _FIRST_WAIT: Final = 4
 _LONGEST_WAIT: Final = 1_024
 _TRIED_AT_ONCE: Final = 16
@@ -47,16 +47,16 @@ _TRIED_AT_ONCE: Final = 16
 
 @dataclass(slots=True)
 class SuspectInterest:
-    """An interest on which the query has failed: so many executions in a row on every record, and how."""
+    """An interest on which the query failed on every record: in how many executions in a row, and why."""
 
     strikes: int = 0
     reason: str = ""
-    wait: int = 0  # for so many executions more it is left out
+    wait: int = 0  # it is left out for this many more executions
 
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Interests from one id to another, or all but a few, or just these."""
+    """A range of interest ids, with exceptions, or a list of ids."""
 
     first: int = 0
     last: int = (1 << 63) - 1
@@ -70,48 +70,52 @@ class Ids:
         return f"{within} AND `{ID}` NOT IN ({', '.join(map(str, self.without))})" if self.without else within
 
     def among(self, identities: Iterable[int]) -> list[int]:
-        """Those of them that it means, in their order."""
+        """Those of the identities that it covers, in their order."""
         if self.only:
             return sorted(set(self.only).intersection(identities))
-        left = set(self.without)
-        return sorted(one for one in identities if self.first <= one <= self.last and one not in left)
+        excluded = set(self.without)
+        return sorted(
+            identity for identity in identities if self.first <= identity <= self.last and identity not in excluded
+        )
 
 
 class InterestTable:
-    """Not thread-safe: one execution of a channel at a time."""
+    """Not thread-safe: one execution of a channel runs at a time."""
 
     def __init__(self, spark: SparkSession | Callable[[], SparkSession], query: SharedQuery) -> None:
-        """`spark`: the session, or what says which one it is now; they are handed to the next one when it is asked."""
+        """`spark` is the session, or a function that returns the present session. A new session gets the interests at
+        its first use.
+        """
         self._session: Callable[[], Any] = spark if callable(spark) else lambda: spark
-        self._spark: Any = None  # the session that has them
-        self._attempt: object = None  # the last one to hand them over
+        self._spark: Any = None  # the session that has the interests
+        self._attempt: object = None  # identifies the last rebuild
         self._query = query
         self.type = ObjectType(
             (
                 Field(ID, t.BIGINT),
-                *(Field(parameter_column(i), one) for i, one in enumerate(query.parameters)),
-                *(Field(one.name, t.BIGINT) for one in query.borders),
+                *(Field(parameter_column(i), parameter_type) for i, parameter_type in enumerate(query.parameters)),
+                *(Field(quantiles.name, t.BIGINT) for quantiles in query.borders),
             ),
             open=False,
         )
         self._all: dict[int, tuple[Any, ...]] = {}
-        self._fresh: dict[int, tuple[Any, ...]] = {}  # those of them that are not in the cached table
+        self._fresh: dict[int, tuple[Any, ...]] = {}  # interests that are not in the cached table
         self._base: DataFrame | None = None
-        self._cached: DataFrame | None = None  # what the base is made of
-        self._plain_fresh: DataFrame | None = None  # the fresh ones without their keys
-        self._borders: dict[str, list[Any]] = {one.name: [] for one in query.borders}
+        self._cached: DataFrame | None = None  # the cached frame behind the base
+        self._plain_fresh: DataFrame | None = None  # the fresh interests without their join keys
+        self._borders: dict[str, list[Any]] = {quantiles.name: [] for quantiles in query.borders}
         self._stale = True
-        self.remembered: dict[str, Any] = {}  # what was found out about the interests as they are
+        self.remembered: dict[str, Any] = {}  # facts derived from the present set of interests
         self.gone: set[int] = set()
         self.suspects: dict[int, SuspectInterest] = {}
-        self.checked: set[str] = set()  # texts of queries over them whose plans were looked at
+        self.checked: set[str] = set()  # texts of queries over the interests whose plans were checked
         self._newest = -1
-        self._worked = -1  # up to this id all have been part of an execution that did not fail, but for suspects
+        self._worked = -1  # all interests up to this id, except suspects, took part in a successful execution
         self.view = f"tocsin_interests_{next(_numbers)}"
 
     @property
     def schema(self) -> str:
-        """The view's, in Spark's words."""
+        """The view's schema in Spark's notation."""
         return str(self._untyped(self._frame({})).schema.simpleString().removeprefix("struct<").removesuffix(">"))
 
     def __len__(self) -> int:
@@ -121,14 +125,14 @@ class InterestTable:
         return self._all.keys()
 
     def change(self, added: Iterable[tuple[int, Sequence[Any]]], removed: Iterable[int]) -> None:
-        """Takes interests in (id and checked values of the parameters) and lets others go."""
+        """Adds interests (id and checked parameter values) and removes others."""
         for identity, values in added:
             if identity in self._all:
                 continue
             self._all[identity] = tuple(values)
             self._newest = max(self._newest, identity)
             if identity in self.gone:
-                self.gone.discard(identity)  # it is in the cached table still
+                self.gone.discard(identity)  # the cached table still has it
             else:
                 self._fresh[identity] = self._all[identity]
             self._stale = True
@@ -140,41 +144,41 @@ class InterestTable:
                 self.gone.add(identity)
             self._stale = True
 
-    # ------------------------------------------------------------ those on which the query fails
+    # ------------------------------------------------------------ interests on which the query fails
 
     def left_out(self) -> dict[int, str]:
-        """Those that take no part in the execution that begins now, and why."""
-        left, tried = {}, 0
-        for one, suspect in self.suspects.items():
-            if suspect.wait or (suspect.strikes and tried >= _TRIED_AT_ONCE):
+        """The interests that take no part in the execution that begins now, with the reasons."""
+        excluded, tried_again = {}, 0
+        for identity, suspect in self.suspects.items():
+            if suspect.wait or (suspect.strikes and tried_again >= _TRIED_AT_ONCE):
                 suspect.wait = max(0, suspect.wait - 1)
-                left[one] = suspect.reason
+                excluded[identity] = suspect.reason
             elif suspect.strikes:
-                tried += 1
-        return left
+                tried_again += 1
+        return excluded
 
     def doubt(self, identity: int) -> None:
-        """The query failed on it, but not on every record."""
+        """The query failed on the interest, but not on every record."""
         self.suspects[identity] = SuspectInterest()
 
     def strike(self, identity: int, reason: str) -> None:
-        """The query failed on it, whatever the record."""
-        before = self.suspects.pop(identity, SuspectInterest())  # and comes last now
-        wait = min(_FIRST_WAIT << (before.strikes - 1), _LONGEST_WAIT) if before.strikes else 0
-        self.suspects[identity] = SuspectInterest(min(before.strikes + 1, 16), reason, wait)
+        """The query failed on the interest for every record."""
+        suspect = self.suspects.pop(identity, SuspectInterest())  # re-inserted at the end of the order
+        wait = min(_FIRST_WAIT << (suspect.strikes - 1), _LONGEST_WAIT) if suspect.strikes else 0
+        self.suspects[identity] = SuspectInterest(min(suspect.strikes + 1, 16), reason, wait)
 
     def worked(self, left: Container[int]) -> None:
-        """The query did not fail on any but these, which took no part."""
-        self.suspects = {one: suspect for one, suspect in self.suspects.items() if one in left}
+        """The query succeeded for all interests but `left`, which took no part."""
+        self.suspects = {identity: suspect for identity, suspect in self.suspects.items() if identity in left}
         self._worked = self._newest
 
     def has_worked(self, identity: int) -> bool:
         return identity <= self._worked and identity not in self.suspects
 
-    # ------------------------------------------------------------ as Spark sees them
+    # ------------------------------------------------------------ the interests in Spark
 
     def _present_session(self) -> Any:
-        """The session as it is now. What another one had is gone."""
+        """The present session. If it is a new one, forgets what the previous session had."""
         spark = self._session()
         if spark is not self._spark:
             self._spark = spark
@@ -185,17 +189,17 @@ class InterestTable:
 
     @property
     def is_stale(self) -> bool:
-        """Whether Spark does not have them as they are now."""
+        """Whether Spark's copy of the interests is out of date."""
         self._present_session()
         return self._stale
 
     def prepared(self) -> str:
-        """The name of the view, which shows every interest there is now."""
+        """Brings the view up to date and returns its name. It shows all present interests."""
         self._present_session()
         if not self._stale:
             return self.view
-        changed = len(self._fresh) + len(self.gone)
-        if self._base is None or changed > max(CACHED_FROM, _REBUILT_AT * len(self._all)):
+        changes = len(self._fresh) + len(self.gone)
+        if self._base is None or changes > max(CACHED_FROM, _REBUILT_AT * len(self._all)):
             self._rebuild()
         frame = self._base
         self._plain_fresh = self._plain(self._fresh)
@@ -208,14 +212,14 @@ class InterestTable:
         return self.view
 
     def part(self, ids: Ids) -> str:
-        """The name of a view of some of them, which `drop_part` removes."""
+        """Creates a view of some interests and returns its name; `drop_part` removes it."""
         self.prepared()
         assert self._plain_fresh is not None
-        # Keys of others are not made: where that fails they would fail these, too.
+        # Do not compute the keys of other interests: a failure there would fail these, too.
         frame = self._keyed(self._plain_fresh.where(ids.condition()))
         if self._base is not None:
             frame = self._base.where(ids.condition()).unionAll(frame)
-        # Of its own: a run that was given up may still make the one of its part.
+        # The name is unique, because an abandoned run may still create the view of its part.
         view = f"{self.view}_part_{next(_numbers)}"
         self._untyped(frame).createOrReplaceTempView(view)
         return view
@@ -224,13 +228,13 @@ class InterestTable:
         self._spark.catalog.dropTempView(view)
 
     def renew(self) -> None:
-        """Those that left leave the cached table, too."""
+        """Removes ended interests from the cached table."""
         self._present_session()
         self._rebuild()
         self._stale = True
 
     def borders(self) -> Mapping[str, list[Any]]:
-        """Some of each parameter's values, in their order."""
+        """Sample values of each parameter, in their order."""
         return self._borders
 
     def close(self) -> None:
@@ -240,7 +244,7 @@ class InterestTable:
         spark.catalog.dropTempView(self.view)
 
     def _rebuild(self) -> None:
-        """Wholly or not at all: what Spark could not take in now, it is given again."""
+        """Rebuilds completely or not at all: what Spark failed to cache is sent again later."""
         attempt = self._attempt = object()
         borders, self._borders = self._borders, self._chosen_borders()
         if self._cached is not None:
@@ -253,7 +257,7 @@ class InterestTable:
             if self._attempt is attempt:
                 self._borders, self._base = borders, None
             raise
-        self._session()  # raises on a thread that was given up meanwhile, which must change nothing
+        self._session()  # raises on an abandoned thread, which must change nothing
         self._base, self._fresh = base, {} if base is not None else dict(self._all)
         self.gone.clear()
 
@@ -265,21 +269,21 @@ class InterestTable:
         except Exception:
             if not self._query.keys:
                 raise
-            # The keys of some cannot be made: each is made when it is used, and whoever fails is found.
+            # Some keys cannot be computed. Compute each key when it is used, so that the failing interest is found.
             self._cached = _filled(plain)
             base = self._keyed(self._cached)
         return base
 
     def _chosen_borders(self) -> dict[str, list[Any]]:
-        chosen = {}
-        for one in self._query.borders:
-            values = sorted(set(self._compared(one, self._all.values())), key=_order)
-            picked = range(0, len(values), max(1, -(-len(values) // BORDERS)))
-            chosen[one.name] = [values[i] for i in picked]
-        return chosen
+        borders = {}
+        for quantiles in self._query.borders:
+            values = sorted(set(self._compared(quantiles, self._all.values())), key=_order)
+            indices = range(0, len(values), max(1, -(-len(values) // BORDERS)))
+            borders[quantiles.name] = [values[i] for i in indices]
+        return borders
 
     def _compared(self, borders: Quantiles, rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """One parameter's values as Spark compares them."""
+        """The values of one parameter as Spark compares them."""
         index = int(borders.parameter.removeprefix("p"))
         physical = _PHYSICAL.get(self._query.parameters[index])
         return (row[index] if physical is None else physical(row[index]) for row in rows)
@@ -295,17 +299,17 @@ class InterestTable:
         keys = [f"{key} AS k{i}" for i, key in enumerate(self._query.keys)]
         if not keys:
             return frame
-        made = ", ".join(keys)
-        if made not in self.checked:
+        key_text = ", ".join(keys)
+        if key_text not in self.checked:
             check_plan(self._spark, self._plain({}).selectExpr("*", *keys))
-            self.checked.add(made)
-        # Some are only what others are made of.
+            self.checked.add(key_text)
+        # Some keys are only inputs of other keys.
         texts = " ".join((self._query.sql, *(level.sql for level in self._query.levels)))
         unused = [f"k{i}" for i in range(len(keys)) if f"`k{i}`" not in texts]
         return frame.selectExpr("*", *keys).drop(*unused)
 
     def _untyped(self, frame: DataFrame) -> DataFrame:
-        """The parameters without a type are text in the cache, and untyped values to a query."""
+        """Parameters without a type are text in the cache and become untyped values for queries."""
         for i, kind in enumerate(self._query.parameters):
             if dynamic.contains_any(kind):
                 name = parameter_column(i)
@@ -318,15 +322,15 @@ class InterestTable:
         columns: list[Any] = [pa.array(np.fromiter(interests, np.int64, len(interests)))]
         for i, kind in enumerate(self._query.parameters):
             columns.append(_column(kind, [row[i] for row in rows]))
-        for one in self._query.borders:
-            borders = [_order(border) for border in self._borders[one.name]]
-            values = (_order(value) for value in self._compared(one, rows))
+        for quantiles in self._query.borders:
+            borders = [_order(border) for border in self._borders[quantiles.name]]
+            values = (_order(value) for value in self._compared(quantiles, rows))
             columns.append(pa.array([bisect_right(borders, value) for value in values], pa.int64()))
         return pa.Table.from_arrays(columns, schema=layout.record_schema(self.type))
 
 
 def _seconds(value: Duration) -> float:
-    """As `language.ways` has it."""
+    """As `language.channels.joins.range_keys` computes it."""
     days, micros = divmod(value.micros, MICROS_PER_DAY)
     return (value.months * 30 + days) * 86400.0 + micros / 1e6
 
@@ -340,8 +344,9 @@ _PHYSICAL: Final[dict[Type, Callable[[Any], Any]]] = {
 
 @contextmanager
 def _apart(spark: SparkSession) -> Iterator[None]:
-    """Frames made within are no part of the plans of those who use them: Spark computes the hash of every row in a plan
-    whenever it copies the plan, several times a query. Others who make one at the same time have the same, at no harm.
+    """Keeps frames made in the block out of the plans that use them: Spark hashes every row of a local relation
+    whenever it copies the plan, several times per query. The setting also affects frames that other threads make
+    meanwhile, harmlessly.
     """
     spark.conf.set(_PLANNED_BYTES, 0)
     try:

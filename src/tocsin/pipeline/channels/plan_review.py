@@ -1,4 +1,4 @@
-"""How Spark would run a channel, looked at before it does: no plan may test every interest against every record."""
+"""Reviews Spark's plan of a channel before it runs: no plan may test every interest against every record."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _numbers = itertools.count()
 def checked_plan(
     spark: SparkSession, query: SharedQuery, interests: str, call_of: Callable[[CalledFunction], str]
 ) -> str:
-    """Spark's plan of the query over relations of unknown size; StatementError where it would test every pair.
+    """Spark's plan of the query over relations of unknown size. Raises StatementError if it would test every pair.
 
-    `interests` is the schema of the interests in Spark's words.
+    `interests` is the schema of the interests in Spark's notation.
     """
-    frame = _planned(spark, query, interests, {one.name: call_of(one) for one in query.calls})
+    frame = _planned(spark, query, interests, {call.name: call_of(call) for call in query.calls})
     root: Any = frame._jdf.queryExecution().executedPlan()
     if query.parameters and any(_has_interests(node) for node in _pairwise(root)):
         raise StatementError(
@@ -42,9 +42,9 @@ def checked_plan(
 
 
 def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Mapping[str, str]) -> DataFrame:
-    # Rows that Spark knows nothing of: of an empty table it would plan nothing at all.
+    # Relations of unknown content: for an empty table Spark would plan nothing at all.
     unknown: Any = spark.sparkContext.emptyRDD()
-    number = next(_numbers)  # others may plan at the same time
+    number = next(_numbers)  # unique, as other threads may plan at the same time
     names = {}
     for i, scan in enumerate(query.scans):
         names[scan.view] = f"tocsin_planned_{number}_{i}"
@@ -54,9 +54,9 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Map
     names[query.interests_view] = f"tocsin_planned_{number}_interests"
     spark.createDataFrame(unknown, interests).createOrReplaceTempView(names[query.interests_view])
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    arguments: dict[str, Any] = {NOW: now, PREVIOUS: now, **{one.since: 0 for one in query.watched}}
+    arguments: dict[str, Any] = {NOW: now, PREVIOUS: now, **{scan_watched.since: 0 for scan_watched in query.watched}}
     arguments.update({level.name: f.array(f.lit(level.nothing)) for level in query.levels})
-    arguments.update({one.name: f.array(f.lit(None)) for one in query.borders})
+    arguments.update({quantiles.name: f.array(f.lit(None)) for quantiles in query.borders})
     try:
         for level in query.levels:
             analyse_query(spark, named(level.sql, {**names, **calls}), chosen(arguments, level.arguments))
@@ -69,7 +69,7 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Map
 
 
 def _pairwise(node: Any) -> Iterator[Any]:
-    if any(node.nodeName().startswith(one) for one in _PAIRWISE):
+    if any(node.nodeName().startswith(join_name) for join_name in _PAIRWISE):
         yield node
     children = node.children()
     for i in range(children.size()):

@@ -1,1 +1,1 @@
-"""Where records of every feed arrive in their datasets."""
+"""Lands the records of feeds in their datasets."""

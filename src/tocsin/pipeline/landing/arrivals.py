@@ -1,4 +1,4 @@
-"""Files that arrive, each named once: a streaming query of Spark's that looks into folders and reads nothing."""
+"""Reports arriving files, each once: a Spark streaming query that lists folders and does not read the files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FILES_PER_BATCH: Final = 1_000
 _MAGIC: Final = frozenset("{}[]*?\\")
 
 Taken = Callable[[int, Sequence[Path]], None]
-"""Takes the files of a batch. If it fails or never returns, the same batch comes again when the query does."""
+"""Takes the files of a batch. If it fails or never returns, the restarted query delivers the same batch again."""
 
 
 class Arrivals:
-    """One query. `watch` runs it in the caller's thread until it ends."""
+    """One streaming query. `watch` runs it in the caller's thread until it ends."""
 
     def __init__(self, checkpoint: Checkpoint, paths: Sequence[str], period_s: float) -> None:
         self._checkpoint = checkpoint
@@ -38,8 +38,8 @@ class Arrivals:
         self._failure: BaseException | None = None
 
     def watch(self, spark: SparkSession, taken: Taken) -> None:
-        """Hands over each batch of new files, one after the other; returns when it is ended, or raises why it ended."""
-        # Whatever the batch raises reaches the caller of this; py4j would print it as well.
+        """Delivers batches of new files, one after the other. Returns when the query is ended, or raises its error."""
+        # The error of a batch reaches the caller; py4j would print it as well.
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
         self._checkpoint.mend()
         self._failure = None
@@ -71,33 +71,33 @@ class Arrivals:
             self._query = None
 
     def _found(self, spark: SparkSession) -> DataFrame:
-        found: Any = None
+        arriving: Any = None
         for path in self._paths:
-            one = (
-                # Of the files only the names matter here: the format is the one that asks for nothing.
+            source = (
+                # Only the names of the files matter: the text format reads no schema.
                 spark.readStream.format("text")
                 .schema("value string")
                 .option("recursiveFileLookup", "true")
-                # By default a file that is a week older than the newest one would never be taken.
+                # By default Spark would ignore a file that is a week older than the newest file.
                 .option("maxFileAge", "36500d")
                 .option("maxFilesPerTrigger", max(1, FILES_PER_BATCH // len(self._paths)))
                 .load(_pattern(path))
             )
-            found = one if found is None else found.union(one)
-        return found
+            arriving = source if arriving is None else arriving.union(source)
+        return arriving
 
     def end(self) -> None:
-        """The query ends, and with it `watch`; not to be called while a batch is taken."""
+        """Ends the query, and with it `watch`. Must not be called while a batch is handled."""
         with self._lock:
             self._ended = True
             query = self._query
         if query is not None:
-            with suppress(Exception):  # its session may be gone, and the query with it
+            with suppress(Exception):  # the session may be gone, and the query with it
                 query.stop()
 
 
 def _pattern(path: str) -> str:
-    """What Spark takes for this path: a name is never a pattern where there is something of that name."""
+    """The pattern for Spark: an existing path is never treated as a pattern."""
     if glob.has_magic(path) and not Path(path).exists():
         return path
-    return "".join(f"\\{sign}" if sign in _MAGIC else sign for sign in path)
+    return "".join(f"\\{character}" if character in _MAGIC else character for character in path)

@@ -1,7 +1,7 @@
-"""What is in a file that has arrived: its records, each judged by itself, in pieces of bounded size.
+"""Reads the records of an arrived file, each checked by itself, in pieces of bounded size.
 
-A file gives the same pieces whenever it is read. A record that is broken or does not fit is refused with the file and
-the place in it, and its neighbours pass; so is what makes the rest of a file, or all of it, unreadable.
+A file yields the same pieces whenever it is read. A broken record, or one that does not fit, is rejected with its file
+and line while its neighbours pass. An unreadable rest of a file, or an unreadable file, is reported the same way.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tocsin.wire.errors import InputError
 FORMATS: Final = load_files.FORMATS
 PIECE_ROWS: Final = 20_000
 PIECE_BYTES: Final = 8 << 20
-_SHOWN_BYTES: Final = 1 << 20  # of a refused record
-# The fault of the moment and not of the file: it is read again.
+_SHOWN_BYTES: Final = 1 << 20  # of a rejected record
+# Passing errors of the machine, not of the file: the file is read again.
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
 
 
 @dataclass(frozen=True, slots=True)
 class FileFormat:
-    """How the files are written."""
+    """The format of the files, with its options."""
 
     format: str
     form: delimited_text.DelimitedFormat
@@ -50,24 +50,24 @@ class FilePart:
 
 
 def reading(format: str, options: Mapping[str, str]) -> FileFormat:  # noqa: A002 - what it is everywhere
-    """The options of the format, understood; InputError where one makes no sense."""
+    """Parses the options of the format. Raises InputError if an option makes no sense."""
     return FileFormat(
         format, delimited_text.form_of(options, header=format == "csv"), options.get("record", "").strip()
     )
 
 
 def parts(path: Path, how: FileFormat, kind: ObjectType, rows: int = PIECE_ROWS) -> Iterator[FilePart]:
-    """The file in parts; nothing of an empty one. Memory does not grow with the file."""
+    """Yields the file in parts; an empty file has none. Memory does not grow with the file."""
     waiting: FilePart | None = None
     records: list[DecodedRecord] = []
     size_bytes = 0
-    for judged, bytes_ in _judged(path, how, kind):
+    for decoded, bytes_ in _judged(path, how, kind):
         if len(records) >= rows or size_bytes >= PIECE_BYTES:
             if waiting is not None:
                 yield waiting
             waiting = FilePart(records, size_bytes, is_last=False)
             records, size_bytes = [], 0
-        records.append(judged._replace(index=len(records)))
+        records.append(decoded._replace(index=len(records)))
         size_bytes += bytes_
     if waiting is not None:
         yield waiting
@@ -79,13 +79,13 @@ def _judged(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[tuple[Dec
     check = reader(kind)
     unit = "record" if how.format == "parquet" else "line"
     try:
-        for found in _each(path, how, kind):
-            if isinstance(found, BadRecord):
-                reason = f"{path}, {unit} {found.place}: {found.reason}"
-                raw = found.raw[:_SHOWN_BYTES]
-                yield DecodedRecord(0, None, found.field, reason, raw), len(raw)
+        for item in _each(path, how, kind):
+            if isinstance(item, BadRecord):
+                reason = f"{path}, {unit} {item.place}: {item.reason}"
+                raw = item.raw[:_SHOWN_BYTES]
+                yield DecodedRecord(0, None, item.field, reason, raw), len(raw)
                 continue
-            place, record, size_bytes = found
+            place, record, size_bytes = item
             try:
                 yield DecodedRecord(0, check(record)), size_bytes
             except RecordError as error:
@@ -118,5 +118,5 @@ def _each(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[Found | Bad
 def _text(record: Any) -> bytes:
     try:
         return orjson.dumps(plain(record))
-    except (TypeError, ValueError, RecursionError):  # a value of no type here, half of a surrogate pair
+    except (TypeError, ValueError, RecursionError):  # a value of no type here, a lone surrogate
         return repr(record).encode("utf-8", "replace")

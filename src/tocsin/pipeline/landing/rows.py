@@ -1,7 +1,7 @@
-"""Records of a feed's type made into rows of a dataset.
+"""Converts records of a feed's type to rows of a dataset.
 
-Where every column of the feed is a column of the dataset, nothing is touched but the generated key: the rows stay
-Arrow from the feed's log to the dataset's files. Elsewhere each record is read, checked and written anew.
+If every column of the feed is a column of the dataset, only the generated key is added: the rows stay Arrow from the
+feed's log to the dataset's files. Otherwise each record is read, checked and written again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A record that does not fit its dataset: its place in the batch, and why."""
+    """A record that does not fit its dataset: its index in the batch, and the reason."""
 
     index: int
     field: str
@@ -38,7 +38,7 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class FittedRows:
-    """`keys_are_new`: every key was made just now. `refused` are left out of `rows`."""
+    """`keys_are_new`: every key was generated just now. `refused` records are left out of `rows`."""
 
     rows: pa.Table
     keys_are_new: bool
@@ -46,7 +46,7 @@ class FittedRows:
 
 
 def fitter(feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> Callable[[pa.Table], FittedRows]:
-    """A function from rows of the feed's layout to rows of the dataset's."""
+    """Returns a function from rows of the feed's layout to rows of the dataset's layout."""
     same = _same_columns(feed, dataset, generated)
 
     def fit(rows: pa.Table) -> FittedRows:
@@ -58,51 +58,51 @@ def fitter(feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> 
 
 
 def checked(values: Sequence[Any], dataset: ObjectType, generated: KeyPath | None) -> FittedRows:
-    """Records that came as values, one by one."""
+    """Checks records that are values, one by one."""
     check = checker(dataset)
     records: list[dict[str, Any]] = []
     refused: list[RefusedRow] = []
-    new = generated is not None
+    all_new = generated is not None
     for index, value in enumerate(values):
         if generated is not None and isinstance(value, dict):
-            new = generate(value, generated) and new
+            all_new = generate(value, generated) and all_new
         try:
             if not isinstance(value, dict):
                 raise RecordError("", "a record is an object")
             records.append(check(value))
         except RecordError as error:
             refused.append(RefusedRow(index, error.field, error.reason))
-    return FittedRows(layout.to_arrow(records, dataset), new, tuple(refused))
+    return FittedRows(layout.to_arrow(records, dataset), all_new, tuple(refused))
 
 
 def generate(record: dict[str, Any], path: KeyPath) -> bool:
-    """A new uuid at the key's place, unless one was given there; says whether it made one."""
-    place: Any = record
+    """Sets a new uuid at the key's path, unless the record has one there. Returns whether it did."""
+    container: Any = record
     for name in path[:-1]:
-        place = place.setdefault(name, {}) if isinstance(place, dict) else None
-    if not isinstance(place, dict) or place.get(path[-1], MISSING) is not MISSING:
+        container = container.setdefault(name, {}) if isinstance(container, dict) else None
+    if not isinstance(container, dict) or container.get(path[-1], MISSING) is not MISSING:
         return False
-    place[path[-1]] = uuid4()
+    container[path[-1]] = uuid4()
     return True
 
 
 def _same_columns(feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> bool:
-    """Whether each of the feed's columns can be taken over as it is, and nothing else is wanted."""
+    """Whether the feed's columns can be used unchanged, and the dataset needs no others."""
     if feed.open and not dataset.open:
         return False
-    made = {generated[0]} if generated is not None and len(generated) == 1 else set()
-    mine = {one.name for one in feed.fields}
-    if made & mine or {one.name for one in dataset.fields} != mine | made:
+    generated_names = {generated[0]} if generated is not None and len(generated) == 1 else set()
+    feed_names = {field.name for field in feed.fields}
+    if generated_names & feed_names or {field.name for field in dataset.fields} != feed_names | generated_names:
         return False
-    for one in feed.fields:
-        other = dataset.find(one.name)
-        if other is None or other.type != one.type or one.optional != other.optional:
+    for field in feed.fields:
+        other = dataset.find(field.name)
+        if other is None or other.type != field.type or field.optional != other.optional:
             return False
-    return generated is None or bool(made)
+    return generated is None or bool(generated_names)
 
 
 def _may_hold(rows: pa.Table, name: str) -> bool:
-    """Whether a record may bring the key itself, as a field its feed does not declare."""
+    """Whether a record may contain the key itself, as a field that its feed does not declare."""
     found = pc.any(pc.match_substring(rows.column(OPEN), json.dumps(field_key(name), ensure_ascii=False))).as_py()
     return bool(found)
 
@@ -118,8 +118,8 @@ def _with_key(rows: pa.Table, dataset: ObjectType, generated: KeyPath | None) ->
 
 
 def _uuids(count: int) -> pa.Array:
-    """So many random uuids (version 4), all at once."""
+    """Makes random uuids (version 4), all at once."""
     raw = np.frombuffer(os.urandom(16 * count), dtype=np.uint8).reshape(count, 16).copy()
     raw[:, 6] = (raw[:, 6] & 0x0F) | 0x40
     raw[:, 8] = (raw[:, 8] & 0x3F) | 0x80
-    return pa.array([str(UUID(bytes=one.tobytes())) for one in raw], pa.string())
+    return pa.array([str(UUID(bytes=row.tobytes())) for row in raw], pa.string())

@@ -1,1 +1,1 @@
-"""Functions in Python: looked up and called in Spark's Python workers, with values of the model."""
+"""Python functions: imported and called in Spark's Python workers, with values of the model."""

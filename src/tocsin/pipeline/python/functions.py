@@ -1,4 +1,4 @@
-"""Functions in Python as queries use them: each is known to Spark under a name, for the types it is called with."""
+"""Registers Python functions in Spark for queries, each under a name per combination of argument types."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEPT: Final = 512  # functions that Spark knows at once; the least recently used
 
 
 class DeclaredFunction(Protocol):
-    """A function in Python as the catalog has it; its body is `module:function`."""
+    """A Python function as declared in the catalog; its body is `module:function`."""
 
     @property
     def name(self) -> str: ...
@@ -52,7 +52,9 @@ class PythonFunctions:
         self._lock = threading.Lock()
 
     def called(self, function: DeclaredFunction, arguments: Sequence[Type], *, each: bool = False) -> str:
-        """The name under which Spark calls it with arguments of these types, with its code as the files are now."""
+        """The name under which Spark calls the function with arguments of these types and the present code of its
+        files.
+        """
         signature = Signature(function.name, tuple(arguments), function.returns, function.optional, each)
         key = self._code(function.body), signature
         with self._lock:
@@ -62,26 +64,26 @@ class PythonFunctions:
                 return name
             self._count += 1
             name = f"{self._prefix}_{self._count}"
-            made = _udf(WorkerCall(*key), name, layout.spark_type(gives(signature)))
-            self._spark.udf.register(name, made)
+            udf = _udf(WorkerCall(*key), name, layout.spark_type(gives(signature)))
+            self._spark.udf.register(name, udf)
             self._names[key] = name
-            gone = [self._names.popitem(last=False)[1]] if len(self._names) > KEPT else []
-        for old in gone:
+            evicted = [self._names.popitem(last=False)[1]] if len(self._names) > KEPT else []
+        for old in evicted:
             self._spark.sql(f"DROP TEMPORARY FUNCTION IF EXISTS {old}")
         return name
 
     def look_up(self, target: str, arity: int) -> None:
-        """CallError unless there is such a function. Its module is read anew, with all others of the folder."""
+        """Raises CallError unless the function exists. Imports its module again, with all others of the folder."""
         with self._lock:
             self._created += 1
-        asked: Any = _udf(FunctionLookUp(self._code(target), arity), "look_up", "STRING")
+        look_up: Any = _udf(FunctionLookUp(self._code(target), arity), "look_up", "STRING")
         try:
-            self._spark.range(1, numPartitions=1).select(asked("id")).toArrow()
+            self._spark.range(1, numPartitions=1).select(look_up("id")).toArrow()
         except PySparkException as error:
-            found = found_in(str(error))
-            if found is None:
+            call_error = found_in(str(error))
+            if call_error is None:
                 raise
-            raise found from None
+            raise call_error from None
 
     def _code(self, target: str) -> Code:
         version = hashlib.sha256(repr((self._created, *_files(self._folder))).encode()).hexdigest()
@@ -93,11 +95,13 @@ def _udf(call: Callable[..., pa.Array], name: str, returns: str) -> UserDefinedF
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """The folder's modules, with what changes when they do."""
+    """The modules of the folder, with the file attributes that change when they do."""
     for where, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if one != "__pycache__" and not one.startswith("."))
-        for name in sorted(one for one in files if one.endswith(".py")):
+        folders[:] = sorted(
+            subfolder for subfolder in folders if subfolder != "__pycache__" and not subfolder.startswith(".")
+        )
+        for name in sorted(file for file in files if file.endswith(".py")):
             path = Path(where, name)
             with suppress(OSError):
-                about = path.stat()
-                yield str(path), about.st_mtime_ns, about.st_size
+                status = path.stat()
+                yield str(path), status.st_mtime_ns, status.st_size

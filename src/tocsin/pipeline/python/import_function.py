@@ -1,4 +1,4 @@
-"""Finds a function by its name in a worker: imports its module, anew when its files have changed."""
+"""Finds a function by its name in a worker: imports its module, again if its files have changed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tocsin.pipeline.python.sandbox import FunctionTimeoutError, limited, told
 
 Function = Callable[..., Any]
 
-_versions: dict[str, str] = {}  # of each folder, what was imported from it
+_versions: dict[str, str] = {}  # per folder, the version that was imported
 _found: dict[tuple[str, str], Function] = {}
 
 
 def function(code: Code) -> Function:
-    """The function; CallError says what stands in the way."""
+    """Returns the function. The CallError says why it cannot be used."""
     if _versions.get(code.folder) != code.version:
         _forget(code.folder)
         _versions[code.folder] = code.version
@@ -32,26 +32,26 @@ def function(code: Code) -> Function:
 
 
 def check(code: Code, arity: int) -> None:
-    """CallError unless the function is there and takes so many arguments."""
-    found = function(code)
-    if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
+    """Raises CallError unless the function exists and takes this many arguments."""
+    callable_ = function(code)
+    if inspect.iscoroutinefunction(callable_) or inspect.isasyncgenfunction(callable_):
         raise CallError(f"{code.target} is async", "give a plain function", usable=False)
     try:
-        inspect.signature(found).bind(*[None] * arity)
+        inspect.signature(callable_).bind(*[None] * arity)
     except TypeError as error:
-        given = "1 argument" if arity == 1 else f"{arity} arguments"
-        raise CallError(f"{code.target} cannot be called with {given}: {error}", usable=False) from None
+        count = "1 argument" if arity == 1 else f"{arity} arguments"
+        raise CallError(f"{code.target} cannot be called with {count}: {error}", usable=False) from None
     except ValueError:
-        pass  # some functions written in C do not say what they take
+        pass  # some functions written in C have no signature
 
 
 def _forget(folder: str) -> None:
-    """The modules of the folder, so that their next import reads the files as they are now."""
-    # All are found before any goes: a package without files asks for the one around it when it is asked where it is.
-    gone = [name for name, module in list(sys.modules.items()) if _is_inside(module, folder)]
-    for name in gone:
+    """Forgets the modules of the folder, so that their next import reads the present files."""
+    # Collect all names before removing any: a namespace package needs its parent to compute its path.
+    names = [name for name, module in list(sys.modules.items()) if _is_inside(module, folder)]
+    for name in names:
         del sys.modules[name]
-    for key in [one for one in _found if one[0] == folder]:
+    for key in [target for target in _found if target[0] == folder]:
         del _found[key]
     importlib.invalidate_caches()
 
@@ -62,30 +62,32 @@ def _is_inside(module: Any, folder: str) -> bool:
 
 def _places(module: Any) -> list[str]:
     file = getattr(module, "__file__", None)
-    return [file] if isinstance(file, str) else [str(one) for one in getattr(module, "__path__", None) or ()]
+    return [file] if isinstance(file, str) else [str(entry) for entry in getattr(module, "__path__", None) or ()]
 
 
 def _look_up(code: Code) -> Function:
     name, _, attribute = code.target.partition(":")
     module = _imported(name, code)
-    found: Any = module
+    target: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, [one for one in dir(found) if callable(getattr(found, one))], 1)
+        if not hasattr(target, part):
+            near = difflib.get_close_matches(
+                part, [attribute_name for attribute_name in dir(target) if callable(getattr(target, attribute_name))], 1
+            )
             where = _places(module)
             hint = f"did you mean {near[0]}?" if near else f"it was read from {where[0]}" if where else None
             raise CallError(f"the Python module {name} has no function {attribute}", hint, usable=False)
-        found = getattr(found, part)
-    if not callable(found):
-        raise CallError(f"{code.target} is no function, but of type {type(found).__name__}", usable=False)
-    return found  # type: ignore[no-any-return]
+        target = getattr(target, part)
+    if not callable(target):
+        raise CallError(f"{code.target} is no function, but of type {type(target).__name__}", usable=False)
+    return target  # type: ignore[no-any-return]
 
 
 def _imported(name: str, code: Code) -> Any:
     if code.folder not in sys.path:
-        # Last: a file there that happens to be called like a module of Python's must not take its place.
+        # At the end of the path: a file in the folder must not replace a module of Python with the same name.
         sys.path.append(code.folder)
-    # Compiled files are told apart by whole seconds: an edit in the same one would go unnoticed.
+    # Compiled files are compared by whole seconds: an edit within the same second would go unnoticed.
     sys.dont_write_bytecode = True
     try:
         with limited(code.timeout_s):

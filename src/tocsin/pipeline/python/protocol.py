@@ -1,4 +1,6 @@
-"""What Spark's Python workers are told of a function, and what they say when it fails. Everything here is pickled."""
+"""The messages between the cluster and Spark's Python workers about a function and its errors. All of it is
+pickled.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,7 @@ from tocsin.rules.model.types import Type
 class Code:
     """Where a function is: `module:function`, found in the folder or among the installed packages.
 
-    Files of the folder are imported anew when `version` is another than before. What is printed goes to the file
-    `said`.
+    Files of the folder are imported again when `version` changes. Printed output goes to the file `said`.
     """
 
     target: str
@@ -26,9 +27,9 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """How it is called: the types of its arguments, and of what it gives; `optional`: that may be None.
+    """How a function is called: the types of its arguments and of its result; `optional`: the result may be None.
 
-    With `each`, what it fails on is told beside what it gives of the rest: columns `value` and `failed`.
+    With `each`, a failure does not stop the call: the result has the columns `value` and `failed`.
     """
 
     name: str
@@ -39,9 +40,9 @@ class Signature:
 
 
 class CallError(Exception):
-    """A function that cannot be called (`usable` is false), or that failed on its arguments.
+    """A function cannot be called (`usable` is false), or failed on its arguments.
 
-    It crosses from the worker to the cluster in the text of Spark's exception, where `found_in` finds it.
+    The error travels from the worker to the cluster in the text of Spark's exception, where `found_in` finds it.
     """
 
     def __init__(self, message: str, hint: str | None = None, *, usable: bool = True) -> None:
@@ -57,7 +58,7 @@ def _again(message: str, hint: str | None, usable: bool) -> CallError:
 
 
 def found_in(text: str) -> CallError | None:
-    """The error whose text Spark repeats in its own."""
+    """The error whose text is inside the text of Spark's exception."""
     marker = f"{CallError.__module__}.{CallError.__qualname__}: "
     for line in text.splitlines():
         _, found, rest = line.partition(marker)

@@ -1,4 +1,4 @@
-"""Around code that others wrote: how long it may take, where its words go, and what is told of its errors."""
+"""Runs user code under a time limit, captures its output and describes its errors."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Final
 
 from tocsin.pipeline.python.protocol import Code
 
-SAID_LIMIT_BYTES: Final = 8 << 20  # then the file begins anew, and the one before it is kept
+SAID_LIMIT_BYTES: Final = 8 << 20  # then the file is rotated, and one old file is kept
 _TEXT_LIMIT: Final = 500
 
 
 class FunctionTimeoutError(BaseException):
-    """Not an Exception, so that the code it ends does not catch it by mistake."""
+    """Not an Exception, so that the code that it ends does not catch it by mistake."""
 
 
 @contextmanager
 def limited(timeout_s: float) -> Iterator[None]:
-    """TookTooLong is raised in there when the time is up."""
+    """Raises FunctionTimeoutError inside the block when the time is up."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are for the main thread, which is where Spark's workers call
+        yield  # signals are for the main thread, where Spark's workers run
         return
     before = signal.signal(signal.SIGALRM, _up)
     signal.setitimer(signal.ITIMER_REAL, timeout_s)
@@ -44,7 +44,7 @@ def _up(_number: int, _frame: FrameType | None) -> None:
 
 
 def told(error: BaseException, code: Code) -> str:
-    """An error in a line: its type, its text, and the place in the folder's files that it came from."""
+    """Describes an error in a line: its type, its text, and its place in the folder's files."""
     if isinstance(error, FunctionTimeoutError):
         return f"took longer than {code.timeout_s:g} s"
     try:
@@ -52,7 +52,7 @@ def told(error: BaseException, code: Code) -> str:
     except Exception:
         text = ""
     if isinstance(error, SyntaxError) and error.filename:
-        # Its own text names the line already, without the file's folder.
+        # The error's text already names the line, without the folder of the file.
         return f"{type(error).__name__}: {_line(text)}"
     where = ""
     for frame in traceback.extract_tb(error.__traceback__):
@@ -68,7 +68,7 @@ def _line(text: str) -> str:
 
 
 class CapturedOutput(io.TextIOBase):
-    """Standard output of a worker: a file of bounded size, which the workers share."""
+    """The standard output of a worker: a file of bounded size, which the workers share."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -77,7 +77,7 @@ class CapturedOutput(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        # What cannot be written is lost: words for people are never a reason to fail.
+        # Output that cannot be written is lost: printing must never make a function fail.
         with suppress(OSError), self._path.open("a", encoding="utf-8", errors="replace") as file:
             file.write(text)
             if os.fstat(file.fileno()).st_size > SAID_LIMIT_BYTES:
@@ -86,6 +86,6 @@ class CapturedOutput(io.TextIOBase):
 
 
 def listen(path: str) -> None:
-    """From now on, what this process prints goes there."""
+    """Redirects what this process prints to the file."""
     if not isinstance(sys.stdout, CapturedOutput):
         sys.stdout = sys.stderr = CapturedOutput(path)

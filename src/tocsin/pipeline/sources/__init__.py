@@ -1,1 +1,1 @@
-"""Files that LOAD reads: one reader per format, each a bounded piece of the file at a time."""
+"""Readers of records, one per format; each reads a bounded piece of its input at a time."""

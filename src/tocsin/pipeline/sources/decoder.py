@@ -1,15 +1,15 @@
-"""What a publisher sent, as records that fit a type, each judged by itself.
+"""Decodes a published body into records that fit a type, each checked by itself.
 
     decode = decoder("json", kind)
     for batch in decode(b'{"id": 1}\\n{"id": "x"}\\n'): …
-    → [Decoded(0, {"id": 1}), Decoded(1, None, "id", "expected a bigint, got …", b'{"id": "x"}')]
+    → [DecodedRecord(0, {"id": 1}), DecodedRecord(1, None, "id", "expected a bigint, got …", b'{"id": "x"}')]
 
-A record that is broken or does not fit is refused with the field and the reason, and its neighbours pass, as long as it
-can be seen where it ends: a line, balanced braces, an item of an array, a row, an element. A body in which no record at
-all can be found is an InputError that names the place. Nothing here waits, reads or writes.
+A broken record, or one that does not fit, is rejected with the field and the reason while its neighbours pass, as long
+as its end is visible: a line, balanced braces, an item of an array, a row, an element. A body without any recognisable
+record raises an InputError that names the place. Nothing here blocks or does I/O.
 
-A record may take fifty times as much memory as its text. So records come in batches: they are counted before they are
-parsed, parsed when it is their turn, and only one batch is held.
+A record may take fifty times as much memory as its text. Records therefore come in batches: they are counted before
+they are parsed, parsed one batch at a time, and only one batch is in memory.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ FORMATS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class DecodedRecord(NamedTuple):
-    """A record that fits (`record`), or what is wrong (`reason`, at `field`, which is "" for the whole) with `raw`, the
-    text that was sent or as near to it as can be had."""
+    """A record that fits (`record`), or what is wrong (`reason`, at `field`, "" for the whole record) with `raw`: the
+    text that was sent, or the closest available form of it.
+    """
 
-    index: int  # type: ignore[assignment]  # hides the method of tuples, which nobody needs here
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used here
     record: dict[str, Any] | None
     field: str = ""
     reason: str = ""
@@ -75,12 +76,12 @@ def decoder(
     options: Mapping[str, str] | None = None,
     limits: BodyLimits | None = None,
 ) -> Decode:
-    """A function from a body to its records, in their order and in batches. Make once, use often, from any thread."""
+    """Returns a function from a body to its records, in order and in batches. Make it once; any thread may use it."""
     name = format.lower()
-    given = options or {}
+    chosen_options = options or {}
     if name not in FORMATS:
         raise InputError(f"there is no format {format!r}", hint=f"known: {', '.join(FORMATS)}")
-    for option in given:
+    for option in chosen_options:
         if option not in FORMATS[name]:
             known = ", ".join(FORMATS[name]) or "none"
             raise InputError(f"the format {name} has no option {option!r}", hint=f"known: {known}")
@@ -91,9 +92,9 @@ def decoder(
     if name == "adm":
         return lambda body: _judged(_adm(body, bounds), check, bounds)
     if name == "xml":
-        record = given.get("record", "").strip()
+        record = chosen_options.get("record", "").strip()
         return lambda body: _judged(_xml(body, type, record, bounds), check, bounds)
-    form = delimited_text.form_of(given, header=name == "csv")
+    form = delimited_text.form_of(chosen_options, header=name == "csv")
     return lambda body: _judged(_delimited(body, type, form, bounds), check, bounds)
 
 
@@ -102,7 +103,7 @@ def _judged(
 ) -> Iterator[list[DecodedRecord]]:
     batch: list[DecodedRecord] = []
     batch_bytes = 0
-    broken: BadRecord | None = None  # the first one, as long as there was nothing better
+    broken: BadRecord | None = None  # the first broken record, until a readable one is found
     found_any = False
     for index, (value, text, size_bytes) in enumerate(_explained(pieces)):
         if index == limits.records:
@@ -135,7 +136,7 @@ def _judged(
 
 
 def _explained(pieces: Iterator[BodyPiece]) -> Iterator[BodyPiece]:
-    """The same; an InputError where no piece can be told apart any more."""
+    """The same pieces. Raises InputError where no further piece can be recognised."""
     try:
         yield from pieces
     except BadRecord as error:
@@ -147,7 +148,7 @@ def _raw(value: Any, text: bytes | None) -> bytes:
         return text
     try:
         return orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATETIME)
-    except TypeError:  # a number beyond 64 bits, half of a surrogate pair, too many levels
+    except TypeError:  # a number beyond 64 bits, a lone surrogate, too many levels
         return b""
 
 

@@ -1,11 +1,11 @@
-"""What a polled address answered, as items that are told apart from poll to poll.
+"""Splits the answer of a polled address into items with a stable identity.
 
     json      an array of objects, one object, or objects one after the other
     geojson   the features of a collection, or one feature
     rss       the items of RSS 2.0 (or 1.0), or the entries of Atom
 
-Each item has an identity that is the same whenever it is seen again: its `id`, its `guid` or its `link`, else a digest
-of all it holds. Who remembers the identities takes each item once.
+An item has the same identity in every poll: its `id`, its `guid` or its `link`, otherwise a digest of its content. A
+caller that remembers the identities takes each item once.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _IDENTITY_CHARACTERS: Final = 200
 
 
 def items(body: bytes, format: str) -> Iterator[Item]:  # noqa: A002 - what it is everywhere
-    """The items of an answer, in its order, each parsed when it is asked for; InputError names the place where it
-    cannot be read, and LimitError says that there are too many, before the first is parsed where they can be counted.
+    """The items of an answer in order, each parsed when it is requested. An InputError names the unreadable place; a
+    LimitError says that there are too many items, before the first is parsed if they can be counted.
     """
     read = FORMATS.get(format.lower())
     if read is None:
         raise InputError(f"there is no format {format!r} for a polled address", hint=f"known: {', '.join(FORMATS)}")
     try:
-        for place, record in enumerate(read(body)):
-            if place == ITEMS_LIMIT:
+        for position, record in enumerate(read(body)):
+            if position == ITEMS_LIMIT:
                 raise _too_many()
             yield _identity(record), record
     except TooManyItemsError:
@@ -69,14 +69,14 @@ def _objects(body: bytes) -> Iterator[dict[str, Any]]:
     spans = array_spans(text, begin, limits)
     if (after := past_space(text, spans.end)) < len(text):
         raise extra_data(text, after, spans, limits)
-    for place, value in enumerate(_values(text, spans, limits)):
+    for position, value in enumerate(_values(text, spans, limits)):
         if value.__class__ is not dict:
-            raise ValueError(f"item {place}: expected an object, got {shown(value)}")
+            raise ValueError(f"item {position}: expected an object, got {shown(value)}")
         yield value
 
 
 def _features(body: bytes) -> Iterator[dict[str, Any]]:
-    """Of a collection, the features are counted first, and each is parsed when it is its turn."""
+    """Counts the features of a collection first, and parses each when it is needed."""
     text = body.removeprefix(BOM_UTF8)
     limits = _limits()
     for (name_begin, name_end), (begin, _) in object_fields(text, past_space(text, 0)):
@@ -94,9 +94,9 @@ def _limits() -> BodyLimits:
 
 
 def _values(text: bytes, spans: Spans, limits: BodyLimits) -> Iterator[Any]:
-    for place, piece in enumerate(item_pieces(text, spans, limits)):
+    for position, piece in enumerate(item_pieces(text, spans, limits)):
         if piece.value is UNREAD:
-            raise ValueError(f"item {place}: {too_long(0, limits.record_bytes).reason}")
+            raise ValueError(f"item {position}: {too_long(0, limits.record_bytes).reason}")
         if isinstance(piece.value, BadRecord):
             raise piece.value
         yield piece.value
@@ -113,7 +113,7 @@ def _identity(record: dict[str, Any]) -> str:
     for name in ("id", "guid", "link"):
         value = record.get(name)
         if (isinstance(value, str) and value.strip()) or (isinstance(value, int) and not isinstance(value, bool)):
-            # 7 and "7" are two.
+            # 7 and "7" are different identities.
             named = f"{name} {json.dumps(value, ensure_ascii=False)}"
             return named if len(named) <= _IDENTITY_CHARACTERS else f"{name} sha256 {_digest(named)}"
     return f"sha256 {_digest(adm.dumps(_ordered(record)))}"
@@ -124,7 +124,7 @@ def _digest(text: str) -> str:
 
 
 def _ordered(value: Any) -> Any:
-    """The same with the fields of every object in one order: who writes them may change it."""
+    """The same value with the fields of every object in a fixed order, because a publisher may change their order."""
     if isinstance(value, dict):
         return {name: _ordered(value[name]) for name in sorted(value)}
     return [_ordered(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The records of a JSON body, each with its text: an array, a record per line, or records one after the other."""
+"""Splits a JSON body into records with their texts: an array, a record per line, or records one after the other."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 
 
 def json_pieces(body: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
-    """An array, or a record per line, or records one after the other over any lines. Where the last two both leave
-    something broken, the lines decide if one of them is a record."""
+    """Yields the records of an array, of lines, or of running text over any lines. If lines and running text both
+    leave something broken, lines win if one of them is a record.
+    """
     text = body.removeprefix(BOM_UTF8)
     begin = past_space(text, 0)
     if begin == len(text):
@@ -47,7 +48,7 @@ def json_pieces(body: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
 
 
 def array_spans(text: bytes, begin: int, limits: BodyLimits) -> Spans:
-    """Where the items of the array are that begins there; BadRecord where it is not one, TooManyItemsError."""
+    """Finds the items of the array that begins there. Raises BadRecord if it is malformed, or TooManyItemsError."""
     try:
         return array_items(text, begin, most=limits.records)
     except BrokenArrayError as error:
@@ -55,18 +56,19 @@ def array_spans(text: bytes, begin: int, limits: BodyLimits) -> Spans:
 
 
 def extra_data(text: bytes, at: int, spans: Spans, limits: BodyLimits) -> BadRecord:
-    """There is something at `at`, behind the array."""
+    """The error for extra text at `at`, behind the array."""
     return _broken_array(text, BrokenArrayError("Extra data", at, spans), limits)
 
 
 def item_pieces(text: bytes, spans: Spans, limits: BodyLimits, line: int = 1) -> Iterator[BodyPiece]:
-    """A broken object is refused alone. What else is broken, or breaks off, leaves nothing of the array: who sends
-    that does not expect that what came through counts."""
+    """Yields the items of an array. A broken object is rejected alone. Any other damage rejects the whole array: its
+    sender does not expect a part of it to count.
+    """
     counted_at = line_begin = 0
     for begin, end in spans:
         piece = _piece(text[begin:end], limits)
         if isinstance(piece.value, BadRecord):
-            # From the last one that was broken: counting from the beginning each time takes a time that is quadratic.
+            # Count lines from the last broken item: counting from the beginning each time would take quadratic time.
             line += text.count(b"\n", counted_at, begin)
             line_begin = max(line_begin, text.rfind(b"\n", counted_at, begin) + 1)
             counted_at = begin
@@ -77,14 +79,14 @@ def item_pieces(text: bytes, spans: Spans, limits: BodyLimits, line: int = 1) ->
 
 
 def _move(error: BadRecord, line: int, columns: int) -> None:
-    """What is wrong on a line of an item is wrong on a later one of the body, and on its first in a later column."""
+    """Moves an error from a position in an item to the position in the body. Columns shift only on the first line."""
     if error.place == 1:
         error.column += columns
     error.place += line - 1
 
 
 def _piece(text: bytes, limits: BodyLimits, line: int = 1) -> BodyPiece:
-    """One value. Longer than a record may be, it is not parsed."""
+    """Parses a value, unless it is longer than a record may be."""
     if len(text) > limits.record_bytes:
         return BodyPiece(UNREAD, text, len(text))
     try:
@@ -94,8 +96,8 @@ def _piece(text: bytes, limits: BodyLimits, line: int = 1) -> BodyPiece:
 
 
 def _running(text: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
-    """By lines, as long as they are whole. From the first that is not, it is seen what the rest is."""
-    is_plain = True  # nothing but objects so far, or arrays of them: balanced braces would find the same
+    """Reads by lines as long as they are complete. At the first incomplete line, decides how to read the rest."""
+    is_plain = True  # only objects so far, or arrays of them: balanced braces would find the same
     begun = False
     for number, begin, end in _lines(text):
         pieces = line_pieces(text[begin:end], number, limits)
@@ -115,14 +117,14 @@ def _running(text: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
 
 
 def _is_by_brace(text: bytes, limits: BodyLimits, *, has_record: bool) -> bool:
-    """Whether balanced braces tell more of the text than its lines."""
+    """Whether balanced braces find more in the text than its lines."""
     if _is_whole_by_line(text, limits):
         return False
     return _is_whole_by_brace(text, limits) or not (has_record or _has_record_by_line(text, limits))
 
 
 def _lines(text: bytes, first: int = 1) -> Iterator[tuple[int, int, int]]:
-    """The lines that are not blank: the number of each, its begin and its end."""
+    """The lines that are not blank: number, begin and end of each."""
     begin, number = 0, first
     while begin < len(text):
         end = text.find(b"\n", begin)
@@ -135,7 +137,7 @@ def _lines(text: bytes, first: int = 1) -> Iterator[tuple[int, int, int]]:
 
 
 def line_pieces(line: bytes, number: int, limits: BodyLimits) -> Iterator[BodyPiece]:
-    """The value of a line, or the items of its array; LimitError where those are too many."""
+    """The value of a line, or the items of its array. Raises LimitError if there are too many items."""
     if not line.startswith(b"["):
         yield _piece(line, limits, number)
         return
@@ -186,13 +188,13 @@ def _is_whole(piece: BodyPiece) -> bool:
 
 
 def past_space(text: bytes, at: int, end: int | None = None) -> int:
-    found = _SPACE.match(text, at, len(text) if end is None else end)
-    assert found is not None  # it also matches nothing
-    return found.end()
+    match = _SPACE.match(text, at, len(text) if end is None else end)
+    assert match is not None  # the pattern also matches the empty string
+    return match.end()
 
 
 def _broken_array(text: bytes, error: BrokenArrayError, limits: BodyLimits, line: int = 1) -> BadRecord:
-    """What is wrong first: with an item, or there, in the words of the parser where an item has no end."""
+    """The first error: in an item, or at the break; if an item has no end, in the parser's words."""
     try:
         for piece in item_pieces(text, error.spans, limits, line):
             if isinstance(piece.value, BadRecord):
@@ -207,10 +209,10 @@ def _broken_array(text: bytes, error: BrokenArrayError, limits: BodyLimits, line
             return BadRecord(line, "the body ends inside of the item that begins here", column=column)
         try:
             json_text.parse(text[at:])
-        except ValueError as why:
-            found = _broken(why, 1)
-            _move(found, line, column - 1)
-            return found
+        except ValueError as parse_error:
+            broken_item = _broken(parse_error, 1)
+            _move(broken_item, line, column - 1)
+            return broken_item
     return BadRecord(line, reason, column=column)
 
 

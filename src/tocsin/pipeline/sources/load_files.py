@@ -1,12 +1,12 @@
-"""What LOAD reads: files on the cluster's own disks, as checked records, a bounded number at a time.
+"""Reads the files of a LOAD from the cluster's own disks, as checked records, a bounded number at a time.
 
     LOAD DATASET d USING localfs (("path"="localhost:///data/x.json"), ("format"="json"))
 
 Formats: `json`, `adm` (the original's literals, such as `circle("1.0,2.0 0.5")`), `csv` and `delimited-text`, `xml`
-(the option `record` names a record's element; without it they are those directly in the root), `parquet`.
+(the option `record` names a record's element; by default records are the elements directly in the root), `parquet`.
 
-Promises. Options are checked and files found before the first record; a file or a record that cannot be read is an
-InputError that names the file, the line and the field. Memory does not grow with the files. Nothing is written here.
+Promises. Options are checked and files found before the first record. A file or a record that cannot be read raises an
+InputError that names the file, the line and the field. Memory does not grow with the files. Nothing is written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tocsin.wire.errors import InputError, NotFoundError, StatementError
 ADAPTERS: Final = ("localfs",)
 # Each format, and the options that it takes besides `path` and `format`.
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = {**decoder.FORMATS, "parquet": ()}
-BATCH_BYTES: Final = 32 << 20  # a batch ends here, however few its records are
+BATCH_BYTES: Final = 32 << 20  # a batch also ends at this size
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_.\-]*://")
 _GZIP: Final = b"\x1f\x8b"
@@ -45,7 +45,7 @@ _BUFFER_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LoadSource:
-    """The options of a LOAD, understood. The files are those that were there when it was asked for."""
+    """The parsed options of a LOAD. `files` are the files that existed at the time of the request."""
 
     files: tuple[Path, ...]
     format: str
@@ -61,39 +61,39 @@ def batches(
     generate: tuple[str, ...] | None = None,
     batch_rows: int = 20_000,
 ) -> Iterator[list[dict[str, Any]]]:
-    """The records, checked. At the path `generate` a new uuid is put where there is nothing."""
-    # Not a generator itself: a wrong option is told at once, not when somebody begins to read.
+    """Yields the checked records. Sets a new uuid at the path `generate` where a record has none."""
+    # Not a generator itself: a wrong option raises at once, not when the reading begins.
     return _batches(source(adapter, options), type, generate, batch_rows)
 
 
 def source(adapter: str, options: Mapping[str, str]) -> LoadSource:
-    """Check the options and find the files."""
+    """Checks the options and finds the files."""
     if adapter.lower() not in ADAPTERS:
         raise InputError(f"there is no adapter {adapter!r}", hint=f"known: {', '.join(ADAPTERS)}")
-    given = {name.lower(): value for name, value in options.items()}
-    for needed in ("path", "format"):
-        if not given.get(needed, "").strip():
+    chosen_options = {name.lower(): value for name, value in options.items()}
+    for required in ("path", "format"):
+        if not chosen_options.get(required, "").strip():
             raise InputError(
-                f'the option "{needed}" is missing', hint='such as ("path"="/data/x.json"), ("format"="json")'
+                f'the option "{required}" is missing', hint='such as ("path"="/data/x.json"), ("format"="json")'
             )
-    wanted = given["format"].strip().lower()
-    if wanted not in FORMATS:
-        raise InputError(f"there is no format {given['format']!r}", hint=f"known: {', '.join(FORMATS)}")
-    known = ("path", "format", *FORMATS[wanted])
-    for name in given:
+    chosen_format = chosen_options["format"].strip().lower()
+    if chosen_format not in FORMATS:
+        raise InputError(f"there is no format {chosen_options['format']!r}", hint=f"known: {', '.join(FORMATS)}")
+    known = ("path", "format", *FORMATS[chosen_format])
+    for name in chosen_options:
         if name not in known:
-            raise InputError(f"the format {wanted} has no option {name!r}", hint=f"known: {', '.join(known)}")
-    form = delimited_text.form_of(given, header=wanted == "csv")
-    return LoadSource(_files(given["path"]), wanted, form, given.get("record", "").strip())
+            raise InputError(f"the format {chosen_format} has no option {name!r}", hint=f"known: {', '.join(known)}")
+    form = delimited_text.form_of(chosen_options, header=chosen_format == "csv")
+    return LoadSource(_files(chosen_options["path"]), chosen_format, form, chosen_options.get("record", "").strip())
 
 
-# ---------------------------------------------------------------- where the files are
+# ---------------------------------------------------------------- finding the files
 
 
 def without_hosts(paths: str) -> Iterator[str]:
     """The paths in a text such as `localhost:///data/a.json, /data/b.json`."""
-    for written in paths.split(","):
-        text = written.strip()
+    for entry in paths.split(","):
+        text = entry.strip()
         if not text:
             continue
         if "\0" in text:
@@ -103,36 +103,36 @@ def without_hosts(paths: str) -> Iterator[str]:
             text = text[host.end() :]
             if not text.startswith("/"):
                 raise InputError(
-                    f"after the host the path must be absolute, got {written.strip()!r}",
+                    f"after the host the path must be absolute, got {entry.strip()!r}",
                     hint='such as "localhost:///data/x.json"',
                 )
         yield text
 
 
 def _files(paths: str) -> tuple[Path, ...]:
-    found: list[Path] = []
+    files: list[Path] = []
     for text in without_hosts(paths):
         try:
-            found += _expanded(text)
+            files += _expanded(text)
         except OSError as error:
             raise _unreadable(text, error) from error
         except UnicodeEncodeError:
             raise InputError("a path must be Unicode text") from None
-    if not found:
+    if not files:
         raise InputError('the option "path" names no file')
-    return tuple(found)
+    return tuple(files)
 
 
 def _expanded(text: str) -> list[Path]:
     path = Path(text).absolute()
     if not path.exists() and glob.has_magic(text):
-        matching = [Path(each).absolute() for each in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
-        files = [file for each in matching for file in ([] if each.is_dir() else _checked(each))]
+        matching = [Path(match).absolute() for match in sorted(glob.glob(text, recursive=True))]  # noqa: PTH207
+        files = [file for path_found in matching for file in ([] if path_found.is_dir() else _checked(path_found))]
         if not files:
             raise NotFoundError(f"no file matches {text}")
         return files
     if path.is_dir():
-        files = [file for each in _inside(path) for file in _checked(each)]
+        files = [file for path_found in _inside(path) for file in _checked(path_found)]
         if not files:
             raise NotFoundError(f"there is no file in the folder {path}")
         return files
@@ -145,12 +145,12 @@ def _inside(folder: Path) -> Iterator[Path]:
 
     for here, folders, names in os.walk(folder, onerror=give_up):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        # What begins so is not data by an old custom: _SUCCESS, .x.crc.
+        # By an old convention such names are not data: _SUCCESS, .x.crc.
         yield from (Path(here, name) for name in sorted(names) if not name.startswith((".", "_")))
 
 
 def _checked(path: Path) -> list[Path]:
-    # A pipe or a device would never end, or never begin.
+    # Reading a pipe or a device might never end, or never begin.
     if not stat.S_ISREG(path.stat().st_mode):
         raise InputError(f"{path} is not a file")
     with path.open("rb"):
@@ -163,7 +163,7 @@ def _unreadable(path: Path | str, error: OSError) -> InputError:
     return InputError(f"{path} cannot be read: {error.strerror or error}")
 
 
-# ---------------------------------------------------------------- what is in them
+# ---------------------------------------------------------------- reading the files
 
 
 def _batches(
@@ -212,7 +212,7 @@ def _found(path: Path, wanted: LoadSource, kind: ObjectType, generate: tuple[str
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked where it is gzip, whatever its name."""
+    """Opens the bytes of a file and unpacks gzip, whatever the file's name."""
     try:
         with io.BufferedReader(io.FileIO(path), _BUFFER_BYTES) as file:
             if file.peek(2)[:2] != _GZIP:
@@ -227,17 +227,17 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _fill(record: dict[str, Any], at: tuple[str, ...]) -> None:
-    inside: Any = record
+    container: Any = record
     for step in at[:-1]:
-        inside = inside.setdefault(step, {})
-        if inside.__class__ is not dict:
-            return  # the check will say what is wrong with it
-    if at[-1] not in inside:
-        inside[at[-1]] = uuid4()
+        container = container.setdefault(step, {})
+        if container.__class__ is not dict:
+            return  # the type check reports what is wrong with it
+    if at[-1] not in container:
+        container[at[-1]] = uuid4()
 
 
 def _refused(path: Path, unit: str, place: int, field: str, reason: str) -> StatementError:
-    said = f"{field}: {reason}" if field else reason
-    # `line` is the script's: the file's has another name.
+    problem = f"{field}: {reason}" if field else reason
+    # `line` is the line of the script, so the line of the file has another name.
     details = {"file": str(path), f"file_{unit}": place, "field": field or None}
-    return StatementError(f"{path}, {unit} {place}: {said}", hint="nothing was loaded", **details)  # type: ignore[arg-type]
+    return StatementError(f"{path}, {unit} {place}: {problem}", hint="nothing was loaded", **details)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a body is cut into before its records are judged: pieces that are parsed one by one, when it is their turn."""
+"""The pieces of a body, each of which is parsed when it is needed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FRAMED_BYTES: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """A longer record is refused by itself; with more records the body is refused."""
+    """Limits of a body: a longer record is rejected by itself; a body with more records is rejected."""
 
     record_bytes: int = 1 << 20
     records: int = 100_000
 
 
 class BodyPiece(NamedTuple):
-    """A value, or why there is none; its text (None where it is not at hand), and about how long that is."""
+    """A value, or why there is none; its text (None if it is not available), and its approximate length."""
 
     value: Any
     text: bytes | None
@@ -30,20 +30,20 @@ class BodyPiece(NamedTuple):
 
 
 UNREAD: Final = object()
-"""Stands for the value of a text that is longer than a record may be, and was not parsed."""
+"""The value of a text that is longer than a record may be, and is therefore not parsed."""
 
 
 def split_records(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
-    """The records between balanced braces, each with its line; the last may be what cannot be told apart."""
+    """The records between balanced braces, each with its line; the last may be an unrecognisable rest."""
     braces = Braces(len(text))
     for at in range(0, len(text), _FRAMED_BYTES):
         try:
-            found = braces.numbered(text[at : at + _FRAMED_BYTES])
+            records = braces.numbered(text[at : at + _FRAMED_BYTES])
         except FrameError as error:
             yield from error.numbered
             yield BadRecord(error.line, error.reason), b""
             return
-        yield from found
+        yield from records
     rest = braces.finish()
     if rest is not None:
         yield BadRecord(braces.begun_on, "the body ends inside of the record that begins here"), rest

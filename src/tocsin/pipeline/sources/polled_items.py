@@ -1,4 +1,4 @@
-"""Items of a polled address as records that fit a type, each judged by itself."""
+"""Turns the items of a polled address into records that fit a type, each checked by itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Judge = Callable[[Iterable[dict[str, Any]]], list[DecodedRecord]]
 
 
 def judge(kind: ObjectType, limits: BodyLimits | None = None) -> Judge:
-    """A function from items to what they are as records, in their order. Make once, use often, from any thread."""
+    """Returns a function from items to decoded records, in their order. Make it once; any thread may use it."""
     check = reader(kind)
     limit_bytes = (limits or BodyLimits()).record_bytes
 
@@ -42,16 +42,16 @@ def judge(kind: ObjectType, limits: BodyLimits | None = None) -> Judge:
 
 
 def decoder(format: str, kind: ObjectType) -> Decode:  # noqa: A002 - what it is everywhere
-    """For a body that somebody sends instead: all that is in it."""
+    """A decoder for a body that a client publishes instead: it returns all items of the body."""
     if format == "json":
         return decoding.decoder(format, kind)
     judged = judge(kind)
 
     def decode(body: bytes) -> Iterator[list[DecodedRecord]]:
-        found = (record for _, record in items(body, format))
+        records = (record for _, record in items(body, format))
         index = 0
-        while batch := judged(islice(found, BATCH_RECORDS)):
-            yield [one._replace(index=index + place) for place, one in enumerate(batch)]
+        while batch := judged(islice(records, BATCH_RECORDS)):
+            yield [decoded._replace(index=index + position) for position, decoded in enumerate(batch)]
             index += len(batch)
 
     return decode
@@ -60,7 +60,7 @@ def decoder(format: str, kind: ObjectType) -> Decode:  # noqa: A002 - what it is
 def _text(item: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(plain(item))
-    except (TypeError, RecursionError):  # a number beyond 64 bits, half of a surrogate pair, too many levels
+    except (TypeError, RecursionError):  # a number beyond 64 bits, a lone surrogate, too many levels
         pass
     try:
         return json.dumps(plain(item)).encode()

@@ -1,19 +1,20 @@
-"""What every reader yields, and how it says that a file is not what it should be."""
+"""The types that every reader yields, and the errors for unreadable records and files."""
 
 from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-# Where the record stands (its line, or its number in formats without lines), the record, and roughly its bytes.
+# The place of the record (its line, or its number in formats without lines), the record, and its approximate size.
 Found: TypeAlias = tuple[int, dict[str, Any], int]
 
-# The largest single record: what is longer is a file of another format, or damaged.
+# The largest single record: a longer one means a file of another format, or a damaged file.
 RECORD_LIMIT_BYTES: Final = 16 << 20
 
 
 class BadRecord(Exception):
-    """The record at `place` cannot be read. `field` is "" where no field can be named; `raw` is as much of its text as
-    is at hand."""
+    """The record at `place` cannot be read. `field` is "" if no field can be named; `raw` is as much of its text as is
+    available.
+    """
 
     def __init__(self, place: int, reason: str, field: str = "", *, column: int = 1, raw: bytes = b"") -> None:
         super().__init__(place, reason, field)
@@ -25,7 +26,7 @@ class BadRecord(Exception):
 
 
 class BadFile(Exception):
-    """The file as a whole cannot be read; the text says why."""
+    """The whole file cannot be read; the text says why."""
 
 
 def too_long(place: int, limit_bytes: int = RECORD_LIMIT_BYTES) -> BadRecord:

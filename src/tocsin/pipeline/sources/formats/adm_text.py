@@ -1,4 +1,4 @@
-"""ADM, the original system's text: objects one after the other over any lines, or in arrays."""
+"""Reads ADM, the original system's text: objects one after the other over any lines, or in arrays."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _CHUNK_BYTES: Final = 1 << 18
 
 
 def read(file: BinaryIO) -> Iterator[Found]:
-    """The objects of a file, each with the line that it begins on."""
-    for one in each(file):
-        if isinstance(one, BadRecord):
-            raise one
-        yield one
+    """The objects of a file, each with the line on which it begins."""
+    for item in each(file):
+        if isinstance(item, BadRecord):
+            raise item
+        yield item
 
 
 def each(file: BinaryIO) -> Iterator[Found | BadRecord]:
-    """The same, but an object that cannot be read is handed over as what is wrong with it, and the next ones follow, as
-    long as it can be seen where it ends."""
+    """Like `read`, but an unreadable object is yielded as a BadRecord, and the reading goes on, as long as the end of
+    the object is visible.
+    """
     for line, text in framed(file):
         if isinstance(line, BadRecord):
             yield line
@@ -36,18 +37,18 @@ def each(file: BinaryIO) -> Iterator[Found | BadRecord]:
 
 
 def framed(file: BinaryIO) -> Iterator[tuple[int | BadRecord, bytes]]:
-    """The texts between balanced braces, each with its line; the last may be what cannot be told apart."""
+    """The texts between balanced braces, each with its line; the last may be an unrecognisable rest."""
     braces = Braces(RECORD_LIMIT_BYTES)
     mark = file.read(len(codecs.BOM_UTF8))
     chunk = (b"" if mark == codecs.BOM_UTF8 else mark) + file.read(_CHUNK_BYTES)
     while chunk:
         try:
-            found = braces.numbered(chunk)
+            records = braces.numbered(chunk)
         except FrameError as error:
             yield from error.numbered
             yield BadRecord(error.line, error.reason), b""
             return
-        yield from found
+        yield from records
         chunk = file.read(_CHUNK_BYTES)
     rest = braces.finish()
     if rest is not None:
@@ -55,15 +56,15 @@ def framed(file: BinaryIO) -> Iterator[tuple[int | BadRecord, bytes]]:
 
 
 def parse(text: bytes, line: int = 1) -> dict[str, Any]:
-    """The object that stands from `line` on; BadRecord says where it is not one."""
+    """Parses the object that begins on `line`. The BadRecord says where it is malformed."""
     try:
-        written = text.decode()
+        decoded = text.decode()
     except UnicodeDecodeError as error:
         raise BadRecord(line + text.count(b"\n", 0, error.start), "is not UTF-8 text", raw=text) from None
     try:
-        value = adm.loads(written)
+        value = adm.loads(decoded)
     except adm.AdmError as error:
-        before = written[: error.offset]
+        before = decoded[: error.offset]
         column = len(before) - before.rfind("\n")
         raise BadRecord(line + before.count("\n"), f"is not ADM: {error.reason}", column=column, raw=text) from None
     if value.__class__ is not dict:

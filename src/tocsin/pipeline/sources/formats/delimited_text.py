@@ -1,4 +1,4 @@
-"""Delimited text: quoted cells, a header or the type's own fields, each cell read as the type of its field."""
+"""Reads delimited text: quoted cells, a header or the type's own fields, each cell read as the type of its field."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tocsin.rules.model.types import (
 from tocsin.rules.model.values import NUMBER
 from tocsin.wire.errors import InputError
 
-# The module has one limit for the whole process; its default of 128 KiB is less than a record may have.
+# The csv module has one limit for the whole process; its default of 128 KiB is less than a record may have.
 csv.field_size_limit(RECORD_LIMIT_BYTES)
 
 _CHUNK_BYTES: Final = 1 << 16
@@ -45,7 +45,9 @@ _Cell = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class DelimitedFormat:
-    """How the text is written. `null` stands for MISSING in optional and undeclared fields; `quote` "" for none."""
+    """The options of the format. `null` means MISSING in optional and undeclared fields; a `quote` of "" means no
+    quoting.
+    """
 
     delimiter: str = ","
     header: bool = True
@@ -54,7 +56,7 @@ class DelimitedFormat:
 
 
 def form_of(given: Mapping[str, str], *, header: bool) -> DelimitedFormat:
-    """The options `delimiter`, `quote`, `header` and `null`, understood; InputError where one makes no sense."""
+    """Parses the options `delimiter`, `quote`, `header` and `null`. Raises InputError if an option makes no sense."""
     delimiter = given.get("delimiter", ",").replace("\\t", "\t")
     quote = given.get("quote", '"')
     if len(delimiter) != 1 or delimiter in "\r\n\0":
@@ -63,15 +65,16 @@ def form_of(given: Mapping[str, str], *, header: bool) -> DelimitedFormat:
         raise InputError(f"the quote must be one character, or empty for none, got {quote!r}")
     if quote == delimiter:
         raise InputError(f"the quote and the delimiter are both {quote!r}")
-    said = given.get("header", str(header)).strip().lower()
-    if said not in ("true", "false"):
+    header_text = given.get("header", str(header)).strip().lower()
+    if header_text not in ("true", "false"):
         raise InputError(f"the option header must be true or false, got {given['header']!r}")
-    return DelimitedFormat(delimiter, said == "true", quote, given.get("null"))
+    return DelimitedFormat(delimiter, header_text == "true", quote, given.get("null"))
 
 
 def read(file: BinaryIO, kind: ObjectType, form: DelimitedFormat, generated: str | None = None) -> Iterator[Found]:
-    """The rows of a file as objects. Without a header the columns are the declared fields in their order, where the
-    file may leave out the `generated` one."""
+    """The rows of a file as objects. Without a header the columns are the declared fields in order; the file may leave
+    out the `generated` field.
+    """
     for row in each(file, kind, form, generated):
         if isinstance(row, BadRecord):
             raise row
@@ -85,7 +88,7 @@ def each(
     generated: str | None = None,
     limit_bytes: int = RECORD_LIMIT_BYTES,
 ) -> Iterator[Found | BadRecord]:
-    """The same, but a row that cannot be read is handed over as what is wrong with it, and the next ones follow."""
+    """Like `read`, but an unreadable row is yielded as a BadRecord, and the reading goes on."""
     lines = _LineIterator(file, limit_bytes)
     rows = csv.reader(
         lines,
@@ -133,7 +136,7 @@ def each(
 
 def _names(row: Sequence[str], kind: ObjectType, form: DelimitedFormat, generated: str | None) -> Sequence[str]:
     if form.header:
-        repeated = next((name for place, name in enumerate(row) if name in row[:place]), None)
+        repeated = next((name for position, name in enumerate(row) if name in row[:position]), None)
         if repeated is not None:
             raise BadFile(f"its header names the column {field_step(repeated)} twice")
         return row
@@ -161,14 +164,14 @@ def _column(name: str, kind: ObjectType, form: DelimitedFormat) -> tuple[str, bo
 
 
 class _LineIterator:
-    """The lines of a file. Not a generator, which would end with the first line that is not text."""
+    """The lines of a file. Not a generator, which would end at the first line that is not text."""
 
     def __init__(self, file: BinaryIO, limit_bytes: int) -> None:
         self._file = file
         self._limit_bytes = limit_bytes
         self.number = 0
         self.last = b""
-        self._is_inside = False  # of a line that was too long
+        self._is_inside = False  # within a line that is too long
 
     def __iter__(self) -> _LineIterator:
         return self
@@ -177,7 +180,7 @@ class _LineIterator:
         while self._is_inside:
             rest = self._file.readline(_CHUNK_BYTES)
             self._is_inside = bool(rest) and not rest.endswith(b"\n")
-        # One more than the limit, so that a line of exactly the limit is known to be whole.
+        # One byte more than the limit shows whether a line of exactly the limit is complete.
         line = self._file.readline(self._limit_bytes + 1)
         if not line:
             raise StopIteration
@@ -196,11 +199,11 @@ class _LineIterator:
             raise not_utf8(self.number) from None
 
 
-# ---------------------------------------------------------------- the text of one cell → what JSON would have said
+# ---------------------------------------------------------------- the text of one cell → what JSON would contain
 
 
 def cell(kind: Type) -> _Cell:
-    """What reads the text of one value of this type; RecordError says what was expected."""
+    """Returns the function that parses a cell of this type. Its RecordError says what was expected."""
     if kind in INTEGERS:
         return _whole
     if kind in NUMBERS:
@@ -219,7 +222,7 @@ def _text(text: str) -> str:
 
 
 def _constructor(text: str) -> str:
-    """Of a type whose JSON form may be the text of its constructor, which is what stands in the cell."""
+    """For a type whose JSON form may be the text of its constructor: the cell has that text."""
     return text
 
 

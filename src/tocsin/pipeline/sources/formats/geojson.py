@@ -1,4 +1,4 @@
-"""GeoJSON (RFC 7946): each feature as one record.
+"""Reads GeoJSON (RFC 7946): each feature becomes a record.
 
     properties    fields of their names
     id            the field `id`, before a property of that name
@@ -6,8 +6,8 @@
                   polygon; any other stays the object that it is, in GeoJSON's own order of coordinates
     a third coordinate of a Point    the field `altitude`, unless there is a property of that name
 
-GeoJSON writes (longitude, latitude); a point here is (latitude, longitude), as in `create_point(latitude, longitude)`:
-the two change places.
+GeoJSON writes (longitude, latitude); a point here is (latitude, longitude), as in `create_point(latitude, longitude)`.
+The reader therefore swaps the two.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tocsin.rules.model.values import Line, Point, Polygon
 
 
 def records(document: Any) -> Iterator[dict[str, Any]]:
-    """The features of a FeatureCollection, or the one Feature; ValueError says what is wrong with it. The features may
-    be an iterator, so that they need not all be there at once."""
+    """The features of a FeatureCollection, or the single Feature. The ValueError says what is wrong with it. The
+    features may be an iterator, so that they need not all be in memory at once.
+    """
     kind = document.get("type") if isinstance(document, dict) else None
     if kind == "Feature":
         yield _record(document, 0)
@@ -30,8 +31,8 @@ def records(document: Any) -> Iterator[dict[str, Any]]:
         features = document.get("features")
         if not isinstance(features, list | Iterator):
             raise ValueError(f"expected an array of features, got {shown(features)}")
-        for place, feature in enumerate(features):
-            yield _record(feature, place)
+        for index, feature in enumerate(features):
+            yield _record(feature, index)
     else:
         got = shown(document) if kind is None else f"a {kind}"
         raise ValueError(f"expected a GeoJSON Feature or FeatureCollection, got {got}")
@@ -65,7 +66,7 @@ def _geometry(geometry: Any) -> Any:
         return Line(_point(coordinates[0]), _point(coordinates[1]))
     if kind == "Polygon" and len(coordinates) == 1:
         ring = [_point(position) for position in coordinates[0]]
-        # A ring ends where it began; a polygon here closes itself.
+        # A GeoJSON ring ends where it began; a polygon here is closed implicitly.
         corners = ring[:-1] if len(ring) > 3 and ring[0] == ring[-1] else ring
         if len(corners) >= 3:
             return Polygon(tuple(corners))

@@ -1,7 +1,7 @@
-"""JSON of which every record is judged by itself: what is broken is told, and its neighbours pass.
+"""Reads JSON whose records are checked one by one: a broken record is reported while its neighbours pass.
 
-A record per line, or records one after the other (in arrays or not) between balanced braces. Which of the two it is,
-the beginning of the file decides: where both leave something broken, the lines do if one of them is a record.
+The file has a record per line, or records one after the other (in arrays or not) between balanced braces. The
+beginning of the file decides which: if both leave something broken, lines win if one of them is a record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 def each(file: BinaryIO, limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Found | BadRecord]:
-    """The objects of a file that can be sought in, each with the line that it begins on, or what is wrong there."""
+    """The objects of a seekable file, each with the line on which it begins, or what is wrong there."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)
     return _lines(file, limit_bytes) if _is_by_line(head) else _framed(file)
@@ -32,7 +32,7 @@ def each(file: BinaryIO, limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Foun
 def _is_by_line(head: bytes) -> bool:
     lines = head.removeprefix(codecs.BOM_UTF8).splitlines()
     if len(head) == _HEAD_BYTES and len(lines) > 1:
-        lines.pop()  # it goes on
+        lines.pop()  # the last line may be incomplete
     are_records = [isinstance(_parsed(line), dict | list) for line in lines if line.strip()]
     if not any(are_records):
         return False
@@ -49,7 +49,7 @@ def _parsed(line: bytes) -> Any:
 
 
 def _is_framed(head: bytes) -> bool:
-    """Whether all records that end in these bytes are whole."""
+    """Whether all records that end in these bytes are complete."""
     try:
         texts = Braces(len(head)).feed(head)
     except FrameError:
@@ -59,7 +59,7 @@ def _is_framed(head: bytes) -> bool:
 
 def _lines(file: BinaryIO, limit_bytes: int) -> Iterator[Found | BadRecord]:
     number = 0
-    # One more than the limit, so that a line of exactly the limit is known to be whole.
+    # One byte more than the limit shows whether a line of exactly the limit is complete.
     while line := file.readline(limit_bytes + 1):
         number += 1
         if number == 1:
@@ -73,7 +73,7 @@ def _lines(file: BinaryIO, limit_bytes: int) -> Iterator[Found | BadRecord]:
         if not line:
             continue
         if line.startswith(b"["):
-            # Its items are parsed one by one: as values, all at once, they would take many times its bytes.
+            # Items are parsed one by one: all values at once would take many times the bytes of the line.
             for piece in line_pieces(line, number, BodyLimits(record_bytes=limit_bytes, records=len(line))):
                 yield _item(piece.value, number, piece.text or b"")
             continue

@@ -1,6 +1,6 @@
-"""JSON: an object per line, or objects one after the other over any lines, or arrays of objects.
+"""Reads JSON: an object per line, objects one after the other over any lines, or arrays of objects.
 
-An object per line is the quick way and tried first; from the first line that is not one, the rest of the file is read
+An object per line is the fast way and tried first. From the first line that is no object, the rest of the file is read
 as running text.
 """
 
@@ -22,14 +22,14 @@ _LINE_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 20
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
-# orjson gives whole numbers beyond 64 bits as doubles, which are other numbers: lines with so many digits in a row
-# are read by the standard library. (A translation and a search cost a tenth of a regular expression.)
+# orjson turns whole numbers beyond 64 bits into doubles, which changes them: the standard library reads lines with so
+# many digits in a row. (A translation and a search cost a tenth of a regular expression.)
 _AS_DIGITS: Final = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else ord(" ") for byte in range(256))
 _MANY_DIGITS: Final = b"0" * 19
 
 
 def read(file: BinaryIO) -> Iterator[Found]:
-    """The objects of a file, each with the line that it begins on."""
+    """The objects of a file, each with the line on which it begins."""
     number = 0
     while line := file.readline(_LINE_BYTES):
         number += 1
@@ -53,7 +53,9 @@ class NotJson(ValueError):
 
 
 def parse(text: str | bytes) -> Any:
-    """One JSON value, exactly: whole numbers of any size, nothing that JSON does not know. ValueError says why not."""
+    """Parses a JSON value exactly: whole numbers of any size, and nothing beyond the standard. The ValueError says why
+    not.
+    """
     try:
         return _EXACT.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
@@ -65,11 +67,11 @@ def parse(text: str | bytes) -> Any:
 
 
 def parse_quickly(text: bytes) -> Any:
-    """The same as `parse`, many times faster where it can be."""
+    """Like `parse`, but many times faster where possible."""
     try:
         return parse(text) if _MANY_DIGITS in text.translate(_AS_DIGITS) else orjson.loads(text)
     except orjson.JSONDecodeError:
-        # It also refuses halves of surrogate pairs, for which the check of the record has better words.
+        # orjson also refuses lone surrogates, for which the type check has a better message.
         return parse(text)
 
 
@@ -102,7 +104,7 @@ _EXACT: Final = json.JSONDecoder(parse_int=_whole_number, parse_float=_number, p
 
 
 class _RunningText:
-    """A window on the rest of the file, from where its line structure no longer helps."""
+    """A window on the rest of the file, where its line structure no longer helps."""
 
     def __init__(self, file: BinaryIO, begun: bytes, line: int) -> None:
         self._file = file
@@ -114,21 +116,22 @@ class _RunningText:
         self._take(begun)
 
     def records(self) -> Iterator[Found]:
-        # Between records: "" outside of arrays, else what the array has just shown: "[", "{" (an object) or ",".
+        # The state between records: "" outside arrays, otherwise the last token of the array: "[", "{" (an object) or
+        # ",".
         state, opened_on = "", 0
-        while sign := self._sign():
-            if sign == "{" and state != "{":
+        while character := self._sign():
+            if character == "{" and state != "{":
                 yield self._object()
                 state = "{" if state else ""
-            elif sign == "[" and not state:
+            elif character == "[" and not state:
                 state, opened_on = self._step("["), self._line
-            elif sign == "]" and state in ("[", "{"):
+            elif character == "]" and state in ("[", "{"):
                 state = self._step("")
-            elif sign == "," and state == "{":
+            elif character == "," and state == "{":
                 state = self._step(",")
             else:
                 expected = 'a "," or "]"' if state == "{" else "an object"
-                raise BadRecord(self._line, f"is not JSON: expected {expected}, got {sign!r}")
+                raise BadRecord(self._line, f"is not JSON: expected {expected}, got {character!r}")
         if state:
             raise BadRecord(self._line, f"the file ends inside of the array that begins on line {opened_on}")
 
@@ -173,13 +176,13 @@ class _RunningText:
         self._at = to
 
     def _more(self) -> bool:
-        """Widen the window; whether there was more."""
+        """Widens the window. Returns whether there was more."""
         waiting = len(self._text) - self._at
         if self._ended:
             return False
         if waiting > RECORD_LIMIT_BYTES:
             raise too_long(self._line)
-        # Doubling: an object that is longer than the window is parsed again from its beginning.
+        # The window doubles, because an object that exceeds it is parsed again from its beginning.
         self._take(self._file.read(max(_CHUNK_BYTES, waiting)))
         return True
 

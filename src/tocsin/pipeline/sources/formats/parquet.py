@@ -1,4 +1,4 @@
-"""Parquet, whatever wrote it: its values as those of the model."""
+"""Reads Parquet files of any writer and converts their values to values of the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def read(path: Path) -> Iterator[Found]:
-    """The rows of a file as objects, each with its number; a column that is null is NULL."""
+    """The rows of a file as objects, each with its number; a null column is NULL."""
     for row in each(path):
         if isinstance(row, BadRecord):
             raise row
@@ -29,10 +29,10 @@ def read(path: Path) -> Iterator[Found]:
 
 
 def each(path: Path) -> Iterator[Found | BadRecord]:
-    """The same, but a row with a value that cannot be kept is handed over as what is wrong with it."""
+    """Like `read`, but a row with a value that cannot be stored is yielded as a BadRecord."""
     number = 0
     try:
-        # Buffered: else a whole column of a row group, of any size, is read at once.
+        # Buffered, because otherwise a whole column of a row group, of any size, is read at once.
         with pq.ParquetFile(
             path, coerce_int96_timestamp_unit="us", pre_buffer=False, buffer_size=_BUFFER_BYTES
         ) as file:
@@ -58,7 +58,7 @@ def _records(batch: pa.RecordBatch, before: int) -> Iterator[dict[str, Any] | Ba
 
 
 def _values(name: str, column: pa.Array, before: int) -> list[Any]:
-    """The values of a column, each that cannot be kept as a BadRecord in its place."""
+    """The values of a column; a value that cannot be stored is replaced by a BadRecord."""
     kind = _in_microseconds(column.type)
     try:
         # Not safe: nanoseconds beyond the microsecond are cut off, as everywhere here.
@@ -67,9 +67,9 @@ def _values(name: str, column: pa.Array, before: int) -> list[Any]:
     except (OverflowError, ValueError) as error:
         if isinstance(error, pa.ArrowException):
             raise
-        values = [_value(name, value, before + place) for place, value in enumerate(cast, 1)]
+        values = [_value(name, value, before + position) for position, value in enumerate(cast, 1)]
     if _needs_change(kind):
-        return [_changed(name, value, before + place) for place, value in enumerate(values, 1)]
+        return [_changed(name, value, before + position) for position, value in enumerate(values, 1)]
     return values
 
 
@@ -81,7 +81,7 @@ def _value(name: str, value: pa.Scalar[Any], number: int) -> Any:
 
 
 def _repeated(names: list[str]) -> str | None:
-    return next((name for place, name in enumerate(names) if name in names[:place]), None)
+    return next((name for position, name in enumerate(names) if name in names[:position]), None)
 
 
 def _in_microseconds(kind: pa.DataType) -> pa.DataType:
@@ -131,7 +131,7 @@ def _plainer(value: Any) -> Any:
 
 
 def _text(value: bytes) -> str:
-    # Older writers mark text as mere bytes.
+    # Older writers mark text as plain bytes.
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -139,7 +139,7 @@ def _text(value: bytes) -> str:
 
 
 def _items(value: list[Any]) -> Any:
-    # A map comes as pairs, and nothing else comes with tuples in it.
+    # A map arrives as pairs, and no other value contains tuples.
     if value and value[0].__class__ is tuple:
         for key, _ in value:
             if not isinstance(key, str):

@@ -1,9 +1,9 @@
-"""RSS 2.0 (and 1.0) and Atom: each item or entry as one record.
+"""Reads RSS 2.0 (and 1.0) and Atom: each item or entry becomes a record.
 
     title · link · description · pubDate (a datetime, in UTC) · guid · categories (an array, where there are any)
 
-Atom's `summary` (else `content`), `published` (else `updated`), `id` and the term of a category take those names. What
-is not there is MISSING; a date that cannot be read stays the text it is. Elements of other vocabularies are left out.
+Atom's `summary` (else `content`), `published` (else `updated`), `id` and the term of a category get these names. An
+absent element is MISSING; an unreadable date stays text. Elements of other vocabularies are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROOTS: Final = (("", "rss"), ("http://www.w3.org/1999/02/22-rdf-syntax-ns#", "R
 
 
 def records(body: bytes) -> Iterator[dict[str, Any]]:
-    """The items in their order; BadRecord where it is not XML, ValueError where it is XML of another kind."""
+    """The items in order. Raises BadRecord if the body is not XML, and ValueError if it is other XML."""
     is_feed = False
 
     def wanted(space: str, name: str, depth: int) -> bool:
@@ -42,9 +42,11 @@ def records(body: bytes) -> Iterator[dict[str, Any]]:
 def _item(item: Element) -> dict[str, Any]:
     own = [child for child in item.children if child.space == item.space]
     record: dict[str, Any] = {name: text for name in ("title", "link", "description") if (text := _text(own, name))}
-    written = _text(own, "pubDate") or _text([each for each in item.children if each.space == _DUBLIN_CORE], "date")
-    if written:
-        record["pubDate"] = _moment(written)
+    published = _text(own, "pubDate") or _text(
+        [child for child in item.children if child.space == _DUBLIN_CORE], "date"
+    )
+    if published:
+        record["pubDate"] = _moment(published)
     if guid := _text(own, "guid"):
         record["guid"] = guid
     return record | _categories(child.text.strip() for child in own if child.name == "category")
@@ -56,13 +58,13 @@ def _entry(entry: Element) -> dict[str, Any]:
     if title := _text(own, "title"):
         record["title"] = title
     links = [child for child in own if child.name == "link" and child.attribute("href")]
-    link = next((each for each in links if (each.attribute("rel") or "alternate") == "alternate"), None)
+    link = next((candidate for candidate in links if (candidate.attribute("rel") or "alternate") == "alternate"), None)
     if link is not None or links:
         record["link"] = (link or links[0]).attribute("href")
     if description := _text(own, "summary") or _text(own, "content"):
         record["description"] = description
-    if written := _text(own, "published") or _text(own, "updated"):
-        record["pubDate"] = _moment(written)
+    if published := _text(own, "published") or _text(own, "updated"):
+        record["pubDate"] = _moment(published)
     if identity := _text(own, "id"):
         record["guid"] = identity
     return record | _categories((child.attribute("term") or "").strip() for child in own if child.name == "category")
@@ -79,7 +81,7 @@ def _categories(found: Iterator[str]) -> dict[str, list[str]]:
 
 def _moment(text: str) -> datetime | str:
     try:
-        return parse_datetime(text)  # Atom's, and what many write into RSS
+        return parse_datetime(text)  # the format of Atom, which many RSS feeds use too
     except ValueError:
         pass
     try:

@@ -1,7 +1,7 @@
-"""XML as a stream of elements, without anything in it that could make a reader do work it was not asked for.
+"""Parses XML as a stream of elements, hardened against hostile input.
 
-No document type, so no entities but the five of XML itself; a limit on depth and on the bytes of one element; nothing
-is fetched. Elements are handed over as they end, and only they are held.
+It accepts no document type, hence no entities but the five of XML itself; it limits the depth and the bytes of an
+element; it fetches nothing. Elements are handed over as they end, and only they are in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEPARATOR: Final = " "
 
 @dataclass(slots=True)
 class Element:
-    """`name` and the names of attributes are local ones; `space` is the namespace, "" for none."""
+    """`name` and the names of attributes are local names; `space` is the namespace, "" for none."""
 
     space: str
     name: str
@@ -35,11 +35,11 @@ class Element:
 
     @property
     def text(self) -> str:
-        """Its own text, without that of the elements in it."""
+        """Its own text, without the text of nested elements."""
         return "".join(part for part in self.parts if isinstance(part, str))
 
     def all_text(self) -> str:
-        """The text of this element and of all within, in their order."""
+        """The text of this element and of all nested elements, in order."""
         return "".join(part if isinstance(part, str) else part.all_text() for part in self.parts)
 
     def attribute(self, name: str) -> str | None:
@@ -50,8 +50,9 @@ Wanted = Callable[[str, str, int], bool]
 
 
 def elements(file: BinaryIO, wanted: Wanted, limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Element]:
-    """Every element for which `wanted(namespace, name, depth)` holds (the root has depth 1), and that lies in no other
-    such one; BadRecord where the file is not XML, or is more than is allowed."""
+    """Yields every outermost element for which `wanted(namespace, name, depth)` holds (the root has depth 1). Raises
+    BadRecord if the file is not XML, or exceeds a limit.
+    """
     reading = _Reading(wanted)
     parser = reading.parser
     fed_bytes = 0
@@ -60,7 +61,7 @@ def elements(file: BinaryIO, wanted: Wanted, limit_bytes: int = RECORD_LIMIT_BYT
             fed_bytes += len(chunk)
             parser.Parse(chunk, False)
             yield from reading.taken()
-            # Also what expat holds because it has not seen its end: a tag, or a comment.
+            # Counts also what expat buffers because it has not seen the end: a tag, or a comment.
             if fed_bytes - min(parser.CurrentByteIndex, reading.begun_at(fed_bytes)) > limit_bytes + _CHUNK_BYTES:
                 raise _too_long(parser.CurrentLineNumber, limit_bytes)
         parser.Parse(b"", True)
@@ -79,7 +80,7 @@ def _too_long(line: int, limit_bytes: int) -> BadRecord:
 class _Reading:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._open: list[Element] = []  # from the wanted one inwards
+        self._open: list[Element] = []  # from the wanted element inwards
         self._depth = 0
         self._began_at = 0
         self._done: list[Element] = []

@@ -1,12 +1,12 @@
-"""XML: the elements of one name as records.
+"""Reads XML: the elements of one name become records.
 
     <reports><report id="7"><place>1,2</place><tag>a</tag><tag>b</tag></report></reports>
     → {"id": 7, "place": point("1,2"), "tag": ["a", "b"]}
 
-Attributes and elements within are fields, under their names without a namespace; a name that repeats is an array, in
-the order of the file. An element with neither is its text, white space included; text beside fields is the field
-`_text`. An array may also have an element around it (`<tags><tag>a</tag></tags>` for `tags: [string]`). Declared fields
-are read as delimited text would be; what is undeclared stays text. `xsi:nil="true"` is NULL.
+Attributes and nested elements become fields, under their names without a namespace; a repeated name becomes an array,
+in the order of the file. An element with neither is its text, white space included; text beside fields becomes the
+field `_text`. An array may also have an enclosing element (`<tags><tag>a</tag></tags>` for `tags: [string]`). Declared
+fields are read like delimited text; undeclared fields stay text. `xsi:nil="true"` is NULL.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ _NIL: Final = ("http://www.w3.org/2001/XMLSchema-instance", "nil")
 
 
 def read(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found]:
-    """The records of a file, each with the line that it begins on."""
-    for one in each(file, kind, record):
-        if isinstance(one, BadRecord):
-            raise one
-        yield one
+    """The records of a file, each with the line on which it begins."""
+    for item in each(file, kind, record):
+        if isinstance(item, BadRecord):
+            raise item
+        yield item
 
 
 def each(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found | BadRecord]:
-    """The same, but an element that is no record is handed over as what is wrong with it, and the next ones follow;
-    where the file is not XML, it ends."""
+    """Like `read`, but an element that is no record is yielded as a BadRecord, and the reading goes on. It ends where
+    the file is not XML.
+    """
     try:
         for element in found(file, record):
             try:
@@ -55,12 +56,12 @@ def each(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found |
 
 
 def found(file: BinaryIO, record: str = "", limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Element]:
-    """The elements called `record`, wherever they are; without a name those directly in the root."""
+    """The elements named `record` at any depth; without a name the elements directly in the root."""
     return elements(file, lambda _, name, depth: name == record if record else depth == 2, limit_bytes)
 
 
 def parse(element: Element, kind: ObjectType) -> dict[str, Any]:
-    """One record; BadRecord names the field that is not what its type says."""
+    """Converts an element to a record. The BadRecord names the field that does not fit its type."""
     value = _plain(element)
     if value.__class__ is not dict:
         hint = 'name the element of a record with the option "record"'
@@ -76,14 +77,14 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(element: Element) -> Any:
-    """Nothing but text, lists and dicts."""
+    """Converts an element to text, lists and dicts."""
     if element.attributes.get(_NIL) in ("true", "1"):
         return None
     text = element.text
     fields: dict[str, Any] = {}
     repeated: set[str] = set()
-    inside = [(name, value) for (space, name), value in element.attributes.items() if (space, name) != _NIL]
-    for name, value in (*inside, *((child.name, _plain(child)) for child in element.children)):
+    attributes = [(name, value) for (space, name), value in element.attributes.items() if (space, name) != _NIL]
+    for name, value in (*attributes, *((child.name, _plain(child)) for child in element.children)):
         if name in repeated:
             fields[name].append(value)
         elif name in fields:
@@ -98,18 +99,18 @@ def _plain(element: Element) -> Any:
     return fields
 
 
-# ---------------------------------------------------------------- plain → what JSON would have said
+# ---------------------------------------------------------------- plain → what JSON would contain
 
 
 def _object(value: dict[str, Any], kind: ObjectType) -> dict[str, Any]:
     record: dict[str, Any] = {}
-    for name, inside in value.items():
+    for name, member in value.items():
         declared = kind.find(name)
         if declared is None:
-            record[name] = inside
+            record[name] = member
             continue
         try:
-            converted = _converted(inside, declared.type, may_lack=declared.optional)
+            converted = _converted(member, declared.type, may_lack=declared.optional)
         except RecordError as error:
             raise error.within(field_step(name)) from None
         if converted is not MISSING:
@@ -121,13 +122,13 @@ def _converted(value: Any, kind: Type, *, may_lack: bool) -> Any:
     if value is None:
         return None
     if isinstance(kind, ArrayType | MultisetType):
-        items = [_item(item, kind.item, place) for place, item in enumerate(_wrapped(value, kind.item))]
+        items = [_item(item, kind.item, index) for index, item in enumerate(_wrapped(value, kind.item))]
         return Multiset(items) if isinstance(kind, MultisetType) else items
     if isinstance(kind, ObjectType):
         return _object(value, kind) if isinstance(value, dict) else {} if value == "" else value
     if not isinstance(value, str) or kind == STRING or isinstance(kind, AnyType):
         return value
-    # As an empty cell of delimited text.
+    # An empty element counts like an empty cell of delimited text.
     return MISSING if may_lack and not value.strip() else cell(kind)(value)
 
 
@@ -139,11 +140,11 @@ def _item(value: Any, kind: Type, place: int) -> Any:
 
 
 def _wrapped(value: Any, item: Type) -> list[Any]:
-    """The items of a declared array: repeated elements, one alone, or those within one around them."""
+    """The items of a declared array: repeated elements, a single element, or the children of an enclosing element."""
     if isinstance(value, list):
         return value
     if isinstance(value, dict) and len(value) == 1:
-        ((name, inside),) = value.items()
+        ((name, items),) = value.items()
         if not isinstance(item, ObjectType) or item.find(name) is None:
-            return inside if isinstance(inside, list) else [inside]
+            return items if isinstance(items, list) else [items]
     return [] if value == "" else [value]
