@@ -1,1 +1,1 @@
-"""The lab: the live state machines under virtual time, workloads, experiments, and what they show."""
+"""The lab: runs the live state machines under virtual time, with workloads, experiments and judged claims."""

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Writes files atomically: a file exists whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 class AtomicFile:
-    """A path to write to, which becomes the file when all is written and on the disk: neither an interrupted run nor a
-    power cut leaves half of one. Several processes may write the same file."""
+    """A temporary path that becomes the file when everything is written and synced. Neither an interruption nor a power
+    cut leaves half a file. Several processes may write the same file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""A saved scenario, played by the driver: to the broker under virtual time, and to live ones."""
+"""Plays a saved scenario: to the simulated broker under virtual time, or to live brokers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links, play_to
 from tocsin.lab.workloads.city_channels import find
 from tocsin.wire.errors import InputError
 
-# Figure, unit, what it is: the same of both.
+# Figure, unit and description: the same for both.
 FIGURES: Final = (
     ("hit_ratio", "", "share of results that came from the cache"),
     ("results", "", "results that subscribers got"),
@@ -29,55 +29,55 @@ FIGURES: Final = (
     ("evicted", "", "results that made room for others"),
     ("expired", "", "results whose time to live was over"),
 )
-# When all that was published has been told: the longest period after the last step, and some.
+# The time after the last step in which all results arrive: the longest period, and a reserve.
 _AFTER_S: Final = max(period_s for _, _, period_s in CHANNELS) + 60.0
-# What ours are called, live and in a town.
+# Names that our own clients use, live and in the simulator.
 _TAKEN: Final = ("agency", "drill")
 _PLACES: Final = (CLUSTER, BROKER)
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedScenario:
-    """What a broker with one policy and size came to."""
+    """The figures of a broker with one policy and size."""
 
     cell: LiveCell
     figures: Mapping[str, float]
 
 
 def load_city(path: Path) -> Scenario:
-    """A scenario that can be played to a city. `InputError` names the line that cannot."""
-    made = load(path)
-    check(made, path)
-    return made
+    """Loads a scenario for a city. `InputError` names the line that does not fit."""
+    scenario = load(path)
+    check(scenario, path)
+    return scenario
 
 
 def simulate(
     made: Scenario, cells: Sequence[LiveCell], links: Links, trace: RunTrace | None = None
 ) -> Iterator[PlayedScenario]:
-    """Play it to a town for each cell."""
+    """Plays the scenario to a simulated broker for each cell."""
     _refuse(made, _PLACES)
     results = find(made).made()
     for cell in cells:
         settings = core_settings(cell.caching())
-        town = play_town(made, results, settings, links, until_s=made.span_s() + _AFTER_S, trace=trace)
-        figures = town.broker.caches.figures
-        told = {
+        simulator = play_town(made, results, settings, links, until_s=made.span_s() + _AFTER_S, trace=trace)
+        figures = simulator.broker.caches.figures
+        values = {
             "hit_ratio": figures.hit_ratio,
-            "results": float(town.results),
-            "latency_s": town.waited_s / max(1, town.results),
+            "results": float(simulator.results),
+            "latency_s": simulator.waited_s / max(1, simulator.results),
             "miss_kb": figures.miss_bytes / 1e3,
             "fetch_kb": (figures.arrived_bytes + figures.fetched_bytes) / 1e3,
             "found": float(figures.arrived),
             "evicted": float(figures.evicted),
             "expired": float(figures.expired),
         }
-        yield PlayedScenario(cell, told)
+        yield PlayedScenario(cell, values)
 
 
 def live(
     made: Scenario, cells: Sequence[LiveCell], folder: Path, *, speed: float, say: Callable[[str], None]
 ) -> Iterator[PlayedScenario]:
-    """Play it to live brokers, one for each cell, on a cluster of their own; the folder keeps what happened to them."""
+    """Plays the scenario to live brokers, one for each cell, on their own cluster. The folder keeps their traces."""
     from tocsin.lab.experiments.edge_caching_prototype.live import hour_run, run_live, schema
 
     _refuse(made, _TAKEN)
@@ -88,9 +88,9 @@ def live(
     traces = folder / "traces"
     traces.mkdir(parents=True, exist_ok=True)
     end_s = made.span_s() + _AFTER_S
-    lived = asyncio.run(hour_run.live(made, end_s, cells, speed, folder=folder / "servers", traces=traces, say=say))
-    for cell, one in lived.items():
-        yield PlayedScenario(cell, run_live.numbers(one, len(cells)))
+    hours = asyncio.run(hour_run.live(made, end_s, cells, speed, folder=folder / "servers", traces=traces, say=say))
+    for cell, hour in hours.items():
+        yield PlayedScenario(cell, run_live.numbers(hour, len(cells)))
 
 
 def _refuse(made: Scenario, taken: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""Virtual time: one event after the other, each component with chance of its own."""
+"""Discrete-event simulation: a virtual clock, simulated links, and a random stream for each component."""

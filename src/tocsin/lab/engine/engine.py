@@ -1,8 +1,8 @@
-"""The event engine: a virtual clock and a heap of what is to happen.
+"""The event engine: a virtual clock and a heap of scheduled actions.
 
-Events happen in the order of `(time, priority, sequence)`: at the same moment the lower priority first, and among
-equals whoever was scheduled first. Nothing is left to chance or to the order of a hash table, so a run with the same
-seed is the same run.
+Events run in the order of `(time, priority, sequence)`: at the same moment the lower priority first, and among equals
+the one that was scheduled first. Nothing depends on chance or on the order of a hash table, so the same seed gives the
+same run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tocsin.lab.engine.trace import RunTrace
 
 FOREVER: Final = math.inf
 
-# [time, priority, sequence, action, arguments]: lists compare by their first three places, of which the third is
-# unique, and comparing lists is what makes the heap fast. To whoever holds one it is only a handle.
+# [time, priority, sequence, action, arguments]. Lists compare by their first three items, of which the third is unique;
+# comparing lists makes the heap fast. Callers use it only as a handle.
 Scheduled = NewType("Scheduled", list[Any])
 _ACTION: Final = 3
 _ARGUMENTS: Final = 4
@@ -29,8 +29,8 @@ Action = Callable[..., object]
 class SimulationEngine:
     """One run under virtual time.
 
-    `now_s` begins at 0 and never goes back. An action may schedule further ones, at its own moment or later. An
-    exception of an action ends the run and says at which moment of which seed it happened.
+    `now_s` begins at 0 and never goes back. An action may schedule further actions, now or later. An exception in an
+    action ends the run, with a note of the moment and the seed.
     """
 
     __slots__ = ("_heap", "_sequence", "_trace", "events", "now_s", "seed", "streams")
@@ -45,7 +45,7 @@ class SimulationEngine:
         self._trace = trace
 
     def at(self, time_s: float, action: Action, *arguments: Any, priority: int = 0) -> Scheduled:
-        """Do it at this moment. `ValueError` for a moment that has passed or is none."""
+        """Schedules the action at this moment. Raises `ValueError` for a moment in the past or an infinite one."""
         if not self.now_s <= time_s < FOREVER:
             raise ValueError(f"cannot schedule at {time_s} s: it is {self.now_s} s")
         self._sequence = sequence = self._sequence + 1
@@ -54,11 +54,11 @@ class SimulationEngine:
         return entry
 
     def after(self, delay_s: float, action: Action, *arguments: Any, priority: int = 0) -> Scheduled:
-        """Do it so much later."""
+        """Schedules the action after this delay."""
         return self.at(self.now_s + delay_s, action, *arguments, priority=priority)
 
     def every(self, period_s: float, action: Action, *arguments: Any, priority: int = 0) -> None:
-        """Do it after every period, for as long as the run is driven; ticks fall on multiples, without drift."""
+        """Runs the action at every multiple of the period, without drift, for as long as the run goes on."""
         if not 0 < period_s < FOREVER:
             raise ValueError(f"period_s: must be > 0, got {period_s}")
         began_s = self.now_s
@@ -70,16 +70,17 @@ class SimulationEngine:
         self.at(began_s + period_s, tick, 1, priority=priority)
 
     def feed(self, events: Iterable[tuple[float, tuple[Any, ...]]], action: Action, *, priority: int = 0) -> None:
-        """Do it at each of these moments, which come in order, with these arguments. Only the next one is held."""
+        """Runs the action at each of these moments, which are in order, with these arguments. Holds only the next one
+        in memory."""
         self._feed(iter(events), action, priority)
 
     def cancel(self, scheduled: Scheduled) -> None:
-        """It will not happen. Harmless when it has happened already."""
+        """Cancels the action. Does nothing if it has already run."""
         scheduled[_ACTION] = None
         scheduled[_ARGUMENTS] = ()
 
     def run(self, until_s: float = FOREVER) -> None:
-        """Let happen what is due up to this moment, itself included; then it is this moment."""
+        """Runs everything that is due up to and including this moment; then the clock shows this moment."""
         heap, pop = self._heap, heapq.heappop
         events = 0
         try:
@@ -99,17 +100,17 @@ class SimulationEngine:
             self.now_s = until_s
 
     def note(self, what: str, **fields: Any) -> None:
-        """Write it into the trace, where somebody asked for one."""
+        """Writes an event to the trace, if there is one."""
         if self._trace is not None:
             self._trace.note(self.now_s, what, fields)
 
     @property
     def traced(self) -> bool:
-        """Somebody asked for a trace: what is dear to say is said only then."""
+        """Whether there is a trace. Callers compute expensive notes only then."""
         return self._trace is not None
 
     def next_s(self) -> float | None:
-        """When something is due next."""
+        """Returns the time of the next event, or None."""
         while self._heap and self._heap[0][_ACTION] is None:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -1,4 +1,4 @@
-"""What a message's way costs: latency, and bandwidth that a link has only once."""
+"""Simulates links with latency and a bandwidth that concurrent messages share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tocsin.lab.engine.engine import Action, SimulationEngine
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """`latency_s` is one way. With `queueing` messages wait for each other; without, each has the whole bandwidth."""
+    """`latency_s` is one way. With `queueing`, messages wait for each other; without, each message gets the whole
+    bandwidth."""
 
     latency_s: float
     bandwidth_bytes_per_s: float = math.inf
@@ -25,7 +26,7 @@ class LinkSettings:
 
 
 class SimulatedLink:
-    """One direction of a wire: first in, first out, one message on the wire at a time, then the latency."""
+    """One direction of a connection: first in, first out, one transfer at a time, then the latency."""
 
     __slots__ = ("_free_at_s", "_settings", "sent_bytes", "waited_s")
 
@@ -36,7 +37,7 @@ class SimulatedLink:
         self.waited_s = 0.0
 
     def arrival_s(self, now_s: float, size_bytes: float) -> float:
-        """When a message handed over now arrives. Messages are handed over in order of time."""
+        """Returns when a message that is sent now arrives. Messages must be sent in order of time."""
         transfer_s = size_bytes / self._settings.bandwidth_bytes_per_s
         begin_s = max(now_s, self._free_at_s) if self._settings.queueing else now_s
         self._free_at_s = begin_s + transfer_s
@@ -46,7 +47,7 @@ class SimulatedLink:
 
 
 class Network:
-    """The links between named places; two directions never disturb each other."""
+    """The links between named places; the two directions are independent."""
 
     def __init__(self, engine: SimulationEngine, links: Callable[[str, str], LinkSettings]) -> None:
         self._engine = engine
@@ -54,16 +55,16 @@ class Network:
         self._links: dict[tuple[str, str], SimulatedLink] = {}
 
     def link(self, source: str, target: str) -> SimulatedLink:
-        known = self._links.get((source, target))
-        if known is None:
-            known = self._links[source, target] = SimulatedLink(self._settings(source, target))
-        return known
+        link = self._links.get((source, target))
+        if link is None:
+            link = self._links[source, target] = SimulatedLink(self._settings(source, target))
+        return link
 
     def send(self, source: str, target: str, size_bytes: float, deliver: Action, *arguments: object) -> float:
-        """Have it delivered when it arrives, and tell when that is."""
+        """Schedules the delivery of a message, and returns its time of arrival."""
         arrival_s = self.link(source, target).arrival_s(self._engine.now_s, size_bytes)
         self._engine.at(arrival_s, deliver, *arguments)
         return arrival_s
 
     def sent_bytes(self) -> Mapping[tuple[str, str], float]:
-        return {way: link.sent_bytes for way, link in self._links.items()}
+        return {ends: link.sent_bytes for ends, link in self._links.items()}

@@ -1,4 +1,4 @@
-"""Chance, one named stream per component: who joins or leaves an experiment changes nobody else's numbers."""
+"""Random numbers: one named stream per component, so that adding a component changes no other component's numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 class Streams:
     """The random streams of one run.
 
-    A stream depends on the seed and on its own name alone, never on which streams exist beside it or which was asked
-    for first. Asked for again, the same stream goes on where it was.
+    A stream depends only on the seed and its name, not on the other streams or the order of requests. A second request
+    returns the same stream, which continues where it was.
     """
 
     __slots__ = ("_known", "_path", "seed")
@@ -24,21 +24,21 @@ class Streams:
         self._known: dict[str, np.random.Generator] = {}
 
     def of(self, name: str) -> np.random.Generator:
-        """The stream of the component with this name."""
-        known = self._known.get(name)
-        if known is None:
-            # PCG64 by name: `default_rng` may be another generator one day, and old seeds must still replay.
-            known = np.random.Generator(np.random.PCG64(self._sequence(name)))
-            self._known[name] = known
-        return known
+        """Returns the stream of the component with this name."""
+        stream = self._known.get(name)
+        if stream is None:
+            # Name PCG64 explicitly: `default_rng` may change, and old seeds must still replay.
+            stream = np.random.Generator(np.random.PCG64(self._sequence(name)))
+            self._known[name] = stream
+        return stream
 
     def within(self, name: str) -> Streams:
-        """The streams of a component's own parts: `within("broker-1").of("service")` is no other's."""
+        """Returns the streams of a component's own parts: `within("broker-1").of("service")` belongs to it alone."""
         return Streams(self.seed, path=(*self._path, name))
 
     def _sequence(self, name: str) -> np.random.SeedSequence:
-        # The length before each part: ("a", "bc") and ("ab", "c") are two components.
-        said = "".join(f"{len(part)}:{part}" for part in (*self._path, name))
-        digest = hashlib.sha256(said.encode()).digest()
-        words = tuple(int.from_bytes(digest[at : at + 4], "big") for at in range(0, 16, 4))
+        # Put the length before each part, so that ("a", "bc") and ("ab", "c") differ.
+        text = "".join(f"{len(part)}:{part}" for part in (*self._path, name))
+        digest = hashlib.sha256(text.encode()).digest()
+        words = tuple(int.from_bytes(digest[start : start + 4], "big") for start in range(0, 16, 4))
         return np.random.SeedSequence(self.seed, spawn_key=words)

@@ -1,4 +1,4 @@
-"""What happened in a run, one line of JSON per event: written while it happens, read back to look or to compare."""
+"""Writes and reads the trace of a run: one line of JSON per event."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FORMAT = 1
 
 
 class RunTrace(Protocol):
-    """Takes notes of a run."""
+    """Records the events of a run."""
 
     def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TracedEvent:
-    """One event as it was noted."""
+    """One recorded event."""
 
     at_s: float
     what: str
@@ -43,7 +43,7 @@ class TraceFile:
 
 
 class TraceList:
-    """Keeps the notes of a short run in memory."""
+    """Keeps the events of a short run in memory."""
 
     def __init__(self) -> None:
         self.notes: list[TracedEvent] = []
@@ -53,7 +53,8 @@ class TraceList:
 
 
 def read_trace(path: Path) -> tuple[dict[str, Any], Iterator[TracedEvent]]:
-    """The header of a trace file, and its events as they are asked for. `InputError` names the line that is none."""
+    """Returns the header of a trace file and an iterator over its events. `InputError` names a line that is not an
+    event."""
     lines = _lines(path)
     _, header = next(lines, (0, {}))
     if header.pop("trace", None) != _FORMAT:

@@ -1,1 +1,1 @@
-"""Experiments: declared, run in parallel, kept, drawn and judged."""
+"""Experiments: declared, run in parallel, saved, plotted and judged."""

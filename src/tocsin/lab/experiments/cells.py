@@ -1,4 +1,4 @@
-"""Runs the cells of a plan in as many processes as wanted. The outcome is the same with any number of them."""
+"""Runs the cells of a plan in parallel processes. The results are the same for any number of processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tocsin.lab.experiments.plan import Cell, Plan
 from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.wire.errors import TocsinError
 
-# What a cell's numbers depend on beside its model's own file: when any of it changes, finished cells count no more.
+# The code that a cell's numbers depend on, beside its model's own file. A change of it invalidates finished cells.
 SOURCES: Final = (
     "rules",
     "broker/core",
@@ -40,19 +40,19 @@ SOURCES: Final = (
     "lab/scenarios",
 )
 _TRACES: Final = "traces"
-_AHEAD: Final = 2  # cells handed out per process, with the running one: none idles, and an interruption is quick
+_AHEAD: Final = 2  # cells queued per process, with the running one: no process idles, and an interruption is quick
 
 OnFinished = Callable[[Cell, int, int], None]
 
 
 class CellError(TocsinError):
-    """A cell failed; the message names it and how to see it again."""
+    """A cell failed; the message names the cell and how to replay it."""
 
     code = "cell"
 
 
 def code_digest(experiment: Experiment) -> str:
-    """Names the code that makes this experiment's numbers."""
+    """Returns a digest of the code that computes this experiment's numbers."""
     root = Path(tocsin.__file__).parent
     files = {path for source in SOURCES for path in (root / source).rglob("*.py")}
     files |= _beside(Path(inspect.getfile(experiment.model)))
@@ -64,16 +64,18 @@ def code_digest(experiment: Experiment) -> str:
 
 
 def _beside(model: Path) -> set[Path]:
-    """The model's file and those of its own folder that it imports, through others of them as well."""
-    found, waiting = set(), [model]
+    """Returns the model's file and the files of its folder that it imports, directly or indirectly."""
+    files, waiting = set(), [model]
     while waiting:
         path = waiting.pop()
-        if path in found or not path.exists():
+        if path in files or not path.exists():
             continue
-        found.add(path)
-        imports = (one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(one, ast.ImportFrom))
-        waiting += [model.parent / f"{(one.module or '').rpartition('.')[2]}.py" for one in imports if _in(model, one)]
-    return found
+        files.add(path)
+        imports = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom))
+        waiting += [
+            model.parent / f"{(node.module or '').rpartition('.')[2]}.py" for node in imports if _in(model, node)
+        ]
+    return files
 
 
 def _in(model: Path, imported: ast.ImportFrom) -> bool:
@@ -90,10 +92,11 @@ def run(
     fresh: bool = False,
     on_finished: OnFinished = lambda _cell, _finished, _total: None,
 ) -> tuple[RunResults, int]:
-    """Run what the folder does not have yet; all results in the plan's order, and how many were there already.
+    """Runs the cells that the folder does not have yet. Returns all results in the plan's order, and the number of
+    cells that were there before.
 
-    `reference` is where worker processes find the experiment, `module:name`. Finished cells are kept whatever happens.
-    `InputError` where values of a cell do not go together, before any is run.
+    `reference` is where worker processes find the experiment, `module:name`. Finished cells are saved at once. Raises
+    `InputError` before the first run if the values of a cell do not go together.
     """
     plan.check()
     code = code_digest(plan.experiment)
@@ -101,31 +104,31 @@ def run(
     with Journal(folder, fresh=fresh) as journal:
         keys = [cell.key(plan.experiment.name, code) for cell in cells]
         todo = {key: cell for key, cell in zip(keys, cells, strict=True) if journal.known(key) is None}
-        kept = len(set(keys)) - len(todo)
+        known_before = len(set(keys)) - len(todo)
         total = len(set(keys))
-        finished = kept
+        finished = known_before
         traces = _traces(folder / _TRACES, code, fresh=fresh)
         for cell, key, metrics in _finished(todo, reference, traces, processes):
             journal.keep(key, metrics)
             finished += 1
             on_finished(cell, finished, total)
         rows = [ResultsRow(cell, journal.known(key) or {}) for key, cell in zip(keys, cells, strict=True)]
-    return RunResults(rows, code), kept
+    return RunResults(rows, code), known_before
 
 
 def _traces(folder: Path, code: str, *, fresh: bool) -> Path:
-    """Where this code keeps the workloads that its cells share. What other code made goes, and nobody uses it now."""
-    mine = folder / code[:16]
+    """Returns the folder for the workloads that the cells of this code share. Deletes those of other code."""
+    current = folder / code[:16]
     for old in folder.glob("*"):
-        if old.is_dir() and (fresh or old != mine):
+        if old.is_dir() and (fresh or old != current):
             shutil.rmtree(old)
         elif old.suffix == ".npz":
             old.unlink()
-    return mine
+    return current
 
 
 def run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str, float]:
-    """Run one cell in this process. `CellError` says which one failed."""
+    """Runs one cell in this process. `CellError` says which cell failed."""
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
     try:
@@ -134,23 +137,23 @@ def run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str,
         raise
     except Exception as error:
         raise CellError(f"{said(cell)}: {type(error).__name__}: {error}", hint=_replay(experiment, cell)) from error
-    wanted = {metric.name for metric in experiment.metrics}
-    if set(metrics) != wanted:
-        raise CellError(f"{said(cell)}: yielded {sorted(metrics)}, declared are {sorted(wanted)}")
+    declared = {metric.name for metric in experiment.metrics}
+    if set(metrics) != declared:
+        raise CellError(f"{said(cell)}: yielded {sorted(metrics)}, declared are {sorted(declared)}")
     return metrics
 
 
 def said(cell: Cell) -> str:
-    """The cell in words."""
+    """Describes the cell in words."""
     return f"{cell.sweep}, seed {cell.seed}, {', '.join(f'{name}={value}' for name, value in cell.values)}"
 
 
 def find(reference: str) -> Experiment:
-    """The experiment at `module:name`."""
+    """Returns the experiment at `module:name`."""
     module, _, name = reference.partition(":")
-    found = getattr(importlib.import_module(module), name)
-    assert isinstance(found, Experiment), reference
-    return found
+    experiment = getattr(importlib.import_module(module), name)
+    assert isinstance(experiment, Experiment), reference
+    return experiment
 
 
 Finished = tuple[Cell, str, dict[str, float]]
@@ -186,7 +189,7 @@ def _finished(todo: dict[str, Cell], reference: str, kept: Path, processes: int)
 @contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     before = set(multiprocessing.active_children())
-    # Started anew rather than forked: whatever threads and state the caller has stay with the caller.
+    # Spawn instead of fork: workers then inherit neither threads nor state of the caller.
     pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_worker)
     try:
         yield pool
@@ -199,10 +202,10 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Handing out work may start a worker, which would complain at length if it or we were interrupted half-way.
+    """Delays SIGINT while work is handed out: that may start a worker, and an interrupted start prints long tracebacks.
 
-    The mask is for the worker, which inherits it. For us it is not enough: any thread of a library may take the signal,
-    and Python then interrupts the main thread all the same.
+    The worker inherits the signal mask. For this process the mask is not enough: another thread of a library may take
+    the signal, and Python then interrupts the main thread. So a handler remembers the signal until the block ends.
     """
     heard = False
 
@@ -231,7 +234,7 @@ def _end(workers: Sequence[multiprocessing.process.BaseProcess]) -> None:
 
 
 def _begin_worker() -> None:
-    # Ctrl-C reaches the whole group: workers go quietly, the parent says what there is to say.
+    # Ctrl-C reaches the whole process group: workers end silently, and the parent reports.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
@@ -239,7 +242,7 @@ def _begin_worker() -> None:
 
     def watch() -> None:
         connection.wait([parent.sentinel])
-        os._exit(1)  # Killed as it was, the parent could not end us, and nobody waits for this cell any more.
+        os._exit(1)  # the parent was killed, so nobody can end this worker or use its cell
 
     threading.Thread(target=watch, daemon=True).start()
 
@@ -249,6 +252,6 @@ def _work(reference: str, cell: Cell, kept: Path) -> dict[str, float]:
 
 
 def _replay(experiment: Experiment, cell: Cell) -> str:
-    # Nothing is what stands there without being said.
+    # Leave out empty values: they are the default.
     settings = " ".join(f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.values if value != "")
     return f"replay: tocsin lab replay {experiment.name} --seed {cell.seed} {settings}"

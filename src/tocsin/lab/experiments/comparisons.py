@@ -1,4 +1,5 @@
-"""Words in which judges of claims speak: comparisons that count only beyond their error."""
+"""Comparisons for the judges of claims. A difference counts only beyond its error; otherwise the answer is None
+(open)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ class UndecidedError(Exception):
 
 
 def judge(claim: Claim, results: RunResults) -> Judgement:
-    """The verdict on a claim; where the run lacks the cells or repetitions it needs, that is said and nothing else."""
+    """Returns the verdict on a claim. If the run lacks cells or repetitions, the claim is not judged."""
     if len({row.cell.seed for row in results.rows}) < 2:
         return Judgement("not judged", "", "one run of each point has no error")
     try:
@@ -29,75 +30,77 @@ def judge(claim: Claim, results: RunResults) -> Judgement:
 
 
 def several(results: RunResults, sweep: str, name: str) -> list[Value]:
-    """The values that a parameter took in a sweep, of which a comparison needs at least two."""
-    found = results.points(sweep, name)
-    if len(found) < 2:
-        raise MissingCellsError(f"{sweep}: {name} other than {found[0]}")
-    return found
+    """Returns the values that a parameter took in a sweep; a comparison needs at least two."""
+    values = results.points(sweep, name)
+    if len(values) < 2:
+        raise MissingCellsError(f"{sweep}: {name} other than {values[0]}")
+    return values
 
 
 def surely_more(
     results: RunResults, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]
 ) -> bool | None:
-    """Whether the metric is larger at one point than at the other, by the paired differences; None where it is open."""
+    """Whether the metric is larger at one point than at the other, by paired differences; None if open."""
     return surely([results.difference(metric, sweep, one, other)])
 
 
 def surely_ordered(
     results: RunResults, metric: str, sweep: str, points: Sequence[Mapping[str, Value]], *, where: Mapping[str, Value]
 ) -> bool | None:
-    """Whether the metric grows strictly from point to point; None where the error of a step leaves it open."""
+    """Whether the metric grows strictly from point to point; None if the error of a step leaves it open."""
     steps = itertools.pairwise(points)
-    return both(*(surely_more(results, metric, sweep, {**where, **b}, {**where, **a}) for a, b in steps))
+    return both(
+        *(surely_more(results, metric, sweep, {**where, **upper}, {**where, **lower}) for lower, upper in steps)
+    )
 
 
 def surely(found: Iterable[Estimate], *, than: float = 0.0) -> bool | None:
-    """Whether all are more than this; None where an error leaves that open and none is surely less."""
-    all_of_them = _some(found)
-    if all(one.low > than for one in all_of_them):
+    """Whether all are greater than this; None if an error leaves that open and none is surely less."""
+    estimates = _some(found)
+    if all(estimate.low > than for estimate in estimates):
         return True
-    return False if any(one.high < than for one in all_of_them) else None
+    return False if any(estimate.high < than for estimate in estimates) else None
 
 
 def inside(found: Iterable[Estimate], low: float, high: float) -> bool | None:
-    """Whether all lie between the two, with their errors; None where an error leaves that open and none is outside."""
-    all_of_them = _some(found)
-    if all(low <= one.low and one.high <= high for one in all_of_them):
+    """Whether all lie between the two, with their errors; None if an error leaves that open and none is outside."""
+    estimates = _some(found)
+    if all(low <= estimate.low and estimate.high <= high for estimate in estimates):
         return True
-    return False if any(one.high < low or one.low > high for one in all_of_them) else None
+    return False if any(estimate.high < low or estimate.low > high for estimate in estimates) else None
 
 
 def _some(found: Iterable[Estimate]) -> list[Estimate]:
-    """Of nothing everything holds, which is no verdict."""
-    if not (all_of_them := list(found)):
+    """Returns the estimates as a list. An empty comparison is vacuously true, so it is refused."""
+    if not (estimates := list(found)):
         raise MissingCellsError("anything to compare")
-    return all_of_them
+    return estimates
 
 
 def both(*found: bool | None) -> bool | None:
-    """Whether everything holds; one that surely does not decides, one that is open leaves it open."""
+    """Whether all hold. A single False decides; otherwise a single None leaves it open."""
     return False if False in found else None if None in found else True
 
 
 def verdict(holds: bool | None, figures: str, against: str) -> Judgement:
-    """Reproduced, or not and what is against it. `UndecidedError` where it is open."""
+    """Returns "reproduced", or "not reproduced" with the reason against it. Raises `UndecidedError` if open."""
     if holds is None:
         raise UndecidedError(f"the error is too large; take more replications. {figures}")
     return Judgement("reproduced", figures) if holds else Judgement("not reproduced", figures, against)
 
 
 def depending(usual: bool | None, other: bool | None, figures: str, *, on: str, against: str) -> Judgement:
-    """The same of a claim that was looked at with two choices: where they answer differently, it depends on them."""
+    """Judges a claim under two choices: if the answers differ, it depends on the choice."""
     if None not in (usual, other) and usual != other:
         return Judgement("depends", figures, on)
     return verdict(None if None in (usual, other) else usual, figures, against)
 
 
 def about(found: Estimate, wanted: float, *, within: float) -> bool:
-    """Whether the interval lies within this distance, or outside. `UndecidedError` where it lies astride."""
-    lies = inside([found], wanted - within, wanted + within)
-    if lies is None:
+    """Whether the interval lies within this distance. Raises `UndecidedError` if it lies partly inside."""
+    is_near = inside([found], wanted - within, wanted + within)
+    if is_near is None:
         raise UndecidedError(
             f"{found} is too wide to tell whether it is {wanted:g} within {within:g}; take more replications"
         )
-    return lies
+    return is_near

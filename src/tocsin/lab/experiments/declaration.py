@@ -1,6 +1,6 @@
-"""What an experiment declares: parameters, sweeps, metrics, plots and the claims it judges.
+"""The declaration of an experiment: parameters, sweeps, metrics, plots and the claims it judges.
 
-An experiment is data and one function. The function gets the values of one cell and a seed and returns the metrics; it
+An experiment is data and one function. The function gets the values of one cell and a seed, and returns the metrics. It
 knows nothing of processes, files or the other cells.
 """
 
@@ -23,9 +23,9 @@ Verdict = Literal["reproduced", "not reproduced", "depends", "not judged"]
 
 @dataclass(frozen=True, slots=True)
 class ExperimentParameter:
-    """Something an experiment can be run with; `quick` is its value in a quick run, where that differs.
+    """A parameter of an experiment; `quick` is its value in a quick run, if that differs.
 
-    `among` are the only words it can be, `least` and `most` the smallest and largest number.
+    `among` lists the allowed words; `least` and `most` bound a number.
     """
 
     name: str
@@ -39,7 +39,7 @@ class ExperimentParameter:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number that every cell yields."""
+    """A number that every cell returns."""
 
     name: str
     unit: str
@@ -48,7 +48,8 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Parameters that a sweep varies together, point by point; `quick` are those of a quick run, where they differ."""
+    """Parameters that a sweep varies together, point by point; `quick` has the points of a quick run, if they
+    differ."""
 
     names: tuple[str, ...]
     points: tuple[tuple[Value, ...], ...]
@@ -56,15 +57,15 @@ class Axis:
 
 
 def along(name: str, values: Iterable[Value], *, quick: Iterable[Value] = ()) -> Axis:
-    """An axis of one parameter."""
+    """Returns an axis of one parameter."""
     return Axis((name,), tuple((value,) for value in values), tuple((value,) for value in quick))
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The product of its axes; every other parameter keeps its value, or the one that `fixed` gives it here.
+    """The product of its axes. Other parameters keep their values, or take those of `fixed`.
 
-    `quick_fixed` stands for `fixed` in a quick run, where there is one.
+    `quick_fixed` replaces `fixed` in a quick run, if given.
     """
 
     name: str
@@ -74,15 +75,15 @@ class Sweep:
     quick_fixed: Mapping[str, Value] | None = None
 
     def names(self) -> tuple[str, ...]:
-        """The swept parameters."""
+        """Returns the swept parameters."""
         return tuple(name for axis in self.axes for name in axis.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A metric over a swept parameter, one line per value of another; over words it becomes bars.
+    """A metric over a swept parameter, one line per value of another parameter. Over words it is a bar chart.
 
-    `also` are further lines: another metric in the same unit, and at which values.
+    `also` adds lines: another metric with the same unit, and at which values.
     """
 
     name: str
@@ -99,7 +100,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict with the figures it rests on; `because` is the reason or the setting, where it is not plain yes."""
+    """A verdict with its figures; `because` has the reason or the setting, unless the verdict is a plain yes."""
 
     verdict: Verdict
     figures: str
@@ -108,7 +109,8 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the source says, in our words, and who judges it. A judge raises where cells are missing or errors large."""
+    """A claim of the source, in our words, and its judge. A judge raises if cells are missing or errors are too
+    large."""
 
     name: str
     says: str
@@ -118,7 +120,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table of the report: from the results to its head and rows. It is left out where cells are missing."""
+    """A table of the report: computes head and rows from the results. It is left out if cells are missing."""
 
     title: str
     about: str
@@ -127,7 +129,7 @@ class ReportTable:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One cell to be run. `kept` is a folder for what cells share and can make again, such as workload traces."""
+    """One cell to run. `kept` is a folder for data that cells share and can recompute, such as workload traces."""
 
     values: Mapping[str, Value]
     seed: int
@@ -145,15 +147,15 @@ class Run:
 
 
 Model = Callable[[Run], Mapping[str, float]]
-# `InputError` where values that may each be so do not go together.
+# Raises `InputError` if values that are valid one by one do not go together.
 Check = Callable[[Mapping[str, Value]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Everything there is to know about an experiment. `model` is a function of a module, so that workers find it.
+    """The whole declaration of an experiment. `model` is a function of a module, so that worker processes find it.
 
-    `check` is asked about every cell before the first one runs.
+    `check` runs for every cell before the first cell runs.
     """
 
     name: str
@@ -182,8 +184,8 @@ class Experiment:
                     raise ValueError(f"{self.name}: sweep {sweep.name} varies {name}, which is no parameter")
         for plot in self.plots:
             swept = sweeps[plot.sweep].names()
-            wrong = [name for name in (plot.x, plot.by, *plot.where) if name is not None and name not in swept]
-            wrong += [name for _, where in plot.also for name in where if name not in swept]
-            shown = [plot.y, *(metric for metric, _ in plot.also)]
-            if wrong or not metrics.issuperset(shown):
-                raise ValueError(f"{self.name}: plot {plot.name} shows {', '.join([*wrong, *shown])}")
+            unknown = [name for name in (plot.x, plot.by, *plot.where) if name is not None and name not in swept]
+            unknown += [name for _, where in plot.also for name in where if name not in swept]
+            metric_names = [plot.y, *(metric for metric, _ in plot.also)]
+            if unknown or not metrics.issuperset(metric_names):
+                raise ValueError(f"{self.name}: plot {plot.name} shows {', '.join([*unknown, *metric_names])}")

@@ -1,4 +1,4 @@
-"""Finished cells, kept as they finish: an interrupted run goes on where it was."""
+"""Saves each finished cell at once, so that an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE: Final = "cells.jsonl"
 
 
 class Journal:
-    """A line per finished cell. One process at a time; a line that a crash tore is as if it had not been written."""
+    """A file with one line per finished cell, locked by one process. A line that a crash tore counts as not written."""
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,8 @@ class Journal:
         return self._known.get(key)
 
     def keep(self, key: str, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """The metrics as they will be read back, on disk when this returns."""
+        """Saves the metrics of a cell; they are on the disk when this returns. Returns them as they will be read
+        back."""
         line = json.dumps({"key": key, "metrics": dict(metrics)}) + "\n"
         self._file.write(line.encode())
         self._file.flush()
@@ -62,7 +63,7 @@ class Journal:
 
 
 def look(folder: Path) -> Mapping[str, Mapping[str, float]]:
-    """The finished cells by key, whoever is working there: nothing is changed."""
+    """Returns the finished cells by key, read-only, even while another process writes."""
     try:
         with (folder / FILE).open("rb") as file:
             return {key: metrics for _, key, metrics in _whole(file)}
@@ -71,7 +72,7 @@ def look(folder: Path) -> Mapping[str, Mapping[str, float]]:
 
 
 def _whole(lines: Iterable[bytes]) -> Iterator[tuple[bytes, str, dict[str, float]]]:
-    """Up to the first line that a crash tore, or that is being written."""
+    """Yields the lines up to the first that is torn or still being written."""
     for line in lines:
         try:
             key, metrics = _parsed(line)
@@ -83,5 +84,5 @@ def _whole(lines: Iterable[bytes]) -> Iterator[tuple[bytes, str, dict[str, float
 def _parsed(line: bytes) -> tuple[str, dict[str, float]]:
     if not line.endswith(b"\n"):
         raise ValueError("no whole line")
-    said = json.loads(line)
-    return str(said["key"]), {str(name): float(value) for name, value in said["metrics"].items()}
+    fields = json.loads(line)
+    return str(fields["key"]), {str(name): float(value) for name, value in fields["metrics"].items()}

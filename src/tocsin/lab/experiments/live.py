@@ -1,4 +1,4 @@
-"""What experiments need that are played on the live system as well: the lab itself installs without it."""
+"""Checks that the live system is installed. The lab itself installs without it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 from tocsin.wire.errors import InputError
 
-# One of each that the servers and clients need.
+# One package of each part that servers and clients need.
 _NEEDED: Final = ("aiohttp", "argon2", "deltalake", "jwt", "psutil", "pyspark", "sqlglot", "uvloop")
 
 
 def check() -> None:
-    """`InputError` where the live system is not installed, with what brings it."""
+    """Raises `InputError` if the live system is not installed, with the command that installs it."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         hint = "pip install 'tocsin[lab,cluster]'"

@@ -1,4 +1,4 @@
-"""From a declaration and the asker's wishes to the cells that are to be run."""
+"""Turns a declaration and the user's settings into the list of cells to run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_SEED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run: a point of a sweep with a seed. All points of a replication have the same seed, hence the same trace."""
+    """One run: a point of a sweep with a seed. All points of a replication share a seed, and so a workload."""
 
     sweep: str
     values: tuple[tuple[str, Value], ...]
@@ -26,14 +26,14 @@ class Cell:
     seed: int
 
     def key(self, experiment: str, code: str) -> str:
-        """The same for the same work, which is done once, although two sweeps ask for it."""
-        said = json.dumps([experiment, code, self.values, self.seed], ensure_ascii=False)
-        return hashlib.sha256(said.encode()).hexdigest()[:32]
+        """Returns a key that is equal for equal work, so that a cell runs once even if two sweeps include it."""
+        text = json.dumps([experiment, code, self.values, self.seed], ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be run."""
+    """The cells to run, with the values they are made of."""
 
     experiment: Experiment
     quick: bool
@@ -44,7 +44,7 @@ class Plan:
     sweeps: tuple[Sweep, ...]
 
     def cells(self) -> Iterator[Cell]:
-        """In the order in which results are written, whoever finishes first."""
+        """Yields the cells in the order of the results, whichever finishes first."""
         for sweep in self.sweeps:
             for point in itertools.product(*(axis.points for axis in sweep.axes)):
                 chosen = dict(zip(sweep.names(), itertools.chain.from_iterable(point), strict=True))
@@ -53,7 +53,7 @@ class Plan:
                     yield Cell(sweep.name, values, replication, self.seed + replication)
 
     def check(self) -> None:
-        """`InputError` names the sweep that the settings make impossible: now rather than after a night's run."""
+        """Checks every cell before the run. `InputError` names the sweep that the settings make impossible."""
         if self.experiment.check is None:
             return
         for cell in self.cells():
@@ -80,38 +80,41 @@ def plan(
     replications: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Plan:
-    """The plan with the asker's settings: one value for a parameter, or several with commas for one that is swept.
+    """Makes the plan with the user's settings: one value for a parameter, or several with commas for a swept one.
 
-    A sweep that has no point with the settings, or rests on another value, is left out.
+    A sweep is left out if the settings leave it no point, or contradict a value that it fixes.
     """
-    given = dict(settings or {})
+    given_settings = dict(settings or {})
     known = {parameter.name: parameter for parameter in experiment.parameters}
-    for name in given:
+    for name in given_settings:
         if name not in known:
             raise InputError(f"{experiment.name} has no parameter {name}", hint=f"it has: {', '.join(known)}")
-    wanted = replications if replications is not None else _replications(experiment, quick)
-    if wanted < 1:
-        raise InputError(f"replications: must be 1 or more, got {wanted}")
+    replication_count = replications if replications is not None else _replications(experiment, quick)
+    if replication_count < 1:
+        raise InputError(f"replications: must be 1 or more, got {replication_count}")
     if seed < 0:
         raise InputError(f"seed: must not be negative, got {seed}")
-    chosen = {name: _values(known[name], text) for name, text in given.items()}
+    chosen = {name: _values(known[name], text) for name, text in given_settings.items()}
     swept = {name for sweep in experiment.sweeps for name in sweep.names()}
     for name, values in chosen.items():
         if len(values) > 1 and name not in swept:
             raise InputError(f"{name}: one value only, since no sweep of {experiment.name} varies it")
-    defaults = tuple((each.name, chosen.get(each.name, (_default(each, quick),))[0]) for each in experiment.parameters)
+    defaults = tuple(
+        (parameter.name, chosen.get(parameter.name, (_default(parameter, quick),))[0])
+        for parameter in experiment.parameters
+    )
     fitted = (_sweep(sweep, quick, chosen) for sweep in experiment.sweeps)
     sweeps = tuple(sweep for sweep in fitted if sweep is not None)
     if not sweeps:
         raise InputError(f"no sweep of {experiment.name} is left with these settings")
-    return Plan(experiment, quick, seed, wanted, tuple(given.items()), defaults, sweeps)
+    return Plan(experiment, quick, seed, replication_count, tuple(given_settings.items()), defaults, sweeps)
 
 
 def parsed(parameter: ExperimentParameter, text: str) -> Value:
-    """The text as a value of the parameter's kind and range. `InputError` names the parameter."""
+    """Parses a value of the parameter's kind and range. `InputError` names the parameter."""
     value = _of_kind(parameter, text)
     if parameter.among and value not in parameter.among:
-        there = ", ".join(one for one in parameter.among if one)
+        there = ", ".join(word for word in parameter.among if word)
         raise InputError(f"{parameter.name}: no {value!r}", hint=f"there are: {there}")
     if parameter.least is not None and not parameter.least <= float(value) <= parameter.most:
         least, most = f"{parameter.least:g}", f"{parameter.most:g}"
@@ -134,7 +137,7 @@ def _of_kind(parameter: ExperimentParameter, text: str) -> Value:
 
 
 def _values(parameter: ExperimentParameter, text: str) -> tuple[Value, ...]:
-    values = tuple(parsed(parameter, each.strip()) for each in text.split(","))
+    values = tuple(parsed(parameter, part.strip()) for part in text.split(","))
     if len(set(values)) < len(values):
         raise InputError(f"{parameter.name}: each value once, got {text}")
     return values
@@ -154,7 +157,7 @@ def _sweep(sweep: Sweep, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> 
     contradicted = any(name in chosen and value not in chosen[name] for name, value in fixed.items())
     if contradicted or not all(axis.points for axis in axes):
         return None
-    # What is chosen several times and not varied here is the first of them.
+    # A parameter with several chosen values that this sweep does not vary takes the first of them.
     first = {name: values[0] for name, values in chosen.items() if len(values) > 1 and name not in sweep.names()}
     return Sweep(sweep.name, sweep.about, axes, {**first, **fixed})
 
@@ -163,7 +166,9 @@ def _axis(axis: Axis, quick: bool, chosen: Mapping[str, Sequence[Value]]) -> Axi
     points = axis.quick if quick and axis.quick else axis.points
     if len(axis.names) == 1 and axis.names[0] in chosen:
         points = tuple((value,) for value in chosen[axis.names[0]])
-    elif wanted := [name for name in axis.names if name in chosen]:
-        # Parameters that vary together keep those of their points that fit.
-        points = tuple(p for p in points if all(p[axis.names.index(name)] in chosen[name] for name in wanted))
+    elif constrained := [name for name in axis.names if name in chosen]:
+        # Parameters that vary together keep the points that fit.
+        points = tuple(
+            point for point in points if all(point[axis.names.index(name)] in chosen[name] for name in constrained)
+        )
     return Axis(axis.names, points)

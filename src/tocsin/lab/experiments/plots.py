@@ -24,19 +24,19 @@ _STYLE: Final[Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-# As many markers as have no divisor in common with the ten colours: a hundred and ten lines look different.
+# Eleven markers have no common divisor with ten colours, so 110 lines look different.
 _MARKERS: Final = "osD^vP*X<>h"
 _COLOURS: Final = 10
 _DASHES: Final = ("-", "--", ":", "-.")
 _HATCHES: Final = ("", "//", "..", "xx")
-# So many words stand side by side below an axis.
+# Up to this many labels fit side by side below an axis without rotation.
 _UPRIGHT: Final = 5
-# When a file was made, and by which library, is no result.
+# Leave out the date and the library, so that the bytes depend on the results alone.
 _METADATA: Final[Mapping[str, Mapping[str, Any]]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 
 
 def draw(plot: Plot, experiment: Experiment, results: RunResults, folder: Path) -> bool:
-    """Write `<name>.png` and `<name>.svg`; False where the run has nothing to show in it."""
+    """Writes `<name>.png` and `<name>.svg`. Returns False if the run has no data for the plot."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -46,17 +46,17 @@ def draw(plot: Plot, experiment: Experiment, results: RunResults, folder: Path) 
         return False
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context():
-        mpl.rcdefaults()  # whatever the reader's own settings are
+        mpl.rcdefaults()  # ignore the user's own settings
         mpl.rcParams.update(_STYLE)
         figure = Figure(figsize=(8 if plot.by or plot.also else 7, 4.2), dpi=120, layout="constrained")
         axes = figure.add_subplot()
         _fill(axes, plot, lines)
-        metric = next(each for each in experiment.metrics if each.name == plot.y)
+        metric = next(declared for declared in experiment.metrics if declared.name == plot.y)
         axes.set_title(plot.title)
         axes.set_xlabel(plot.x)
         axes.set_ylabel(f"{metric.name} ({metric.unit})" if metric.unit else metric.name)
         if plot.by is not None or plot.also:
-            # Beside the plot, where it hides nothing.
+            # Put the legend beside the plot, where it hides nothing.
             figure.legend(title=plot.by, fontsize="small", loc="outside right upper")
         for form in FORMATS:
             with AtomicFile(folder / f"{plot.name}.{form}") as path:
@@ -70,10 +70,10 @@ Line = dict[Value, Estimate]
 def _lines(plot: Plot, results: RunResults) -> dict[Value, Line]:
     groups: list[Value] = results.points(plot.sweep, plot.by) if plot.by is not None else [plot.y]
     lines: dict[Value, Line] = {}
-    wanted = [(group, plot.y, {plot.by: group} if plot.by is not None else {}) for group in groups]
+    line_specs = [(group, plot.y, {plot.by: group} if plot.by is not None else {}) for group in groups]
     for metric, more in plot.also:
-        wanted.append((f"{metric} ({', '.join(map(str, more.values()))})", metric, dict(more)))
-    for name, metric, more in wanted:
+        line_specs.append((f"{metric} ({', '.join(map(str, more.values()))})", metric, dict(more)))
+    for name, metric, more in line_specs:
         line: Line = {}
         for x in results.points(plot.sweep, plot.x):
             try:
@@ -88,29 +88,31 @@ def _lines(plot: Plot, results: RunResults) -> dict[Value, Line]:
 
 
 def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, Line]) -> None:
-    words = any(isinstance(x, str) for line in lines.values() for x in line)
-    places = {x: at for at, x in enumerate(dict.fromkeys(x for line in lines.values() for x in line))}
+    is_bar_chart = any(isinstance(x, str) for line in lines.values() for x in line)
+    places = {x: index for index, x in enumerate(dict.fromkeys(x for line in lines.values() for x in line))}
     for number, (name, line) in enumerate(lines.items()):
-        means = [one.mean for one in line.values()]
-        errors = [one.half_width if math.isfinite(one.half_width) else 0.0 for one in line.values()]
-        if words:
+        means = [mean_value.mean for mean_value in line.values()]
+        errors = [
+            mean_value.half_width if math.isfinite(mean_value.half_width) else 0.0 for mean_value in line.values()
+        ]
+        if is_bar_chart:
             width = 0.8 / len(lines)
-            at = [places[x] + (number - (len(lines) - 1) / 2) * width for x in line]
-            axes.bar(at, means, width, yerr=errors, capsize=2, label=str(name), **_bar_look(number))
+            positions = [places[x] + (number - (len(lines) - 1) / 2) * width for x in line]
+            axes.bar(positions, means, width, yerr=errors, capsize=2, label=str(name), **_bar_look(number))
         else:
             xs = [float(x) for x in line]
             axes.errorbar(xs, means, yerr=errors, markersize=4, capsize=2, label=str(name), **_look(number))
-    if words:
-        slanted: dict[str, Any] = {"rotation": 40, "ha": "right"} if len(places) > _UPRIGHT else {}
-        axes.set_xticks(list(places.values()), [str(x) for x in places], **slanted)
-    if plot.log_x and not words:
+    if is_bar_chart:
+        rotation: dict[str, Any] = {"rotation": 40, "ha": "right"} if len(places) > _UPRIGHT else {}
+        axes.set_xticks(list(places.values()), [str(x) for x in places], **rotation)
+    if plot.log_x and not is_bar_chart:
         axes.set_xscale("log")
     if plot.log_y:
         axes.set_yscale("log")
 
 
 def _look(number: int) -> dict[str, Any]:
-    """How a line is drawn: no two of a plot alike."""
+    """Returns the style of a line; no two lines of a plot are alike."""
     return {
         "color": f"C{number % _COLOURS}",
         "marker": _MARKERS[number % len(_MARKERS)],

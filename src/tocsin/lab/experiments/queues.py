@@ -1,4 +1,4 @@
-"""The engine against theory: queues whose mean waiting time is known exactly."""
+"""Checks the engine against theory: queues whose mean waiting time is known exactly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SERVICE_S = 1.0
 
 
 def model(run: Run) -> Mapping[str, float]:
-    """Messages at random times over one link; a service time is a size in bytes, at one byte per second."""
+    """Sends messages at random times over one link. A service time is a size in bytes, at one byte per second."""
     engine = SimulationEngine(run.seed, trace=run.trace)
     arrivals, sizes = engine.streams.of("arrivals"), engine.streams.of("sizes")
     link = SimulatedLink(LinkSettings(latency_s=0.0, bandwidth_bytes_per_s=1.0))
@@ -53,24 +53,26 @@ def model(run: Run) -> Mapping[str, float]:
 
 
 def theory_s(law: str, load: float) -> float:
-    """Pollaczek and Khinchine: the mean wait before service; a constant service time halves it."""
+    """The formula of Pollaczek and Khinchine for the mean wait before service; a constant service time halves it."""
     return load * _SERVICE_S / (1 - load) * (0.5 if law == "constant" else 1.0)
 
 
-# A run begins empty and is finite, so its mean lies a little below theory at high load whatever the number of runs.
+# A run begins empty and is finite, so at high load its mean is a little below theory, whatever the number of runs.
 WITHIN = 0.05
-# Runs so short that an interval is wider than this have more of it, and say nothing at any load.
+# Runs so short that an interval is wider than this have a larger bias, and say nothing at any load.
 WIDEST = 0.15
 
 
 def _agrees(law: str) -> Claim:
     def judge(results: RunResults) -> Judgement:
-        found = {load: results.mean("ratio", "load", service=law, load=load) for load in results.points("load", "load")}
-        figures = ", ".join(f"load {load}: {ratio}" for load, ratio in found.items())
-        wrong = [str(load) for load, ratio in found.items() if inside([ratio], 1 - WITHIN, 1 + WITHIN) is False]
+        ratios = {
+            load: results.mean("ratio", "load", service=law, load=load) for load in results.points("load", "load")
+        }
+        figures = ", ".join(f"load {load}: {ratio}" for load, ratio in ratios.items())
+        wrong = [str(load) for load, ratio in ratios.items() if inside([ratio], 1 - WITHIN, 1 + WITHIN) is False]
         against = f"more than {WITHIN:.0%} from theory at load {', '.join(wrong)}"
-        short = any(ratio.half_width > WIDEST for ratio in found.values())
-        return verdict(None if short else inside(found.values(), 1 - WITHIN, 1 + WITHIN), figures, against)
+        short = any(ratio.half_width > WIDEST for ratio in ratios.values())
+        return verdict(None if short else inside(ratios.values(), 1 - WITHIN, 1 + WITHIN), figures, against)
 
     return Claim(
         f"{law}-service", f"With {law} service times, the simulated mean wait is that of theory", "theory", judge

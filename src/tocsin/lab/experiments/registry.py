@@ -1,4 +1,4 @@
-"""Every experiment by its name. The command line, the documents and the tests read this table."""
+"""Lists every experiment by name. The command line, the documents and the tests read this table."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from tocsin.lab.experiments.cells import find
 from tocsin.lab.experiments.declaration import Experiment
 from tocsin.wire.errors import NotFoundError
 
-# Where worker processes find them, too: hence names and not objects.
+# Names and not objects, because worker processes must find the experiments too.
 EXPERIMENTS: Final = {
     "edge-caching": "tocsin.lab.experiments.edge_caching.experiment:EXPERIMENT",
     "edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.experiment:EXPERIMENT",
     "kafka-admission": "tocsin.lab.experiments.kafka_admission.experiment:EXPERIMENT",
     "queues": "tocsin.lab.experiments.queues:EXPERIMENT",
 }
-# Experiments that also run live, on a cluster and brokers of their own: modules with the functions of
-# `LiveExperiment`.
+# Experiments that also run live, on their own cluster and brokers: modules with the functions of `LiveExperiment`.
 LIVE: Final = {"edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.live.run_live"}
 
 
 class LiveExperiment(Protocol):
-    """Runs an experiment on the live system, and reports it. What comes back tells its verdict."""
+    """Runs an experiment on the live system and reports it. The results contain the verdict."""
 
     def conduct(
         self, settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Any
@@ -34,19 +33,20 @@ class LiveExperiment(Protocol):
 
 
 def live(name: str) -> LiveExperiment:
-    """`NotFoundError` where it is simulated only, `InputError` where what it needs is not installed."""
+    """Raises `NotFoundError` if the experiment is only simulated, and `InputError` if the live system is not
+    installed."""
     reference(name)
     if name not in LIVE:
         raise NotFoundError(f"{name} has no live half", hint=f"these have: {', '.join(LIVE)}")
     from tocsin.lab.experiments.live import check
 
     check()
-    half: LiveExperiment = importlib.import_module(LIVE[name])
-    return half
+    module: LiveExperiment = importlib.import_module(LIVE[name])
+    return module
 
 
 def reference(name: str) -> str:
-    """Where the experiment is. `NotFoundError` tells which there are."""
+    """Returns where the experiment is. `NotFoundError` lists the experiments."""
     try:
         return EXPERIMENTS[name]
     except KeyError:

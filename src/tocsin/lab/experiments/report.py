@@ -1,4 +1,4 @@
-"""The report of a run: verdicts, plots, tables, and all that is needed to make it again."""
+"""Writes the report of a run: verdicts, plots, tables, and the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tocsin.wire.version import version
 
 
 def write_report(results: RunResults, plan: Plan, report: Path, plots: Path) -> None:
-    """Write the report as Markdown to one path, and its plots into a folder beside it."""
+    """Writes the report as Markdown, and its plots into a folder beside it."""
     drawn = {plot.name for plot in plan.experiment.plots if draw(plot, plan.experiment, results, plots)}
-    beside = plots.relative_to(report.parent).as_posix()
+    plot_folder = plots.relative_to(report.parent).as_posix()
     text = "\n".join(
         [
             *_head(plan, results.code),
             *_verdicts(plan.experiment, results),
             *_further(plan.experiment, results),
-            *_pictures(plan.experiment, beside, drawn),
+            *_pictures(plan.experiment, plot_folder, drawn),
             *_tables(plan, results),
             *_settings(plan),
         ]
@@ -36,7 +36,7 @@ def write_report(results: RunResults, plan: Plan, report: Path, plots: Path) -> 
 
 
 def command(plan: Plan) -> str:
-    """What makes this run again."""
+    """Returns the command that repeats this run."""
     words = ["tocsin lab run", plan.experiment.name, *(["--quick"] if plan.quick else []), f"--seed {plan.seed}"]
     words += [
         f"--replications {plan.replications}",
@@ -47,15 +47,15 @@ def command(plan: Plan) -> str:
 
 def _head(plan: Plan, code: str) -> list[str]:
     experiment = plan.experiment
-    times = "replication" if plan.replications == 1 else "replications"
-    by = f"Tocsin {version()}{f', code {code[:8]}' if code else ''}"
-    made = f"{by}; {plan.replications} {times} per point, seeds from {plan.seed} on"
+    unit = "replication" if plan.replications == 1 else "replications"
+    origin = f"Tocsin {version()}{f', code {code[:8]}' if code else ''}"
+    provenance = f"{origin}; {plan.replications} {unit} per point, seeds from {plan.seed} on"
     return [
         f"# {experiment.title}",
         "",
         experiment.about,
         "",
-        f"Source: {experiment.source}. {made}{', a quick run' if plan.quick else ''}.",
+        f"Source: {experiment.source}. {provenance}{', a quick run' if plan.quick else ''}.",
         "Errors are 95 % confidence intervals (Student t). This file is generated; to make it again:",
         "",
         f"    {command(plan)}",
@@ -69,8 +69,8 @@ def _verdicts(experiment: Experiment, results: RunResults) -> list[str]:
         return []
     rows: list[Sequence[str]] = []
     for claim in experiment.claims:
-        judged = judge(claim, results)
-        rows.append((claim.says, claim.where, f"**{judged.verdict}**", judged.figures, judged.because))
+        judgement = judge(claim, results)
+        rows.append((claim.says, claim.where, f"**{judgement.verdict}**", judgement.figures, judgement.because))
     return ["## Claims", "", *_table(("claim", "where", "verdict", "figures", "why, or on what it depends"), rows), ""]
 
 
@@ -87,8 +87,8 @@ def _further(experiment: Experiment, results: RunResults) -> list[str]:
 
 
 def _pictures(experiment: Experiment, beside: str, drawn: set[str]) -> list[str]:
-    shown = [plot for plot in experiment.plots if plot.name in drawn]
-    lines = [f"![{plot.title}]({beside}/{plot.name}.svg)\n" for plot in shown]
+    drawn_plots = [plot for plot in experiment.plots if plot.name in drawn]
+    lines = [f"![{plot.title}]({beside}/{plot.name}.svg)\n" for plot in drawn_plots]
     return ["## Plots", "", *lines] if lines else []
 
 
@@ -101,8 +101,8 @@ def _tables(plan: Plan, results: RunResults) -> list[str]:
 
 
 def _fixed(sweep: Sweep) -> list[str]:
-    said = ", ".join(f"`{name}` = {value}" for name, value in sweep.fixed.items())
-    return ["", f"All of it with {said}."] if said else []
+    settings = ", ".join(f"`{name}` = {value}" for name, value in sweep.fixed.items())
+    return ["", f"All of it with {settings}."] if settings else []
 
 
 def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> list[str]:
@@ -113,12 +113,12 @@ def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> l
     except MissingCellsError:
         return ["Nothing was run."]
     points = dict.fromkeys(tuple(dict(row.cell.values)[name] for name in names) for row in rows)
-    shown = []
+    table_rows = []
     for point in points:
         where = dict(zip(names, point, strict=True))
-        found = [_mean(results, metric.name, sweep.name, where) for metric in experiment.metrics]
-        shown.append([*map(str, point), *found])
-    return _table((*names, *metrics), shown)
+        means = [_mean(results, metric.name, sweep.name, where) for metric in experiment.metrics]
+        table_rows.append([*map(str, point), *means])
+    return _table((*names, *metrics), table_rows)
 
 
 def _mean(results: RunResults, metric: str, sweep: str, where: Mapping[str, Value]) -> str:

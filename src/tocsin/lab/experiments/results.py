@@ -1,4 +1,4 @@
-"""The results of a run: rows to ask, and the files they are kept in."""
+"""The results of a run: queries over the finished cells, and the files that store them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = tuple[str, Mapping[str, Value]]
 
 
 class MissingCellsError(LookupError):
-    """The run has no such cells, because its settings left them out or nothing happened in them."""
+    """The run has no such cells: the settings left them out, or nothing happened in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class ResultsRow:
 
 
 class RunResults:
-    """All finished cells of a run, in the plan's order; `code` is the digest of what made them, where it is known."""
+    """All finished cells of a run, in the plan's order; `code` is the digest of the code that computed them, if
+    known."""
 
     def __init__(self, rows: Sequence[ResultsRow], code: str = "") -> None:
         self.rows = tuple(rows)
@@ -42,61 +43,70 @@ class RunResults:
         self._selected: dict[tuple[str, frozenset[tuple[str, Value]]], list[ResultsRow]] = {}
 
     def select(self, sweep: str, where: Mapping[str, Value]) -> list[ResultsRow]:
-        """The rows of a sweep whose parameters have these values; never none."""
-        asked = sweep, frozenset(where.items())
-        if asked not in self._selected:  # judges ask for the same points again and again
-            self._selected[asked] = [
+        """Returns the rows of a sweep whose parameters have these values; at least one, or MissingCellsError."""
+        key = sweep, frozenset(where.items())
+        if key not in self._selected:  # judges request the same points again and again
+            self._selected[key] = [
                 row
                 for row, values in zip(self.rows, self._values, strict=True)
                 if row.cell.sweep == sweep and all(values[name] == value for name, value in where.items())
             ]
-        found = self._selected[asked]
-        if not found:
+        rows = self._selected[key]
+        if not rows:
             raise MissingCellsError(f"{sweep}: {', '.join(f'{name} = {value}' for name, value in where.items())}")
-        return found
+        return rows
 
     def mean(self, metric: str, sweep: str, **where: Value) -> Estimate:
-        """The mean over the replications at one point of a sweep. A metric that is not a number there is missing."""
-        found = [row.metrics[metric] for row in self.select(sweep, where)]
-        if any(map(math.isnan, found)):
+        """Returns the mean over the replications at one point of a sweep. A NaN counts as missing."""
+        values = [row.metrics[metric] for row in self.select(sweep, where)]
+        if any(map(math.isnan, values)):
             raise MissingCellsError(f"{sweep}: {metric} of {', '.join(map(str, where.values()))}")
-        return estimate(found)
+        return estimate(values)
 
     def difference(self, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]) -> Estimate:
-        """How much more the metric is at one point than at the other, seed by seed: they saw the same trace."""
+        """Returns how much larger the metric is at one point than at the other, paired by seed: both saw the same
+        workload."""
         return self.between(metric, (sweep, one), (sweep, other))
 
     def between(self, metric: str, one: Place, other: Place) -> Estimate:
-        """The same between points of different sweeps."""
-        mine, theirs = ({row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other))
-        return estimate([value - theirs[seed] for seed, value in mine.items() if seed in theirs])
+        """Returns the same difference between points of different sweeps."""
+        first_values, other_values = (
+            {row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other)
+        )
+        return estimate([value - other_values[seed] for seed, value in first_values.items() if seed in other_values])
 
     def ratio(self, metric: str, one: Place, other: Place) -> Estimate:
-        """How many times as much the metric is, seed by seed."""
-        mine, theirs = ({row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other))
+        """Returns the ratio of the metric at two points, paired by seed."""
+        first_values, other_values = (
+            {row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other)
+        )
         what = f"{other[0]}: {metric} of {', '.join(map(str, other[1].values()))}"
-        return estimate([quotient(value, theirs[seed], what) for seed, value in mine.items() if seed in theirs])
+        return estimate(
+            [quotient(value, other_values[seed], what) for seed, value in first_values.items() if seed in other_values]
+        )
 
     def points(self, sweep: str, name: str) -> list[Value]:
-        """The values that a parameter took in a sweep, in order."""
+        """Returns the values that a parameter took in a sweep, in order."""
         return list(dict.fromkeys(dict(row.cell.values)[name] for row in self.select(sweep, {})))
 
 
 def quotient(value: float, by: float, what: str) -> float:
-    """`MissingCellsError` where there is nothing to divide by."""
+    """Divides; raises `MissingCellsError` for a division by zero."""
     if not by:
         raise MissingCellsError(f"{what} other than 0")
     return value / by
 
 
 def write(results: RunResults, experiment: Experiment, folder: Path) -> None:
-    """`results.csv` and `results.parquet`: a row per cell, parameters first."""
+    """Writes `results.csv` and `results.parquet`: a row per cell, parameters first."""
     columns = _columns(results, experiment)
     names = list(columns)
     with AtomicFile(folder / "results.csv") as path, path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows(["" if _nothing(one) else one for one in row] for row in zip(*columns.values(), strict=True))
+        writer.writerows(
+            ["" if _nothing(value) else value for value in row] for row in zip(*columns.values(), strict=True)
+        )
 
     import pyarrow as pa
     from pyarrow import parquet
@@ -106,7 +116,7 @@ def write(results: RunResults, experiment: Experiment, folder: Path) -> None:
 
 
 def read(folder: Path, experiment: Experiment) -> RunResults:
-    """What `write` wrote. `NotFoundError` where nothing was."""
+    """Reads the results that `write` wrote. Raises `NotFoundError` if there are none."""
     from pyarrow import ArrowException, parquet
 
     path = folder / "results.parquet"
@@ -116,7 +126,7 @@ def read(folder: Path, experiment: Experiment) -> RunResults:
     names = [parameter.name for parameter in experiment.parameters]
     hint = f"tocsin lab run {experiment.name} makes them anew"
     try:
-        return RunResults([_row(one, names, experiment) for one in parquet.read_table(path).to_pylist()])
+        return RunResults([_row(record, names, experiment) for record in parquet.read_table(path).to_pylist()])
     except (ArrowException, OSError) as error:
         raise InputError(f"{path}: cannot be read: {error}", hint=hint) from None
     except KeyError as error:
@@ -124,8 +134,8 @@ def read(folder: Path, experiment: Experiment) -> RunResults:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    with AtomicFile(path) as place:
-        place.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    with AtomicFile(path) as temporary:
+        temporary.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
 def _nothing(value: Any) -> bool:

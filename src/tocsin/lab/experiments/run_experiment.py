@@ -1,11 +1,11 @@
-"""A whole run: cells, files, report; and what a folder holds of one.
+"""Runs a whole experiment: cells, files and report. Also reads a finished run from its folder.
 
 NAME/ or NAME-quick/
-  cells.jsonl        finished cells, kept while it runs and for the next time
-  run.json           with which seed, replications, settings and code the results were made
+  cells.jsonl        finished cells, saved during the run and reused by the next
+  run.json           seed, replications, settings and code of the results
   results.csv  results.parquet
   report.md  plots/
-  traces/CODE/       workloads that cells share, by the code that made them; can be made again from the seed
+  traces/CODE/       workloads that cells share, by the code that made them; recomputable from the seed
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _RUN: Final = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """What a run left: its folder, how many of its cells were there before, and the verdicts by claim."""
+    """The outcome of a run: its folder, the number of its cells, how many were there before, and the verdict on each
+    claim."""
 
     folder: Path
     cells: int
@@ -54,7 +55,7 @@ def conduct(
     fresh: bool = False,
     on_finished: OnFinished = lambda _cell, _finished, _total: None,
 ) -> FinishedRun:
-    """Run what is missing, then write every file anew. The same plan writes the same bytes, interrupted or not."""
+    """Runs the missing cells, then writes every file anew. The same plan writes the same bytes, interrupted or not."""
     ready()
     folder = folder_of(out, wanted.experiment.name, quick=wanted.quick)
     results, kept = run(wanted, reference, folder, processes=processes, fresh=fresh, on_finished=on_finished)
@@ -65,9 +66,9 @@ def conduct(
 
 
 def ready() -> None:
-    """`ModuleNotFoundError` now rather than after a night's run, where something is missing that its files need."""
-    for needed in ("matplotlib.figure", "pyarrow.parquet"):
-        importlib.import_module(needed)
+    """Imports what the files need, so that a missing package fails now and not after a night's run."""
+    for module in ("matplotlib.figure", "pyarrow.parquet"):
+        importlib.import_module(module)
 
 
 def verdicts(experiment: Experiment, results: RunResults) -> dict[str, Judgement]:
@@ -75,16 +76,16 @@ def verdicts(experiment: Experiment, results: RunResults) -> dict[str, Judgement
 
 
 def finished(experiment: Experiment, folder: Path) -> tuple[Plan, RunResults]:
-    """The plan and the results of a run that finished there. `NotFoundError` where none did."""
+    """Returns the plan and the results of a finished run. Raises `NotFoundError` if there is none."""
     results = files.read(folder, experiment)
     try:
-        said: Mapping[str, Any] = json.loads((folder / _RUN).read_text("utf-8"))
-        settings = {str(name): str(value) for name, value in said["set"].items()}
-        made = plan(
+        saved: Mapping[str, Any] = json.loads((folder / _RUN).read_text("utf-8"))
+        settings = {str(name): str(value) for name, value in saved["set"].items()}
+        loaded_plan = plan(
             experiment,
-            quick=bool(said["quick"]),
-            seed=int(said["seed"]),
-            replications=int(said["replications"]),
+            quick=bool(saved["quick"]),
+            seed=int(saved["seed"]),
+            replications=int(saved["replications"]),
             settings=settings,
         )
     except FileNotFoundError:
@@ -92,15 +93,15 @@ def finished(experiment: Experiment, folder: Path) -> tuple[Plan, RunResults]:
         raise NotFoundError(f"{folder}: the run of {experiment.name} there did not finish", hint=hint) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / _RUN}: {error}") from None
-    return made, RunResults(results.rows, str(said.get("code", "")))
+    return loaded_plan, RunResults(results.rows, str(saved.get("code", "")))
 
 
 def replay(wanted: Plan, *, trace: RunTrace | None = None, kept: Path | None = None) -> dict[str, float]:
-    """One run with the plan's seed and values, noted in the trace."""
+    """Runs one cell with the plan's seed and values, and writes the trace."""
     return dict(wanted.experiment.model(Run(dict(wanted.values), wanted.seed, trace=trace, kept=kept)))
 
 
 def kept_before(wanted: Plan, folder: Path) -> Mapping[str, float] | None:
-    """What the folder has of exactly this run, made by exactly this code; another run may be working there."""
+    """Returns the saved metrics of exactly this cell and code, if any; another process may be working in the folder."""
     cell = Cell("", wanted.values, 0, wanted.seed)
     return look(folder).get(cell.key(wanted.experiment.name, code_digest(wanted.experiment)))

@@ -1,4 +1,4 @@
-"""Means with their error: Student's t, with what the standard library has."""
+"""Means with confidence intervals: Student's t from the standard library alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
-    """The mean of independent values with its interval. `ValueError` for none."""
+    """Returns the mean of independent values with its interval. Raises `ValueError` for no values."""
     runs = len(values)
     if not runs:
         raise ValueError("an estimate needs a value")
@@ -49,7 +49,7 @@ def estimate(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Esti
 
 @lru_cache(maxsize=256)
 def student_t(confidence: float, freedom: int) -> float:
-    """The t beyond which, on both sides together, lies what the confidence leaves. To ten digits or so."""
+    """Returns the two-sided quantile of Student's t for this confidence, to about ten digits."""
     if not 0 < confidence < 1 or freedom < 1:
         raise ValueError(f"no Student t for confidence {confidence} and {freedom} degrees of freedom")
     low, high = 0.0, 2.0
@@ -65,7 +65,7 @@ def student_t(confidence: float, freedom: int) -> float:
 
 
 def _within(t: float, freedom: int) -> float:
-    """The probability of |T| ≤ t."""
+    """Returns the probability of |T| ≤ t."""
     return 1 - _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
@@ -74,7 +74,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     if x <= 0 or x >= 1:
         return min(max(x, 0.0), 1.0)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
-    # The fraction converges fast on this side only; the other one is its mirror image.
+    # The fraction converges fast on this side only; use the mirror image on the other.
     if x > (a + 1) / (a + b + 2):
         return 1 - _incomplete_beta(b, a, 1 - x)
     tiny = 1e-300
