@@ -1,4 +1,4 @@
-"""What §V of the paper claims, in our words, and what we claim of policies beyond it."""
+"""The claims of §V of the paper, in our words, and our claims about further policies."""
 
 from __future__ import annotations
 
@@ -20,86 +20,88 @@ Reason = str | Callable[[RunResults], str]
 
 def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) -> Callable[[RunResults], Judgement]:
     def judged(results: RunResults) -> Judgement:
-        found: list[Estimate] = []
-        said = []
+        differences: list[Estimate] = []
+        figures = []
         for law in laws(results):
             points = Points(results, law)
             for other in results.points("equal-bytes", "as_much_as"):
-                alike = {"policy": policy, "as_much_as": other, "popularity": law}
+                point = {"policy": policy, "as_much_as": other, "popularity": law}
                 gains = {
                     size: results.between(
-                        metric, ("equal-bytes", {**alike, "size_mb": size}), points.at(str(other), size)
+                        metric, ("equal-bytes", {**point, "size_mb": size}), points.at(str(other), size)
                     )
                     for size in points.sizes
                 }
-                found += gains.values()
-                said.append(f"{law}, over {other}: {span(gains)}{unit}")
-            # LSC fills its budget, and so do they: the same budget is the same bytes.
+                differences += gains.values()
+                figures.append(f"{law}, over {other}: {span(gains)}{unit}")
+            # Both LSC and ours fill their budget, so the same budget means the same bytes.
             gains = points.more(metric, policy, "lsc")
-            found += [one for one in gains.values() if not (lsc_may_tie and one.low == one.high == 0)]
-            said.append(f"{law}, over lsc: {span(gains)}{unit}")
-        good = surely(found)
-        if good is None:
-            raise UndecidedError(f"the error is too large; take more replications. {'; '.join(said)}")
-        return Judgement("reproduced" if good else "not reproduced", "; ".join(said))
+            differences += [gain for gain in gains.values() if not (lsc_may_tie and gain.low == gain.high == 0)]
+            figures.append(f"{law}, over lsc: {span(gains)}{unit}")
+        holds = surely(differences)
+        if holds is None:
+            raise UndecidedError(f"the error is too large; take more replications. {'; '.join(figures)}")
+        return Judgement("reproduced" if holds else "not reproduced", "; ".join(figures))
 
     return judged
 
 
 def _distance(results: RunResults) -> Judgement:
-    """How much of the bounds each policy reaches, averaged over sizes. It holds if none passes one in any run.
+    """Judges that no policy passes a bound in any run, and reports how much of the bounds each policy reaches, averaged
+    over sizes.
 
-    Who holds more than the allowed size on average, as `ttl` may, is held to as much more: the bounds are concave.
+    A policy that holds k ≥ 1 times the allowed size on average, as `ttl` may, is compared with k times the bound,
+    because the bounds are concave.
     """
     passes: list[str] = []
-    said: list[str] = []
+    figures: list[str] = []
     for metric, name in (("hit_ratio", "hit ratio"), ("hit_gb", "saved bytes")):
         for law in laws(results):
             for sweep in ("sizes", "modern"):
                 try:
                     sizes = results.points(sweep, "size_mb")
                 except MissingCellsError:
-                    continue  # its one size was not asked for
+                    continue  # its one size was not run
                 means = _shares(results, (sweep, law), sizes, metric, passes)
                 ranked = ", ".join(
                     f"{policy} {means[policy]:.1%}" for policy in sorted(means, key=lambda one: -means[one])
                 )
-                said.append(
+                figures.append(
                     f"{name}, {law}, {sizes[0]} to {sizes[-1]} MB: {ranked}"
                     if sweep == "sizes"
                     else f"at {sizes[0]} MB: {ranked}"
                 )
     if passes:
-        return Judgement("not reproduced", "; ".join(said), f"the bound is wrong: passed by {', '.join(passes)}")
-    return Judgement("reproduced", "; ".join(said))
+        return Judgement("not reproduced", "; ".join(figures), f"the bound is wrong: passed by {', '.join(passes)}")
+    return Judgement("reproduced", "; ".join(figures))
 
 
 def _shares(
     results: RunResults, where: tuple[str, Value], sizes: Sequence[Value], metric: str, passes: list[str]
 ) -> dict[str, float]:
-    """The mean share of the bound for each policy; who passes it is noted."""
+    """Returns each policy's mean share of the bound, and adds policies that pass it to `passes`."""
     sweep, law = where
     shares: dict[str, list[float]] = {}
     for size in sizes:
         rows = results.select(sweep, {"size_mb": size, "popularity": law})
-        found = [(str(dict(row.cell.values)["policy"]), row) for row in rows]
-        bounds = {row.cell.seed: row.metrics[metric] for policy, row in found if policy == OPTIMUM}
+        policy_rows = [(str(dict(row.cell.values)["policy"]), row) for row in rows]
+        bounds = {row.cell.seed: row.metrics[metric] for policy, row in policy_rows if policy == OPTIMUM}
         if not bounds:
             raise MissingCellsError(f"{sweep}: policy={OPTIMUM}")
-        for policy, row in found:
+        for policy, row in policy_rows:
             if policy in (OPTIMUM, "nc"):
                 continue
-            most = bounds[row.cell.seed]
-            share = row.metrics[metric] / most if most else 0.0
+            upper_bound = bounds[row.cell.seed]
+            share = row.metrics[metric] / upper_bound if upper_bound else 0.0
             shares.setdefault(policy, []).append(share)
             if share > max(1.0, row.metrics["mean_mb"] / float(size)) * _ROUNDING:
                 passes.append(f"{policy} at {size} MB under {law} in {metric}")
     if not shares:
         raise MissingCellsError(f"{sweep}: a policy that may pass the bound")
-    return {policy: sum(each) / len(each) for policy, each in shares.items()}
+    return {policy: sum(policy_shares) / len(policy_shares) for policy, policy_shares in shares.items()}
 
 
-# Name, what it says, where; who judges it, and why it may not hold.
+# Name, text and place of the claim; its judge, and why it may not hold.
 _PAPER: Final[tuple[tuple[str, str, str, Holds, Reason], ...]] = (
     ("grows", "With the cache size, hit ratio and hit bytes grow and latency and fetches fall, in all schemes",
      "Fig. 3, 4", judges.grows, ""),

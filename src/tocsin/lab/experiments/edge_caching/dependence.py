@@ -1,4 +1,4 @@
-"""On what a claim depends: the law of popularity, and the choices that the paper leaves open."""
+"""Finds what a claim depends on: the law of popularity, and the choices that the paper leaves open."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ _WORDS: Final[dict[bool | None, str]] = {True: "holds", False: "does not", None:
 
 
 def laws(results: RunResults) -> list[Value]:
-    """Those under which claims are judged. Of a run in which nobody got anything none is."""
+    """Returns the laws under which claims are judged. Raises MissingCellsError if no subscriber retrieved anything."""
     if not any(row.metrics["hit_gb"] or row.metrics["miss_gb"] for row in results.select("sizes", {})):
         raise MissingCellsError("sizes: a result that anybody retrieved")
     return results.points("sizes", "popularity")
 
 
 def verdict(results: RunResults, holds: Holds, because: str) -> Judgement:
-    """Reproduced or not at every size as usual; dependent where the sweep of choices surely has the other answer.
+    """Returns "reproduced" or "not reproduced" for every size as usual, or "depends" if the sweep of choices surely
+    gives the other answer.
 
-    There a choice is held against the usual one under the same law, and the usual one against that under another law.
-    What is sure at every size is not asked again at one.
+    A choice is compared with the usual one under the same law, and the usual one with the usual one under another law.
+    An answer that is sure at every size is not looked up again at one size.
     """
-    found = {law: holds(Points(results, law)) for law in laws(results)}
-    figures = "; ".join(f"{law}: {figure}" for law, (_, figure) in found.items())
-    answers = {law: one for law, (one, _) in found.items()}
-    (base,) = results.points("sizes", "choice")  # the usual one, unless another was asked for
+    by_law = {law: holds(Points(results, law)) for law in laws(results)}
+    figures = "; ".join(f"{law}: {figure}" for law, (_, figure) in by_law.items())
+    answers = {law: law_answer for law, (law_answer, _) in by_law.items()}
+    (base,) = results.points("sizes", "choice")  # the usual one, unless the user set another
     swept = {law: by_choice(results, holds, law) for law in answers}
     holding, failing = (
         _listed(
-            [_named(str(base), law) for law, one in answers.items() if one is wanted],
+            [_named(str(base), law) for law, law_answer in answers.items() if law_answer is wanted],
             [
                 _named(choice, law)
-                for law, by in swept.items()
-                for choice, one in by.items()
-                if one is wanted and _another(swept, law, choice) and (choice != base or answers[law] is None)
+                for law, answers_by_choice in swept.items()
+                for choice, choice_answer in answers_by_choice.items()
+                if choice_answer is wanted and _another(swept, law, choice) and (choice != base or answers[law] is None)
             ],
             results,
         )
         for wanted in _SURE
     )
-    open_ = ", ".join(str(law) for law, one in answers.items() if one is None)
+    open_ = ", ".join(str(law) for law, law_answer in answers.items() if law_answer is None)
     left = f"Under {open_} the error leaves open whether it holds at every size." if open_ else ""
     if holding and failing:
         return Judgement("depends", figures, _joined(f"It holds {holding}; it does not {failing}.", left, because))
@@ -73,17 +74,19 @@ def _listed(everywhere: Sequence[str], swept: Sequence[str], results: RunResults
 
 
 def _otherwise(swept: Mapping[Value, Mapping[str, bool | None]], answer: bool, results: RunResults) -> str:
-    """Where the sweep of choices surely has this answer, which is not the verdict's."""
-    told = []
-    for law, by in swept.items():
-        choices = [choice for choice, one in by.items() if one is answer and choice != USUAL]
-        if by.get(USUAL) is answer:
-            told.append(f"as usual{f' and with {len(choices)} of the choices' if choices else ''} ({law})")
+    """Says where the sweep of choices surely gives this answer, which is not the verdict's."""
+    places = []
+    for law, answers_by_choice in swept.items():
+        choices = [
+            choice for choice, choice_answer in answers_by_choice.items() if choice_answer is answer and choice != USUAL
+        ]
+        if answers_by_choice.get(USUAL) is answer:
+            places.append(f"as usual{f' and with {len(choices)} of the choices' if choices else ''} ({law})")
         elif choices:
-            named = ", ".join(f"`{choice}`" for choice in choices)
-            told.append(f"with {named} ({law}{', where it is open as usual' if USUAL in by else ''})")
+            names = ", ".join(f"`{choice}`" for choice in choices)
+            places.append(f"with {names} ({law}{', where it is open as usual' if USUAL in answers_by_choice else ''})")
     word = "it holds" if answer else "it does not hold"
-    return f"But {_place(results)} {word} {', '.join(told)}." if told else ""
+    return f"But {_place(results)} {word} {', '.join(places)}." if places else ""
 
 
 def _place(results: RunResults) -> str:
@@ -92,14 +95,14 @@ def _place(results: RunResults) -> str:
 
 
 def by_choice(results: RunResults, holds: Holds, law: Value) -> dict[str, bool | None]:
-    """Whether it holds with each choice for which the run has the cells; a claim that needs several sizes has none."""
-    found: dict[str, bool | None] = {}
+    """Returns the answer for each choice that the run has cells for; none for a claim that needs several sizes."""
+    answers: dict[str, bool | None] = {}
     for choice in _swept(results):
         try:
-            found[choice] = holds(Points(results, law, choice))[0]
+            answers[choice] = holds(Points(results, law, choice))[0]
         except MissingCellsError:
             continue
-    return found
+    return answers
 
 
 def _swept(results: RunResults) -> list[str]:
@@ -110,13 +113,17 @@ def _swept(results: RunResults) -> list[str]:
 
 
 def table(law: str, judged: Mapping[str, Holds]) -> ReportTable:
-    """Every claim with every choice, under one law of popularity."""
+    """Returns the table of every claim with every choice, under one law of popularity."""
 
     def made(results: RunResults) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         results.select("choices", {"popularity": law})
         choices = _swept(results)
-        found = {says: by_choice(results, holds, law) for says, holds in judged.items()}
-        rows = [[says, *(_cell(by, choice) for choice in choices)] for says, by in found.items() if by]
+        answers_by_claim = {says: by_choice(results, holds, law) for says, holds in judged.items()}
+        rows = [
+            [says, *(_cell(answers, choice) for choice in choices)]
+            for says, answers in answers_by_claim.items()
+            if answers
+        ]
         return ("claim", *choices), rows
 
     return ReportTable(f"Which claim depends on which choice, {law}", _ABOUT, made)
@@ -137,14 +144,14 @@ def _cell(by: Mapping[str, bool | None], choice: str) -> str:
 
 
 def _another(swept: Mapping[Value, Mapping[str, bool | None]], law: Value, choice: str) -> bool:
-    """Whether surely the other answer is that of the usual choice; or, for that, of another choice or law."""
-    by = swept[law]
+    """Whether the usual choice surely has the other answer; for the usual choice, whether another choice or law has."""
+    own_answers = swept[law]
     if choice != USUAL:
-        return _differ(by[choice], by.get(USUAL))
-    others = (*by.values(), *(other.get(USUAL) for other in swept.values()))
-    return any(_differ(by[USUAL], one) for one in others)
+        return _differ(own_answers[choice], own_answers.get(USUAL))
+    others = (*own_answers.values(), *(answers_by_choice.get(USUAL) for answers_by_choice in swept.values()))
+    return any(_differ(own_answers[USUAL], other_answer) for other_answer in others)
 
 
 def _differ(one: bool | None, other: bool | None) -> bool:
-    """Both are sure, and they differ."""
+    """Whether both are sure, and differ."""
     return {one, other} == {True, False}

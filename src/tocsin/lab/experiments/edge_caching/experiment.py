@@ -1,4 +1,4 @@
-"""The edge-caching experiment as it is declared: Table II in full, every policy, both laws of popularity."""
+"""Declares the edge-caching experiment: Table II in full, every policy, both laws of popularity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QUICK_CHOICES: Final = (
 
 
 def _figures() -> tuple[Plot, ...]:
-    shown = (
+    figures = (
         ("hit-ratio", "Hit ratio (Fig. 3a)", "hit_ratio"),
         ("hit-bytes", "Bytes served from the cache (Fig. 3b)", "hit_gb"),
         ("miss-bytes", "Bytes missed (Fig. 3c)", "miss_gb"),
@@ -48,7 +48,7 @@ def _figures() -> tuple[Plot, ...]:
     by_size = [
         Plot(f"{name}-{law}", f"{title}, {law}", "sizes", x="size_mb", y=y, by="policy", where={"popularity": law},
              also=also.get(name, ()))
-        for name, title, y in shown
+        for name, title, y in figures
         for law in LAWS
     ]  # fmt: skip
     lives = [
@@ -116,7 +116,7 @@ EXPERIMENT: Final = Experiment(
             "run has its own time. Hit ratios are higher than after six hours: nobody has been away for long.",
             (Axis(("policy", "choice"), _CHOICES, _QUICK_CHOICES), along("popularity", LAWS)),
             fixed={"size_mb": 200, "span_s": 2_700.0},
-            # What the sweep of sizes has run already.
+            # The sweep of sizes has already run this size.
             quick_fixed={"size_mb": QUICK_SIZES[0]},
         ),
     ),

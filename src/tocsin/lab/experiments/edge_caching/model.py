@@ -1,4 +1,5 @@
-"""One run of Table II: one policy, one cache size, one law of popularity; or the bound that no policy can pass."""
+"""Runs one cell of Table II: one policy, one cache size, one law of popularity; or the bound that no policy can
+pass."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ MODERN: Final = ("s3fifo", "sieve", "gdsf", "wtinylfu")
 OURS: Final = ("worth", "saving")
 OPTIMUM: Final = "optimum"
 LAWS: Final = ("uniform", "zipf")
-# What the paper leaves open, one choice at a time; `usual` is what the live broker does. A first life is never longer
-# than the cap, so it cannot be without end alone.
+# The choices that the paper leaves open, one at a time; `usual` is what the live broker does. A first time to live is
+# never longer than the cap, so it cannot be infinite alone.
 CHOICES: Final[dict[str, dict[str, Any]]] = {
     "usual": {},
     "put is no access": {"put_is_access": False},
@@ -44,13 +45,14 @@ CHOICES: Final[dict[str, dict[str, Any]]] = {
     "subscriptions are renewed": {"lifetimes": "renewed"},
 }
 _STEP_S: Final = 300.0
-# What `ttl` held on average in runs of this process: others are to hold as much, and to run it again takes as long.
+# The mean bytes that `ttl` held in runs of this process. Other policies get this budget; running `ttl` again would take
+# as long.
 _MEANS: Final[dict[tuple[CachingSettings, EdgeWorkload, tuple[float, float], int], float]] = {}
 _MOST_MEANS: Final = 1_000
 
 
 def check(values: Mapping[str, Value]) -> None:
-    """`InputError` where little would be left to count."""
+    """Raises `InputError` if little would be left to count."""
     warm_up_s, span_s = float(values["warm_up_s"]), float(values["span_s"])
     if warm_up_s > span_s / 2:
         raise InputError(
@@ -67,22 +69,24 @@ def model(run: Run) -> Mapping[str, float]:
     if run.text("policy") == OPTIMUM:
         return _bound(run, events, window)
     settings = caching_of(run)
-    alike = run.text("as_much_as")
-    if alike:
-        other = replace(settings, **{"eviction": "lru", "expiry": "never", **named(alike)})
-        known = _MEANS.get((other, workload, window, run.seed))
+    other_policy = run.text("as_much_as")
+    if other_policy:
+        other_settings = replace(settings, **{"eviction": "lru", "expiry": "never", **named(other_policy)})
+        known = _MEANS.get((other_settings, workload, window, run.seed))
         mean_mb = (
-            _played(other, workload, events, window, replace(run, trace=None))["mean_mb"] if known is None else known
+            _played(other_settings, workload, events, window, replace(run, trace=None))["mean_mb"]
+            if known is None
+            else known
         )
         settings = replace(settings, budget_bytes=int(mean_mb * 1e6 * run.number("scale")))
-    found = _played(settings, workload, events, window, run)
+    metrics = _played(settings, workload, events, window, run)
     if settings.expiry == "ttl" and len(_MEANS) < _MOST_MEANS:
-        _MEANS[settings, workload, window, run.seed] = found["mean_mb"]
-    return found
+        _MEANS[settings, workload, window, run.seed] = metrics["mean_mb"]
+    return metrics
 
 
 def workload_of(run: Run) -> EdgeWorkload:
-    """Table II, or a part of it: fewer subscribers and interests, as many subscribers for each interest."""
+    """Table II, or a part of it: fewer subscribers and interests, with as many subscribers for each interest."""
     scale = run.number("scale")
     chosen = CHOICES[run.text("choice")]
     return EdgeWorkload(
@@ -103,22 +107,22 @@ def caching_of(run: Run) -> CachingSettings:
 def _played(
     settings: CachingSettings, workload: EdgeWorkload, events: WorkloadEvents, window: tuple[float, float], run: Run
 ) -> dict[str, float]:
-    edge = FastBrokerSim(core_settings(settings), workload.interests, trace=run.trace)
+    simulator = FastBrokerSim(core_settings(settings), workload.interests, trace=run.trace)
     begin_s, end_s = window
-    number = edge.play(events, begin_s)
-    before = _Counts.of(edge)
-    edge.most_bytes = 0
-    growth = []
+    number = simulator.play(events, begin_s)
+    before = _Counts.of(simulator)
+    simulator.most_bytes = 0
+    expected_bytes = []
     at_s = begin_s
     while at_s < end_s:
         at_s = min(end_s, at_s + _STEP_S)
-        number = edge.play(events, at_s, number)
-        growth.append(_in_expectation(edge.broker.caches))
+        number = simulator.play(events, at_s, number)
+        expected_bytes.append(_in_expectation(simulator.broker.caches))
     scale = run.number("scale")
     return {
-        **_metrics(_Counts.of(edge).since(before), edge.trips, end_s - begin_s, scale),
-        "most_mb": edge.most_bytes / 1e6 / scale,
-        "rho_t_mb": sum(growth) / len(growth) / 1e6 / scale,
+        **_metrics(_Counts.of(simulator).since(before), simulator.trips, end_s - begin_s, scale),
+        "most_mb": simulator.most_bytes / 1e6 / scale,
+        "rho_t_mb": sum(expected_bytes) / len(expected_bytes) / 1e6 / scale,
     }
 
 
@@ -140,9 +144,9 @@ class _Counts:
 
     def since(self, before: _Counts) -> _Counts:
         names = CacheCounters.__dataclass_fields__
-        passed = {name: getattr(self.figures, name) - getattr(before.figures, name) for name in names}
+        differences = {name: getattr(self.figures, name) - getattr(before.figures, name) for name in names}
         return _Counts(
-            CacheCounters(**passed),
+            CacheCounters(**differences),
             self.retrievals - before.retrievals,
             self.retrievals_missed - before.retrievals_missed,
             self.area_bytes_s - before.area_bytes_s,
@@ -155,7 +159,7 @@ def _metrics(counted: _Counts, trips: RoundTrips, span_s: float, scale: float) -
     figures = counted.figures
     results, delivered_bytes = figures.hits + figures.misses, figures.hit_bytes + figures.miss_bytes
     retrievals = max(1, counted.retrievals)
-    # Per retrieval and per result: a round trip and the transfer, and for what is missing those to the cluster as well.
+    # Per retrieval and per result: a round trip and the transfer; for misses also those to the cluster.
     transfer_s = delivered_bytes / trips.subscriber_bytes_per_s + figures.miss_bytes / trips.cluster_bytes_per_s
     return {
         "hit_ratio": figures.hit_ratio,
@@ -173,27 +177,28 @@ def _metrics(counted: _Counts, trips: RoundTrips, span_s: float, scale: float) -
 
 
 def _in_expectation(caches: ResultCaches) -> float:
-    """Σ ρ·T: what the caches are expected to hold."""
+    """Σ ρ·T: the bytes that the caches are expected to hold."""
     return sum(cache.rates.growth_bytes_s * cache.ttl_s for cache in caches)
 
 
 def _bound(run: Run, events: WorkloadEvents, window: tuple[float, float]) -> dict[str, float]:
-    """A bound has no latency, no holding time and no largest size: those are not numbers."""
+    """Returns the bound's metrics. It has no latency, holding time or largest size: those are NaN."""
     scale = run.number("scale")
-    all_of_them = requests(events, answered_s(RoundTrips()), *window)
-    found = bound(all_of_them, run.number("size_mb") * 1e6 * scale, window[1] - window[0])
-    nothing = dict.fromkeys(
+    interest_requests = requests(events, answered_s(RoundTrips()), *window)
+    upper_bound = bound(interest_requests, run.number("size_mb") * 1e6 * scale, window[1] - window[0])
+    unknown = dict.fromkeys(
         ("fetch_gb", "vol_gb", "latency_s", "retrieval_s", "holding_s", "most_mb", "rho_t_mb", "life_s"), math.nan
     )
     return {
-        **nothing,
-        "hit_ratio": found.hit_ratio,
-        "hit_gb": found.hit_bytes / 1e9 / scale,
-        "miss_gb": found.miss_bytes / 1e9 / scale,
+        **unknown,
+        "hit_ratio": upper_bound.hit_ratio,
+        "hit_gb": upper_bound.hit_bytes / 1e9 / scale,
+        "miss_gb": upper_bound.miss_bytes / 1e9 / scale,
         "mean_mb": run.number("size_mb"),
     }
 
 
 def answered_s(trips: RoundTrips) -> float:
-    """Within this time anybody who stays has its answer: it may wait for a fetch of others, and then for its own."""
+    """Returns the time in which every subscriber that stays has its answer: it may wait for another fetch and then for
+    its own."""
     return 2 * (trips.to_subscriber_s + trips.to_cluster_s)

@@ -1,20 +1,21 @@
-"""The most that any policy could serve from the cache, knowing the future: a proven upper bound for one trace.
+"""Computes the most that any policy could serve from the cache, knowing the future: a proven upper bound for one trace.
 
-A result that is kept until a moment gives a hit for every request up to then, and takes its size times how long it was
-kept. A policy whose residents take at most B bytes on average over time (most keep this at every moment, which is
-harder) has no more hits than the best choice of one moment per result under that single constraint; and for every price
-λ ≥ 0 of a byte and second, by weak duality, no more than
+A result that is kept until a moment gives a hit for every request up to then, and costs its size times how long it was
+kept. A policy whose residents take at most B bytes on average over time (most policies keep this at every moment, which
+is harder) has no more hits than the best choice of one moment per result under that single constraint. For every price
+λ ≥ 0 of a byte and second, by weak duality, it has no more hits than
 
     U(λ) = Σ_results max_moments (requests served − λ · size · time kept) + λ · B · span.
 
 The lowest U over all prices is the bound. U is convex, so a search in one dimension finds it; any price gives a true
-bound, so the search needs no care. For saved bytes a request counts its size. The bound is concave in B and 0 at 0: who
-holds k ≥ 1 times B on average, as `ttl` may, stays below k times the bound.
+bound, so the search needs no care. For saved bytes a request counts its size. The bound is concave in B and 0 at 0: a
+policy that holds k ≥ 1 times B on average, as `ttl` may, stays below k times the bound.
 
-Requests are taken at the earliest moment at which they can come: at once for who is online (the round trip may be that
-of an earlier result: who asks gets all that there is), and on their return for the others. Later ones cost more room,
-so the bound stays one. Hits are those of all requests that may fall into the window; the hit ratio divides them by
-those that surely do, whatever the policy. It holds for policies that do not take in again what they have dropped.
+Requests count at the earliest moment at which they can come: at once for subscribers who are online (the round trip may
+be that of an earlier result, and an answer contains everything), and on their return for the others. A later request
+costs more room, so the bound stays valid. Hits are those of all requests that may fall into the window; the hit ratio
+divides them by the requests that surely do, whatever the policy. The bound holds for policies that do not readmit
+results that they have dropped.
 """
 
 from __future__ import annotations
@@ -32,17 +33,18 @@ Floats = NDArray[np.float64]
 _SEARCH: Final = 40
 _PRICES: Final = (1e-15, 1e6)
 _GOLDEN: Final = 0.6180339887498949
-# Gains are computed in single precision, which must not lower the bound.
+# Gains are computed in single precision; this factor keeps rounding from lowering the bound.
 _ROUNDING: Final = 1 + 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Of one interest: for each result its size, and in order of time its requests' room and how many came by then."""
+    """The requests of one interest: each result's size, and per request, in order of time, its room and the count so
+    far."""
 
     size_bytes: Floats
     room_s: NDArray[np.float32]
-    """How long the result is kept within the window until this request; infinite beyond the last one."""
+    """How long the result is kept within the window until this request; infinite beyond the last request."""
     counted: NDArray[np.float32]
     """How many requests may have come within the window up to this one."""
     sure: Floats
@@ -50,7 +52,7 @@ class Requests:
 
     @property
     def requests(self) -> float:
-        """Those that may come."""
+        """The number of requests that may come."""
         return float(self.counted[:, -1].sum()) if self.counted.size else 0.0
 
     @property
@@ -68,7 +70,8 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class UpperBound:
-    """What no policy passes: the share of hits, their number and their bytes; and how few bytes can be missed."""
+    """What no policy passes: the share of hits, their number and their bytes; and the fewest bytes that can be
+    missed."""
 
     hit_ratio: float
     hits: float
@@ -77,58 +80,74 @@ class UpperBound:
 
 
 def requests(events: WorkloadEvents, answered_s: float, begin_s: float, end_s: float) -> list[Requests]:
-    """All requests between two moments, by interest. Who stays for `answered_s` has its answer by then, in any case."""
+    """Returns all requests between two moments, by interest. A subscriber that stays for `answered_s` surely has its
+    answer."""
     sessions = _sessions(events)
     produced = events.of(WorkloadEventKind.PRODUCED)
     at_s, interest, size = events.at_s[produced], events.interest[produced], events.size_bytes[produced]
     order = np.argsort(interest, kind="stable")
     bounds = np.searchsorted(interest[order], np.arange(int(interest.max(initial=-1)) + 2))
     holds = _subscriptions(events)
-    found = []
+    interest_requests = []
     for number in range(len(bounds) - 1):
-        mine = order[bounds[number] : bounds[number + 1]]
-        if len(mine) and number in holds:
-            found.append(
-                _of_interest(at_s[mine], size[mine], holds[number], sessions, answered_s, window=(begin_s, end_s))
+        own = order[bounds[number] : bounds[number + 1]]
+        if len(own) and number in holds:
+            interest_requests.append(
+                _of_interest(at_s[own], size[own], holds[number], sessions, answered_s, window=(begin_s, end_s))
             )
-    return found
+    return interest_requests
 
 
 def bound(all_of_them: list[Requests], budget_bytes: float, span_s: float) -> UpperBound:
-    """The bounds of the hit ratio and of the bytes served from the cache, each with its own best price."""
-    total = sum(one.requests for one in all_of_them)
-    total_bytes = sum(one.requested_bytes for one in all_of_them)
+    """Returns the bounds of the hit ratio and of the bytes served from the cache, each with its own best price."""
+    total = sum(interest_requests.requests for interest_requests in all_of_them)
+    total_bytes = sum(interest_requests.requested_bytes for interest_requests in all_of_them)
     room = budget_bytes * span_s
 
     def hits(price: float) -> float:
-        return sum(_best(one, price * one.size_bytes) for one in all_of_them) + price * room
+        return (
+            sum(_best(interest_requests, price * interest_requests.size_bytes) for interest_requests in all_of_them)
+            + price * room
+        )
 
     def hit_bytes(price: float) -> float:
-        # A request counts its size and so does its room: per byte all results are alike.
+        # A request counts its size, and so does its room, so per byte all results are alike.
         return (
-            sum(_best(one, np.full(len(one.size_bytes), price), one.size_bytes) for one in all_of_them) + price * room
+            sum(
+                _best(
+                    interest_requests, np.full(len(interest_requests.size_bytes), price), interest_requests.size_bytes
+                )
+                for interest_requests in all_of_them
+            )
+            + price * room
         )
 
     if not total:
         return UpperBound(0.0, 0.0, 0.0, 0.0)
-    most, most_bytes = min(total, _lowest(hits) * _ROUNDING), min(total_bytes, _lowest(hit_bytes) * _ROUNDING)
-    sure, sure_bytes = (sum(getattr(one, name) for one in all_of_them) for name in ("sure_requests", "sure_bytes"))
-    # Hits are requests: a run with more hits than what surely comes has had more requests as well.
-    return UpperBound(min(1.0, most / sure) if sure else 1.0, most, most_bytes, max(0.0, sure_bytes - most_bytes))
+    most_hits, most_bytes = min(total, _lowest(hits) * _ROUNDING), min(total_bytes, _lowest(hit_bytes) * _ROUNDING)
+    sure, sure_bytes = (
+        sum(getattr(interest_requests, name) for interest_requests in all_of_them)
+        for name in ("sure_requests", "sure_bytes")
+    )
+    # Hits are requests: a run with more hits than sure requests has had more requests as well.
+    return UpperBound(
+        min(1.0, most_hits / sure) if sure else 1.0, most_hits, most_bytes, max(0.0, sure_bytes - most_bytes)
+    )
 
 
 def _best(one: Requests, price: Floats, weight: Floats | None = None) -> float:
-    """Σ over results of the best of: not kept at all, or kept until one of its requests."""
+    """Σ over results of the better of: not kept at all, or kept until the best of its requests."""
     gain = one.counted - price[:, None].astype(np.float32) * one.room_s
     best = np.maximum(gain.max(axis=1), 0.0)
     return float((best * weight).sum() if weight is not None else best.sum(dtype=np.float64))
 
 
 def _lowest(of: Callable[[float], float]) -> float:
-    """The lowest value of a convex function over positive prices, searched by their logarithm."""
+    """Returns the lowest value of a convex function over positive prices, by golden-section search on their
+    logarithm."""
     left, right = (float(np.log(price)) for price in _PRICES)
     inner = [right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)]
-    values = [of(float(np.exp(one))) for one in inner]
+    values = [of(float(np.exp(log_price))) for log_price in inner]
     lowest = min(values)
     for _ in range(_SEARCH):
         if values[0] < values[1]:
@@ -150,32 +169,35 @@ Holds = dict[int, list[tuple[int, float, float]]]
 
 
 def _sessions(events: WorkloadEvents) -> Sessions:
-    """When each subscriber logs in and out."""
+    """Returns when each subscriber logs in and out."""
     moments: list[dict[int, Floats]] = []
     for kind in (WorkloadEventKind.LOGGED_IN, WorkloadEventKind.LOGGED_OUT):
         chosen = events.of(kind)
-        who, at_s = events.subscriber[chosen], events.at_s[chosen]
-        order = np.argsort(who, kind="stable")
-        people, starts = np.unique(who[order], return_index=True)
+        subscriber, at_s = events.subscriber[chosen], events.at_s[chosen]
+        order = np.argsort(subscriber, kind="stable")
+        people, starts = np.unique(subscriber[order], return_index=True)
         parts = np.split(at_s[order], starts[1:]) if len(people) else []
         moments.append(dict(zip(people.tolist(), parts, strict=True)))
     nothing = np.empty(0)
-    return {who: (moments[0].get(who, nothing), moments[1].get(who, nothing)) for who in {*moments[0], *moments[1]}}
+    return {
+        subscriber: (moments[0].get(subscriber, nothing), moments[1].get(subscriber, nothing))
+        for subscriber in {*moments[0], *moments[1]}
+    }
 
 
 def _subscriptions(events: WorkloadEvents) -> Holds:
-    """Who holds which interest from when to when."""
+    """Returns who is subscribed to which interest, and from when to when."""
     holds: Holds = {}
     begun: dict[tuple[int, int], float] = {}
     chosen = events.of(WorkloadEventKind.SUBSCRIBED) | events.of(WorkloadEventKind.UNSUBSCRIBED)
     columns = (events.at_s, events.kind, events.subscriber, events.interest)
-    for at_s, kind, who, interest in zip(*(column[chosen].tolist() for column in columns), strict=True):
+    for at_s, kind, subscriber, interest in zip(*(column[chosen].tolist() for column in columns), strict=True):
         if kind == WorkloadEventKind.SUBSCRIBED:
-            begun[who, interest] = at_s
+            begun[subscriber, interest] = at_s
         else:
-            holds.setdefault(interest, []).append((who, begun.pop((who, interest)), at_s))
-    for (who, interest), at_s in begun.items():
-        holds.setdefault(interest, []).append((who, at_s, np.inf))
+            holds.setdefault(interest, []).append((subscriber, begun.pop((subscriber, interest)), at_s))
+    for (subscriber, interest), at_s in begun.items():
+        holds.setdefault(interest, []).append((subscriber, at_s, np.inf))
     return holds
 
 
@@ -191,17 +213,17 @@ def _of_interest(
     begin_s, end_s = window
     asked_s = np.full((len(at_s), len(holds)), np.inf)
     sure = np.zeros(len(at_s))
-    for column, (who, from_s, to_s) in enumerate(holds):
-        known = sessions.get(who)
-        if known is None or to_s <= begin_s:
+    for column, (subscriber, from_s, to_s) in enumerate(holds):
+        own_sessions = sessions.get(subscriber)
+        if own_sessions is None or to_s <= begin_s:
             continue
-        earliest_s, leaves_s = _asked(at_s, *known)
-        due = (at_s >= from_s) & (at_s < to_s) & (earliest_s < min(to_s, end_s))
+        earliest_s, leaves_s = _asked(at_s, *own_sessions)
+        is_due = (at_s >= from_s) & (at_s < to_s) & (earliest_s < min(to_s, end_s))
         stays = np.minimum(leaves_s, to_s) >= earliest_s + answered_s
-        # Who leaves before the answer may ask again at any later return, so also within the window.
-        may = due & ((earliest_s >= begin_s - answered_s) | ~stays)
-        asked_s[:, column] = np.where(may, earliest_s, np.inf)
-        sure += due & stays & (earliest_s >= begin_s) & (earliest_s + answered_s <= end_s)
+        # A subscriber that leaves before the answer may ask again at any later return, so also within the window.
+        is_possible = is_due & ((earliest_s >= begin_s - answered_s) | ~stays)
+        asked_s[:, column] = np.where(is_possible, earliest_s, np.inf)
+        sure += is_due & stays & (earliest_s >= begin_s) & (earliest_s + answered_s <= end_s)
     asked_s.sort(axis=1)
     counts = np.cumsum(np.isfinite(asked_s), axis=1)
     room_s = np.maximum(0.0, asked_s - np.maximum(at_s, begin_s)[:, None])
@@ -209,7 +231,8 @@ def _of_interest(
 
 
 def _asked(at_s: Floats, logins: Floats, logouts: Floats) -> tuple[Floats, Floats]:
-    """When somebody can ask at the earliest for results of these moments, and when it leaves after that."""
+    """Returns the earliest time at which a subscriber can ask for results of these moments, and when it leaves after
+    that."""
     ins, outs = np.searchsorted(logins, at_s, "right"), np.searchsorted(logouts, at_s, "right")
     later = np.append(logins, np.inf)[np.minimum(ins, len(logins))]
     earliest_s = np.where(ins > outs, at_s, later)

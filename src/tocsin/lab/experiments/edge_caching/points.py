@@ -1,4 +1,4 @@
-"""Where judges look: every policy at every size, or with one of the open choices at one size; under one law."""
+"""The points at which judges look: every policy at every size, or with one open choice at one size; under one law."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tocsin.lab.experiments.statistics import Estimate, estimate
 CACHING: Final = tuple(policy for policy in PAPER if policy != "nc")
 EVICTING: Final = tuple(policy for policy in CACHING if policy != "ttl")
 USUAL: Final = "usual"
-# Which policies a choice can touch. Of ranks, only moments of access and numbers of subscribers are ever equal; a
-# newcomer of `ttl` could go only at the ceiling, which it does not reach at the size at which choices are swept. Times
-# to live are reckoned under `lsc`, too: what it keeps is the same, but its holding times are held against them.
+# The policies that a choice can affect. Only access times and subscriber counts produce equal ranks. With `ttl` a
+# newcomer could be evicted only at the ceiling, which the size of the choices sweep does not reach. `lsc` computes
+# times to live too: it keeps the same results, but its holding times are compared with them.
 _LIVES: Final = ("lsc", "exp", "ttl")
 TOUCHED: Final[dict[str, tuple[str, ...]]] = {
     USUAL: CACHING,
@@ -40,7 +40,7 @@ TOUCHED: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Without a choice: the sweep of sizes. With one: a policy that it cannot touch counts as usual."""
+    """Without a choice: the sweep of sizes. With a choice: a policy that it cannot affect counts as usual."""
 
     results: RunResults
     law: Value
@@ -71,11 +71,11 @@ class Points:
         return self.results.between(metric, self.at(one, size), self.at(other, size))
 
     def more(self, metric: str, one: str, other: str) -> dict[Value, Estimate]:
-        """How much more one policy has than another, at every size."""
+        """Returns how much larger the metric of one policy is than that of another, at every size."""
         return {size: self.difference(metric, one, other, size) for size in self.sizes}
 
     def ratios(self, policy: str, metric: str, other: str = "") -> dict[Value, Estimate]:
-        """Of two metrics of a policy, or of one and the allowed size, run by run."""
+        """Returns the ratio of two metrics of a policy, or of a metric and the allowed size, paired by run."""
         return {
             size: estimate(
                 [

@@ -1,4 +1,4 @@
-"""Why a claim does not hold, or on what it depends: found in the runs, with the figures of the open choices."""
+"""Explains why a claim does not hold, or on what it depends, with the figures of the open choices."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _mean(results: RunResults, policy: Value, choice: Value, law: Value) -> str:
 
 
 def _told(results: RunResults, words: str, *asked: tuple[str, str]) -> str:
-    """The words and the figures of the choices they speak of; the words alone where those were not run."""
+    """Returns the words with the figures of these choices; the words alone if the choices were not run."""
     try:
         laws = results.points(_C, "popularity")
         figures = "; ".join(

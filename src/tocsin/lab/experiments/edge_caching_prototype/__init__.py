@@ -1,1 +1,1 @@
-"""The edge-caching paper's prototype, simulated: a city in an emergency, an hour of it."""
+"""The edge-caching paper's prototype: an hour of a city in an emergency, simulated and live."""

@@ -1,4 +1,4 @@
-"""What §VI claims of the prototype, in our words, and how it is judged."""
+"""The claims of §VI about the prototype, in our words, and their judges."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def _all_sizes(results: RunResults) -> list[Value]:
 
 
 def _sizes(results: RunResults) -> list[Value]:
-    """Those of the paper, which begins at 100 KB; others only where there are none."""
-    every = _all_sizes(results)
-    return [size for size in every if float(size) >= _SMALLEST_KB] or every
+    """Returns the sizes of the paper, which begin at 100 KB; all sizes if none of those was run."""
+    sizes = _all_sizes(results)
+    return [size for size in sizes if float(size) >= _SMALLEST_KB] or sizes
 
 
 def _beyond(found: Iterable[Estimate], least: float = 0.0) -> bool | None:
-    """Whether all are more than that; None where an error leaves it open and none is surely less."""
-    every = list(found)
-    if all(one.low > least for one in every):
+    """Whether all are greater than that; None if an error leaves it open and none is surely less."""
+    estimates = list(found)
+    if all(estimate.low > least for estimate in estimates):
         return True
-    return False if any(one.high < least for one in every) else None
+    return False if any(estimate.high < least for estimate in estimates) else None
 
 
 def _judged(holds: bool | None, figures: str, because: str) -> Judgement:
@@ -50,8 +50,8 @@ def _judged(holds: bool | None, figures: str, because: str) -> Judgement:
 
 
 def reduces(results: RunResults) -> Judgement:
-    """Against no cache at all, at every size of the paper."""
-    said, all_of_them = [], []
+    """A cache surely reduces latency and fetched bytes against no cache, at every size of the paper."""
+    figures, differences = [], []
     for metric in ("latency_s", "fetch_kb"):
         saved = {
             (policy, size): results.difference(metric, _S, _at("nc", size), _at(policy, size))
@@ -59,28 +59,30 @@ def reduces(results: RunResults) -> Judgement:
             for size in _sizes(results)
         }
         policy, size = least = min(saved, key=lambda one: saved[one].mean)
-        none = results.mean(metric, _S, **_at("nc", size))
-        said.append(f"{metric}: without {none}, least of all less with {policy} at {size} KB: {saved[least]}")
-        all_of_them += list(saved.values())
-    return _judged(_beyond(all_of_them), "; ".join(said), _ONE_FETCH)
+        without_cache = results.mean(metric, _S, **_at("nc", size))
+        figures.append(
+            f"{metric}: without {without_cache}, least of all less with {policy} at {size} KB: {saved[least]}"
+        )
+        differences += list(saved.values())
+    return _judged(_beyond(differences), "; ".join(figures), _ONE_FETCH)
 
 
 def grows(results: RunResults) -> Judgement:
-    """From the smallest size of the paper to its largest more than nothing, and no fall at a step in between."""
+    """The metrics surely improve from the paper's smallest size to its largest, and no step between falls."""
     sizes = _sizes(results)
     if len(sizes) < 2:
         raise MissingCellsError(f"{_S}: size_kb other than {sizes[0]}")
     small, large = sizes[0], sizes[-1]
-    none = {metric: results.mean(metric, _S, **_at("nc", small)).mean for metric in ("latency_s", "fetch_kb")}
+    without_cache = {metric: results.mean(metric, _S, **_at("nc", small)).mean for metric in ("latency_s", "fetch_kb")}
 
     def rise(metric: str, policy: str, low: Value, high: Value) -> Estimate:
-        """In hit ratio; of the others how much less they are, as a share of what they are without a cache."""
+        """Returns the rise of the hit ratio, or the relative reduction of the other metrics against no cache."""
         if metric == "hit_ratio":
             return results.difference(metric, _S, _at(policy, high), _at(policy, low))
         less = results.difference(metric, _S, _at(policy, low), _at(policy, high))
-        return Estimate(less.mean / none[metric], less.half_width / none[metric], less.runs)
+        return Estimate(less.mean / without_cache[metric], less.half_width / without_cache[metric], less.runs)
 
-    kinds = [(metric, policy) for metric in ("hit_ratio", *none) for policy in PAPER]
+    kinds = [(metric, policy) for metric in ("hit_ratio", *without_cache) for policy in PAPER]
     ends = {kind: rise(*kind, small, large) for kind in kinds}
     steps = {(*kind, low, high): rise(*kind, low, high) for kind in kinds for low, high in pairwise(sizes)}
     metric, policy, low, high = worst = min(steps, key=lambda one: steps[one].low)
@@ -88,8 +90,8 @@ def grows(results: RunResults) -> Judgement:
         f"{name} {ends['hit_ratio', name]}" for name in PAPER
     )
     figures += f"; of all steps the least, {metric} of {policy} from {low} to {high} KB: {steps[worst]}"
-    found = (_beyond(ends.values()), _beyond(steps.values(), -_FALL))
-    return _judged(False if False in found else None if None in found else True, figures, _ONE_FETCH)
+    answers = (_beyond(ends.values()), _beyond(steps.values(), -_FALL))
+    return _judged(False if False in answers else None if None in answers else True, figures, _ONE_FETCH)
 
 
 def _gains(results: RunResults, sweep: str, one: str, other: str) -> dict[Value, Estimate]:
@@ -97,22 +99,24 @@ def _gains(results: RunResults, sweep: str, one: str, other: str) -> dict[Value,
 
 
 def _said(gains: Mapping[Value, Estimate]) -> str:
-    return ", ".join(f"{size} KB {one}" for size, one in gains.items())
+    return ", ".join(f"{size} KB {gain}" for size, gain in gains.items())
 
 
 def lsc_over_lru(results: RunResults) -> Judgement:
-    """At every size at which anything had to go: where all results fit, policies are the same."""
+    """LSC is far ahead at every size at which results must be evicted: where all results fit, policies are equal."""
     usual, strict = (_gains(results, sweep, "lsc", "lru") for sweep in (_S, "choices"))
-    short = [size for size in usual if any(one[size].mean or one[size].half_width for one in (usual, strict))]
-    if not short:
+    limited_sizes = [
+        size for size in usual if any(gains[size].mean or gains[size].half_width for gains in (usual, strict))
+    ]
+    if not limited_sizes:
         raise MissingCellsError(f"{_S}: a size_kb that is too small for all results")
     figures = f"lsc over lru: {_said(usual)}; where a PUT is no access: {_said(strict)}"
-    ahead = ", ".join(f"{size} KB" for size, one in strict.items() if one.low > _FAR) or "no size"
+    ahead = ", ".join(f"{size} KB" for size, gain in strict.items() if gain.low > _FAR) or "no size"
     because = (
         "with a PUT as an access both drop what came longest ago first, nearly; without, LSC is surely far ahead at "
         f"{ahead}; and the more room there is, the less policies differ"
     )
-    far, far_strict = (_beyond((gains[size] for size in short), _FAR) for gains in (usual, strict))
+    far, far_strict = (_beyond((gains[size] for size in limited_sizes), _FAR) for gains in (usual, strict))
     return _with_choice(far, far_strict, figures, "whether a PUT is an access for LRU", because)
 
 
@@ -124,18 +128,20 @@ def _with_choice(usual: bool | None, other: bool | None, figures: str, choice: s
 
 def ttl_small(results: RunResults) -> Judgement:
     small = _sizes(results)[0]
-    found = {"ten minutes": _over(results, _S, small), "an hour": _over(results, "long-lives", small)}
-    said = [
-        f"lives of {lives} at most: over " + ", ".join(f"{name} {one}" for name, one in gains.items())
-        for lives, gains in found.items()
+    gains_by_cap = {"ten minutes": _over(results, _S, small), "an hour": _over(results, "long-lives", small)}
+    figures_by_cap = [
+        f"lives of {lives} at most: over " + ", ".join(f"{name} {gain}" for name, gain in gains.items())
+        for lives, gains in gains_by_cap.items()
     ]
     above = [f"{size} KB" for size in _all_sizes(results) if _beyond(_over(results, _S, size).values())]
-    figures = f"at {small} KB, ttl {'; '.join(said)}; it is surely above both at {', '.join(above) or 'no size'}"
+    figures = (
+        f"at {small} KB, ttl {'; '.join(figures_by_cap)}; it is surely above both at {', '.join(above) or 'no size'}"
+    )
     because = (
         "a city's emergencies come in bursts: times to live that are computed from the last minutes hold back room for "
         "interests that find nothing any more, and let results expire with room to spare"
     )
-    short, long = (_beyond(gains.values()) for gains in found.values())
+    short, long = (_beyond(gains.values()) for gains in gains_by_cap.values())
     return _with_choice(short, long, figures, "the longest time to live", because)
 
 
@@ -146,18 +152,20 @@ def _over(results: RunResults, sweep: str, size: Value) -> dict[str, Estimate]:
 
 def hundred(results: RunResults) -> Judgement:
     """At 100 KB: are more than half of the results hits, and is around half of the latency saved, or more?"""
-    size = next((one for one in _all_sizes(results) if float(one) == _SMALLEST_KB), None)
+    size = next((swept_size for swept_size in _all_sizes(results) if float(swept_size) == _SMALLEST_KB), None)
     if size is None:
         raise MissingCellsError(f"{_S}: size_kb = {_SMALLEST_KB}")
-    said, holds = [], {}
+    policy_figures, holds = [], {}
     for policy in PAPER:
         hit, saved = _shares(results, policy, size)
         holds[policy] = _beyond((hit, replace(saved, mean=saved.mean + _AROUND)), 0.5)
         hits_from, saved_from = (_from(results, policy, which) for which in (0, 1))
-        said.append(f"{policy}: hits {hit} (surely half {hits_from}), saved {saved} (surely half {saved_from})")
-    bare = results.mean("latency_s", _S, **_at("nc", size))
-    figures = f"at {size} KB, of a latency of {bare} s without a cache: " + "; ".join(said)
-    good, bad = ([name for name, one in holds.items() if one is wanted] for wanted in (True, False))
+        policy_figures.append(
+            f"{policy}: hits {hit} (surely half {hits_from}), saved {saved} (surely half {saved_from})"
+        )
+    without_cache = results.mean("latency_s", _S, **_at("nc", size))
+    figures = f"at {size} KB, of a latency of {without_cache} s without a cache: " + "; ".join(policy_figures)
+    good, bad = ([name for name, answer in holds.items() if answer is wanted] for wanted in (True, False))
     if good and bad:
         return Judgement(
             "depends", figures, f"the policy: it holds for {', '.join(good)}, and not for {', '.join(bad)}"
@@ -167,13 +175,13 @@ def hundred(results: RunResults) -> Judgement:
 
 
 def _shares(results: RunResults, policy: str, size: Value) -> tuple[Estimate, Estimate]:
-    """How many of the results are hits, and how much of the latency without a cache is saved."""
+    """Returns the share of hits, and the share of the latency without a cache that is saved."""
     left = results.ratio("latency_s", (_S, _at(policy, size)), (_S, _at("nc", size)))
     return results.mean("hit_ratio", _S, **_at(policy, size)), replace(left, mean=1 - left.mean)
 
 
 def _from(results: RunResults, policy: str, which: int) -> str:
-    """From which size on, of all that were swept, a share is surely half at each."""
+    """Returns from which swept size on a share is surely at least half."""
     first = None
     for size in reversed(_all_sizes(results)):
         if _shares(results, policy, size)[which].low <= 0.5:
@@ -184,10 +192,10 @@ def _from(results: RunResults, policy: str, which: int) -> str:
 
 def setting(results: RunResults) -> Judgement:
     where = {"policy": "nc", "size_kb": _all_sizes(results)[0]}
-    interests, volume, got = (results.mean(metric, _S, **where) for metric in ("interests", "vol_kb", "results"))
+    interests, volume, retrieved = (results.mean(metric, _S, **where) for metric in ("interests", "vol_kb", "results"))
     return _judged(
         about(interests, 800, within=100),
-        f"{interests} interests, {volume} KB found for them, {got} results for subscribers",
+        f"{interests} interests, {volume} KB found for them, {retrieved} results for subscribers",
         "it was made so for an hour with the usual settings",
     )
 

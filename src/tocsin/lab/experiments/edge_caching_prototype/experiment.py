@@ -1,4 +1,4 @@
-"""The prototype's experiment as it is declared."""
+"""Declares the prototype's experiment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An hour of a city under one policy with one cache size."""
+"""Simulates an hour of a city under one policy with one cache size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLICIES: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth", "saving")
 
 def model(run: Run) -> Mapping[str, float]:
     span_s = run.number("span_s")
-    made, results, interests = hour(span_s, run.seed, run.kept)
+    scenario, results, interests = hour(span_s, run.seed, run.kept)
     caching = CachingSettings(
         budget_bytes=int(run.number("size_kb") * 1e3),
         put_is_access=bool(run.values["put_is_access"]),
@@ -29,15 +29,15 @@ def model(run: Run) -> Mapping[str, float]:
         **named(run.text("policy")),
     )
     links = Links.of_round_trips(run.number("subscriber_s"), run.number("cluster_s"))
-    town = play_town(made, results, core_settings(caching), links, until_s=span_s, trace=run.trace)
-    figures = town.broker.caches.figures
+    simulator = play_town(scenario, results, core_settings(caching), links, until_s=span_s, trace=run.trace)
+    figures = simulator.broker.caches.figures
     return {
         "hit_ratio": figures.hit_ratio,
-        "latency_s": town.waited_s / max(1, town.results),
+        "latency_s": simulator.waited_s / max(1, simulator.results),
         "fetch_kb": (figures.arrived_bytes + figures.fetched_bytes) / 1e3,
         "miss_kb": figures.miss_bytes / 1e3,
         "vol_kb": figures.arrived_bytes / 1e3,
-        "mean_kb": town.area_bytes_s / span_s / 1e3,
+        "mean_kb": simulator.area_bytes_s / span_s / 1e3,
         "results": float(figures.hits + figures.misses),
         "interests": float(interests),
     }
@@ -45,8 +45,8 @@ def model(run: Run) -> Mapping[str, float]:
 
 @lru_cache(maxsize=16)
 def hour(span_s: float, seed: int, folder: Path | None) -> tuple[Scenario, list[Made], int]:
-    """Everybody's hour, the same for every policy: its scenario, what the channels find, and how many interests there
-    are. The folder keeps the scenario's file."""
-    made = kept(folder, f"city-{span_s!r}-{seed}", lambda: city_scenario(City(span_s=span_s), seed))
-    run = find(made)
-    return made, list[Made](run.made()), len(run.interests)
+    """Returns the hour, the same for every policy: its scenario, the results of the channels, and the number of
+    interests. The folder keeps the scenario's file."""
+    scenario = kept(folder, f"city-{span_s!r}-{seed}", lambda: city_scenario(City(span_s=span_s), seed))
+    run = find(scenario)
+    return scenario, list[Made](run.made()), len(run.interests)

@@ -1,1 +1,1 @@
-"""Admission policies over Kafka, simulated: what they keep, what it is worth, and what a delivery then takes."""
+"""Admission policies over Kafka, simulated: what they keep, what it is worth, and how long a delivery takes."""

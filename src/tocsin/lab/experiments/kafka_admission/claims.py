@@ -1,4 +1,4 @@
-"""What the paper claims of its policies, in our words."""
+"""The paper's claims about its policies, in our words."""
 
 from __future__ import annotations
 

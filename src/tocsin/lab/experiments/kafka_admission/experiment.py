@@ -1,4 +1,4 @@
-"""The experiment `kafka-admission`: what it varies and measures."""
+"""Declares the experiment `kafka-admission`: its parameters, sweeps and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the paper's claims of what its policies keep are judged (its Fig. 8 and 9, and its conclusion)."""
+"""The judges of the paper's claims about what its policies keep (its Fig. 8 and 9, and its conclusion)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def told(results: RunResults, metric: str, policies: tuple[str, ...], **where: V
 
 
 def ahead(results: RunResults, metric: str, one: str, other: str, records: Value) -> Estimate:
-    """How much more one policy has than another, on benchmarks of one size."""
+    """Returns how much more one policy has than another, on benchmarks of one size."""
     return results.difference(metric, B, {"policy": one, "records": records}, {"policy": other, "records": records})
 
 
@@ -47,9 +47,9 @@ def ends(results: RunResults) -> Judgement:
 
 
 def unlimited_duplication(results: RunResults) -> Judgement:
-    found = {shared: results.mean("duplication", "shared", policy="all", shared=shared) for shared in (0.5, 0.7)}
-    figures = ", ".join(f"{shared:.0%} shared: {one}" for shared, one in found.items())
-    return verdict(inside([found[0.7]], 1.65, 1.75), figures, "further than 0.05 from 1.7")
+    duplications = {shared: results.mean("duplication", "shared", policy="all", shared=shared) for shared in (0.5, 0.7)}
+    figures = ", ".join(f"{shared:.0%} shared: {duplication}" for shared, duplication in duplications.items())
+    return verdict(inside([duplications[0.7]], 1.65, 1.75), figures, "further than 0.05 from 1.7")
 
 
 def constant(results: RunResults) -> Judgement:
@@ -61,9 +61,11 @@ def constant(results: RunResults) -> Judgement:
         ]
         for policy in NOVEL
     }
-    largest = {policy: max(found, key=lambda one: abs(one.mean)) for policy, found in changes.items()}
-    figures = f"largest change from {first} records: " + ", ".join(f"{name} {one}" for name, one in largest.items())
-    holds = inside((one for found in changes.values() for one in found), -0.08, 0.08)
+    largest = {policy: max(policy_changes, key=lambda one: abs(one.mean)) for policy, policy_changes in changes.items()}
+    figures = f"largest change from {first} records: " + ", ".join(
+        f"{name} {change}" for name, change in largest.items()
+    )
+    holds = inside((change for policy_changes in changes.values() for change in policy_changes), -0.08, 0.08)
     return verdict(holds, figures, "one changes by more than 0.08")
 
 
@@ -74,28 +76,30 @@ def hit_order(results: RunResults) -> Judgement:
 
 
 def unless_tuned(results: RunResults, holds: bool | None, figures: str, because: str = "") -> Judgement:
-    """Where the order holds, it does so with the usual tuning; with another one the threshold policy may pass mean."""
-    loose = "tuning-threshold", {"fall": 0.8, "rise": 0.2}
-    small = "tuning-mean", {"batch": 20}
-    fast, mean = (results.mean("hit_rate", sweep, **where) for sweep, where in (loose, small))
+    """Judges an order that holds with the usual tuning: with another tuning the threshold policy may pass mean."""
+    loose_tuning = "tuning-threshold", {"fall": 0.8, "rise": 0.2}
+    small_batch = "tuning-mean", {"batch": 20}
+    fast, mean = (results.mean("hit_rate", sweep, **where) for sweep, where in (loose_tuning, small_batch))
     on = (
         f"the tuning: {because}with μ = 0.8, λ = 0.2 the threshold policy lets in more ({fast}) than the mean policy "
         f"with a batch of 20 ({mean})"
     )
-    below = surely([results.between("hit_rate", small, loose)])
+    below = surely([results.between("hit_rate", small_batch, loose_tuning)])
     return depending(holds, both(holds, below), figures, on=on, against="another order with the usual tuning")
 
 
-# What the paper's text says of Fig. 8; its text on the figure itself says 0.8 for the buffer policy.
+# The hit rates of Fig. 8 in the paper's analysis; its text on the figure itself says 0.8 for the buffer policy.
 _SAID: Final = {"threshold": 0.3, "mean": 0.5, "buffer": 0.7}
 
 
 def hit_rates(results: RunResults) -> Judgement:
     near, figures = {}, []
     for shared in (0.5, 0.7):
-        found = {name: results.mean("hit_rate", "shared", policy=name, shared=shared) for name in NOVEL}
-        near[shared] = both(*(inside([found[name]], said - 0.1, said + 0.1) for name, said in _SAID.items()))
-        figures.append(f"{shared:.0%} shared: " + ", ".join(f"{name} {one}" for name, one in found.items()))
+        rates = {name: results.mean("hit_rate", "shared", policy=name, shared=shared) for name in NOVEL}
+        near[shared] = both(
+            *(inside([rates[name]], stated_rate - 0.1, stated_rate + 0.1) for name, stated_rate in _SAID.items())
+        )
+        figures.append(f"{shared:.0%} shared: " + ", ".join(f"{name} {rate}" for name, rate in rates.items()))
     on = (
         "the share of shared records: the mean policy keeps just the shared ones, so 0.5 means half of them, but "
         "the paper's own duplication factor of 1.7 means 70 %"
@@ -104,7 +108,7 @@ def hit_rates(results: RunResults) -> Judgement:
     return depending(near[0.7], near[0.5], "; ".join(figures), on=on, against=against)
 
 
-# Two hit rates that the paper tells apart in the same figure, 0.7 and 0.8, are told apart here, too.
+# The paper distinguishes hit rates of 0.7 and 0.8 in one figure, so this interval does too.
 _AROUND: Final = 0.75, 0.85
 
 
@@ -112,7 +116,7 @@ def buffer_hits(results: RunResults) -> Judgement:
     rates = {size: results.mean("hit_rate", B, policy="buffer", records=size) for size in results.points(B, "records")}
     first = "tuning-buffer", {"learns_first": True, "last": 0.8, "before": 0.2}
     learning = results.mean("hit_rate", first[0], **first[1])
-    figures = ", ".join(f"{size} records {one}" for size, one in rates.items()) + f"; learning first {learning}"
+    figures = ", ".join(f"{size} records {rate}" for size, rate in rates.items()) + f"; learning first {learning}"
     above = {
         f"{name} on {size} records": surely([ahead(results, "hit_rate", "buffer", name, size)])
         for name in ("threshold", "mean")
@@ -123,66 +127,70 @@ def buffer_hits(results: RunResults) -> Judgement:
         "the order of deciding and learning: learning first it is around 0.8, deciding first around 0.7, as the "
         "paper's analysis of the same figure says"
     )
-    level = [name for name, one in above.items() if not one]
+    not_above = [name for name, is_above in above.items() if not is_above]
     return depending(
         both(inside(rates.values(), *_AROUND), *above.values()),
         both(inside([learning], *_AROUND), surely([lead])),
         figures,
-        on=f"{on}; not surely above {', '.join(level)}" if level else on,
+        on=f"{on}; not surely above {', '.join(not_above)}" if not_above else on,
         against="neither deciding nor learning first is it the best and around 0.8",
     )
 
 
-# A lead of fewer records than this is none.
+# A smaller lead does not count.
 _LEAD: Final = 0.01
 
 
 def shared_kept(results: RunResults) -> Judgement:
-    """Of all records, the share that is kept and shared: hit rate × (duplication − 1)."""
+    """The share of all records that is kept and shared: hit rate × (duplication − 1)."""
     records = largest_of(results)
-    kept = {
+    kept_shares = {
         name: {
             row.cell.seed: row.metrics["value"] - row.metrics["hit_rate"]
             for row in results.select(B, {"policy": name, "records": records})
         }
         for name in NOVEL
     }
-    figures = ", ".join(f"{name} {estimate(list(one.values()))}" for name, one in kept.items())
+    figures = ", ".join(f"{name} {estimate(list(by_seed.values()))}" for name, by_seed in kept_shares.items())
     over_mean, over_threshold = (
-        estimate([kept[one][seed] - kept[other][seed] for seed in kept[one]])
-        for one, other in (("buffer", "mean"), ("mean", "threshold"))
+        estimate([kept_shares[first][seed] - kept_shares[other][seed] for seed in kept_shares[first]])
+        for first, other in (("buffer", "mean"), ("mean", "threshold"))
     )
-    level = inside([over_mean], -_LEAD, _LEAD)
-    against = "mean and buffer both keep nearly every shared record there is" if level else "another order"
+    is_level = inside([over_mean], -_LEAD, _LEAD)
+    against = "mean and buffer both keep nearly every shared record there is" if is_level else "another order"
     return verdict(surely([over_mean, over_threshold], than=_LEAD), figures, against)
 
 
-# A dip of less is not seen in a figure.
+# A smaller dip is not visible in a figure.
 _SEEN: Final = 1.02
 
 
 def fluctuates(results: RunResults) -> Judgement:
     dips = _dips(results, "duplication", 2_000)
-    found = {size: results.mean("duplication", B, policy="all", records=size) for size in results.points(B, "records")}
-    figures = "unlimited caching: " + ", ".join(f"{size} records {one}" for size, one in found.items())
+    duplications = {
+        size: results.mean("duplication", B, policy="all", records=size) for size in results.points(B, "records")
+    }
+    figures = "unlimited caching: " + ", ".join(
+        f"{size} records {duplication}" for size, duplication in duplications.items()
+    )
     against = (
         "with the same share of shared records in every file on average there is no dip: which of the paper's files "
         "has fewer is chance, and between runs duplication varies less the more records there are"
     )
     if dips is False:
         return verdict(False, figures, against)
-    first, *later = (size for size in sorted(map(int, found)) if size > 2_000)
-    same = inside((_times(results, "duplication", size, first) for size in later), 1 / _SEEN, _SEEN)
-    return verdict(both(dips, same, _dips(results, "throughput_per_s", 1_000)), figures, against)
+    first, *later = (size for size in sorted(map(int, duplications)) if size > 2_000)
+    is_constant = inside((_times(results, "duplication", size, first) for size in later), 1 / _SEEN, _SEEN)
+    return verdict(both(dips, is_constant, _dips(results, "throughput_per_s", 1_000)), figures, against)
 
 
 def _dips(results: RunResults, metric: str, at: int) -> bool | None:
-    """Whether it is lower with so many records than with the next sizes below and above; one of them can decide that
-    it is not."""
+    """Whether the metric is lower at this number of records than at the next sizes below and above. One of the two can
+    suffice to refute it."""
     sizes = sorted(map(int, results.points(B, "records")))
-    beside = [*[size for size in sizes if size < at][-1:], *[size for size in sizes if size > at][:1]]
-    lower = surely((_times(results, metric, size, at) for size in beside), than=_SEEN)
-    if lower is not False and len(beside) < 2:
+    neighbours = [*[size for size in sizes if size < at][-1:], *[size for size in sizes if size > at][:1]]
+    lower = surely((_times(results, metric, size, at) for size in neighbours), than=_SEEN)
+    if lower is not False and len(neighbours) < 2:
         raise MissingCellsError(f"{B}: records below and above {at}")
     return lower
 
@@ -196,11 +204,11 @@ def follows_share(results: RunResults) -> Judgement:
     policies = ("all", *NOVEL)
     ordered = {name: surely_ordered(results, "duplication", "shared", points, where=of(name)) for name in policies}
     figures = "; ".join(
-        f"{name} " + ", ".join(f"{results.mean('duplication', 'shared', policy=name, **one)}" for one in points)
+        f"{name} " + ", ".join(f"{results.mean('duplication', 'shared', policy=name, **point)}" for point in points)
         for name in policies
     )
-    shares = ", ".join(f"{float(one['shared']):.0%}" for one in points)
-    against = f"not with {', '.join(name for name, one in ordered.items() if one is False)}"
+    shares = ", ".join(f"{float(point['shared']):.0%}" for point in points)
+    against = f"not with {', '.join(name for name, is_ordered in ordered.items() if is_ordered is False)}"
     return verdict(both(*ordered.values()), f"{shares} shared: {figures}", against)
 
 
@@ -224,12 +232,12 @@ def duplication_high(results: RunResults) -> Judgement:
 
 def equal_value(results: RunResults) -> Judgement:
     records = largest_of(results)
-    gaps = [ahead(results, "value", one, other, records) for one, other in itertools.combinations(NOVEL, 2)]
-    why = "duplication is nearly the same and hit rates are not, as the paper's own 0.3, 0.5 and 0.7 say"
-    return verdict(inside(gaps, -0.1, 0.1), told(results, "value", NOVEL, records=records), why)
+    gaps = [ahead(results, "value", first, other, records) for first, other in itertools.combinations(NOVEL, 2)]
+    reason = "duplication is nearly the same and hit rates are not, as the paper's own 0.3, 0.5 and 0.7 say"
+    return verdict(inside(gaps, -0.1, 0.1), told(results, "value", NOVEL, records=records), reason)
 
 
-# So few copies per record less are as many.
+# A smaller difference in copies per record does not count.
 _AS_MANY: Final = 0.02
 
 
@@ -241,5 +249,5 @@ def ranking(results: RunResults) -> Judgement:
         for name in NOVEL
     )
     fewer = surely_ordered(results, "hit_rate", B, [of(name) for name in NOVEL], where={"records": records})
-    shared = [ahead(results, "duplication", one, other, records) for one, other in itertools.pairwise(NOVEL)]
+    shared = [ahead(results, "duplication", first, other, records) for first, other in itertools.pairwise(NOVEL)]
     return unless_tuned(results, both(fewer, surely(shared, than=-_AS_MANY)), figures)

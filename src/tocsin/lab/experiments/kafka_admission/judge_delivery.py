@@ -1,4 +1,4 @@
-"""How the paper's claims of latency and throughput are judged (its Fig. 10 and 11)."""
+"""The judges of the paper's claims about latency and throughput (its Fig. 10 and 11)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def latency_order(results: RunResults) -> Judgement:
     return unless_tuned(results, holds, figures, "it is the order of the hit rates, and ")
 
 
-# Throughputs that are closer are equal, and have no order.
+# Throughputs that are closer than this are equal, and have no order.
 _FASTER: Final = 1.01
 
 
@@ -48,7 +48,7 @@ def throughput_order(results: RunResults) -> Judgement:
 
 
 def throughput_far(results: RunResults) -> Judgement:
-    """As the paper counts it, inverting the latency: far above is at least twice as much."""
+    """Inverts the latency, as the paper does; "far more" means at least twice as much."""
     records = largest_of(results)
     times = {
         name: results.ratio(
@@ -56,10 +56,10 @@ def throughput_far(results: RunResults) -> Judgement:
         )
         for name in _BY_LATENCY[1:]
     }
-    near = " and ".join(name for name, one in times.items() if one.high < 2)
+    near = " and ".join(name for name, ratio in times.items() if ratio.high < 2)
     return verdict(
         surely(times.values(), than=2),
-        ", ".join(f"{one} times that of {name}" for name, one in times.items()),
+        ", ".join(f"{ratio} times that of {name}" for name, ratio in times.items()),
         f"the database keeps up with what {near} leave to it, so that nobody waits in a queue",
     )
 
@@ -73,40 +73,40 @@ def hundredfold(results: RunResults) -> Judgement:
         )
         for every_s in several(results, "load", "publish_every_s")
     }
-    figures = ", ".join(f"a record per {every_s * 1000:g} ms: {one} times" for every_s, one in times.items())
+    figures = ", ".join(f"a record per {every_s * 1000:g} ms: {ratio} times" for every_s, ratio in times.items())
     on = "the load: a hundredfold and more where records come faster than the database takes them, else a few times"
-    holds = [surely([one], than=100) for one in times.values()]
+    holds = [surely([ratio], than=100) for ratio in times.values()]
     if True in holds and False in holds:
         return Judgement("depends", figures, on)
     return verdict(None if None in holds else holds[0], figures, "at no load")
 
 
-# What grows less from one size of benchmark to the next is as it was.
+# A smaller growth from one size of benchmark to the next does not count.
 _GROWN: Final = 1.2
 
 
 def _gaps(results: RunResults, sweep: str) -> dict[Value, dict[int, float]]:
-    """By how much no caching is slower than unlimited caching, by size of benchmark and seed."""
-    found = {}
+    """Returns by how much no caching is slower than unlimited caching, by size of benchmark and seed."""
+    gaps = {}
     for size in several(results, sweep, "records"):
         none, all_ = (results.select(sweep, {"policy": name, "records": size}) for name in ("none", "all"))
         fast = {row.cell.seed: row.metrics["latency_s"] for row in all_}
-        found[size] = {row.cell.seed: row.metrics["latency_s"] - fast[row.cell.seed] for row in none}
-    return found
+        gaps[size] = {row.cell.seed: row.metrics["latency_s"] - fast[row.cell.seed] for row in none}
+    return gaps
 
 
 def _growth(gaps: dict[Value, dict[int, float]]) -> list[Estimate]:
-    """How many times the gap of a size is that of the size before."""
+    """Returns the ratio of each gap to the gap of the size before."""
     steps = itertools.pairwise(gaps.values())
     return [estimate([after[seed] / before[seed] for seed in before]) for before, after in steps]
 
 
 def grows(results: RunResults) -> Judgement:
     loaded, idle = _gaps(results, B), _gaps(results, "light-load")
-    said = {"above the database's rate": loaded, "below it": idle}
+    gaps_by_load = {"above the database's rate": loaded, "below it": idle}
     figures = "; ".join(
         f"{name}: " + ", ".join(f"{size} records {estimate(list(gap.values()))} s" for size, gap in gaps.items())
-        for name, gaps in said.items()
+        for name, gaps in gaps_by_load.items()
     )
     return depending(
         surely(_growth(loaded), than=_GROWN),

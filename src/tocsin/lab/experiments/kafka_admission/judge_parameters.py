@@ -1,4 +1,4 @@
-"""How the paper's claims of tuning its three policies are judged (its Fig. 12 to 14)."""
+"""The judges of the paper's claims about tuning its three policies (its Fig. 12 to 14)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BUFFER: Final = "tuning-buffer"
 
 
 def _tunings(results: RunResults) -> dict[tuple[Value, Value], Estimate]:
-    """The latency of the threshold policy by (μ, λ)."""
+    """Returns the latency of the threshold policy by (μ, λ)."""
     rows = [dict(row.cell.values) for row in results.select(_T, {})]
     pairs = dict.fromkeys((values["fall"], values["rise"]) for values in rows)
     return {pair: results.mean("latency_s", _T, fall=pair[0], rise=pair[1]) for pair in pairs}
@@ -32,7 +32,7 @@ def _tunings(results: RunResults) -> dict[tuple[Value, Value], Estimate]:
 
 def threshold_best(results: RunResults) -> Judgement:
     latency = _tunings(results)
-    figures = ", ".join(f"({fall}, {rise}) {one} s" for (fall, rise), one in latency.items())
+    figures = ", ".join(f"({fall}, {rise}) {estimate} s" for (fall, rise), estimate in latency.items())
     first, second = (0.8, 0.2), (0.3, 0.1)
     holds = [_slower(results, pair, second) for pair in latency if pair not in (first, second)]
     fastest = sorted(latency, key=lambda pair: latency[pair].mean)[:2]
@@ -42,16 +42,16 @@ def threshold_best(results: RunResults) -> Judgement:
 
 def threshold_worst(results: RunResults) -> Judgement:
     latency = _tunings(results)
-    said = (0.8, 0.8)
+    claimed = (0.8, 0.8)
     worst = max(latency, key=lambda pair: latency[pair].mean)
-    figures = f"{worst} {latency[worst]} s, {said} {results.mean('latency_s', _T, **_pair(said))} s"
-    holds = both(*(_slower(results, said, pair) for pair in latency if pair != said))
-    why = f"a high μ lowers latency, as the paper itself explains; the slowest of its list is {worst}"
-    return verdict(holds, figures, why)
+    figures = f"{worst} {latency[worst]} s, {claimed} {results.mean('latency_s', _T, **_pair(claimed))} s"
+    holds = both(*(_slower(results, claimed, pair) for pair in latency if pair != claimed))
+    reason = f"a high μ lowers latency, as the paper itself explains; the slowest of its list is {worst}"
+    return verdict(holds, figures, reason)
 
 
 def threshold_rates(results: RunResults) -> Judgement:
-    """All pairs of the list that differ in one of the two."""
+    """Compares all pairs of tunings that differ in one of the two parameters."""
     pairs = list(itertools.permutations(_tunings(results), 2))
     by_rise = [(fast, slow) for fast, slow in pairs if fast[0] == slow[0] and float(fast[1]) < float(slow[1])]
     by_fall = [(fast, slow) for fast, slow in pairs if fast[1] == slow[1] and float(fast[0]) > float(slow[0])]
@@ -63,8 +63,8 @@ def threshold_rates(results: RunResults) -> Judgement:
         )
         for fast, slow in by_rise + by_fall
     }
-    figures = f"{sum(one is True for one in holds.values())} of {len(holds)} pairs of tunings"
-    against = f"not so: {', '.join(name for name, one in holds.items() if one is False)}"
+    figures = f"{sum(answer is True for answer in holds.values())} of {len(holds)} pairs of tunings"
+    against = f"not so: {', '.join(name for name, answer in holds.items() if answer is False)}"
     return verdict(both(*holds.values()), figures, against)
 
 
@@ -78,7 +78,7 @@ def _slower(results: RunResults, one: tuple[Value, Value], other: tuple[Value, V
 
 def mean(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"batch": batch} for batch in several(results, "tuning-mean", "batch")]
-    rates = ", ".join(f"batch {one['batch']}: {results.mean('hit_rate', 'tuning-mean', **one)}" for one in points)
+    rates = ", ".join(f"batch {point['batch']}: {results.mean('hit_rate', 'tuning-mean', **point)}" for point in points)
     rises = surely_ordered(results, "hit_rate", "tuning-mean", points, where={})
     falls = surely_ordered(results, "latency_s", "tuning-mean", points[::-1], where={})
     against = "from one batch to the next, hits do not rise or latency does not fall"
@@ -86,7 +86,7 @@ def mean(results: RunResults) -> Judgement:
 
 
 def buffer_all(results: RunResults) -> Judgement:
-    """Everything is everything in every run: no error is asked."""
+    """Lets in everything means every record in every run, so no error is needed."""
     figures: list[str] = []
     holds: dict[bool, bool | None] = {}
     for first, word in _ORDERS.items():
@@ -103,7 +103,7 @@ _ORDERS: Final = {False: "deciding", True: "learning"}
 
 
 def _latencies(results: RunResults, first: bool) -> dict[tuple[Value, Value], Estimate]:
-    """Of the buffer policy by (γ, α)."""
+    """Returns the latency of the buffer policy by (γ, α)."""
     rows = [dict(row.cell.values) for row in results.select(_BUFFER, {"learns_first": first})]
     pairs = dict.fromkeys((values["last"], values["before"]) for values in rows)
     return {pair: results.mean("latency_s", _BUFFER, learns_first=first, **_weights(pair)) for pair in pairs}
@@ -114,47 +114,47 @@ def _weights(pair: tuple[Value, Value]) -> dict[str, Value]:
 
 
 def _gap(results: RunResults, first: bool, one: tuple[Value, Value], other: tuple[Value, Value]) -> Estimate:
-    """By how much slower the buffer policy is with one pair than with the other."""
+    """Returns how much slower the buffer policy is with one pair than with the other."""
     where, there = ({"learns_first": first, **_weights(pair)} for pair in (one, other))
     return results.difference("latency_s", _BUFFER, where, there)
 
 
 def _by_order(holds: Mapping[bool, bool | None], figures: str, against: str) -> Judgement:
-    good = [_ORDERS[first] for first, one in holds.items() if one]
-    if None not in holds.values() and len(good) == 1:
-        return Judgement("depends", figures, f"the order of deciding and learning: it holds {good[0]} first")
-    return verdict(None if None in holds.values() else bool(good), figures, against)
+    holding_orders = [_ORDERS[first] for first, answer in holds.items() if answer]
+    if None not in holds.values() and len(holding_orders) == 1:
+        return Judgement("depends", figures, f"the order of deciding and learning: it holds {holding_orders[0]} first")
+    return verdict(None if None in holds.values() else bool(holding_orders), figures, against)
 
 
 def buffer_best(results: RunResults) -> Judgement:
-    holds, said = {}, []
+    holds, figures = {}, []
     for first, word in _ORDERS.items():
         gaps = {pair: _gap(results, first, pair, (1.0, 0.0)) for pair in _latencies(results, first) if pair[0] != 1}
         holds[first] = surely(gaps.values())
         nearest = min(gaps, key=lambda pair: gaps[pair].mean)
-        said.append(f"{word} first: {nearest} slower by {gaps[nearest]} s")
-    return _by_order(holds, "; ".join(said), "another pair is faster")
+        figures.append(f"{word} first: {nearest} slower by {gaps[nearest]} s")
+    return _by_order(holds, "; ".join(figures), "another pair is faster")
 
 
 def buffer_local(results: RunResults) -> Judgement:
-    holds, said = {}, []
+    holds, figures = {}, []
     for first, word in _ORDERS.items():
         gaps = {pair: _gap(results, first, pair, (0.8, 0.2)) for pair in ((0.9, 0.1), (0.7, 0.3))}
-        alike = any(one.low == one.high == 0 for one in gaps.values())
+        alike = any(gap.low == gap.high == 0 for gap in gaps.values())
         holds[first] = False if alike else surely(gaps.values())
-        said.append(f"{word} first: " + ", ".join(f"{pair} slower by {one} s" for pair, one in gaps.items()))
-    why = "where a record has one consumer or two, all weights between 0 and 1 decide alike"
-    return _by_order(holds, "; ".join(said), why)
+        figures.append(f"{word} first: " + ", ".join(f"{pair} slower by {gap} s" for pair, gap in gaps.items()))
+    reason = "where a record has one consumer or two, all weights between 0 and 1 decide alike"
+    return _by_order(holds, "; ".join(figures), reason)
 
 
 def buffer_flat(results: RunResults) -> Judgement:
-    """Not much is at most a tenth more than the least."""
-    holds, said = {}, []
+    """ "Not much" means at most a tenth more than the least."""
+    holds, figures = {}, []
     for first, word in _ORDERS.items():
-        found = _latencies(results, first)
-        least, most = (pick(found, key=lambda pair: found[pair].mean) for pick in (min, max))
+        latencies = _latencies(results, first)
+        least, most = (pick(latencies, key=lambda pair: latencies[pair].mean) for pick in (min, max))
         slow, fast = ((_BUFFER, {"learns_first": first, **_weights(pair)}) for pair in (most, least))
         ratio = results.ratio("latency_s", slow, fast)
         holds[first] = inside([ratio], 0.9, 1.1)
-        said.append(f"{word} first: most {ratio} times the least")
-    return _by_order(holds, "; ".join(said), "it varies by more than a tenth")
+        figures.append(f"{word} first: most {ratio} times the least")
+    return _by_order(holds, "; ".join(figures), "it varies by more than a tenth")

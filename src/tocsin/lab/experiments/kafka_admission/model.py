@@ -1,9 +1,9 @@
-"""One benchmark under one admission policy.
+"""Simulates one benchmark under one admission policy.
 
-Records are published as a Poisson process. The broker, one at a time, matches each with its consumers and asks the
-policy. What is let in is appended to the log of every consumer that wants it; the rest is written to a database.
-Consumers poll; one that finds a record missing asks for it; the database, one at a time, reads it, and it is there at a
-later poll.
+Records are published as a Poisson process. The broker, one record at a time, matches each with its consumers and asks
+the policy. An admitted record is appended to the log of every consumer that wants it; the others are written to a
+database. Consumers poll. A consumer that finds a record missing requests it; the database, one request at a time, reads
+it, and a later poll returns it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from tocsin.rules.caching.admission import Admission, admission
 
 
 def model(run: Run) -> Mapping[str, float]:
-    simulated = _Benchmark(run)
-    simulated.engine.run()
-    return simulated.metrics()
+    benchmark = _Benchmark(run)
+    benchmark.engine.run()
+    return benchmark.metrics()
 
 
 def policy_of(run: Run) -> Admission:
-    """The live rule, with the cell's tuning."""
+    """Returns the live rule with the cell's tuning."""
     name = run.text("policy")
-    tuned = {
+    tuned_policies = {
         "threshold": f"threshold({run.number('rise')}, {run.number('fall')})",
         "mean": f"mean({run.whole('batch')})",
         "buffer": f"buffer({run.number('last')}, {run.number('before')})",
     }
-    return admission(tuned.get(name, name), learns_first=bool(run.values["learns_first"]))
+    return admission(tuned_policies.get(name, name), learns_first=bool(run.values["learns_first"]))
 
 
 class _Benchmark:
@@ -40,9 +40,9 @@ class _Benchmark:
         self._policy = policy_of(run)
         self._records = run.whole("records")
         chance = self.engine.streams.of("records")
-        # Of three consumers two want the same: a record is for both of them or for the third.
+        # Of three consumers two want the same records: a record is for both of them or for the third.
         self._consumers = (1 + (chance.random(self._records) < run.number("shared"))).tolist()
-        # Servers are links on which a second of service is a byte.
+        # A server is a link on which a second of service is a byte.
         self._broker, self._database = (SimulatedLink(LinkSettings(0.0, 1.0)) for _ in range(2))
         self._broker_s, self._append_s = run.number("broker_s"), run.number("append_s")
         self._write_s, self._read_s = run.number("database_write_s"), run.number("database_read_s")
@@ -54,7 +54,7 @@ class _Benchmark:
 
     def metrics(self) -> dict[str, float]:
         hit_rate = self._admitted / self._records
-        # Nothing kept is kept once: the source's convention.
+        # The source's convention: the duplication of no records is 1.
         duplication = self._copies / self._admitted if self._admitted else 1.0
         return {
             "hit_rate": hit_rate,

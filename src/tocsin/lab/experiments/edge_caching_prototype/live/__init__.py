@@ -1,1 +1,1 @@
-"""The prototype on the live system: a cluster with Spark, brokers, and everybody of the city as a client."""
+"""The prototype on the live system: a cluster with Spark, brokers, and every subscriber of the city as a client."""

@@ -1,7 +1,8 @@
-"""Everybody of a scenario as clients of live brokers: at each broker the same people, doing the same at the same time.
+"""The subscribers of a scenario as clients of live brokers: the same people at each broker, doing the same at the same
+time.
 
-Whoever is told that there is something pulls it, as in the paper, through the SDK: told over a WebSocket, pulled and
-acknowledged over HTTP.
+A subscriber that is notified of results pulls them, as in the paper, through the SDK: notified over a WebSocket, pulled
+and acknowledged over HTTP.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from tocsin.lab.scenarios.scenario import (
 from tocsin.sdk import Available, Client, Result
 from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
 
-PASSWORD: Final = "a good secret"  # noqa: S105 - of people who do not exist
+PASSWORD: Final = "a good secret"  # noqa: S105 - a password of people who do not exist
 _PATIENCE_S: Final = 300.0
 _AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
 class ClientFigures:
-    """What the people of one broker saw. `waited_s` is summed over results; `lags_s`: from the moment of an execution
-    until a subscriber who was there had its result."""
+    """What the clients of one broker measured. `waited_s` is summed over results; `lags_s` is the time from an
+    execution until an online subscriber had its result."""
 
     retrievals: int = 0
     results: int = 0
@@ -46,7 +47,7 @@ class ClientFigures:
 
 
 class LiveClient:
-    """One subscriber at one broker. What it is asked to do happens in order."""
+    """One subscriber at one broker. It performs its acts in order."""
 
     def __init__(self, name: str, url: str, seen: ClientFigures) -> None:
         self._name, self._url, self._seen = name, url, seen
@@ -63,7 +64,7 @@ class LiveClient:
 
     async def perform(self, act: Act) -> None:
         if isinstance(act, MoveStep):
-            # Nobody stays longer because a place is still being told.
+            # Publishing a location has its own lock, so that it does not delay a logout.
             async with self._places:
                 record = schema.location_record(self._name, act.east_m, act.north_m)
                 await publish(self._desk, "LocationFeed", record)
@@ -76,13 +77,13 @@ class LiveClient:
                     await self._go()
                 case SubscribeStep(_, channel, parameters):
                     full = f"{schema.DATAVERSE}.{channel}"
-                    made = await self._desk.subscribe(full, parameters, mode="notify")
-                    self._seen.interests.add(made.interest)
+                    subscription = await self._desk.subscribe(full, parameters, mode="notify")
+                    self._seen.interests.add(subscription.interest)
                 case UnsubscribeStep(_, channel, parameters):
                     full = f"{schema.DATAVERSE}.{channel}"
-                    for one in list(self._desk.known.values()):
-                        if one.channel == full and tuple(one.parameters) == parameters:
-                            await self._desk.unsubscribe(one)
+                    for current in list(self._desk.known.values()):
+                        if current.channel == full and tuple(current.parameters) == parameters:
+                            await self._desk.unsubscribe(current)
                 case _:
                     raise TypeError(act)
 
@@ -100,7 +101,8 @@ class LiveClient:
                 await stream.__aenter__()
                 break
             except UnavailableError:
-                # A broker that has much to do takes connections later; a client gives up on one it never reached.
+                # A busy broker accepts connections late, and the SDK gives up on a broker that it never reached. So
+                # retry.
                 if time() > until_s:
                     raise
         self._stream = stream
@@ -109,7 +111,7 @@ class LiveClient:
 
     async def _go(self) -> None:
         if self._listening is not None:
-            # What is being pulled is had, and acknowledged, before one leaves.
+            # Finish and acknowledge a pull that is under way before leaving.
             async with self._pulling:
                 self._listening.cancel()
                 await asyncio.wait([self._listening])
@@ -121,31 +123,32 @@ class LiveClient:
             self._stream = None
 
     async def _listen(self, stream: Client) -> None:
-        async for told in stream.notifications():
-            if isinstance(told, Available):
+        async for event in stream.notifications():
+            if isinstance(event, Available):
                 async with self._pulling:
                     with suppress(NotFoundError):  # it has just unsubscribed
-                        await self._pull(told)
+                        await self._pull(event)
 
     async def _pull(self, told: Available) -> None:
-        seen, began_s, waited_s, count = self._seen, perf_counter(), 0.0, 0
-        async for one in self._desk.pull(told):
+        figures, began_s, waited_s, count = self._seen, perf_counter(), 0.0, 0
+        async for event in self._desk.pull(told):
             waited_s = perf_counter() - began_s
-            if isinstance(one, Result):
+            if isinstance(event, Result):
                 count += 1
-                executed_s = one.executed_at.timestamp()
+                executed_s = event.executed_at.timestamp()
                 if executed_s > self._since_s:
-                    seen.lags_s.append(time() - executed_s)
+                    figures.lags_s.append(time() - executed_s)
         if count:
-            seen.retrievals += 1
-            seen.results += count
-            seen.waited_s += waited_s * count
+            figures.retrievals += 1
+            figures.results += count
+            figures.waited_s += waited_s * count
 
 
 class LiveClients:
-    """A target of the driver. An act has begun when `perform` returns; `tasks` gets whatever goes wrong with it.
+    """A target of the scenario driver. `perform` starts an act and returns; `tasks` gets its errors.
 
-    Everybody is at every broker, but publishes once: places through the brokers in turn, reports through the first.
+    Every subscriber is at every broker, but publishes once: locations through the brokers in turn, reports through the
+    first.
     """
 
     def __init__(self, made: Scenario, brokers: Mapping[str, str], tasks: asyncio.TaskGroup) -> None:
@@ -164,11 +167,11 @@ class LiveClients:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await _few_at_once(one.leave for people in self._at.values() for one in people)
+        await _few_at_once(client.leave for clients in self._at.values() for client in clients)
         await self._agency.close()
 
     async def register(self, on_registered: Callable[[int, int], None]) -> None:
-        everybody = [one for people in self._at.values() for one in people]
+        everybody = [client for clients in self._at.values() for client in clients]
         done = 0
 
         async def register(one: LiveClient) -> None:
@@ -177,7 +180,7 @@ class LiveClients:
             done += 1
             on_registered(done, len(everybody))
 
-        await _few_at_once(partial(register, one) for one in everybody)
+        await _few_at_once(partial(register, client) for client in everybody)
 
     async def publish(self, feed: str, record: Mapping[str, object], *, visible: bool = False) -> None:
         await publish(self._agency, feed, record, visible=visible)
@@ -191,11 +194,11 @@ class LiveClients:
             case MoveStep(name):
                 self._begin(self._at[name][self._of_place[name]].perform(act))
             case _:
-                for one in self._at[act.subscriber]:
-                    self._begin(one.perform(act))
+                for client in self._at[act.subscriber]:
+                    self._begin(client.perform(act))
 
     async def all_done(self) -> None:
-        """Returns when everything that was begun is over."""
+        """Returns when all acts that were started are over."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
@@ -206,21 +209,19 @@ class LiveClients:
 
 
 async def publish(client: Client, feed: str, record: Mapping[str, object], *, visible: bool = False) -> None:
-    said = await client.publish(f"{schema.DATAVERSE}.{feed}", record, visible=visible)
-    if said.rejected:
-        raise TocsinError(f"{feed} refused a record: {said.rejected[0]}")
+    outcome = await client.publish(f"{schema.DATAVERSE}.{feed}", record, visible=visible)
+    if outcome.rejected:
+        raise TocsinError(f"{feed} refused a record: {outcome.rejected[0]}")
 
 
 async def _few_at_once(work: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    few = asyncio.Semaphore(_AT_ONCE)
+    limit = asyncio.Semaphore(_AT_ONCE)
 
     async def one(each: Callable[[], Awaitable[None]]) -> None:
-        async with few:
+        async with limit:
             await each()
 
-    results: Sequence[BaseException | None] = await asyncio.gather(
-        *(one(each) for each in work), return_exceptions=True
-    )
+    results: Sequence[BaseException | None] = await asyncio.gather(*(one(job) for job in work), return_exceptions=True)
     for error in results:
         if isinstance(error, BaseException):
             raise error

@@ -1,4 +1,5 @@
-"""One hour of a scenario, lived: servers are started, everybody registers, channels rehearse, and the driver plays."""
+"""Runs one hour of a scenario live: starts servers, registers clients, warms up the channels, and plays the
+scenario."""
 
 from __future__ import annotations
 
@@ -29,45 +30,45 @@ Say = Callable[[str], None]
 _DRILL: Final = "drill"
 _DRILLS: Final = 3
 _DRILL_LIMIT_S: Final = 120.0
-_FAR_M: Final = -1e6  # where nobody of the city is
-_TELL_EVERY: Final = 0.05  # of the hour
+_FAR_M: Final = -1e6  # far from everybody in the city
+_TELL_EVERY: Final = 0.05  # share of the hour between progress reports
 
 
 @dataclass(frozen=True, slots=True)
 class LiveHour:
-    """What an hour at one broker came to: the broker's own counts within it, and what its people saw.
+    """The outcome of an hour at one broker: the broker's own counts, and what its clients measured.
 
-    `late_s` and everything about executions are in seconds of the scenario.
+    `late_s` and all times of executions are in seconds of the scenario.
     """
 
     figures: Mapping[str, float]
     seen: ClientFigures
     late_s: float
     lag_s: tuple[float, float, float]
-    """Of what came to those who were there: how long after its execution half, 95 % and all of them had it."""
+    """How long after an execution 50 %, 95 % and 100 % of the online subscribers had its result."""
     cpu_s: tuple[float, float, float]
-    """What the hour cost in processor time: the cluster, this broker, and everybody who was its client."""
+    """The processor time of the hour: the cluster, this broker, and this broker's clients."""
     relived: bool
-    """The core under virtual time, fed with the broker's trace, did the same."""
+    """Whether a replay of the broker's trace under virtual time gave the same figures."""
 
 
 async def live(
     made: Scenario, end_s: float, cells: Sequence[LiveCell], speed: float, *, folder: Path, traces: Path, say: Say
 ) -> dict[LiveCell, LiveHour]:
-    """Live through it at a broker for each cell. `folder` is for the servers and goes; traces stay."""
+    """Runs the hour with a broker for each cell. `folder` holds the servers and is deleted; the traces stay."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         async with LiveServers(folder) as servers:
-            lived = await _lived(made, end_s, cells, speed, servers=servers, traces=traces, say=say)
+            counts_by_cell = await _lived(made, end_s, cells, speed, servers=servers, traces=traces, say=say)
     except BaseExceptionGroup as group:
         raise _first(group) from group
-    # The servers' last lines are in the traces only now.
-    relived = {cell: replay_trace(_trace(traces, cell)) for cell in cells}
-    for cell, done in relived.items():
-        for difference in done.differences:
+    # The traces are complete only after the servers have ended.
+    replays = {cell: replay_trace(_trace(traces, cell)) for cell in cells}
+    for cell, outcome in replays.items():
+        for difference in outcome.differences:
             say(f"{cell.name}: relived, not the same: {difference}")
     shutil.rmtree(folder, ignore_errors=True)
-    return {cell: LiveHour(*counted, relived=relived[cell].same) for cell, counted in lived.items()}
+    return {cell: LiveHour(*counted, relived=replays[cell].same) for cell, counted in counts_by_cell.items()}
 
 
 _Three = tuple[float, float, float]
@@ -95,40 +96,40 @@ async def _lived(
         _trace(traces, cell).unlink(missing_ok=True)
         name = f"Default.{cell.name.replace('-', '_').replace('.', '_')}"
         brokers[cell] = await servers.broker(name, cluster, _trace(traces, cell), cell.settings(speed))
-    urls = {cell.name: one.url for cell, one in brokers.items()}
+    urls = {cell.name: server.url for cell, server in brokers.items()}
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(servers.ended())
-        async with LiveClients(made, urls, tasks) as town:
+        async with LiveClients(made, urls, tasks) as clients:
             say("everybody registers, at every broker")
-            await town.register(_tenths(lambda done, all_: say(f"registered: {done} of {all_}")))
-            await _rehearse(town, list(urls.values()), say)
-            before = {cell: await _figures(one) for cell, one in brokers.items()}
-            used_s = _cpu_s(cluster, brokers)
+            await clients.register(_tenths(lambda done, all_: say(f"registered: {done} of {all_}")))
+            await _rehearse(clients, list(urls.values()), say)
+            before = {cell: await _figures(server) for cell, server in brokers.items()}
+            used_before_s = _cpu_s(cluster, brokers)
             say(f"the hour begins: {end_s:g} s, {speed:g} times as fast, in {end_s / speed / 60:.1f} minutes")
             clock = WallClock(asyncio.get_running_loop().time, asyncio.sleep, speed=speed)
-            late_s = await play(made, _Told(town, end_s, speed, say), clock)
+            late_s = await play(made, _Told(clients, end_s, speed, say), clock)
             await clock.until(end_s)
-            after = {cell: await _figures(one) for cell, one in brokers.items()}
-            used_s = {name: now_s - used_s[name] for name, now_s in _cpu_s(cluster, brokers).items()}
+            after = {cell: await _figures(server) for cell, server in brokers.items()}
+            used_before_s = {name: now_s - used_before_s[name] for name, now_s in _cpu_s(cluster, brokers).items()}
             say("the hour is over")
-            await town.all_done()
+            await clients.all_done()
         watch.cancel()
-    lags_s = sorted(lag_s * speed for seen in town.seen.values() for lag_s in seen.lags_s) or [0.0]
-    spread = tuple(lags_s[min(len(lags_s) - 1, int(share * len(lags_s)))] for share in (0.5, 0.95, 1.0))
+    lags_s = sorted(lag_s * speed for seen in clients.seen.values() for lag_s in seen.lags_s) or [0.0]
+    quantiles_s = tuple(lags_s[min(len(lags_s) - 1, int(share * len(lags_s)))] for share in (0.5, 0.95, 1.0))
     return {
         cell: (
             {name: after[cell][name] - before[cell][name] for name in after[cell]},
-            town.seen[cell.name],
+            clients.seen[cell.name],
             late_s,
-            (spread[0], spread[1], spread[2]),
-            (used_s["cluster"], used_s[cell.name], used_s["clients"] / len(cells)),
+            (quantiles_s[0], quantiles_s[1], quantiles_s[2]),
+            (used_before_s["cluster"], used_before_s[cell.name], used_before_s["clients"] / len(cells)),
         )
         for cell in cells
     }
 
 
 class _Told:
-    """Says how far it is while it hands acts on."""
+    """Reports the progress while it passes acts on."""
 
     def __init__(self, town: LiveClients, end_s: float, speed: float, say: Say) -> None:
         self._town, self._end_s, self._speed, self._say = town, end_s, speed, say
@@ -147,18 +148,20 @@ class _Told:
         newest = sorted(first.lags_s[self._lags :])
         self._lags = len(first.lags_s)
         late = f"; the latest were told after {newest[len(newest) // 2] * self._speed:.1f} s" if newest else ""
-        self._say(f"{at_s / self._end_s:4.0%} of the hour, {sum(one.results for one in everybody):,} results{late}")
+        self._say(
+            f"{at_s / self._end_s:4.0%} of the hour, {sum(figures.results for figures in everybody):,} results{late}"
+        )
 
 
 async def _rehearse(town: LiveClients, urls: Sequence[str], say: Say) -> None:
-    """A few reports that concern nobody of the city pass through all channels: what runs first takes longer."""
+    """Warms up: sends a few reports that concern nobody through all channels, because first executions are slower."""
     say("the channels rehearse")
     await town.publish("LocationFeed", schema.location_record(_DRILL, _FAR_M, _FAR_M), visible=True)
     async with AsyncExitStack() as stack:
-        held: list[tuple[Client, list[Subscription]]] = []
+        drill_clients: list[tuple[Client, list[Subscription]]] = []
         for url in urls:
             client = await stack.enter_async_context(Client(url, _DRILL, PASSWORD, register=True))
-            held.append((client, [await client.subscribe(*one) for one in _drills()]))
+            drill_clients.append((client, [await client.subscribe(*arguments) for arguments in _drills()]))
         record = {
             "emergencyType": _DRILL, "severity": 1, "message": "-",
             "east_m": _FAR_M, "north_m": _FAR_M, "radius_m": 10.0,
@@ -168,13 +171,13 @@ async def _rehearse(town: LiveClients, urls: Sequence[str], say: Say) -> None:
             await town.publish("ReportFeed", schema.report_record(record))
             try:
                 async with asyncio.timeout(_DRILL_LIMIT_S):
-                    await asyncio.gather(*(_heard(client, len(CHANNELS)) for client, _ in held))
+                    await asyncio.gather(*(_heard(client, len(CHANNELS)) for client, _ in drill_clients))
             except TimeoutError:
                 raise UnavailableError(f"a report was not told by all channels after {_DRILL_LIMIT_S:.0f} s") from None
             say(f"a report was told by all channels after {perf_counter() - began_s:.1f} s")
-        for client, subscriptions in held:
-            for one in subscriptions:
-                await client.unsubscribe(one)
+        for client, subscriptions in drill_clients:
+            for subscription in subscriptions:
+                await client.unsubscribe(subscription)
 
 
 def _drills() -> list[tuple[str, list[Any]]]:
@@ -186,29 +189,29 @@ def _drills() -> list[tuple[str, list[Any]]]:
 
 
 async def _heard(client: Client, count: int) -> None:
-    async for told in client.notifications():
-        if isinstance(told, Result):
+    async for event in client.notifications():
+        if isinstance(event, Result):
             count -= 1
-            await client.ack(told)
+            await client.ack(event)
             if not count:
                 return
 
 
 async def _figures(broker: LiveServer) -> dict[str, float]:
-    """What its caches have done so far."""
-    door = BrokerSession(broker.url, None, token="-")  # noqa: S106 - on loopback everybody is the operator
-    door.open()
+    """Returns the counters of the broker's caches."""
+    session = BrokerSession(broker.url, None, token="-")  # noqa: S106 - on loopback everybody is the operator
+    session.open()
     try:
-        said = await door.call("GET", "/v1/policies", token=None)
+        response = await session.call("GET", "/v1/policies", token=None)
     finally:
-        await door.close()
-    return {name: float(value) for name, value in said["figures"][said["policy"]].items()}
+        await session.close()
+    return {name: float(value) for name, value in response["figures"][response["policy"]].items()}
 
 
 def _cpu_s(cluster: LiveServer, brokers: Mapping[LiveCell, LiveServer]) -> dict[str, float]:
-    """Processor time so far, of each broker and of all the rest."""
-    used = {cell.name: one.cpu_s() for cell, one in brokers.items()}
-    return {"cluster": cluster.cpu_s(), "clients": process_time(), **used}
+    """Returns the processor time so far of the cluster, of each broker, and of the clients."""
+    by_broker = {cell.name: server.cpu_s() for cell, server in brokers.items()}
+    return {"cluster": cluster.cpu_s(), "clients": process_time(), **by_broker}
 
 
 def _tenths(tell: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -220,8 +223,8 @@ def _trace(traces: Path, cell: LiveCell) -> Path:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first; an error of ours before what it brought about."""
+    """Returns the first cause of an error group; our own errors come before their consequences."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    every = [_first(one) for one in error.exceptions]
-    return next((one for one in every if isinstance(one, TocsinError)), every[0])
+    causes = [_first(member) for member in error.exceptions]
+    return next((cause for cause in causes if isinstance(cause, TocsinError)), causes[0])

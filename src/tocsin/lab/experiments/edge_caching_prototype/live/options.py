@@ -1,4 +1,4 @@
-"""What a live run is asked for, from the words of the command line."""
+"""Parses the settings of a live run from the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tocsin.wire.errors import InputError
 
 _PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth")
 _MOST_AT_ONCE: Final = 32
-# Everybody subscribes at every broker, so they take more time for it than in the simulated sweep.
+# Every subscriber subscribes at every broker, so they take longer for it than in the simulated sweep.
 _JOIN_S: Final = 600.0
 _QUICK: Final = City(
     subscribers=40, subscriptions=300, span_s=600.0, places=6, join_s=60.0, publish_every_s=6.0, zone_every_s=60.0
@@ -30,9 +30,9 @@ _QUICK: Final = City(
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """`at_once`: so many brokers, each with a policy and a size of its own, live through one hour together. `late_s`:
-    so late, in seconds of the scenario, executions may be for the stated error to count. `code` names
-    the code that cells come from, as it does for simulated ones."""
+    """`at_once`: this many brokers, each with its own policy and size, run through one hour together. `late_s`: how
+    late executions may be, in seconds of the scenario, for the stated error to count. `code` is the digest of the code,
+    as for simulated cells."""
 
     city: City
     policies: tuple[str, ...] = _PAPER
@@ -46,38 +46,38 @@ class LiveOptions:
 
     @property
     def end_s(self) -> float:
-        """When everything that was published within the hour has been told: the longest period after it, and some."""
+        """When all results of the hour have been announced: the longest period after its end, and a reserve."""
         return self.city.span_s + max(period_s for _, _, period_s in CHANNELS) + self.late_s
 
     def cells(self) -> list[LiveCell]:
         return cells(self.policies, self.sizes_kb)
 
     def key(self, cell: LiveCell) -> str:
-        """Names what its figures come from, but the hours of others."""
-        said = {**self.to_json(), "cell": asdict(cell), "code": self.code}
-        return json.dumps(said, sort_keys=True)
+        """Returns a key for everything that the cell's figures depend on."""
+        fields = {**self.to_json(), "cell": asdict(cell), "code": self.code}
+        return json.dumps(fields, sort_keys=True)
 
     def to_json(self) -> dict[str, Any]:
         return {"city": asdict(self.city), "speed": self.speed, "late_s": self.late_s, "seed": self.seed}
 
 
 def options(settings: Mapping[str, str], *, quick: bool, seed: int) -> LiveOptions:
-    """`InputError` names the setting that does not fit."""
-    left = dict(settings)
-    made = LiveOptions(replace(_QUICK) if quick else City(join_s=_JOIN_S), seed=seed, code=code_digest(EXPERIMENT))
+    """Parses the settings. `InputError` names the setting that does not fit."""
+    remaining = dict(settings)
+    defaults = LiveOptions(replace(_QUICK) if quick else City(join_s=_JOIN_S), seed=seed, code=code_digest(EXPERIMENT))
     if quick:
-        made = replace(made, policies=("nc", "lsc"), sizes_kb=(10.0,), speed=5.0)
+        defaults = replace(defaults, policies=("nc", "lsc"), sizes_kb=(10.0,), speed=5.0)
     chosen: dict[str, Any] = {"given": tuple(f"{name}={value}" for name, value in settings.items())}
-    if "policy" in left:
-        chosen["policies"] = policies_of(left.pop("policy"))
-    if "size_kb" in left:
-        chosen["sizes_kb"] = sizes_of(left.pop("size_kb"))
+    if "policy" in remaining:
+        chosen["policies"] = policies_of(remaining.pop("policy"))
+    if "size_kb" in remaining:
+        chosen["sizes_kb"] = sizes_of(remaining.pop("size_kb"))
     for name in ("speed", "late_s"):
-        if name in left:
-            chosen[name] = above_0(name, left.pop(name))
-    if "at_once" in left:
-        many = above_0("at_once", left.pop("at_once"))
-        if many != int(many) or many > _MOST_AT_ONCE:
+        if name in remaining:
+            chosen[name] = above_0(name, remaining.pop(name))
+    if "at_once" in remaining:
+        broker_count = above_0("at_once", remaining.pop("at_once"))
+        if broker_count != int(broker_count) or broker_count > _MOST_AT_ONCE:
             raise InputError(f"at_once: must be a whole number up to {_MOST_AT_ONCE}")
-        chosen["at_once"] = int(many)
-    return replace(made, city=city(left, made.city), **chosen)
+        chosen["at_once"] = int(broker_count)
+    return replace(defaults, city=city(remaining, defaults.city), **chosen)

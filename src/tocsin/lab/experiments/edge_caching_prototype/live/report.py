@@ -1,4 +1,4 @@
-"""The report of a live run: what was stated, what was measured, and whether the two agree."""
+"""Writes the report of a live run: the stated intervals, the measured figures, and whether they agree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TOLD: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFigures:
-    """A cell that was lived through, and what had been stated of it."""
+    """A cell that ran live, and the intervals stated for it."""
 
     cell: LiveCell
     numbers: Mapping[str, float]
@@ -46,7 +46,7 @@ class MeasuredFigures:
 
 @dataclass(frozen=True, slots=True)
 class LiveOutcome:
-    """`in_time`: executions were late by no more than the stated error allows for."""
+    """`in_time`: executions were no later than the stated error allows."""
 
     report: Path
     agreed: int
@@ -70,14 +70,14 @@ class LiveOutcome:
 def write(
     wanted: LiveOptions, rows: Sequence[MeasuredFigures], path: Path, *, quick: bool, table: Path | None
 ) -> LiveOutcome:
-    """Write the report, and the figures as CSV where a path for them is given."""
-    agreed = sum(one.agrees(name) for one in rows for name in TOLERANCE)
-    in_time = all(one.numbers["lag_95_s"] <= wanted.late_s for one in rows)
-    relived = all(one.numbers["relived"] for one in rows)
+    """Writes the report, and the figures as CSV if a path is given."""
+    agreed = sum(row.agrees(name) for row in rows for name in TOLERANCE)
+    in_time = all(row.numbers["lag_95_s"] <= wanted.late_s for row in rows)
+    relived = all(row.numbers["relived"] for row in rows)
     outcome = LiveOutcome(path, agreed, len(rows) * len(TOLERANCE), in_time, relived)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with AtomicFile(path) as place:
-        place.write_text("\n".join(_lines(wanted, rows, outcome, quick=quick)) + "\n", "utf-8")
+    with AtomicFile(path) as temporary:
+        temporary.write_text("\n".join(_lines(wanted, rows, outcome, quick=quick)) + "\n", "utf-8")
     if table is not None:
         _write_csv(rows, table)
     return outcome
@@ -86,7 +86,7 @@ def write(
 def _lines(wanted: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveOutcome, *, quick: bool) -> list[str]:
     city = wanted.city
     words = [*(["--quick"] if quick else []), f"--seed {wanted.seed}"]
-    words += [f"--set {shlex.quote(one)}" for one in wanted.given]
+    words += [f"--set {shlex.quote(setting)}" for setting in wanted.given]
     about = (
         "An hour of the city that [the simulated sweep](edge-caching-prototype.md) has, on the live system: a cluster "
         f"with Spark and the seven channels of Table III, a broker for each policy, and {city.subscribers} subscribers "
@@ -124,29 +124,31 @@ def _lines(wanted: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveOu
     head = ("policy", "KB", "figure", "stated", "simulated", "live", "agrees")
     body = [
         (
-            one.cell.policy,
-            f"{one.cell.size_kb:g}",
+            row.cell.policy,
+            f"{row.cell.size_kb:g}",
             _TOLD[name],
             f"{stated.low:.4g} to {stated.high:.4g}",
             f"{stated.mean:.4g}",
-            f"{one.numbers[name]:.4g}",
-            "yes" if one.agrees(name) else "**no**",
+            f"{row.numbers[name]:.4g}",
+            "yes" if row.agrees(name) else "**no**",
         )
-        for one in rows
-        for name, stated in one.stated.items()
+        for row in rows
+        for name, stated in row.stated.items()
     ]
     lines += [*_table(head, body), "", *_relived(rows, outcome), "", *_time(wanted, rows), "", *_figure_7(rows)]
     return lines
 
 
 def _unlike_the_sweep(wanted: LiveOptions) -> str:
-    usual = asdict(City())
-    other = [
-        f"`{name}` is {now} (there {usual[name]})" for name, now in asdict(wanted.city).items() if now != usual[name]
+    defaults = asdict(City())
+    changed = [
+        f"`{name}` is {value} (there {defaults[name]})"
+        for name, value in asdict(wanted.city).items()
+        if value != defaults[name]
     ]
     return (
         "So the figures here are not those of that sweep, which differs in this: "
-        + "".join(f"{one}; " for one in other)
+        + "".join(f"{change}; " for change in changed)
         + f"this is one scenario (seed {wanted.seed}), of which {wanted.end_s - wanted.city.span_s:g} s beyond its end "
         "are played as well, and there each point is a mean over several that end when their time is over; executions "
         "are late, and begin at any moment of a period, where there they take no time and begin with it. The stated "
@@ -159,16 +161,20 @@ def _unlike_the_sweep(wanted: LiveOptions) -> str:
 
 
 def _relived(rows: Sequence[MeasuredFigures], outcome: LiveOutcome) -> list[str]:
-    said = "the same hits, misses, evictions and bytes as its live broker had"
-    different = [one.cell.name for one in rows if not one.numbers["relived"]]
+    same_figures = "the same hits, misses, evictions and bytes as its live broker had"
+    different = [row.cell.name for row in rows if not row.numbers["relived"]]
     return [
         "Each broker's trace was given to the core again under virtual time (`tocsin lab relive`): "
-        + (f"every one had {said}." if outcome.relived else f"not all had {said}: {', '.join(different)} differ.")
+        + (
+            f"every one had {same_figures}."
+            if outcome.relived
+            else f"not all had {same_figures}: {', '.join(different)} differ."
+        )
     ]
 
 
 def _time(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
-    hours = dict.fromkeys((one.numbers["lag_50_s"], one.numbers["lag_95_s"], one.numbers["late_s"]) for one in rows)
+    hours = dict.fromkeys((row.numbers["lag_50_s"], row.numbers["lag_95_s"], row.numbers["late_s"]) for row in rows)
     lines = ["## Did it keep its time?", "", *_cost(wanted, rows), ""]
     for half_s, most_s, late_s in hours:
         lines.append(
@@ -180,25 +186,25 @@ def _time(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
 
 
 def _cost(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
-    """In processor time, which tells better than the clock how fast it could have gone."""
+    """Reports processor time, which shows better than the clock how fast the run could have been."""
     if not rows:
         return []
-    together = max(one.numbers["together"] for one in rows)
-    cluster_s = sum(one.numbers["cluster_cpu_s"] for one in rows) / len(rows)
-    broker_s = sum(one.numbers["broker_cpu_s"] for one in rows) / len(rows)
-    clients_s = sum(one.numbers["clients_cpu_s"] for one in rows) / len(rows)
+    together = max(row.numbers["together"] for row in rows)
+    cluster_s = sum(row.numbers["cluster_cpu_s"] for row in rows) / len(rows)
+    broker_s = sum(row.numbers["broker_cpu_s"] for row in rows) / len(rows)
+    clients_s = sum(row.numbers["clients_cpu_s"] for row in rows) / len(rows)
     all_s = cluster_s + together * (broker_s + clients_s)
-    said = (
+    cost = (
         f"The hour took {all_s:.0f} s of processor time with {together:.0f} brokers: the cluster with Spark "
         f"{cluster_s:.0f} s, each broker {broker_s:.0f} s, and everybody who is its client {clients_s:.0f} s. A "
         f"processor that does nothing else keeps up with {wanted.city.span_s / all_s:.2g} times the scenario's speed "
         "at most."
     )
-    return [said]
+    return [cost]
 
 
 def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
-    bare = next((one.numbers for one in rows if one.cell.policy == "nc"), None)
+    without_cache = next((row.numbers for row in rows if row.cell.policy == "nc"), None)
     about = (
         "Latency is from asking until a result is there, as the clients measured it: within one machine, where all "
         "servers and clients share the processors. So a miss costs a fetch over the loopback, what a cache saves is "
@@ -217,13 +223,17 @@ def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
         "interests",
     )
     body = []
-    for one in rows:
-        numbers = one.numbers
-        share = f"{numbers['latency_s'] / bare['latency_s']:.0%}" if bare and bare["latency_s"] else ""
+    for measured in rows:
+        numbers = measured.numbers
+        share = (
+            f"{numbers['latency_s'] / without_cache['latency_s']:.0%}"
+            if without_cache and without_cache["latency_s"]
+            else ""
+        )
         body.append(
             (
-                one.cell.policy,
-                f"{one.cell.size_kb:g}",
+                measured.cell.policy,
+                f"{measured.cell.size_kb:g}",
                 f"{numbers['hit_ratio']:.4g}",
                 f"{1e3 * numbers['latency_s']:.3g}",
                 share,
@@ -236,15 +246,15 @@ def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
 
 
 def _write_csv(rows: Sequence[MeasuredFigures], path: Path) -> None:
-    with AtomicFile(path) as place, place.open("w", newline="", encoding="utf-8") as file:
+    with AtomicFile(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         names = sorted(rows[0].numbers) if rows else []
         writer.writerow(
-            ("policy", "size_kb", *names, *(f"{one}_{end}" for one in TOLERANCE for end in ("low", "high")))
+            ("policy", "size_kb", *names, *(f"{figure}_{end}" for figure in TOLERANCE for end in ("low", "high")))
         )
-        for one in rows:
-            stated = [value for name in TOLERANCE for value in (one.stated[name].low, one.stated[name].high)]
-            writer.writerow((one.cell.policy, one.cell.size_kb, *(one.numbers[name] for name in names), *stated))
+        for row in rows:
+            stated = [value for name in TOLERANCE for value in (row.stated[name].low, row.stated[name].high)]
+            writer.writerow((row.cell.policy, row.cell.size_kb, *(row.numbers[name] for name in names), *stated))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,10 +1,10 @@
-"""A live run from beginning to end: what is missing is lived through, an hour for so many cells; then the report.
+"""Runs a live experiment from start to end: states the expected figures, runs the missing cells, and reports.
 
 edge-caching-prototype-live/ (or …-live-quick/)
   scenario.jsonl     what the driver plays, to the live system and to the simulated one
-  stated.json        what the simulation expects of each cell, with its error: written before anything is lived
-  cells.jsonl        finished cells, kept as their hours end
-  traces/            what happened to each broker, as `tocsin lab relive` reads it
+  stated.json        what the simulation expects of each cell, with its error; written before the live run
+  cells.jsonl        finished cells, saved when their hours end
+  traces/            the events of each broker, as `tocsin lab relive` reads them
   results.csv  report.md
 """
 
@@ -42,55 +42,57 @@ Say = Callable[[str], None]
 
 
 def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Say) -> LiveOutcome:
-    """Live through what the folder does not have yet, then write the report. Finished hours are kept in any case."""
-    wanted = options(settings, quick=quick, seed=seed)
+    """Runs the cells that the folder does not have yet, then writes the report. Finished hours are saved at once."""
+    live_options = options(settings, quick=quick, seed=seed)
     folder = _folder(out, quick=quick).resolve()
-    cells = wanted.cells()
-    made = city_scenario(wanted.city, wanted.seed)
+    cells = live_options.cells()
+    scenario = city_scenario(live_options.city, live_options.seed)
     with Journal(folder, fresh=fresh) as journal:
         with AtomicFile(folder / "scenario.jsonl") as path:
-            save(made, path)
-        stated = _state(made, wanted, cells, folder, say)
-        missing = [cell for cell in cells if journal.known(wanted.key(cell)) is None]
+            save(scenario, path)
+        stated = _state(scenario, live_options, cells, folder, say)
+        missing = [cell for cell in cells if journal.known(live_options.key(cell)) is None]
         if len(missing) < len(cells):
             say(f"{len(cells) - len(missing)} of {len(cells)} were finished before")
-        hours = [missing[start : start + wanted.at_once] for start in range(0, len(missing), wanted.at_once)]
+        hours = [
+            missing[start : start + live_options.at_once] for start in range(0, len(missing), live_options.at_once)
+        ]
         for number, together in enumerate(hours, 1):
             say(f"hour {number} of {len(hours)}: {', '.join(cell.name for cell in together)}")
             with _stopped_cleanly(say):
                 (folder / "traces").mkdir(exist_ok=True)
-                lived = asyncio.run(
+                results = asyncio.run(
                     live(
-                        made,
-                        wanted.end_s,
+                        scenario,
+                        live_options.end_s,
                         together,
-                        wanted.speed,
+                        live_options.speed,
                         folder=folder / "servers",
                         traces=folder / "traces",
                         say=say,
                     )
                 )
-            for cell, one in lived.items():
-                journal.keep(wanted.key(cell), numbers(one, len(together)))
-        write_json(folder / _RUN, {"settings": dict(settings), "quick": quick, "seed": seed, "code": wanted.code})
-        return _report(wanted, stated, journal, folder / "report.md", quick=quick, table=folder / "results.csv")
+            for cell, hour in results.items():
+                journal.keep(live_options.key(cell), numbers(hour, len(together)))
+        write_json(folder / _RUN, {"settings": dict(settings), "quick": quick, "seed": seed, "code": live_options.code})
+        return _report(live_options, stated, journal, folder / "report.md", quick=quick, table=folder / "results.csv")
 
 
 def report(out: Path, *, quick: bool, to: Path | None) -> LiveOutcome:
-    """Write the report of a finished run again. `NotFoundError` where there is none."""
+    """Writes the report of a finished run again. Raises `NotFoundError` if there is none."""
     folder = _folder(out, quick=quick)
     if not (folder / _RUN).exists():
         raise NotFoundError(f"{folder}: no finished live run", hint="tocsin lab run edge-caching-prototype --live")
     try:
         run = json.loads((folder / _RUN).read_text("utf-8"))
-        wanted = replace(options(run["settings"], quick=quick, seed=run["seed"]), code=run["code"])
-        stated = _known(wanted, wanted.cells(), folder)
+        live_options = replace(options(run["settings"], quick=quick, seed=run["seed"]), code=run["code"])
+        stated = _known(live_options, live_options.cells(), folder)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "tocsin lab run edge-caching-prototype --live writes them anew"
         raise InputError(f"{folder}: {_RUN} or {_STATED} is broken: {error}", hint=hint) from None
     path = folder / "report.md" if to is None else to / f"{NAME}.md"
     with Journal(folder) as journal:
-        return _report(wanted, stated, journal, path, quick=quick, table=None)
+        return _report(live_options, stated, journal, path, quick=quick, table=None)
 
 
 def _folder(out: Path, *, quick: bool) -> Path:
@@ -100,20 +102,27 @@ def _folder(out: Path, *, quick: bool) -> Path:
 def _state(
     made: Scenario, wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
-    """What the simulation expects: on disk before the first hour begins, and the same when a run goes on."""
+    """Returns the simulation's expectations. They are on the disk before the first hour begins, and a resumed run
+    reuses them."""
     known = _known(wanted, cells, folder)
     new = [cell for cell in cells if cell not in known]
     if new:
         say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state what will be")
         known |= expect(made, wanted.end_s, new, late_s=wanted.late_s, seed=wanted.seed)
-        said = [
-            {"key": wanted.key(cell), "cell": asdict(cell), "stated": {name: one.to_json() for name, one in of.items()}}
-            for cell, of in known.items()
+        cells_json = [
+            {
+                "key": wanted.key(cell),
+                "cell": asdict(cell),
+                "stated": {name: stated_figure.to_json() for name, stated_figure in figures.items()},
+            }
+            for cell, figures in known.items()
         ]
-        write_json(folder / _STATED, {"cells": said})
+        write_json(folder / _STATED, {"cells": cells_json})
     for cell in cells:
-        words = ", ".join(f"{name} {one.low:.4g} to {one.high:.4g}" for name, one in known[cell].items())
-        say(f"stated of {cell.name}: {words}")
+        intervals = ", ".join(
+            f"{name} {stated_figure.low:.4g} to {stated_figure.high:.4g}" for name, stated_figure in known[cell].items()
+        )
+        say(f"stated of {cell.name}: {intervals}")
     return known
 
 
@@ -121,8 +130,8 @@ def _known(wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict
     path = folder / _STATED
     if not path.exists():
         return {}
-    said: list[Mapping[str, Any]] = json.loads(path.read_text("utf-8"))["cells"]
-    by_key = {one["key"]: parse_expected(one["stated"]) for one in said}
+    saved_cells: list[Mapping[str, Any]] = json.loads(path.read_text("utf-8"))["cells"]
+    by_key = {saved["key"]: parse_expected(saved["stated"]) for saved in saved_cells}
     return {cell: by_key[key] for cell in cells if (key := wanted.key(cell)) in by_key}
 
 
@@ -141,14 +150,14 @@ def _report(
 
 
 def numbers(lived: LiveHour, together: int) -> dict[str, float]:
-    """All figures of an hour at one broker, of so many that lived through it."""
+    """Returns all figures of an hour at one broker; `together` brokers ran in that hour."""
     seen = lived.seen
     figures = {name: value for name, value in lived.figures.items() if name not in ("most_bytes", "hit_ratio")}
-    asked = figures["hits"] + figures["misses"]
+    requested = figures["hits"] + figures["misses"]
     return {
         **figures,
         "found": figures["arrived"],
-        "hit_ratio": figures["hits"] / asked if asked else 0.0,
+        "hit_ratio": figures["hits"] / requested if requested else 0.0,
         "miss_kb": figures["miss_bytes"] / 1e3,
         "fetch_kb": figures["fetched_bytes"] / 1e3,
         "retrievals": float(seen.retrievals),

@@ -1,4 +1,4 @@
-"""Real servers for an hour: one cluster, and a broker for each policy, each a process, in a folder of their own."""
+"""Starts real servers for an hour: one cluster, and a broker for each policy, each a process, in their own folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tocsin.wire.errors import TocsinError, UnavailableError
 
 START_LIMIT_S: Final = 180.0
 STOP_LIMIT_S: Final = 60.0
-# As `tocsin` from a terminal, with the Python that runs this.
+# The command `tocsin`, with the Python that runs this.
 _TOCSIN: Final = (sys.executable, "-P", "-m", "tocsin.cli.main")
 
 
@@ -32,18 +32,18 @@ class LiveServer:
     url: str = ""
 
     async def ended(self) -> None:
-        """Raises when it ends before it should."""
+        """Raises if the server ends too early."""
         await self.process.wait()
         raise UnavailableError(f"the {self.name} has ended:\n{self.last_words()}")
 
     def cpu_s(self) -> float:
-        """What it and its children have used so far; what has ended meanwhile is not counted."""
+        """Returns the processor time of the process and its children so far; children that have ended do not count."""
         used_s = 0.0
         with contextlib.suppress(psutil.Error):
-            one = psutil.Process(self.process.pid)
-            for each in (one, *one.children(recursive=True)):
+            process = psutil.Process(self.process.pid)
+            for member in (process, *process.children(recursive=True)):
                 with contextlib.suppress(psutil.Error):
-                    times = each.cpu_times()
+                    times = member.cpu_times()
                     used_s += times.user + times.system
         return used_s
 
@@ -62,7 +62,7 @@ class LiveServer:
 
 
 class LiveServers:
-    """Leaving the block stops them all, whatever happened inside."""
+    """A context that stops all servers at its end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -76,15 +76,15 @@ class LiveServers:
         await self.stop()
 
     async def cluster(self) -> LiveServer:
-        """A cluster that is ready."""
-        # A life of minutes does not repay what Java's second compiler costs: two fifths of all CPU.
+        """Starts a cluster, and returns when it is ready."""
+        # Java's second compiler costs two fifths of all CPU, which a run of minutes does not repay.
         variables = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
         return await self._start(
             "cluster", ("up", "--data", str(self.folder / "cluster"), "--port", "0", "--beside"), variables
         )
 
     async def broker(self, name: str, cluster: LiveServer, trace: Path, settings: Mapping[str, str]) -> LiveServer:
-        """A broker that is ready; `settings` by their paths, such as `broker.cache.eviction`."""
+        """Starts a broker, and returns when it is ready; `settings` by their paths, such as `broker.cache.eviction`."""
         arguments = (
             "broker", "--name", name, "--data", str(self.folder / "brokers"), "--port", "0",
             "--cluster", cluster.url, "--trace", str(trace), "--beside",
@@ -93,32 +93,32 @@ class LiveServers:
         return await self._start("broker", arguments, variables, label=f"broker {name}")
 
     async def run(self, cluster: LiveServer, script: str) -> None:
-        """Run statements. `TocsinError` with what was said where one fails."""
+        """Runs statements. Raises `TocsinError` with the output if one fails."""
         process = await asyncio.create_subprocess_exec(
             *_TOCSIN, "sql", "--url", cluster.url, env=_environment({}), cwd=self.folder,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
-            _, said = await process.communicate(script.encode())
+            _, stderr = await process.communicate(script.encode())
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
             raise
         if process.returncode:
-            raise TocsinError(f"the cluster refused a statement:\n{said.decode(errors='replace').strip()}")
+            raise TocsinError(f"the cluster refused a statement:\n{stderr.decode(errors='replace').strip()}")
 
     async def ended(self) -> None:
-        """Raises when one of them ends before it should."""
+        """Raises if one of the servers ends too early."""
         async with asyncio.TaskGroup() as tasks:
-            for one in self._started:
-                tasks.create_task(one.ended())
+            for server in self._started:
+                tasks.create_task(server.ended())
 
     async def stop(self) -> None:
-        """The brokers first, so that none looks for its cluster."""
-        brokers = [one for one in self._started if one.name != "cluster"]
+        """Stops the brokers first, so that none looks for its cluster."""
+        brokers = [server for server in self._started if server.name != "cluster"]
         await _all_stopped(brokers)
-        await _all_stopped(one for one in self._started if one.name == "cluster")
+        await _all_stopped(server for server in self._started if server.name == "cluster")
         self._started.clear()
 
     async def _start(
@@ -127,31 +127,31 @@ class LiveServers:
         name = label or what
         log = self.folder / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as file:
-            # In a session of its own: Ctrl-C is for us, who stop our servers in order.
+            # A session of its own keeps Ctrl-C from the servers: this process stops them in order.
             process = await asyncio.create_subprocess_exec(
                 *_TOCSIN, *arguments, env=_environment(variables), cwd=self.folder, start_new_session=True,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=file,
             )  # fmt: skip
-        made = LiveServer(name, process, log)
-        self._started.append(made)
+        server = LiveServer(name, process, log)
+        self._started.append(server)
         assert process.stdout is not None
         try:
-            said = (await asyncio.wait_for(process.stdout.readline(), START_LIMIT_S)).decode()
+            first_line = (await asyncio.wait_for(process.stdout.readline(), START_LIMIT_S)).decode()
         except TimeoutError:
             raise UnavailableError(f"the {name} was not ready after {START_LIMIT_S:.0f} s") from None
-        if f"tocsin {what}" not in said or " ready at " not in said:
-            raise UnavailableError(f"the {name} did not start:\n{made.last_words()}")
-        made.url = said.split(" ready at ")[1].split()[0]
-        return made
+        if f"tocsin {what}" not in first_line or " ready at " not in first_line:
+            raise UnavailableError(f"the {name} did not start:\n{server.last_words()}")
+        server.url = first_line.split(" ready at ")[1].split()[0]
+        return server
 
 
 async def _all_stopped(servers: Iterable[LiveServer]) -> None:
-    await asyncio.gather(*(one.stop() for one in servers))
+    await asyncio.gather(*(server.stop() for server in servers))
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    """With the default settings: neither the caller's variables nor a settings file where it was started."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
-    # An entry that is no folder's full name would be one relative to the child's.
-    path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path if each)
-    return {**kept, "PYTHONPATH": path, **more}
+    """Returns an environment with default settings: without the caller's TOCSIN_ variables."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
+    # Make the paths absolute: the child has another working directory.
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry)
+    return {**inherited, "PYTHONPATH": path, **more}
