@@ -1,1 +1,2 @@
-"""Scenarios: who moves, logs in and out, subscribes and publishes, and when. Made from a seed, played to anybody."""
+"""Scenarios: who moves, logs in and out, subscribes and publishes, and when. Made from a seed, played live or
+simulated."""

@@ -1,4 +1,4 @@
-"""A city in an emergency, as in the edge-caching paper's prototype: who lives there, what they ask for."""
+"""Generates the scenario of a city in an emergency, as in the edge-caching paper's prototype."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tocsin.lab.workloads.laws import distinct_choices, on_off_moments, populari
 from tocsin.wire.errors import InputError
 
 MOVEMENTS: Final = ("waypoint", "roads")
-# Channel, what its parameters are (a type, a place, the subscriber), and its period: the paper's Table III, under the
-# names that the emergency example gives its functions.
+# Channel, kinds of its parameters (a type, a place, the subscriber), and period: the paper's Table III, with the names
+# of the functions in the emergency example.
 CHANNELS: Final[tuple[tuple[str, str, float], ...]] = (
     ("emergenciesOfType", "type", 10.0),
     ("emergenciesAt", "place", 20.0),
@@ -48,7 +48,7 @@ Interest = tuple[str, Parameters]
 
 @dataclass(frozen=True, slots=True)
 class City:
-    """The prototype's numbers where the paper has them; the rest is open, and a setting.
+    """The prototype's numbers where the paper gives them; the others are settings.
 
     400 subscribers, some 3,500 subscriptions to some 800 interests, an hour, a publication of 200 to 1,000 bytes about
     every 10 seconds.
@@ -62,9 +62,9 @@ class City:
     places: int = 30
     zipf_exponent: float = 1.0
     near_share: float = 0.08
-    """Which share of subscriptions is to what happens near the subscriber, hence shared with nobody."""
+    """The share of subscriptions to events near the subscriber, which no other subscriber shares."""
     churn: float = 0.1
-    """Which share of subscriptions ends before the hour does."""
+    """The share of subscriptions that end before the hour does."""
     join_s: float = 120.0
     on_s: tuple[float, float] = (1.753 + math.log(60), 1.425)
     off_s: tuple[float, float] = (2.415 + math.log(60), 1.11)
@@ -83,10 +83,10 @@ class City:
         for name in ("near_share", "churn", "shelter_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: must be from 0 to 1, got {getattr(self, name)}")
-        # At the upper end nobody but the first is chosen; a power beyond it would not be a number.
+        # At the upper end everybody chooses the first interest; a larger power would overflow.
         if not 0 <= self.zipf_exponent <= 10:
             raise ValueError(f"zipf_exponent: must be from 0 to 10, got {self.zipf_exponent}")
-        # Beyond this somebody would have to hold an interest twice.
+        # Beyond this a subscriber would have to hold an interest twice.
         most = self.subscribers * (1 + 2 * len(TYPES))
         if not 0 <= self.subscriptions <= most:
             raise ValueError(f"subscriptions: must be from 0 to {most}, got {self.subscriptions}")
@@ -96,9 +96,9 @@ class City:
 
 @dataclass(frozen=True, slots=True)
 class CityInputs:
-    """What comes from elsewhere instead of from chance: the roads of a map, who goes where, and when who is online.
+    """Inputs from files instead of chance: the roads of a map, the paths of people, and when they are online.
 
-    Where `ways` or `online` says who there is, the city has as many subscribers. `about` names where it comes from.
+    If `ways` or `online` names the people, the city has as many subscribers. `about` names the sources.
     """
 
     about: Mapping[str, str] = field(default_factory=dict)
@@ -107,12 +107,12 @@ class CityInputs:
     online: Mapping[str, Sequence[tuple[float, float]]] | None = None
 
     def names(self) -> list[str] | None:
-        people = self.online if self.ways is None else self.ways
-        return None if people is None else list(people)
+        by_name = self.online if self.ways is None else self.ways
+        return None if by_name is None else list(by_name)
 
 
 def city_scenario(city: City, seed: int, given: CityInputs | None = None) -> Scenario:
-    """Everything that happens from outside in one hour; the same for the same city, seed and what is given."""
+    """Generates all steps of an hour; the same for the same city, seed and inputs."""
     if seed < 0:
         raise InputError(f"seed: must not be negative, got {seed}")
     given = given or CityInputs()
@@ -130,7 +130,8 @@ def city_scenario(city: City, seed: int, given: CityInputs | None = None) -> Sce
 
 
 def city(settings: Mapping[str, str], base: City | None = None) -> City:
-    """A city with these settings as text, and the others as they are. `InputError` names the one that does not fit."""
+    """Returns a city with these settings as text; the others keep their values. `InputError` names the setting that
+    does not fit."""
     values = chosen(settings)
     try:
         return replace(base or City(), **values)
@@ -139,8 +140,10 @@ def city(settings: Mapping[str, str], base: City | None = None) -> City:
 
 
 def chosen(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Settings of a city as values. `InputError` names the one that there is not, or that is no number."""
-    known = {each.name: each.default for each in fields(City) if isinstance(each.default, int | float | str)}
+    """Parses settings of a city. `InputError` names an unknown setting, or a value that is not a number."""
+    known = {
+        setting.name: setting.default for setting in fields(City) if isinstance(setting.default, int | float | str)
+    }
     values: dict[str, Any] = {}
     for name, text in settings.items():
         if name not in known:
@@ -156,13 +159,13 @@ Session = tuple[int, float, float]
 
 
 def _sessions(city: City, streams: Streams) -> Iterator[Session]:
-    """Who is online from when to when."""
-    at_s, who, on = on_off_moments(
+    """Yields who is online from when to when."""
+    at_s, people, on = on_off_moments(
         streams.of("sessions"), city.subscribers, city.span_s, on_s=city.on_s, off_s=city.off_s
     )
     begun: dict[int, float] = {}
     for index in np.argsort(at_s, kind="stable").tolist():
-        person = int(who[index])
+        person = int(people[index])
         if on[index]:
             begun[person] = float(at_s[index])
         elif person in begun:
@@ -191,17 +194,17 @@ def _move_steps(
     city: City, names: Sequence[str], ways: Sequence[MovementPath], online: list[Session]
 ) -> Iterator[Step]:
     for person, begin_s, end_s in online:
-        # On arrival, then with everybody's beat: a position is news, not a heartbeat of its own.
+        # Report a position on login, and then at the common multiples of the period.
         first = math.floor(begin_s / city.move_every_s) + 1
         last_s = min(end_s, city.span_s)
-        beats = [number * city.move_every_s for number in range(first, math.ceil(last_s / city.move_every_s))]
-        for at_s in (begin_s, *beats):
+        report_times_s = [number * city.move_every_s for number in range(first, math.ceil(last_s / city.move_every_s))]
+        for at_s in (begin_s, *report_times_s):
             east_m, north_m = ways[person].place(at_s)
             yield Step(at_s, MoveStep(names[person], round(east_m, 1), round(north_m, 1)))
 
 
 def _ways(city: City, names: Sequence[str], streams: Streams, given: CityInputs) -> Iterator[MovementPath]:
-    people = streams.within("movement")
+    person_streams = streams.within("movement")
     pace = MovementPace()
     roads = given.roads
     if roads is None and city.movement == "roads":
@@ -210,16 +213,18 @@ def _ways(city: City, names: Sequence[str], streams: Streams, given: CityInputs)
         if given.ways is not None:
             yield given.ways[name]
         elif roads is None:
-            yield random_waypoint(people.of(name), area_m=city.area_m, pace=pace, span_s=city.span_s)
+            yield random_waypoint(person_streams.of(name), area_m=city.area_m, pace=pace, span_s=city.span_s)
         else:
-            yield along_roads(people.of(name), roads=roads, pace=pace, span_s=city.span_s)
+            yield along_roads(person_streams.of(name), roads=roads, pace=pace, span_s=city.span_s)
 
 
 def _subscription_steps(city: City, names: Sequence[str], streams: Streams) -> Iterator[Step]:
     shared = _shared_interests(city, streams)
-    likely = popularity("zipf", len(shared), exponent=city.zipf_exponent)
-    most = math.ceil(city.subscriptions / city.subscribers)
-    choices = distinct_choices(streams.of("interests"), likely, city.subscribers, min(most, len(shared))).tolist()
+    probabilities = popularity("zipf", len(shared), exponent=city.zipf_exponent)
+    choices_each = math.ceil(city.subscriptions / city.subscribers)
+    choices = distinct_choices(
+        streams.of("interests"), probabilities, city.subscribers, min(choices_each, len(shared))
+    ).tolist()
     chance, joining = streams.of("subscriptions"), streams.of("joining")
     for number in range(city.subscriptions):
         person, turn = number % city.subscribers, number // city.subscribers
@@ -234,7 +239,7 @@ def _subscription_steps(city: City, names: Sequence[str], streams: Streams) -> I
 
 
 def _shared_interests(city: City, streams: Streams) -> list[Interest]:
-    """All that several can ask for, the most popular first, which is chance."""
+    """Returns all interests that subscribers can share, the most popular first, in random order."""
     drawn = streams.of("places").uniform(0, 1, (city.places, 2)) * np.array(city.area_m)
     places = [(round(east_m, 1), round(north_m, 1)) for east_m, north_m in drawn.tolist()]
     interests: list[Interest] = []
@@ -249,7 +254,8 @@ def _shared_interests(city: City, streams: Streams) -> list[Interest]:
 
 
 def _near(name: str, turn: int) -> Interest:
-    """The subscriber's own interests, another one at every turn: of all channels, however few turns there are."""
+    """Returns a subscriber's own interest for a turn. Turns rotate through the channels first, so that few turns cover
+    all."""
     own: list[Interest] = [(channel, (name,)) for channel, kinds, _ in CHANNELS if kinds == "user"]
     typed = [channel for channel, kinds, _ in CHANNELS if kinds == "type user"]
     own += [(channel, (kind, name)) for kind in TYPES for channel in typed]

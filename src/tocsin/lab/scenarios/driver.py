@@ -10,23 +10,23 @@ from tocsin.lab.scenarios.scenario import Act, Scenario
 
 
 class ScenarioTarget(Protocol):
-    """Whoever a scenario is played to."""
+    """The system that a scenario is played to."""
 
     async def perform(self, act: Act, at_s: float) -> None:
-        """Do it. A step begins when the one before it has been performed."""
+        """Performs an act. A step begins when the previous step has been performed."""
         ...
 
 
 class Clock(Protocol):
-    """Whose time the steps keep to."""
+    """The clock of the steps."""
 
     async def until(self, at_s: float) -> float:
-        """Return when it is this moment of the scenario; says by how much it was missed."""
+        """Waits until this moment of the scenario, and returns by how much it was missed."""
         ...
 
 
 class VirtualClock:
-    """The engine's: what is due before a step happens before it."""
+    """The engine's clock: it runs everything that is due before a step."""
 
     def __init__(self, engine: SimulationEngine) -> None:
         self._engine = engine
@@ -37,7 +37,7 @@ class VirtualClock:
 
 
 class WallClock:
-    """Real time, so many times as fast. Time and waiting are given, so that tests need neither."""
+    """Real time, accelerated by `speed`. Time and sleep are arguments, so that tests need neither."""
 
     def __init__(
         self, now_s: Callable[[], float], sleep: Callable[[float], Awaitable[object]], *, speed: float = 1.0
@@ -56,7 +56,7 @@ class WallClock:
 
 
 async def play(made: Scenario, target: ScenarioTarget, clock: Clock) -> float:
-    """Play all steps; says by how much the worst one came late, in seconds of the scenario."""
+    """Plays all steps. Returns the largest delay of a step, in seconds of the scenario."""
     late_s = 0.0
     for step in made.steps:
         late_s = max(late_s, await clock.until(step.at_s))

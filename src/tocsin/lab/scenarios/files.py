@@ -1,4 +1,4 @@
-"""A city from files: a map of roads, and traces of the ONE simulator that say where people go and when they connect."""
+"""Builds a city from files: a map of roads, and traces of the ONE simulator with movements and connections."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ def city_from(
     connections: Path | None = None,
     access_points: Collection[str] = (),
 ) -> tuple[City, CityInputs]:
-    """The city of these settings in which the files say what they can. Its area, its people and its span are theirs;
-    the settings may choose another span. Access points are nobody. `InputError` where a file cannot be read or does
-    not fit the others."""
+    """Returns the city of these settings, with what the files define: area, people and span. The settings may override
+    the span. Access points are not people. `InputError` names a file that is unreadable or does not fit the others."""
     if map_ is not None and movement is not None:
         raise InputError("a map and a movement trace both say where people go", hint="give one of them")
     if bool(connections) != bool(access_points):
@@ -52,32 +51,33 @@ def city_from(
         about["movement"] = movement.name
         base |= {"span_s": trace.about["span_s"], "area_m": trace.about["area_m"]}
     if connections is not None:
-        seen = one_simulator.read_connections(connections, access_points)
-        online = _sessions(seen)
+        connection_trace = one_simulator.read_connections(connections, access_points)
+        online = _sessions(connection_trace)
         about["connections"] = connections.name
-        base = {"span_s": seen.about["span_s"], **base}
+        base = {"span_s": connection_trace.about["span_s"], **base}
     base |= chosen(settings)
-    given = CityInputs(about, roads, ways, online)
-    if (names := given.names()) is not None:
+    inputs = CityInputs(about, roads, ways, online)
+    if (names := inputs.names()) is not None:
         base = {**_people(names, settings, base["span_s"]), **base}
-        strangers = sorted(set(online or ()) - set(names))
-        if strangers:
-            raise InputError(f"{connections}: {strangers[0]} connects, and {movement} does not say where it is")
+        unknown = sorted(set(online or ()) - set(names))
+        if unknown:
+            raise InputError(f"{connections}: {unknown[0]} connects, and {movement} does not say where it is")
     try:
-        return City(**base), given
+        return City(**base), inputs
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
 def _people(names: Collection[str], settings: Mapping[str, str], span_s: float) -> dict[str, Any]:
-    """As many as the trace has, with as many subscriptions each as usual, who join within the span."""
+    """Returns as many subscribers as the trace has, with the usual number of subscriptions each, who join within the
+    span."""
     _refuse(settings, "subscribers", "the trace says who there is")
     if not names:
         raise InputError("the trace has nobody in it")
-    each = _USUAL.subscriptions / _USUAL.subscribers
+    subscriptions_each = _USUAL.subscriptions / _USUAL.subscribers
     return {
         "subscribers": len(names),
-        "subscriptions": round(each * len(names)),
+        "subscriptions": round(subscriptions_each * len(names)),
         "join_s": min(_USUAL.join_s, span_s),
     }
 
@@ -92,7 +92,7 @@ def _area(roads: RoadMap) -> tuple[float, float]:
 
 
 def _ways(trace: Scenario) -> dict[str, MovementPath]:
-    """From place to place, evenly, as the ONE moves them."""
+    """Returns the paths: straight and even from place to place, as the ONE simulator moves hosts."""
     moves: dict[str, list[tuple[float, float, float]]] = {}
     for step in trace.steps:
         if isinstance(step.act, MoveStep):

@@ -1,4 +1,4 @@
-"""How people move: a way is a list of places with the moment of arrival at each, straight and even in between."""
+"""Movement of people: a path is a list of places with times of arrival, straight and even in between."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tocsin.lab.scenarios.roads import RoadMap
 
 @dataclass(frozen=True, slots=True)
 class MovementPace:
-    """How fast and with which pauses: uniform between the two values of each."""
+    """Speed and pauses, uniform between the two values of each."""
 
     speed_m_per_s: tuple[float, float] = (0.8, 1.8)
     pause_s: tuple[float, float] = (0.0, 120.0)
 
     def __post_init__(self) -> None:
-        # A speed that may be zero never arrives: the random waypoint model slows down for ever.
+        # A speed near zero never arrives: the random waypoint model would slow down for ever.
         if not 0 < self.speed_m_per_s[0] <= self.speed_m_per_s[1]:
             raise ValueError(f"speed_m_per_s: must be > 0 and in order, got {self.speed_m_per_s}")
         if not 0 <= self.pause_s[0] <= self.pause_s[1]:
@@ -28,7 +28,7 @@ class MovementPace:
 
 @dataclass(frozen=True, slots=True)
 class MovementPath:
-    """Where somebody is at any moment; before the first moment at the first place, after the last at the last."""
+    """The position at any moment; before the first moment at the first place, after the last at the last."""
 
     at_s: tuple[float, ...]
     east_m: tuple[float, ...]
@@ -39,12 +39,12 @@ class MovementPath:
 
 
 Place = tuple[float, float]
-# From where somebody is, the places of the way to the next goal.
+# Returns the places on the way from here to the next goal.
 NextWay = Callable[[Place], Sequence[Place]]
 
 
 def random_waypoint(stream: np.random.Generator, *, area_m: Place, pace: MovementPace, span_s: float) -> MovementPath:
-    """Straight to a random place of the area, a pause, and on to the next."""
+    """Walks straight to a random place of the area, pauses, and goes on to the next."""
 
     def anywhere() -> Place:
         return float(stream.uniform(0, area_m[0])), float(stream.uniform(0, area_m[1]))
@@ -53,7 +53,7 @@ def random_waypoint(stream: np.random.Generator, *, area_m: Place, pace: Movemen
 
 
 def along_roads(stream: np.random.Generator, *, roads: RoadMap, pace: MovementPace, span_s: float) -> MovementPath:
-    """Along the shortest way over the roads to a random crossing, a pause, and on to the next."""
+    """Walks along the shortest way over the roads to a random crossing, pauses, and goes on to the next."""
     crossings = roads.places
 
     def onward(here: Place) -> Sequence[Place]:
@@ -69,7 +69,11 @@ def _walk(
     points: list[tuple[float, Place]] = [(0.0, start)]
     while points[-1][0] < span_s:
         points += _leg(stream, points[-1], onward, pace)
-    return MovementPath(tuple(at for at, _ in points), tuple(p[0] for _, p in points), tuple(p[1] for _, p in points))
+    return MovementPath(
+        tuple(at_s for at_s, _ in points),
+        tuple(place[0] for _, place in points),
+        tuple(place[1] for _, place in points),
+    )
 
 
 def _leg(
@@ -81,6 +85,6 @@ def _leg(
         now_s += math.dist(here, place) / speed
         here = place
         yield now_s, here
-    # At least a moment, so that somebody who goes nowhere gets on in time.
+    # Pause at least for a moment, so that time advances even for a walk to the same place.
     now_s += max(float(stream.uniform(*pace.pause_s)), 1e-3)
     yield now_s, here

@@ -1,7 +1,7 @@
-"""Traces of the ONE simulator as scenarios: movement, and connections to access points.
+"""Reads traces of the ONE simulator as scenarios: movement, and connections to access points.
 
 Movement (its ExternalMovement files): a line with the minima and maxima of time and place, then lines `time id x y`.
-Connections (its events files): lines `time CONN host host up|down`; others are passed over. Both in order of time.
+Connections (its events files): lines `time CONN host host up|down`; other lines are skipped. Both are in order of time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tocsin.wire.errors import InputError
 
 
 def read_movement(path: Path, *, prefix: str = "") -> Scenario:
-    """Who is where when. Times and places are shifted by the header's minima, as the ONE does.
+    """Reads who is where at which time. Times and places are shifted by the header's minima, as the ONE does.
 
     `about` has the header's span and area: `span_s`, `area_m`.
     """
@@ -45,8 +45,8 @@ def read_movement(path: Path, *, prefix: str = "") -> Scenario:
 
 
 def read_connections(path: Path, access_points: Collection[str], *, prefix: str = "") -> Scenario:
-    """A host is logged in while it is connected to at least one access point. `about` has the moment of the last
-    connection that goes up or down, whoever's it is: `span_s`."""
+    """Logs a host in while it is connected to at least one access point. `about` has the time of the last change of any
+    connection: `span_s`."""
     connected: dict[str, set[str]] = {}
     steps: list[Step] = []
     last_s = 0.0
@@ -54,7 +54,7 @@ def read_connections(path: Path, access_points: Collection[str], *, prefix: str 
         if len(words) < 2 or words[1] != "CONN":
             continue
         try:
-            at_s, one, other, state = _finite(words[0]), words[2], words[3], words[4].lower()
+            at_s, first, other, state = _finite(words[0]), words[2], words[3], words[4].lower()
         except (ValueError, IndexError):
             raise InputError(f"{path}, line {number}: must be: time CONN host host up|down") from None
         if at_s < last_s:
@@ -62,7 +62,7 @@ def read_connections(path: Path, access_points: Collection[str], *, prefix: str 
         last_s = at_s
         if state not in {"up", "down"}:
             raise InputError(f"{path}, line {number}: a connection goes up or down, got {state}")
-        for host, point in ((one, other), (other, one)):
+        for host, point in ((first, other), (other, first)):
             if point in access_points and host not in access_points:
                 steps += _changed(at_s, f"{prefix}{host}", point, state, connected.setdefault(host, set()))
     about = {"from": "the ONE simulator's connections", "file": path.name, "span_s": last_s}

@@ -1,4 +1,4 @@
-"""A map of roads: crossings and straight roads between them."""
+"""A map of roads: crossings and straight roads between them, with shortest paths."""
 
 from __future__ import annotations
 
@@ -16,60 +16,62 @@ from tocsin.wire.errors import InputError
 
 Place = tuple[float, float]
 _WORD: Final = re.compile("LINESTRING", re.IGNORECASE)
-# What follows the word: its dimensions, and one line in parentheses or several in parentheses of their own.
+# After the word: the dimensions, then one line in parentheses, or several in nested parentheses.
 _SHAPE: Final = re.compile(r"\s*(?:ZM?|M)?\s*(?:EMPTY\b|\([^()]*(?:\([^()]*\)[^()]*)*\))", re.IGNORECASE)
 _LINE: Final = re.compile(r"\(([^()]*)\)")
 
 
 class RoadMap:
-    """Roads that can be walked both ways; only the largest connected part is kept, so that every way exists."""
+    """Roads that can be walked both ways. Only the largest connected part is kept, so that every path exists."""
 
     def __init__(self, roads: Iterable[tuple[Place, Place]]) -> None:
-        beside: dict[Place, dict[Place, float]] = {}
-        for one, other in roads:
-            if one != other:
-                beside.setdefault(one, {})[other] = math.dist(one, other)
-                beside.setdefault(other, {})[one] = math.dist(one, other)
-        if not beside:
+        neighbours: dict[Place, dict[Place, float]] = {}
+        for start, other in roads:
+            if start != other:
+                neighbours.setdefault(start, {})[other] = math.dist(start, other)
+                neighbours.setdefault(other, {})[start] = math.dist(start, other)
+        if not neighbours:
             raise ValueError("a map needs a road")
-        largest = _largest(beside)
-        self._beside = {place: beside[place] for place in largest}
+        largest = _largest(neighbours)
+        self._beside = {place: neighbours[place] for place in largest}
         self.places = tuple(largest)
 
     def shortest(self, start: Place, goal: Place) -> list[Place]:
-        """The places of the shortest way, both ends included (Dijkstra)."""
-        best, came = {start: 0.0}, {start: start}
+        """Returns the places of the shortest path, both ends included (Dijkstra)."""
+        best, previous = {start: 0.0}, {start: start}
         waiting = [(0.0, start)]
         while waiting:
-            far_m, place = heapq.heappop(waiting)
+            distance_m, place = heapq.heappop(waiting)
             if place == goal:
                 break
-            if far_m > best[place]:
+            if distance_m > best[place]:
                 continue
             for following, length_m in self._beside[place].items():
-                through_m = far_m + length_m
+                through_m = distance_m + length_m
                 if through_m < best.get(following, math.inf):
-                    best[following], came[following] = through_m, place
+                    best[following], previous[following] = through_m, place
                     heapq.heappush(waiting, (through_m, following))
-        way = [goal]
-        while way[-1] != start:
-            way.append(came[way[-1]])
-        return way[::-1]
+        path = [goal]
+        while path[-1] != start:
+            path.append(previous[path[-1]])
+        return path[::-1]
 
 
 def grid(stream: np.random.Generator, *, area_m: Place, block_m: float, closed: float = 0.1) -> RoadMap:
-    """A town of square blocks in which so large a share of the roads is closed, by chance."""
+    """A town of square blocks in which this share of the roads is closed, at random."""
     columns, rows = (int(length // block_m) + 1 for length in area_m)
-    ways = [((c, r), (c + 1, r)) for c in range(columns - 1) for r in range(rows)]
-    ways += [((c, r), (c, r + 1)) for c in range(columns) for r in range(rows - 1)]
+    ways = [((column, row), (column + 1, row)) for column in range(columns - 1) for row in range(rows)]
+    ways += [((column, row), (column, row + 1)) for column in range(columns) for row in range(rows - 1)]
     open_ = stream.random(len(ways)) >= closed
     roads = [way for way, is_open in zip(ways, open_.tolist(), strict=True) if is_open]
-    return RoadMap(((a[0] * block_m, a[1] * block_m), (b[0] * block_m, b[1] * block_m)) for a, b in roads)
+    return RoadMap(
+        ((start[0] * block_m, start[1] * block_m), (end[0] * block_m, end[1] * block_m)) for start, end in roads
+    )
 
 
 def read_wkt(path: Path) -> RoadMap:
-    """A map in well-known text, one LINESTRING per road, as the ONE simulator has them, or several in a
-    MULTILINESTRING; shifted to begin at (0, 0). Heights are not looked at."""
+    """Reads a map in well-known text: one LINESTRING per road, as the ONE simulator has them, or several in a
+    MULTILINESTRING. Shifts it to begin at (0, 0) and ignores heights."""
     try:
         lines = [[_place(point) for point in line.split(",")] for line in _written(path.read_text("utf-8"))]
     except OSError as error:
@@ -81,11 +83,12 @@ def read_wkt(path: Path) -> RoadMap:
     east = min(place[0] for line in lines for place in line)
     north = min(place[1] for line in lines for place in line)
     shifted = [[(place[0] - east, place[1] - north) for place in line] for line in lines]
-    return RoadMap((one, other) for line in shifted for one, other in itertools.pairwise(line))
+    return RoadMap((start, end) for line in shifted for start, end in itertools.pairwise(line))
 
 
 def _written(text: str) -> Iterator[str]:
-    """What stands between the parentheses of each line. None is passed over: without it ways would be others."""
+    """Yields the text between the parentheses of each line. An unreadable line is an error: skipping it would change
+    the paths."""
     for word in _WORD.finditer(text):
         shape = _SHAPE.match(text, word.end())
         if shape is None:

@@ -78,7 +78,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Steps in order of time; `about` says from which seed and settings they were made."""
+    """Steps in order of time; `about` has the seed and the settings that they were made from."""
 
     about: Mapping[str, Any]
     steps: tuple[Step, ...]
@@ -88,24 +88,24 @@ class Scenario:
 
 
 def scenario(about: Mapping[str, Any], steps: Iterable[Step]) -> Scenario:
-    """Put the steps in order; at the same moment they stay in the order in which they come."""
+    """Sorts the steps by time; steps of the same moment keep their order."""
     return Scenario(about, tuple(sorted(steps, key=lambda step: step.at_s)))
 
 
 def save(made: Scenario, path: Path) -> None:
-    """Whole or not at all. The same scenario gives the same bytes."""
+    """Saves the scenario atomically. The same scenario gives the same bytes."""
     with AtomicFile(path) as new, new.open("w", encoding="utf-8") as file:
         for line in _lines(made):
             file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 def load(path: Path) -> Scenario:
-    """What `save` saved, or somebody wrote by hand. `InputError` names the line that is wrong."""
+    """Loads a scenario from a file of `save` or of a person. `InputError` names the line that is wrong."""
     steps: list[Step] = []
     about: dict[str, Any] = {}
     number = 0
     try:
-        text = path.read_text("utf-8").rstrip()  # somebody's editor may have left empty lines at the end
+        text = path.read_text("utf-8").rstrip()  # an editor may have left empty lines at the end
         for number, line in enumerate(text.split("\n") if text else [], 1):
             value = json.loads(line)
             if number == 1:
@@ -128,20 +128,20 @@ def load(path: Path) -> Scenario:
 
 
 def kept(folder: Path | None, name: str, make: Callable[[], Scenario]) -> Scenario:
-    """From the folder, where an earlier run made it and its file is whole; otherwise made now and saved there."""
+    """Returns the scenario from the folder if an earlier run saved it whole; otherwise makes and saves it."""
     if folder is None:
         return make()
     path = folder / f"{name}.jsonl"
     try:
-        found = load(path)
-        # A file that is cut between lines is a scenario as well, but not this one.
-        if found.about.get("steps") == len(found.steps):
-            return found
+        saved = load(path)
+        # A truncated file can still be a valid scenario, but not this one.
+        if saved.about.get("steps") == len(saved.steps):
+            return saved
     except InputError:
         pass
-    made = make()
-    save(replace(made, about={**made.about, "steps": len(made.steps)}), path)
-    return made
+    new_scenario = make()
+    save(replace(new_scenario, about={**new_scenario.about, "steps": len(new_scenario.steps)}), path)
+    return new_scenario
 
 
 def _lines(made: Scenario) -> Iterator[dict[str, Any]]:
@@ -168,13 +168,13 @@ def _step(value: Any) -> Step:
     kind = ACTS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ValueError(f"do: must be one of {', '.join(ACTS)}, got {name!r}")
-    wanted = {each.name for each in fields(kind)}
-    if set(value) != wanted:
-        raise ValueError(f"{name} needs {', '.join(sorted(wanted))}, got {', '.join(sorted(value)) or 'nothing'}")
-    for field, given in value.items():
+    field_names = {declared.name for declared in fields(kind)}
+    if set(value) != field_names:
+        raise ValueError(f"{name} needs {', '.join(sorted(field_names))}, got {', '.join(sorted(value)) or 'nothing'}")
+    for field, field_value in value.items():
         fits, word = _FITS.get(field, _TEXT)
-        if not fits(given):
-            raise ValueError(f"{field}: must be {word}, got {given!r}")
+        if not fits(field_value):
+            raise ValueError(f"{field}: must be {word}, got {field_value!r}")
     if "parameters" in value:
         value["parameters"] = tuple(value["parameters"])
     return Step(float(at_s), kind(**value))
@@ -189,7 +189,7 @@ def _text(value: object) -> bool:
 
 
 def _parameters(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) or _number(one) for one in value)
+    return isinstance(value, list) and all(isinstance(parameter, str) or _number(parameter) for parameter in value)
 
 
 _Fits = tuple[Callable[[object], bool], str]

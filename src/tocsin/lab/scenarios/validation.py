@@ -1,4 +1,4 @@
-"""Whether a scenario can be played to a city: its channels, its feeds, and people who do what they can do."""
+"""Checks that a scenario can be played to a city: its channels and feeds exist, and its people do what is possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tocsin.wire.errors import InputError
 
 _KINDS: Final = {channel: kinds.split() for channel, kinds, _ in CHANNELS}
 _TAKES: Final = {"type": ("a type",), "place": ("metres east", "metres north"), "user": ("a subscriber",)}
-# What a record needs, and of which kind.
+# The fields that a record needs, with their types.
 _FEEDS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
     "ReportFeed": {
         "emergencyType": str, "severity": int, "east_m": (int, float), "north_m": (int, float),
@@ -29,14 +29,15 @@ _FEEDS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
 }  # fmt: skip
 
 
-# Some months. Channels run through it period by period, which takes seconds; with a moment's slip of the pen, hours.
+# Some months. Channels run through the span period by period, which takes seconds; a typo in a time would make it
+# hours.
 _MOST_S: Final = 1e7
 
 
 def check(made: Scenario, path: Path) -> None:
-    """`InputError` names the first line of the file that cannot be played, and what could be."""
+    """Checks all steps. `InputError` names the first line of the file that cannot be played, and how to repair it."""
     online: set[str] = set()
-    held: set[tuple[str, str, tuple[str | float, ...]]] = set()
+    subscriptions: set[tuple[str, str, tuple[str | float, ...]]] = set()
     for number, step in enumerate(made.steps, 2):
         try:
             _refuse(step.at_s > _MOST_S, f"at_s: must be at most {_MOST_S:g}, got {step.at_s:g}", _LINES)
@@ -49,13 +50,21 @@ def check(made: Scenario, path: Path) -> None:
                     online.discard(name)
                 case SubscribeStep(name, channel, parameters):
                     _channel(channel, parameters)
-                    one = name, channel, parameters
-                    _refuse(one in held, f"{name} subscribes to this already", "leave one of both steps out")
-                    held.add(one)
+                    subscription = name, channel, parameters
+                    _refuse(
+                        subscription in subscriptions,
+                        f"{name} subscribes to this already",
+                        "leave one of both steps out",
+                    )
+                    subscriptions.add(subscription)
                 case UnsubscribeStep(name, channel, parameters):
-                    one = name, channel, parameters
-                    _refuse(one not in held, f"{name} does not subscribe to this", "subscribe to it before")
-                    held.discard(one)
+                    subscription = name, channel, parameters
+                    _refuse(
+                        subscription not in subscriptions,
+                        f"{name} does not subscribe to this",
+                        "subscribe to it before",
+                    )
+                    subscriptions.discard(subscription)
                 case PublishStep(feed, record):
                     _record(feed, record)
                 case _:
@@ -73,21 +82,25 @@ def _channel(channel: str, parameters: tuple[str | float, ...]) -> None:
     kinds = _KINDS.get(channel)
     if kinds is None:
         raise InputError(f"no channel {channel}", hint=f"a city has: {', '.join(_KINDS)}")
-    takes = [word for kind in kinds for word in _TAKES[kind]]
-    texts = [not word.startswith("metres") for word in takes]
-    _refuse([isinstance(one, str) for one in parameters] != texts, f"{channel} takes {', '.join(takes)}", _LINES)
+    parameter_words = [word for kind in kinds for word in _TAKES[kind]]
+    texts = [not word.startswith("metres") for word in parameter_words]
+    _refuse(
+        [isinstance(parameter, str) for parameter in parameters] != texts,
+        f"{channel} takes {', '.join(parameter_words)}",
+        _LINES,
+    )
 
 
 def _record(feed: str, record: Any) -> None:
-    wanted = _FEEDS.get(feed)
-    if wanted is None:
+    fields = _FEEDS.get(feed)
+    if fields is None:
         raise InputError(f"no feed {feed}", hint=f"a city has: {', '.join(_FEEDS)}")
-    for name, kind in wanted.items():
+    for name, kind in fields.items():
         value = record.get(name)
         fits = isinstance(value, kind) and not isinstance(value, bool)
-        # What is not a number, or infinite, is no place.
+        # NaN and infinity are not places.
         fits = fits and (isinstance(value, str) or abs(value) <= sys.float_info.max)
-        _refuse(not fits, f"a record of {feed} needs {name}, got {value!r}", f"it has: {', '.join(wanted)}")
+        _refuse(not fits, f"a record of {feed} needs {name}, got {value!r}", f"it has: {', '.join(fields)}")
 
 
 _LINES: Final = "docs/lab.md shows a scenario line by line"

@@ -1,4 +1,4 @@
-"""Emergencies that travel: a circle with a beginning, an end, and a way in between."""
+"""Emergencies that travel: a circle with a start, an end, and a straight path in between."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def travelling_zones(
     speed_m_per_s: tuple[float, float] = (0.0, 10.0),
     radius_m: tuple[float, float] = (200.0, 2000.0),
 ) -> list[Zone]:
-    """Zones that begin as a Poisson process and travel in random directions; the first is there from the beginning."""
+    """Returns zones that begin as a Poisson process and travel in random directions; the first exists from the
+    start."""
     zones = []
     begin_s = 0.0
     while begin_s < span_s:

@@ -1,1 +1,1 @@
-"""The live state machines under virtual time: the lab's second body for each of them."""
+"""Simulators: drive the live state machines under virtual time."""

@@ -1,14 +1,14 @@
-"""The broker's core between a cluster and subscribers, both with constant round trips, played a workload of arrays.
+"""Simulates a broker between a cluster and subscribers with constant round trips: fast enough for long workloads.
 
-The core is the live broker's; nothing of its rules is here. Here is what stands around it: a cluster that keeps every
-result and pushes each as it is made, and clients that pull one round trip after they were told, acknowledge what they
-got, and pull again while there is more. Because round trips are constant, what is under way stands in two queues in
+The core is the live broker's; none of its rules is repeated here. This module simulates the environment: a cluster that
+keeps every result and pushes each as it is made, and clients that pull one round trip after a notification, acknowledge
+what they got, and pull again while there is more. Round trips are constant, so messages under way are in two queues in
 order of time, and no heap is needed.
 
-Clients that were told together and share a marker pull and acknowledge together. Who returns asks for all that it lacks
-at once, and acknowledges all that comes at once. With `together=False` each subscription is told, pulls and
-acknowledges by itself: nearly the same hits, misses and evictions, at events for each of them. With a page of one
-result (`core_settings`) each result is an event for each of them as well.
+Clients of a cohort pull and acknowledge together. A returning client asks for everything it lacks at once, and
+acknowledges everything at once. With `together=False` each subscription is notified, pulls and acknowledges by itself:
+nearly the same hits, misses and evictions, with more events. With a page of one result (`core_settings`) each result is
+an event for each subscription as well.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NEVER: Final = math.inf
 
 @dataclass(frozen=True, slots=True)
 class RoundTrips:
-    """Constant times; transfers count in what subscribers wait for, not in when things happen."""
+    """Constant times. Transfer times count in the latency of subscribers, but do not delay events."""
 
     to_subscriber_s: float = 0.25
     to_cluster_s: float = 0.5
@@ -64,15 +64,15 @@ class RoundTrips:
 
 
 def core_settings(caching: CachingSettings, *, page_results: int = 1 << 30) -> CoreSettings:
-    """One answer holds all that is asked for, as in the paper; the cluster is not told of markers."""
+    """Puts everything that is asked for into one answer, as in the paper; never reports markers to the cluster."""
     return CoreSettings(caching=caching, page_results=page_results, page_bytes=1 << 60, report_every_s=1e9)
 
 
 class FastBrokerSim:
     """One run. `area_*` are integrals over time, for means; `lives_s` sums the times to live of arriving results.
 
-    Deliveries with something in them are counted once, retrievals by whoever got something. `together` may change
-    between two stretches of play.
+    A delivery with results counts once in `deliveries`, and once per subscriber in `retrievals`. `together` may change
+    between two calls of `play`.
     """
 
     def __init__(
@@ -99,18 +99,19 @@ class FastBrokerSim:
         self._interests = interests
         self.together = together
         self._trace = trace
-        # What the cluster keeps: the results of each interest, and how many bytes they had before each and in all.
+        # The cluster's results of each interest, and the cumulative bytes before each and in all.
         self._results: list[list[BrokerResult]] = [[] for _ in range(interests)]
         self._made_bytes: list[list[int]] = [[0] for _ in range(interests)]
         self._heads = [START] * interests
-        # What is under way, in order of time: pulls (of a cohort or of subscriptions of an interest; or all those of a
-        # subscriber who returned, with its session), and answers to fetches that were asked together.
+        # Messages under way, in order of time: pulls (of a cohort, or of subscriptions of an interest, or of all
+        # subscriptions of a returning subscriber with its session), and answers to fetches that were sent together.
         self._pulls: deque[_Pull | _Return] = deque()
         self._answers: deque[tuple[float, list[Fetch]]] = deque()
-        # Who asks by itself, and in which session: it does not ask again before it is answered.
+        # Subscriptions that wait for an answer of their own, with the session: they do not ask again before they have
+        # it.
         self._asks: dict[Hashable, int] = {}
         self._session: dict[int, int] = {}
-        # Which fetch a cohort waits for, if it does.
+        # The fetch that a cohort waits for.
         self._cohort_waits: dict[int, int] = {}
         self._perform: dict[type, Callable[..., None]] = {
             NotifyAvailable: self._told,
@@ -119,10 +120,11 @@ class FastBrokerSim:
             SubscribeBackend: self._subscribe_backend,
         }
 
-    # --- the workload
+    # --- workload
 
     def play(self, events: WorkloadEvents, until_s: float = _NEVER, begin: int = 0) -> int:
-        """Play the events from number `begin` on up to this moment; the number of the first that is left."""
+        """Plays the events from number `begin` on up to this moment. Returns the number of the first event that is
+        left."""
         handlers = {
             int(WorkloadEventKind.PRODUCED): self._produced,
             int(WorkloadEventKind.LOGGED_IN): self._logged_in,
@@ -145,29 +147,29 @@ class FastBrokerSim:
         return begin
 
     def _produced(self, at_s: float, _subscriber: int, interest: int, size: int) -> None:
-        made, bytes_ = self._results[interest], self._made_bytes[interest]
-        cursor = Cursor(1, len(made) + 1, 0)
-        made.append(BrokerResult(cursor, size))
+        results, bytes_ = self._results[interest], self._made_bytes[interest]
+        cursor = Cursor(1, len(results) + 1, 0)
+        results.append(BrokerResult(cursor, size))
         bytes_.append(bytes_[-1] + size)
         if interest in self._caches:
             self._heads[interest] = cursor
             self._handle(ResultArrived(interest, cursor, size), at_s)
-            # Nobody may have been left for so long that the core let go of it just before.
+            # The core may just have dropped the interest, because nobody was subscribed for long enough.
             if interest in self._caches:
                 self.lives_s += self._caches[interest].ttl_s
 
     def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         session = self._session[subscriber] = self._session.get(subscriber, 0) + 1
-        told = []
+        names = []
         for action in self._step(SubscriberLoggedIn(subscriber), at_s):
             if type(action) is NotifyAvailable and self.together:
                 (name,) = action.audience
                 self._asks[name] = session
-                told.append(name)
+                names.append(name)
             else:
                 self._do(action)
-        if told:
-            self._pulls.append((at_s + self.trips.to_subscriber_s, subscriber, tuple(told), session))
+        if names:
+            self._pulls.append((at_s + self.trips.to_subscriber_s, subscriber, tuple(names), session))
 
     def _logged_out(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
@@ -185,7 +187,7 @@ class FastBrokerSim:
     # --- time
 
     def _happen(self, until_s: float) -> None:
-        """Everything that is under way and due."""
+        """Runs everything that is under way and due."""
         pulls, answers = self._pulls, self._answers
         while True:
             pull_s = pulls[0][0] if pulls else _NEVER
@@ -206,13 +208,13 @@ class FastBrokerSim:
                     self._pull(*pull)
 
     def _pass(self, now_s: float) -> None:
-        """Nothing happened in the meantime: integrate over it."""
+        """Integrates over the time since the last event."""
         passed_s = now_s - self.now_s
         if passed_s > 0:
             figures, bytes_ = self._caches.figures, self._caches.resident_bytes
             self.area_bytes_s += bytes_ * passed_s
-            came, gone = figures.admitted + figures.filled, figures.consumed + figures.evicted + figures.expired
-            self.area_results_s += passed_s * (came - gone)
+            entered, left = figures.admitted + figures.filled, figures.consumed + figures.evicted + figures.expired
+            self.area_results_s += passed_s * (entered - left)
             self.most_bytes = max(self.most_bytes, bytes_)
             self.now_s = now_s
 
@@ -221,7 +223,7 @@ class FastBrokerSim:
             self._do(action)
 
     def _step(self, event: BrokerEvent, now_s: float) -> list[Action]:
-        # What expires goes when it is due, not when the next thing happens.
+        # Expire results when they are due, not at the next event.
         while self._expires and (due_s := self._caches.due_s()) < now_s:
             self._pass(due_s)
             if self._trace is not None:
@@ -237,7 +239,7 @@ class FastBrokerSim:
         if perform is not None:
             perform(action)
 
-    # --- the cluster
+    # --- cluster
 
     def _subscribe_backend(self, action: SubscribeBackend) -> None:
         interest = action.interest
@@ -258,17 +260,17 @@ class FastBrokerSim:
                 to = after + fetch.limit
             bytes_ = self._made_bytes[interest]
             size_bytes = bytes_[to] - bytes_[after]
-            found = tuple(self._results[interest][after:to])
-            end = fetch.to if to == fetch.to.execution else found[-1].cursor
+            results = tuple(self._results[interest][after:to])
+            end = fetch.to if to == fetch.to.execution else results[-1].cursor
             took_s = trips.to_cluster_s + size_bytes / trips.cluster_bytes_per_s
-            answers.append(FetchSucceeded(fetch.fetch, end, found, took_s, None, size_bytes))
+            answers.append(FetchSucceeded(fetch.fetch, end, results, took_s, None, size_bytes))
             if self._cohort_waits.get(interest) == fetch.fetch:
                 del self._cohort_waits[interest]
         retrievals = self.retrievals
         self._do_each(self._step(FetchesSucceeded(tuple(answers)), at_s))
         self.retrievals_missed += self.retrievals - retrievals
 
-    # --- the subscribers
+    # --- subscribers
 
     def _told(self, action: NotifyAvailable) -> None:
         interest, audience = action.interest, action.audience
@@ -278,7 +280,7 @@ class FastBrokerSim:
             self._pulls.append((pull_s, interest, audience))
             return
         for name in audience:
-            # Who is answered only later pulls what came meanwhile as well.
+            # A subscription that still waits for an answer will pull the newer results too.
             if self._asks.get(name) != (session := self._session_of(name)):
                 self._asks[name] = session
                 self._pulls.append((pull_s, interest, (name,)))
@@ -299,7 +301,7 @@ class FastBrokerSim:
                 else:
                     self._do(action)
             if self.retrievals == retrievals:
-                # It waits: for the fetch that it began, or for the last one of this interest that others began.
+                # The cohort waits for the fetch that it began, or for the last one of this interest that others began.
                 self._cohort_waits[interest] = self._last_fetch(interest, begun)
         if cohort.own:
             for name, marker in tuple(cohort.own.items()):
@@ -322,7 +324,7 @@ class FastBrokerSim:
             self._do_each(self._step(ResultsRequestedByMany(names), at_s))
 
     def _do_each(self, actions: list[Action]) -> None:
-        """Perform them; fetches are answered together, and who gets something alone acknowledges together."""
+        """Performs the actions. Fetches are answered together, and single subscriptions acknowledge together."""
         fetches, acks = [], []
         for action in actions:
             if type(action) is Fetch:
@@ -353,7 +355,7 @@ class FastBrokerSim:
         if len(who) == 1:
             (name,) = who
             if self._asks.get(name) != self._session_of(name):
-                return  # it has left, or is another session now, which was told by itself
+                return  # it has left, or has a new session, which was notified by itself
         elif interest in self._cohort_waits:
             return
         self._handle(ResultsRequested(interest, who), at_s)
@@ -364,18 +366,19 @@ class FastBrokerSim:
             self.deliveries += 1
             self.retrievals += len(audience)
         self._handle(ResultsAcknowledged(interest, action.to, audience), self.now_s)
-        alone = type(audience) is not CohortSnapshot
+        is_single = type(audience) is not CohortSnapshot
         if action.more:
             assert isinstance(interest, int)
             self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, audience))
-        elif alone:
+        elif is_single:
             for name in audience:
                 self._asks.pop(name, None)
 
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Neither core nor body makes cycles: a collector would look at a million objects over and over to find nothing."""
+    """Disables the garbage collector: neither core nor simulator makes cycles, and each collection would scan a million
+    objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -386,7 +389,8 @@ def _no_collector() -> Iterator[None]:
 
 
 def _told_of(event: BrokerEvent) -> str:
-    """The event in words that are the same in every run: who acts together is told by name, not by address."""
+    """Describes an event in words that are the same in every run: cohorts by the names of their members, not by
+    address."""
     if isinstance(event, ResultsRequested | ResultsAcknowledged) and isinstance(
         event.subscriptions, CohortSnapshot | Cohort
     ):

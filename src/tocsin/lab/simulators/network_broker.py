@@ -1,12 +1,12 @@
-"""The broker's core in a town: cluster, broker and subscribers are places, and whatever passes between them travels.
+"""Simulates a broker, a cluster and subscribers on a network: every message travels over a link.
 
-The core is the live broker's; nothing of its rules is here. Here is what stands around it, driven by the engine: a
-cluster that keeps every result and pushes those of interests that the broker subscribed to, and subscribers who pull
-when they are told of something, acknowledge what they got, and pull again while there is more. Pushes, notices, pulls,
-answers and acknowledgements go over links with a latency and a bandwidth, where they wait for each other; what
-subscribers wait for is measured.
+The core is the live broker's; none of its rules is repeated here. This module simulates the environment on the event
+engine: a cluster that keeps every result and pushes those of interests that the broker subscribed to, and subscribers
+that pull when they are notified, acknowledge what they got, and pull again while there is more. Pushes, notifications,
+pulls, answers and acknowledgements go over links with latency and bandwidth, where they wait for each other. The
+latency of subscribers is measured.
 
-`bodies.edge` plays long workloads to the same core much faster, with constant times and without waiting.
+`fast_broker` plays long workloads to the same core much faster, with constant times and without queueing.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from tocsin.rules.model.cursors import RESULT_BYTES, START, Cursor
 CLUSTER: Final = "the cluster"
 BROKER: Final = "the broker"
 
-# When the cluster makes it, for which interest, of which size.
+# The time of a result at the cluster, its interest and its size.
 Made = tuple[float, Hashable, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """One way each. Every subscriber has a link of its own, and all of them share those between broker and cluster.
+    """One link per direction. Every subscriber has its own link; all share those between broker and cluster.
 
-    `message_bytes`: what a message has beside results: a notice, a question, an acknowledgement.
+    `message_bytes` is the size of a message without results: a notification, a request, an acknowledgement.
     """
 
     to_subscriber: LinkSettings
@@ -76,7 +76,7 @@ class Links:
         subscriber_bytes_per_s: float = 1e6,
         cluster_bytes_per_s: float = 10e6,
     ) -> Self:
-        """Half of each there and half back."""
+        """Splits each round trip into halves."""
         subscriber = LinkSettings(subscriber_s / 2, subscriber_bytes_per_s)
         cluster = LinkSettings(cluster_s / 2, cluster_bytes_per_s)
         return cls(subscriber, subscriber, cluster, cluster)
@@ -91,7 +91,7 @@ class Links:
 
 @dataclass(slots=True)
 class _Held:
-    """What a subscriber knows of one of its subscriptions: how far it has and was told of results, and since when it
+    """A subscriber's state of one subscription: up to where it has results and knows of results, and since when it
     waits for an answer."""
 
     has: Cursor = START
@@ -101,7 +101,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Person:
-    """A subscriber's own state. `session` is another number whenever it comes or goes."""
+    """A subscriber's own state. `session` changes whenever it logs in or out."""
 
     session: int = 0
     online: bool = False
@@ -109,10 +109,10 @@ class _Person:
 
 
 class NetworkBrokerSim:
-    """A target of the driver. `waited_s` sums, over the results that subscribers got, the time from asking until they
-    were there; `area_bytes_s` is what the caches held, integrated over time.
+    """A target of the scenario driver. `waited_s` sums the latency of all results that subscribers got; `area_bytes_s`
+    is the size of the caches, integrated over time.
 
-    `looks_up_s` tells of each fetch how long the cluster takes to look it up; without it, it has everything at hand.
+    `looks_up_s` returns how long the cluster takes for a fetch; without it, a fetch takes no time at the cluster.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class NetworkBrokerSim:
         self._looks_up_s = looks_up_s
         self._passed_s = engine.now_s
         self._wake_s = math.inf
-        # The cluster's: what it has of each interest, and of which it tells the broker.
+        # The cluster's state: its results of each interest, and the interests that it pushes.
         self._made: dict[Hashable, list[BrokerResult]] = {}
         self._pushed: set[Hashable] = set()
         self._people: dict[Hashable, _Person] = {}
-        # The broker's: who is connected, in which session.
+        # The broker's state: the connected subscribers, with their sessions.
         self._connected: dict[Hashable, int] = {}
         self._perform: dict[type, Callable[[Any], None]] = {
             NotifyAvailable: self._notify,
@@ -148,10 +148,10 @@ class NetworkBrokerSim:
             UnsubscribeBackend: lambda action: self._ask_cluster(self._pushed.discard, action.interest),
         }
 
-    # --- from outside
+    # --- inputs
 
     def make(self, results: Iterable[Made]) -> None:
-        """The cluster makes these, which come in order of time."""
+        """Schedules results at the cluster; they are in order of time."""
         self._engine.feed(((at_s, (interest, size)) for at_s, interest, size in results), self._produced)
 
     async def perform(self, act: acts.Act, at_s: float) -> None:  # noqa: ARG002 - the clock has waited for it
@@ -169,50 +169,50 @@ class NetworkBrokerSim:
                 self._person(name).held.pop(interest, None)
                 self._ask(name, self._handle, UnsubscribeRequested((name, interest)))
             case _:
-                pass  # moves and publications are in what the cluster makes
+                pass  # moves and publications are already part of the cluster's results
 
     def finish(self) -> None:
-        """Integrate up to now."""
+        """Integrates up to now."""
         self._pass()
 
-    # --- the subscribers
+    # --- subscribers
 
     def _person(self, name: str) -> _Person:
         return self._people.setdefault(name, _Person())
 
     def _come(self, name: str) -> None:
-        one = self._person(name)
-        one.session, one.online = one.session + 1, True
-        for held in one.held.values():
-            held.asked_at_s = None
-        self._ask(name, self._connect, name, one.session)
+        person = self._person(name)
+        person.session, person.online = person.session + 1, True
+        for subscription in person.held.values():
+            subscription.asked_at_s = None
+        self._ask(name, self._connect, name, person.session)
 
     def _go(self, name: str) -> None:
-        one = self._person(name)
-        one.session, one.online = one.session + 1, False
+        person = self._person(name)
+        person.session, person.online = person.session + 1, False
         self._ask(name, self._disconnect, name)
 
     def _told(self, name: str, session: int, interest: Hashable, to: Cursor) -> None:
-        one = self._people[name]
-        held = one.held.get(interest)
-        if held is None or one.session != session:
+        person = self._people[name]
+        subscription = person.held.get(interest)
+        if subscription is None or person.session != session:
             return  # it has unsubscribed or left meanwhile
-        held.told = max(held.told, to)
-        if held.asked_at_s is None:
-            self._pull(name, interest, held)
+        subscription.told = max(subscription.told, to)
+        if subscription.asked_at_s is None:
+            self._pull(name, interest, subscription)
 
     def _pull(self, name: str, interest: Hashable, held: _Held) -> None:
         held.asked_at_s = self._engine.now_s
         self._ask(name, self._handle, ResultsRequested(interest, ((name, interest),)))
 
     def _got(self, name: str, session: int, action: Deliver) -> None:
-        one = self._people[name]
+        person = self._people[name]
         interest, count = action.interest, len(action.results)
-        held = one.held.get(interest)
-        if held is None or one.session != session:
-            return  # lost on its way: it will be asked for again
-        asked_at_s, held.asked_at_s = held.asked_at_s, None
-        held.has = max(held.has, action.to)
+        subscription = person.held.get(interest)
+        if subscription is None or person.session != session:
+            return  # lost under way: it will ask again
+        asked_at_s, subscription.asked_at_s = subscription.asked_at_s, None
+        subscription.has = max(subscription.has, action.to)
         if count and asked_at_s is not None:
             waited_s = self._engine.now_s - asked_at_s
             self.retrievals += 1
@@ -220,13 +220,13 @@ class NetworkBrokerSim:
             self.waited_s += waited_s * count
             self._engine.note("Got", subscriber=name, interest=interest, results=count, waited_s=waited_s)
         self._ask(name, self._handle, ResultsAcknowledged(interest, action.to, ((name, interest),)))
-        if action.more or held.told > held.has:
-            self._pull(name, interest, held)
+        if action.more or subscription.told > subscription.has:
+            self._pull(name, interest, subscription)
 
     def _ask(self, name: str, arrive: Callable[..., object], *arguments: object) -> None:
         self.network.send(name, BROKER, self.links.message_bytes, arrive, *arguments)
 
-    # --- the broker
+    # --- broker
 
     def _connect(self, name: str, session: int) -> None:
         self._connected[name] = session
@@ -265,7 +265,7 @@ class NetworkBrokerSim:
             self._send(name, 0, self._told, action.interest, action.to)
 
     def _deliver(self, action: Deliver) -> None:
-        size_bytes = sum(one.size_bytes for one in action.results)
+        size_bytes = sum(result.size_bytes for result in action.results)
         for name in _subscribers(action.audience):
             self._send(name, size_bytes, self._got, action)
 
@@ -284,31 +284,31 @@ class NetworkBrokerSim:
     def _ask_cluster(self, arrive: Callable[..., object], *arguments: object) -> None:
         self.network.send(BROKER, CLUSTER, self.links.message_bytes, arrive, *arguments)
 
-    # --- the cluster
+    # --- cluster
 
     def _produced(self, interest: Hashable, size_bytes: int) -> None:
-        made = self._made.setdefault(interest, [])
-        cursor = Cursor(1, len(made) + 1, 0)
-        made.append(BrokerResult(cursor, size_bytes))
+        results = self._made.setdefault(interest, [])
+        cursor = Cursor(1, len(results) + 1, 0)
+        results.append(BrokerResult(cursor, size_bytes))
         if interest in self._pushed:
             self._answer(size_bytes, self._handle, ResultArrived(interest, cursor, size_bytes))
 
     def _begin_pushing(self, interest: Hashable) -> None:
         self._pushed.add(interest)
-        made = self._made.get(interest)
-        self._answer(0, self._handle, BackendSubscribed(interest, made[-1].cursor if made else START))
+        results = self._made.get(interest)
+        self._answer(0, self._handle, BackendSubscribed(interest, results[-1].cursor if results else START))
 
     def _look_up(self, fetch: Fetch, asked_at_s: float) -> None:
-        found: list[BrokerResult] = []
+        results: list[BrokerResult] = []
         size_bytes = counted_bytes = 0
-        for one in self._made[fetch.interest][fetch.after.execution : fetch.to.execution]:
-            found.append(one)
-            size_bytes += one.size_bytes
-            counted_bytes += one.size_bytes + RESULT_BYTES
-            if len(found) >= fetch.limit or counted_bytes >= fetch.limit_bytes:
+        for result in self._made[fetch.interest][fetch.after.execution : fetch.to.execution]:
+            results.append(result)
+            size_bytes += result.size_bytes
+            counted_bytes += result.size_bytes + RESULT_BYTES
+            if len(results) >= fetch.limit or counted_bytes >= fetch.limit_bytes:
                 break
-        to = found[-1].cursor if found else fetch.to
-        answer = size_bytes, self._fetched, asked_at_s, fetch, to, tuple(found)
+        to = results[-1].cursor if results else fetch.to
+        answer = size_bytes, self._fetched, asked_at_s, fetch, to, tuple(results)
         if self._looks_up_s is None:
             self._answer(*answer)
         else:
@@ -319,7 +319,7 @@ class NetworkBrokerSim:
 
 
 def _subscribers(audience: Collection[Hashable]) -> Iterator[str]:
-    """Whose subscriptions these are."""
+    """Yields the subscribers of these subscriptions."""
     for subscription in audience:
         assert isinstance(subscription, tuple)
         yield subscription[0]
@@ -335,16 +335,16 @@ def play_town(
     trace: RunTrace | None = None,
     looks_up_s: Callable[[], float] | None = None,
 ) -> NetworkBrokerSim:
-    """Have the driver play a scenario, and what its channels find, to a town; as it is at this moment, afterwards."""
+    """Plays a scenario and its channels' results to a simulated network, and returns the simulator at this moment."""
     engine = SimulationEngine(0, trace=trace)
-    town = NetworkBrokerSim(engine, settings, links, looks_up_s=looks_up_s)
-    town.make(results)
+    simulator = NetworkBrokerSim(engine, settings, links, looks_up_s=looks_up_s)
+    simulator.make(results)
 
     async def live() -> None:
         clock = VirtualClock(engine)
-        await play(made, town, clock)
+        await play(made, simulator, clock)
         await clock.until(until_s)
 
     asyncio.run(live())
-    town.finish()
-    return town
+    simulator.finish()
+    return simulator

@@ -1,4 +1,4 @@
-"""The paper's names of policies: some name an eviction and an expiry at once."""
+"""Translates the paper's policy names: some mean an eviction and an expiry at once."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _NAMED: Final[dict[str, dict[str, str]]] = {"nc": {"eviction": "none"}, "ttl": {
 
 
 def named(policy: str) -> dict[str, Any]:
-    """The caching settings that the name stands for; that of an eviction stands for itself."""
+    """Returns the caching settings of a policy name; the name of an eviction means itself."""
     return dict(_NAMED.get(policy, {"eviction": policy}))

@@ -1,9 +1,8 @@
-"""A live broker's trace lived through again: the same events at the same moments, given to the same core.
+"""Replays the trace of a live broker: gives the same events at the same times to the same core.
 
-`tocsin broker --trace FILE` writes what happened to a broker, and now and then what its caches had done by then. Here
-the core gets the same events under virtual time, and is held to the same hits, misses, evictions and bytes. Where it
-differs, the live broker did something that its core does not know of, or the core is not the function of its events
-that it promises to be.
+`tocsin broker --trace FILE` writes the events of a broker, and from time to time the counters of its caches. The replay
+gives the core the same events under virtual time, and compares hits, misses, evictions and bytes. A difference means
+that the live broker did something outside of its core, or that the core is not a pure function of its events.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _EVENTS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args
 
 @dataclass(frozen=True, slots=True)
 class ReplayedTrace:
-    """How it went: events given, figures compared, and each difference in words."""
+    """The outcome: the number of events, of comparisons, and each difference in words."""
 
     events: int
     compared: int
@@ -39,12 +38,12 @@ class ReplayedTrace:
 
     @property
     def same(self) -> bool:
-        """There was something to compare, and it was the same."""
+        """Whether there was something to compare, and it was the same."""
         return self.compared > 0 and not self.differences
 
 
 def replay_trace(path: Path) -> ReplayedTrace:
-    """Give the core all of a trace. `InputError` names the line that is none of a broker's."""
+    """Replays a whole trace. `InputError` names a line that is not a broker's."""
     lines = _lines(path)
     _, header = next(lines, (0, {}))
     try:
@@ -60,7 +59,9 @@ def replay_trace(path: Path) -> ReplayedTrace:
             at_s = float(line.pop("at_s"))
             if "figures" in line:
                 compared += 1
-                differences += [f"{path}, line {number}, {at_s} s: {one}" for one in _different(broker, line)]
+                differences += [
+                    f"{path}, line {number}, {at_s} s: {difference}" for difference in _different(broker, line)
+                ]
             else:
                 events += 1
                 broker.handle(event_of(line), at_s)
@@ -71,22 +72,22 @@ def replay_trace(path: Path) -> ReplayedTrace:
 
 
 def _different(broker: Broker, line: dict[str, Any]) -> Iterator[str]:
-    """What the live broker's caches had done by then, and ours have not."""
+    """Yields the differences between the live broker's counters and those of the replay."""
     caches = broker.caches
-    mine = {**dataclasses.asdict(caches.figures), "resident_bytes": caches.resident_bytes}
-    theirs = {**line["figures"], "resident_bytes": line["resident_bytes"]}
+    replayed = {**dataclasses.asdict(caches.figures), "resident_bytes": caches.resident_bytes}
+    live = {**line["figures"], "resident_bytes": line["resident_bytes"]}
     if line["policy"] != caches.settings.policy:
         yield f"policy {caches.settings.policy}, live {line['policy']}"
-    for name, value in theirs.items():
-        if mine.get(name) != value:
-            yield f"{name} {mine.get(name)}, live {value}"
+    for name, value in live.items():
+        if replayed.get(name) != value:
+            yield f"{name} {replayed.get(name)}, live {value}"
 
 
 def event_of(line: dict[str, Any]) -> ev.BrokerEvent:
-    """The event of a line of a trace, without its time."""
+    """Returns the event of a line without its time."""
     kind = _EVENTS[line.pop("event")]
-    made: ev.BrokerEvent = kind(**_fields(line))
-    return made
+    event: ev.BrokerEvent = kind(**_fields(line))
+    return event
 
 
 def _fields(said: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def _fields(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name(value: Any) -> Any:
-    """Names that were tuples came as lists."""
+    """Converts lists back to tuples: JSON has no tuples."""
     return tuple(map(_name, value)) if isinstance(value, list) else value
 
 
@@ -110,7 +111,7 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("cursor", "since", "after", "to", "gap", "sent"), _cursor),
     "subscriptions": _names,
     "acks": lambda acks: tuple((_name(name), Cursor(*cursor)) for name, cursor in acks),
-    "answers": lambda answers: tuple(ev.FetchSucceeded(**_fields(one)) for one in answers),
+    "answers": lambda answers: tuple(ev.FetchSucceeded(**_fields(answer)) for answer in answers),
     "mode": ev.Mode,
     "results": lambda found: tuple(BrokerResult(Cursor(*cursor), size_bytes) for cursor, size_bytes in found),
     "caching": lambda said: CachingSettings(**said),
@@ -122,7 +123,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
-                    return  # the broker was killed while it wrote
+                    return  # the broker was killed while it wrote the line
                 value = json.loads(line)
                 if not isinstance(value, dict):
                     raise InputError(f"{path}, line {number}: not an object")

@@ -1,1 +1,2 @@
-"""Workloads of the papers, made from a seed and independent of any policy: one serves all that are compared."""
+"""Workloads of the papers, generated from a seed and independent of the policy: all compared policies get the same
+one."""

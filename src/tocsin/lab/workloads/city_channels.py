@@ -1,8 +1,8 @@
-"""What the channels of a city find: a scenario's publications matched with its subscriptions.
+"""Computes the results of a city's channels: matches a scenario's publications with its subscriptions.
 
-Each channel of Table III runs with its period and finds, for every interest that somebody holds, the reports since its
-last run that match: of a type, with a zone around a place, or with a zone around where a user was seen last. A match is
-a result: the report, and with some channels the shelters inside its zone.
+Each channel of Table III runs periodically and finds, for every subscribed interest, the matching reports since its
+last run: of a type, with a zone around a place, or with a zone around the last known position of a user. A match is a
+result: the report, and for some channels the shelters inside its zone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tocsin.lab.scenarios.scenario import (
 )
 
 Interest = tuple[str, tuple[str | float, ...]]
-# What a broker keeps beside a result: its cursor and when it was found, in JSON.
+# What a broker keeps beside a result: its cursor and its time, in JSON.
 _ENVELOPE_BYTES: Final = 85
 _PERIOD_S: Final = {channel: period_s for channel, _, period_s in CHANNELS}
 _KINDS: Final = {channel: kinds.split() for channel, kinds, _ in CHANNELS}
@@ -41,13 +41,13 @@ class CityResult:
 
     @property
     def size_bytes(self) -> int:
-        """As a broker keeps it."""
+        """The size of the result in a broker."""
         return _ENVELOPE_BYTES + len(json.dumps(self.value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 @dataclass(slots=True)
 class CityRun:
-    """Everything by number: interests and subscribers in the order in which they appear."""
+    """The outcome: interests and subscribers are numbered in the order of their appearance."""
 
     interests: dict[Interest, int] = field(default_factory=dict)
     subscribers: dict[str, int] = field(default_factory=dict)
@@ -57,22 +57,22 @@ class CityRun:
         return self.interests.setdefault((channel, parameters), len(self.interests))
 
     def made(self) -> list[tuple[float, Interest, int]]:
-        """What is found when, for which interest by its name, and of which size."""
+        """Returns the time, the interest by name and the size of each result."""
         names = list(self.interests)
-        return [(one.at_s, names[one.interest], one.size_bytes) for one in self.found]
+        return [(result.at_s, names[result.interest], result.size_bytes) for result in self.found]
 
     def subscriber(self, name: str) -> int:
         return self.subscribers.setdefault(name, len(self.subscribers))
 
 
 def find(made: Scenario, *, phases_s: Mapping[str, float] | None = None) -> CityRun:
-    """All results of a scenario, in order of time. `phases_s`: when each channel runs first, which is within its first
-    period; where nothing is said, at its end."""
+    """Returns all results of a scenario, in order of time. `phases_s` is when each channel runs first, within its first
+    period; the default is its end."""
     run = CityRun()
     places: dict[str, tuple[float, float]] = {}
     shelters: list[Mapping[str, Any]] = []
     reports: list[tuple[float, Mapping[str, Any]]] = []
-    held: dict[int, int] = {}
+    subscriber_counts: dict[int, int] = {}
     due_s = {**_PERIOD_S, **(phases_s or {})}
     end_s = made.span_s() + max(_PERIOD_S.values())
     steps = iter((*((step.at_s, step.act) for step in made.steps), (end_s, None)))
@@ -81,22 +81,26 @@ def find(made: Scenario, *, phases_s: Mapping[str, float] | None = None) -> City
             now_s = due_s[channel]
             recent = [report for made_s, report in reports if now_s - _PERIOD_S[channel] < made_s <= now_s]
             if recent:
-                run.found += _matches(run, channel, recent, now_s, held=held, places=places, shelters=shelters)
+                run.found += _matches(
+                    run, channel, recent, now_s, held=subscriber_counts, places=places, shelters=shelters
+                )
             due_s[channel] = now_s + _PERIOD_S[channel]
         match act:
             case MoveStep():
                 places[act.subscriber] = (act.east_m, act.north_m)
             case SubscribeStep():
                 number = run.interest(act.channel, act.parameters)
-                held[number] = held.get(number, 0) + 1
+                subscriber_counts[number] = subscriber_counts.get(number, 0) + 1
                 run.subscriber(act.subscriber)
             case UnsubscribeStep():
-                held[run.interest(act.channel, act.parameters)] -= 1
+                subscriber_counts[run.interest(act.channel, act.parameters)] -= 1
             case LogInStep() | LogOutStep():
                 run.subscriber(act.subscriber)
             case PublishStep() if act.feed == "ReportFeed":
                 reports.append((at_s, act.record))
-                reports = [one for one in reports if one[0] > at_s - 2 * max(_PERIOD_S.values())]
+                reports = [
+                    timed_report for timed_report in reports if timed_report[0] > at_s - 2 * max(_PERIOD_S.values())
+                ]
             case PublishStep():
                 shelters.append(act.record)
             case _:
@@ -114,15 +118,17 @@ def _matches(
     places: Mapping[str, tuple[float, float]],
     shelters: list[Mapping[str, Any]],
 ) -> Iterator[CityResult]:
-    for (of, parameters), number in run.interests.items():
-        if of != channel or not held.get(number):
+    for (interest_channel, parameters), number in run.interests.items():
+        if interest_channel != channel or not held.get(number):
             continue
         for report in recent:
             if _matched(channel, parameters, report, places):
                 value: dict[str, Any] = {"report": dict(report)}
                 if channel.endswith("WithShelters"):
                     value["shelters"] = [
-                        dict(one) for one in shelters if _within(report, (one["east_m"], one["north_m"]))
+                        dict(shelter)
+                        for shelter in shelters
+                        if _within(report, (shelter["east_m"], shelter["north_m"]))
                     ]
                 yield CityResult(now_s, number, value)
 
@@ -133,17 +139,17 @@ def _matched(
     report: Mapping[str, Any],
     places: Mapping[str, tuple[float, float]],
 ) -> bool:
-    left = list(parameters)
+    remaining = list(parameters)
     for kind in _KINDS[channel]:
         if kind == "type":
-            if report["emergencyType"] != left.pop(0):
+            if report["emergencyType"] != remaining.pop(0):
                 return False
         elif kind == "place":
-            east_m, north_m = float(left.pop(0)), float(left.pop(0))
+            east_m, north_m = float(remaining.pop(0)), float(remaining.pop(0))
             if not _within(report, (east_m, north_m)):
                 return False
         else:
-            place = places.get(str(left.pop(0)))
+            place = places.get(str(remaining.pop(0)))
             if place is None or not _within(report, place):
                 return False
     return True

@@ -1,4 +1,4 @@
-"""The workload of the edge-caching paper's simulation (its Table II): who comes and goes, and what is produced."""
+"""The workload of the edge-caching paper's simulation (its Table II): sessions, subscriptions and results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LIFETIMES: Final = ("whole", "once", "renewed")
 
 @dataclass(frozen=True, slots=True)
 class EdgeWorkload:
-    """Table II; sessions and subscriptions last lognormal times in minutes, their parameters those of the logarithm.
+    """Table II. Sessions and subscriptions last lognormal times in minutes; the parameters are those of the logarithm.
 
     The printed parameters give mean sessions of 15.9 minutes on and 20.7 off, although the paper's prose says 20 and
-    30. Three things the paper leaves open are settings: the popularity of interests; what becomes of a subscription
-    that expires (`lifetimes`: none does, `whole`; it is gone, `once`; the subscriber takes another interest,
-    `renewed`); and over which time subscribers join.
+    30. Three things that the paper leaves open are settings: the popularity of interests; what happens when a
+    subscription expires (`lifetimes`: `whole`, none expires; `once`, it is gone; `renewed`, the subscriber takes
+    another interest); and over which time subscribers join.
     """
 
     subscribers: int = 10_000
@@ -52,19 +52,19 @@ class EdgeWorkload:
             raise ValueError(f"span_s: must be > 0, got {self.span_s}")
 
     def bytes_per_s(self) -> float:
-        """What all interests together produce on average."""
+        """The bytes that all interests together produce per second, on average."""
         low, high = self.period_s
         per_interest_s = 1 / low if low == high else math.log(high / low) / (high - low)
         return self.interests * per_interest_s * sum(self.size_bytes) / 2
 
     def name(self, seed: int) -> str:
-        """A file name that is the same for the same workload and seed only."""
-        said = json.dumps([asdict(self), seed], sort_keys=True)
-        return f"edge-{seed}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+        """Returns a file name that is unique for the workload and the seed."""
+        text = json.dumps([asdict(self), seed], sort_keys=True)
+        return f"edge-{seed}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def edge_events(workload: EdgeWorkload, seed: int, folder: Path | None = None) -> WorkloadEvents:
-    """The events of one run, from the folder if an earlier cell left them there."""
+    """Returns the events of one run, from the folder if an earlier cell saved them there."""
     return kept(folder, workload.name(seed), lambda: make_edge_events(workload, seed))
 
 
@@ -89,19 +89,19 @@ def _produced(workload: EdgeWorkload, streams: Streams) -> Part:
 
 def _sessions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
     on_s, off_s = ((mu + math.log(60), sigma) for mu, sigma in (workload.on, workload.off))
-    at_s, who, on = on_off_moments(
+    at_s, subscriber, on = on_off_moments(
         streams.of("sessions"), workload.subscribers, workload.span_s, on_s=on_s, off_s=off_s
     )
     return [
-        (WorkloadEventKind.LOGGED_IN, {"at_s": at_s[on], "subscriber": who[on]}),
-        (WorkloadEventKind.LOGGED_OUT, {"at_s": at_s[~on], "subscriber": who[~on]}),
+        (WorkloadEventKind.LOGGED_IN, {"at_s": at_s[on], "subscriber": subscriber[on]}),
+        (WorkloadEventKind.LOGGED_OUT, {"at_s": at_s[~on], "subscriber": subscriber[~on]}),
     ]
 
 
 def _subscriptions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
     each = workload.subscriptions_each
-    likely = popularity(workload.popularity, workload.interests, exponent=workload.zipf_exponent)
-    first = distinct_choices(streams.of("interests"), likely, workload.subscribers, each).ravel()
+    probabilities = popularity(workload.popularity, workload.interests, exponent=workload.zipf_exponent)
+    first = distinct_choices(streams.of("interests"), probabilities, workload.subscribers, each).ravel()
     joined_s = np.repeat(streams.of("joining").uniform(0.0, workload.join_s, workload.subscribers), each)
     subscriber = np.arange(workload.subscribers * each) // max(each, 1)
     if workload.lifetimes == "whole":
@@ -116,16 +116,16 @@ def _subscriptions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
         lasts_s=(mu + math.log(60), sigma),
         renewed=workload.lifetimes == "renewed",
     )
-    # Every slot's first lifetime stands before all later ones.
+    # The first lifetimes of all slots come before all later ones.
     begun = int((joined_s < workload.span_s).sum())
-    interest = streams.of("renewals").choice(workload.interests, size=len(slot), p=likely)
+    interest = streams.of("renewals").choice(workload.interests, size=len(slot), p=probabilities)
     interest[:begun] = first[slot[:begun]]
     _make_distinct(interest, slot, begun, begin_s, each=each, interests=workload.interests)
-    over = end_s < workload.span_s
+    is_over = end_s < workload.span_s
     return [
         (
             WorkloadEventKind.UNSUBSCRIBED,
-            {"at_s": end_s[over], "subscriber": subscriber[slot[over]], "interest": interest[over]},
+            {"at_s": end_s[is_over], "subscriber": subscriber[slot[is_over]], "interest": interest[is_over]},
         ),
         (WorkloadEventKind.SUBSCRIBED, {"at_s": begin_s, "subscriber": subscriber[slot], "interest": interest}),
     ]
@@ -140,20 +140,20 @@ def _make_distinct(
     each: int,
     interests: int,
 ) -> None:
-    """Change later lifetimes so that no subscriber holds the same interest twice at a time."""
-    slots, wanted = slot.tolist(), interest.tolist()
+    """Changes later lifetimes so that no subscriber holds the same interest twice at the same time."""
+    slots, chosen = slot.tolist(), interest.tolist()
     holding = [-1] * (int(slot.max(initial=-1)) + each)
-    for mine, first in zip(slots[:begun], wanted[:begun], strict=True):
-        holding[mine] = first
+    for own_slot, first in zip(slots[:begun], chosen[:begun], strict=True):
+        holding[own_slot] = first
     order = np.argsort(begin_s[begun:], kind="stable") + begun
     for number in order.tolist():
-        mine = slots[number]
-        begin = mine - mine % each
-        holding[mine] = -1
-        held = holding[begin : begin + each]
-        choice = wanted[number]
-        # The next number instead of another draw: chance must not depend on how often it was refused.
-        while choice in held:
+        own_slot = slots[number]
+        begin = own_slot - own_slot % each
+        holding[own_slot] = -1
+        own_interests = holding[begin : begin + each]
+        choice = chosen[number]
+        # Take the next number instead of another draw: the random stream must not depend on the number of conflicts.
+        while choice in own_interests:
             choice = (choice + 1) % interests
-        holding[mine] = wanted[number] = choice
-    interest[:] = wanted
+        holding[own_slot] = chosen[number] = choice
+    interest[:] = chosen

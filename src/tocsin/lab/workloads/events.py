@@ -1,4 +1,4 @@
-"""A workload as arrays: what happens to a broker from outside, in order, saved once and played to every policy."""
+"""A workload as arrays: the external events of a broker, in order, saved once and played to every policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _COLUMNS: Final = ("at_s", "kind", "subscriber", "interest", "size_bytes")
 
 
 class WorkloadEventKind(IntEnum):
-    """What happened. At the same moment the lower one first: who moves on leaves before it arrives."""
+    """The kinds of events. At the same moment the lower number comes first: a subscriber unsubscribes before it
+    subscribes."""
 
     UNSUBSCRIBED = 0
     SUBSCRIBED = 1
@@ -33,7 +34,7 @@ class WorkloadEventKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEvent:
-    """One of them. `subscriber` or `interest` is -1 where it says nothing, and only PRODUCED has a size."""
+    """One event. `subscriber` or `interest` is -1 if it does not apply, and only PRODUCED has a size."""
 
     at_s: float
     kind: WorkloadEventKind
@@ -57,8 +58,8 @@ class WorkloadEvents:
         return len(self.at_s)
 
     def rows(self, begin: int = 0) -> Iterator[tuple[float, int, int, int, int]]:
-        """Column by column from number `begin` on. A chunk at a time: as Python's own numbers the whole would need a
-        gigabyte."""
+        """Yields the rows from number `begin` on. It converts a chunk at a time: all rows as Python numbers would need
+        a gigabyte."""
         for start in range(begin, len(self), _CHUNK):
             part = slice(start, start + _CHUNK)
             yield from zip(*(getattr(self, name)[part].tolist() for name in _COLUMNS), strict=True)
@@ -68,18 +69,20 @@ class WorkloadEvents:
             yield WorkloadEvent(at_s, WorkloadEventKind(kind), subscriber, interest, size_bytes)
 
     def of(self, kind: WorkloadEventKind) -> NDArray[np.bool_]:
-        """Where the events of one kind are."""
+        """Returns a mask of the events of one kind."""
         return np.asarray(self.kind == kind)
 
     def save(self, path: Path) -> None:
-        """Whole or not at all. The same events give the same bytes."""
-        said = json.dumps({"events": _FORMAT, **self.about}, sort_keys=True)
+        """Saves the events atomically. The same events give the same bytes."""
+        header = json.dumps({"events": _FORMAT, **self.about}, sort_keys=True)
         with AtomicFile(path) as new, new.open("wb") as file:
-            np.savez(file, allow_pickle=False, about=np.array(said), **{name: getattr(self, name) for name in _COLUMNS})
+            np.savez(
+                file, allow_pickle=False, about=np.array(header), **{name: getattr(self, name) for name in _COLUMNS}
+            )
 
 
 def load(path: Path) -> WorkloadEvents:
-    """What `save` saved. `InputError` for anything else."""
+    """Loads the events of `save`. Raises `InputError` for anything else."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
@@ -93,7 +96,7 @@ def load(path: Path) -> WorkloadEvents:
 
 
 def kept(folder: Path | None, name: str, make: Callable[[], WorkloadEvents]) -> WorkloadEvents:
-    """From the folder, where an earlier run made them and their file is whole; otherwise made now and saved there."""
+    """Returns the events from the folder if an earlier run saved them whole; otherwise makes and saves them."""
     if folder is None:
         return make()
     path = folder / f"{name}.npz"
@@ -107,14 +110,14 @@ def kept(folder: Path | None, name: str, make: Callable[[], WorkloadEvents]) -> 
 def in_order(
     parts: list[tuple[WorkloadEventKind, Mapping[str, NDArray[Any]]]], about: Mapping[str, Any]
 ) -> WorkloadEvents:
-    """One set of events from parts of one kind each. Equals keep the order in which the parts have them."""
+    """Merges parts of one kind each into one set of events. Equal events keep the order of the parts."""
     at_s = np.concatenate([part["at_s"] for _, part in parts])
-    kind = np.concatenate([np.full(len(part["at_s"]), each, dtype=np.uint8) for each, part in parts])
+    kind = np.concatenate([np.full(len(part["at_s"]), part_kind, dtype=np.uint8) for part_kind, part in parts])
     order = np.lexsort((kind, at_s))
 
     def column(name: str, missing: int) -> NDArray[np.int32]:
-        filled = [part.get(name, np.full(len(part["at_s"]), missing)).astype(np.int32) for _, part in parts]
-        return np.asarray(np.concatenate(filled)[order])
+        columns = [part.get(name, np.full(len(part["at_s"]), missing)).astype(np.int32) for _, part in parts]
+        return np.asarray(np.concatenate(columns)[order])
 
     return WorkloadEvents(
         at_s[order], kind[order], column("subscriber", -1), column("interest", -1), column("size_bytes", 0), about

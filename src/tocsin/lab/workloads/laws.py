@@ -1,4 +1,4 @@
-"""The laws of chance that workloads are made of, many draws at once."""
+"""The probability laws of the workloads, vectorized."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _CHUNK_ROWS: Final = 1_000
 
 
 def popularity(law: str, count: int, *, exponent: float = 1.0) -> Floats:
-    """How likely each of so many things is chosen. Under `zipf`, number k (from 1) is chosen like 1/k^exponent."""
+    """Returns the probability of each of `count` choices. Under `zipf`, number k (from 1) has a weight of
+    1/k^exponent."""
     if law not in POPULARITY:
         raise ValueError(f"popularity: must be one of {', '.join(POPULARITY)}, got {law}")
     if count < 1:
@@ -26,10 +27,11 @@ def popularity(law: str, count: int, *, exponent: float = 1.0) -> Floats:
 
 
 def distinct_choices(stream: np.random.Generator, likely: Floats, rows: int, each: int) -> Whole:
-    """So many rows of `each` different choices, drawn one after the other without putting back."""
+    """Draws this many rows of `each` different choices, without replacement."""
     if not 0 <= each <= len(likely):
         raise ValueError(f"cannot choose {each} different of {len(likely)}")
-    # The largest of log p + Gumbel noise are a draw without replacement (Efraimidis and Spirakis, in logarithms).
+    # The largest values of log p + Gumbel noise are a draw without replacement (Efraimidis and Spirakis, in
+    # logarithms).
     chosen = np.empty((rows, each), dtype=np.int64)
     logs = np.log(likely)
     for start in range(0, rows, _CHUNK_ROWS):
@@ -45,7 +47,7 @@ def lognormal_mean(mu: float, sigma: float) -> float:
 
 
 def poisson_moments(stream: np.random.Generator, rates_per_s: Floats, span_s: float) -> tuple[Floats, Whole]:
-    """The moments of independent Poisson processes over a span, and which process each belongs to; not in order."""
+    """The times of independent Poisson processes over a span, and the process of each; not in order."""
     counts = stream.poisson(rates_per_s * span_s)
     return stream.uniform(0.0, span_s, int(counts.sum())), np.repeat(np.arange(len(rates_per_s)), counts)
 
@@ -58,42 +60,42 @@ def on_off_moments(
     on_s: tuple[float, float],
     off_s: tuple[float, float],
 ) -> tuple[Floats, Whole, NDArray[np.bool_]]:
-    """When each of these people goes on or off: moments, who, and whether on. Not in order of time.
+    """Returns when each person goes on or off: times, persons, and whether on. Not in order of time.
 
-    `on_s` and `off_s` are the lognormal parameters of durations in seconds. At the beginning somebody is on with the
-    probability of the long run, and whoever is gets a whole duration.
+    `on_s` and `off_s` are the lognormal parameters of durations in seconds. At the start a person is on with the
+    long-run probability, and begins a whole duration.
     """
     mean_on_s, mean_off_s = lognormal_mean(*on_s), lognormal_mean(*off_s)
     on = stream.random(people) < mean_on_s / (mean_on_s + mean_off_s)
-    who = np.arange(people)
+    persons = np.arange(people)
     now_s = np.zeros(people)
-    moments, whose, which = [now_s[on]], [who[on]], [np.ones(int(on.sum()), dtype=np.bool_)]
-    while len(who):
-        draws = stream.standard_normal(len(who))
+    moments, all_persons, is_on = [now_s[on]], [persons[on]], [np.ones(int(on.sum()), dtype=np.bool_)]
+    while len(persons):
+        draws = stream.standard_normal(len(persons))
         mu, sigma = (np.where(on, first, second) for first, second in zip(on_s, off_s, strict=True))
         now_s = now_s + np.exp(mu + sigma * draws)
-        going = now_s < span_s
-        who, now_s, on = who[going], now_s[going], ~on[going]
+        is_within = now_s < span_s
+        persons, now_s, on = persons[is_within], now_s[is_within], ~on[is_within]
         moments.append(now_s)
-        whose.append(who)
-        which.append(on)
-    return np.concatenate(moments), np.concatenate(whose), np.concatenate(which)
+        all_persons.append(persons)
+        is_on.append(on)
+    return np.concatenate(moments), np.concatenate(all_persons), np.concatenate(is_on)
 
 
 def renewals(
     stream: np.random.Generator, begin_s: Floats, span_s: float, *, lasts_s: tuple[float, float], renewed: bool
 ) -> tuple[Whole, Floats, Floats]:
-    """Lognormal lifetimes that begin at these moments and, if renewed, follow each other: slot, begin, end.
+    """Draws lognormal lifetimes that begin at these times and, if renewed, follow each other: slot, begin, end.
 
-    Only those that begin within the span; an end may lie beyond it.
+    Returns those that begin within the span; an end may lie beyond it.
     """
     mu, sigma = lasts_s
     slot = np.flatnonzero(begin_s < span_s)
     now_s = begin_s[slot]
     slots, begins, ends = [slot], [now_s], [now_s + np.exp(mu + sigma * stream.standard_normal(len(slot)))]
     while renewed and len(slot):
-        going = ends[-1] < span_s
-        slot, now_s = slot[going], ends[-1][going]
+        is_within = ends[-1] < span_s
+        slot, now_s = slot[is_within], ends[-1][is_within]
         slots.append(slot)
         begins.append(now_s)
         ends.append(now_s + np.exp(mu + sigma * stream.standard_normal(len(slot))))

@@ -40,7 +40,7 @@ def grows(points: Points) -> tuple[bool | None, str]:
 
 def highest(points: Points) -> tuple[bool | None, str]:
     over = {policy: points.more("hit_ratio", "ttl", policy) for policy in EVICTING}
-    closest = min(over, key=lambda policy: min(one.mean for one in over[policy].values()))
+    closest = min(over, key=lambda policy: min(gain.mean for gain in over[policy].values()))
     holds = surely(gain for gains in over.values() for gain in gains.values())
     return holds, f"ttl over {closest}: {span(over[closest])}"
 
@@ -52,7 +52,7 @@ def superior(points: Points) -> tuple[bool | None, str]:
         over = {policy: points.more(metric, "ttl", policy) for policy in EVICTING}
         better = {policy: [_signed(sign, gap) for gap in gaps.values()] for policy, gaps in over.items()}
         improvements += [gain for gains in better.values() for gain in gains]
-        closest = min(better, key=lambda policy: min(one.mean for one in better[policy]))
+        closest = min(better, key=lambda policy: min(gain.mean for gain in better[policy]))
         figures.append(f"{metric} over {closest} {span(over[closest])}")
     return surely(improvements), "; ".join(figures)
 
@@ -64,7 +64,7 @@ def lsc_over_lru(points: Points) -> tuple[bool | None, str]:
 
 def exp_lowest(points: Points) -> tuple[bool | None, str]:
     over = {policy: points.more("hit_ratio", policy, "exp") for policy in CACHING if policy != "exp"}
-    lowest = min(over, key=lambda policy: min(one.mean for one in over[policy].values()))
+    lowest = min(over, key=lambda policy: min(gain.mean for gain in over[policy].values()))
     holds = surely(gain for gains in over.values() for gain in gains.values())
     return holds, f"{lowest} over exp: {span(over[lowest])}"
 
@@ -132,8 +132,8 @@ def latency(points: Points) -> tuple[bool | None, str]:
 def holding(points: Points) -> tuple[bool | None, str]:
     longest = {policy: points.more("holding_s", "ttl", policy) for policy in EVICTING}
     shortest = {policy: points.more("holding_s", policy, "exp") for policy in CACHING if policy != "exp"}
-    near = min(longest, key=lambda policy: min(one.mean for one in longest[policy].values()))
-    low = min(shortest, key=lambda policy: min(one.mean for one in shortest[policy].values()))
+    near = min(longest, key=lambda policy: min(gain.mean for gain in longest[policy].values()))
+    low = min(shortest, key=lambda policy: min(gain.mean for gain in shortest[policy].values()))
     is_sure = surely(gain for gains in (*longest.values(), *shortest.values()) for gain in gains.values())
     return is_sure, f"ttl over {near}: {span(longest[near])}; {low} over exp: {span(shortest[low])}"
 
@@ -141,7 +141,7 @@ def holding(points: Points) -> tuple[bool | None, str]:
 def slightly_more(points: Points) -> tuple[bool | None, str]:
     """On average over time TTL holds more than every scheme that evicts, and not much more than the allowed size."""
     over = {policy: points.more("mean_mb", "ttl", policy) for policy in EVICTING}
-    near = min(over, key=lambda policy: min(one.mean for one in over[policy].values()))
+    near = min(over, key=lambda policy: min(gain.mean for gain in over[policy].values()))
     more = surely(gain for gains in over.values() for gain in gains.values())
     times = points.ratios("ttl", "mean_mb")
     figures = f"MB over {near} {span(over[near])}; of the allowed size {span(times)}"

@@ -90,12 +90,12 @@ def buffer_all(results: RunResults) -> Judgement:
     figures: list[str] = []
     holds: dict[bool, bool | None] = {}
     for first, word in _ORDERS.items():
-        one, half = (
+        full, half = (
             results.mean("hit_rate", "tuning-buffer", learns_first=first, last=last, before=before)
             for last, before in ((1.0, 0.0), (0.5, 0.5))
         )
-        holds[first] = one.mean == 1
-        figures.append(f"{word} first: (1, 0) {one}, (0.5, 0.5) {half}")
+        holds[first] = full.mean == 1
+        figures.append(f"{word} first: (1, 0) {full}, (0.5, 0.5) {half}")
     return _by_order(holds, "; ".join(figures), "neither deciding nor learning first")
 
 

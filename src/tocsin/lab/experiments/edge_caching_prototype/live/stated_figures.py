@@ -32,7 +32,7 @@ CONFIDENCE: Final = 0.99
 RUNS: Final = 20
 # Times and links of the simulation, in seconds of the scenario. But live, all is on one machine: the cluster's work
 # takes the time of a fetch (half of them longer than this), and not the network.
-_USUAL: Final = {one.name: one.default for one in EXPERIMENT.parameters}
+_USUAL: Final = {parameter.name: parameter.default for parameter in EXPERIMENT.parameters}
 SUBSCRIBER_S: Final = float(_USUAL["subscriber_s"])
 FETCH_S: Final = float(_USUAL["cluster_s"])
 _LINKS: Final = Links.of_round_trips(SUBSCRIBER_S, 0.0)
