@@ -60,9 +60,9 @@ def ensure_java(env: MutableMapping[str, str] = os.environ) -> Path:
         home = java.home if java.has_vector else _shim(java, env)
         env["JAVA_HOME"] = str(home)
         return home
-    found = f"; found {', '.join(seen)}" if seen else ""
+    seen_text = f"; found {', '.join(seen)}" if seen else ""
     raise UnavailableError(
-        f"Spark needs Java {OLDEST} or newer{found}",
+        f"Spark needs Java {OLDEST} or newer{seen_text}",
         hint="pip install 'tocsin[java]' brings one along, or set JAVA_HOME to one that is installed",
     )
 

@@ -199,9 +199,7 @@ def stop(spark: SparkSession) -> None:
 
 
 def add_fair_pool(spark: SparkSession, name: str) -> None:
-    """Adds a scheduler pool whose jobs share its slots fairly. In pools that Spark makes by itself the first job gets
-    all.
-    """
+    """Adds a scheduler pool whose jobs share its slots fairly. In Spark's own pools the first job gets all slots."""
     context: Any = spark.sparkContext
     scheduler = context._jvm.org.apache.spark.scheduler
     pool = scheduler.Pool(name, scheduler.SchedulingMode.FAIR(), 0, 1)

@@ -57,9 +57,7 @@ class DatasetViews:
                 del self._pinned[name]
 
     def _evicted(self) -> list[str]:
-        """Removes the least recently used views, but not the newest, and returns their names. The caller holds the
-        lock.
-        """
+        """Removes the least recently used views, except the newest. Returns their names. The caller holds the lock."""
         excess = len(self._names) - KEPT
         unpinned = (
             [key for key, name in list(self._names.items())[:-1] if name not in self._pinned] if excess > 0 else []

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 
 def fair_level(wants: Iterable[float], capacity: float) -> float:
-    """The most that each may have so that all together use at most the capacity (max-min fairness). Infinite if the
-    capacity is enough for all.
+    """The max-min fair level: the most that each may have so that all together fit the capacity; infinite if all
+    fit.
     """
     ordered = sorted(wants)
     remaining = capacity

@@ -47,7 +47,7 @@ _TRIED_AT_ONCE: Final = 16
 
 @dataclass(slots=True)
 class SuspectInterest:
-    """An interest on which the query failed on every record: in how many executions in a row, and why."""
+    """An interest on which the query failed. `strikes`: in how many executions in a row it failed on every record."""
 
     strikes: int = 0
     reason: str = ""
@@ -83,9 +83,7 @@ class InterestTable:
     """Not thread-safe: one execution of a channel runs at a time."""
 
     def __init__(self, spark: SparkSession | Callable[[], SparkSession], query: SharedQuery) -> None:
-        """`spark` is the session, or a function that returns the present session. A new session gets the interests at
-        its first use.
-        """
+        """`spark` is the session, or returns the present session. A new session gets the interests at its first use."""
         self._session: Callable[[], Any] = spark if callable(spark) else lambda: spark
         self._spark: Any = None  # the session that has the interests
         self._attempt: object = None  # identifies the last rebuild

@@ -172,9 +172,7 @@ class DataFolder:
         return f"{self.path}/{name}"
 
     def write(self, tables: Iterable[pa.Table], *, largest_bytes: int = LARGEST_FILE_BYTES) -> list[DataFile]:
-        """Writes the rows as one file (several beyond `largest_bytes`) and syncs it. An error leaves no file
-        behind.
-        """
+        """Writes the rows as one file (several beyond `largest_bytes`), synced. An error leaves no file behind."""
         written: list[DataFile] = []
         created: list[str] = []
         try:

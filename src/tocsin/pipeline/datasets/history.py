@@ -44,9 +44,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Removed:
-    """A file that is not in the current state. It was added and removed at these versions (-1: before the log
-    begins).
-    """
+    """A file that is not in the current state. It was added and removed at these versions (-1: before the log)."""
 
     name: str
     added: int
@@ -104,9 +102,7 @@ class History:
                 self._lost_up_to = max(self._lost_up_to, last.number)
 
     def _read_back(self, history: int) -> list[HistoryEntry]:
-        """The entries of the last `history` commits, the newest first. The log may go back further, for outside
-        readers.
-        """
+        """The entries of the last `history` commits, the newest first. The log may go back further."""
         read: list[HistoryEntry] = []
         first: int | None = None
         for version in reversed(log_versions(self._folder)[0]):
@@ -158,9 +154,7 @@ class History:
         return None
 
     def take_unneeded(self, oldest: int) -> dict[str, int]:
-        """Removes and returns the removed files that no state from commit `oldest` on needs, with the time of
-        removal.
-        """
+        """Takes the removed files that no state from commit `oldest` on needs, with their times of removal."""
         unneeded = {}
         for removed in self._removed.values():
             last = self._last_rewrite_needing(removed)

@@ -56,7 +56,7 @@ class KeyLookup:
         return keyed.of_rows(self._data.read_columns(name, [".".join(path) for path in self._keys]), self._keys)
 
     def locate(self, keys: KeyColumns, hashed: Hashes) -> Located:
-        """Finds these keys, of which each occurs once."""
+        """Finds these keys; each occurs once."""
         index = self.index()
         everywhere = np.arange(len(hashed))
         candidates = dict.fromkeys(self._log.state.files, everywhere) if index is None else index.candidates(hashed)

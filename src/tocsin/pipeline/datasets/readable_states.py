@@ -98,8 +98,7 @@ class ReadableStates:
         number = self._log.commit_at(at_us)
         if number is not None:
             return number
-        # The time is before the beginning of the log, so the rows tell. If they do not, the commit found is too old as
-        # well.
+        # The log does not go back that far, but the rows may. If not, the commit found here is too old as well.
         number = state.last_rewrite if at_us >= state.last_rewrite_at_us else 0
         for name in self._log.oldest_files(self._oldest(), state.files):
             file = state.files.get(name)

@@ -135,8 +135,9 @@ class DatasetTable:
         return self.past.as_of_time(at)
 
     def settled_at(self, at: datetime) -> Snapshot:
-        """Like `as_of_time`, and final: waits for a commit that has its time but is not visible yet, and gives every
-        later commit a later time.
+        """Like `as_of_time`, but final.
+
+        A commit that has its time but is not visible yet is waited for, and every later commit gets a later time.
         """
         with self._turn():
             self.log.settle(to_us(at))
@@ -153,8 +154,8 @@ class DatasetTable:
         return self.past.keep_log_from()
 
     def pin(self, snapshot: Snapshot) -> AbstractContextManager[Snapshot]:
-        """Keeps the snapshot's files while the context lasts. (They also stay while a reference to the snapshot
-        exists.)
+        """Keeps the snapshot's files while the context lasts. They also stay while a reference to the snapshot
+        exists.
         """
         return self.held.pin(snapshot)
 
@@ -178,9 +179,7 @@ class DatasetTable:
     # ---- listeners
 
     def listen(self, listener: Callable[[int], None]) -> None:
-        """Calls the listener with the number of each commit, on the committing thread: it must neither block nor
-        raise.
-        """
+        """Calls the listener with the number of each commit, on the committing thread. It must not block or raise."""
         with self._listening:
             self._listeners = (*self._listeners, listener)
 

@@ -38,7 +38,7 @@ _TIERS_IF_REWRITTEN: Final = TIERS_BYTES[:-1]
 FILES_PER_COMPACTION: Final = 16
 
 # Opening the table replays the entries since the last checkpoint. A checkpoint costs more the more entries and
-# tombstones are kept for outside readers, so their number within the retention time is limited.
+# tombstones are kept for outside readers, so the number of checkpoints within that time is limited.
 _CHECKPOINT_EVERY: Final = 20
 _CHECKPOINTS_KEPT: Final = 100
 _CHECKPOINTS_APART: Final = 100
@@ -235,12 +235,10 @@ def clean_up(table: DatasetTable, *, for_room: bool = False) -> UpkeepRound:
 
 
 def _remove_leftovers(table: DatasetTable) -> int:
-    """Removes data files that a crash left: no state names them. Holds the write lock, as a writer may have begun a
-    file.
-    """
+    """Removes data files of a crash, which no state names. Holds the write lock: a writer may have begun a file."""
     with table.writing:
-        kept = table.past.kept_files() | table.log.list_files_to_leave()
-        removed = table.data.remove(name for name in table.data.names() if name not in kept)
+        needed = table.past.kept_files() | table.log.list_files_to_leave()
+        removed = table.data.remove(name for name in table.data.names() if name not in needed)
         table.leftovers = False
         return removed
 

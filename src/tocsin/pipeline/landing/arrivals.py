@@ -74,7 +74,7 @@ class Arrivals:
         arriving: Any = None
         for path in self._paths:
             source = (
-                # Only the names of the files matter: the text format reads no schema.
+                # Only the names of the files matter: the text format makes no demands on their content.
                 spark.readStream.format("text")
                 .schema("value string")
                 .option("recursiveFileLookup", "true")

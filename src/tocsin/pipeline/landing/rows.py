@@ -103,8 +103,8 @@ def _same_columns(feed: ObjectType, dataset: ObjectType, generated: KeyPath | No
 
 def _may_hold(rows: pa.Table, name: str) -> bool:
     """Whether a record may contain the key itself, as a field that its feed does not declare."""
-    found = pc.any(pc.match_substring(rows.column(OPEN), json.dumps(field_key(name), ensure_ascii=False))).as_py()
-    return bool(found)
+    may_hold = pc.any(pc.match_substring(rows.column(OPEN), json.dumps(field_key(name), ensure_ascii=False))).as_py()
+    return bool(may_hold)
 
 
 def _with_key(rows: pa.Table, dataset: ObjectType, generated: KeyPath | None) -> FittedRows:

@@ -52,9 +52,7 @@ class PythonFunctions:
         self._lock = threading.Lock()
 
     def called(self, function: DeclaredFunction, arguments: Sequence[Type], *, each: bool = False) -> str:
-        """The name under which Spark calls the function with arguments of these types and the present code of its
-        files.
-        """
+        """The name under which Spark calls the function with arguments of these types and its present code."""
         signature = Signature(function.name, tuple(arguments), function.returns, function.optional, each)
         key = self._code(function.body), signature
         with self._lock:

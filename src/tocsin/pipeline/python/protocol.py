@@ -1,6 +1,4 @@
-"""The messages between the cluster and Spark's Python workers about a function and its errors. All of it is
-pickled.
-"""
+"""The pickled messages between the cluster and Spark's Python workers about a function and its errors."""
 
 from __future__ import annotations
 
@@ -61,8 +59,8 @@ def found_in(text: str) -> CallError | None:
     """The error whose text is inside the text of Spark's exception."""
     marker = f"{CallError.__module__}.{CallError.__qualname__}: "
     for line in text.splitlines():
-        _, found, rest = line.partition(marker)
-        if found:
+        _, prefix, rest = line.partition(marker)
+        if prefix:
             try:
                 (message, hint, usable), _ = json.JSONDecoder().raw_decode(rest)
             except ValueError:

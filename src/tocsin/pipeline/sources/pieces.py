@@ -1,4 +1,4 @@
-"""The pieces of a body, each of which is parsed when it is needed."""
+"""The pieces of a body; each is parsed when it is needed."""
 
 from __future__ import annotations
 

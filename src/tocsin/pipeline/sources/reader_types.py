@@ -12,9 +12,7 @@ RECORD_LIMIT_BYTES: Final = 16 << 20
 
 
 class BadRecord(Exception):
-    """The record at `place` cannot be read. `field` is "" if no field can be named; `raw` is as much of its text as is
-    available.
-    """
+    """The record at `place` cannot be read. `field` may be ""; `raw` is as much of its text as is available."""
 
     def __init__(self, place: int, reason: str, field: str = "", *, column: int = 1, raw: bytes = b"") -> None:
         super().__init__(place, reason, field)

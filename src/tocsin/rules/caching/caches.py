@@ -111,9 +111,7 @@ class ResultCaches:
         return newest is not None and newest.resident
 
     def get(self, cache: ResultCache, after: Cursor, to: Cursor, now_s: float, readers: int = 1) -> list[Run]:
-        """Algorithm 1: splits the range into cached and missing runs, oldest first. The call is an access of the
-        cache.
-        """
+        """Algorithm 1: splits the range into cached and missing runs, oldest first. Counts as an access."""
         cache.last_access_s = now_s
         if self._by_result is not None and self._by_result.reads:
             for entry in cache.between(after, to):
@@ -293,9 +291,7 @@ class ResultCaches:
                 self._by_result.needed(entry)
 
     def _needed_less(self, cache: ResultCache, residents: int, needed: int) -> None:
-        """Counts consumed residents and updates ranks. `residents` and `needed` are the cache's values before the
-        change.
-        """
+        """Counts consumed residents and updates ranks. `residents` and `needed` are the values before the change."""
         if cache.residents != residents:
             self.figures.consumed += residents - cache.residents
             self._ranks_changed(cache)

@@ -15,9 +15,7 @@ from tocsin.rules.caching.per_result_policies import PerResultPolicy
 
 
 class Sieve(PerResultPolicy):
-    """SIEVE: a queue and a hand that moves from the oldest to the newest entry and skips entries read since its last
-    pass.
-    """
+    """SIEVE: a queue and a hand that moves from old to new entries and skips entries read since its last pass."""
 
     reads: ClassVar[bool] = True
 
@@ -78,9 +76,7 @@ _AGE_AT: Final = 1_000
 
 
 class SmallThenMain(PerResultPolicy):
-    """S3-FIFO: newcomers enter a small queue. Entries read there move to the main queue, where each read is one more
-    life.
-    """
+    """S3-FIFO: newcomers enter a small queue; entries read there move to the main queue, where reads delay eviction."""
 
     reads: ClassVar[bool] = True
 

@@ -19,8 +19,8 @@ class GrowthRates:
         self.since_s = now_s
 
     def look(self, now_s: float, window_s: float) -> None:
-        """Updates the averages. The first call takes the measured rate; later calls weigh the past by exp(−elapsed /
-        window).
+        """Updates the averages: the first call takes the measured rate, later calls weigh the past by
+        exp(−elapsed/window).
         """
         elapsed_s = now_s - self.since_s
         if elapsed_s <= 0:

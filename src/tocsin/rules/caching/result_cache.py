@@ -81,9 +81,7 @@ class ResultCache:
         return len(self._entries) - self._start
 
     def needing(self, index: int) -> int:
-        """Counts the subscribers that still need the entry at this index (oldest = 0). Takes linear time: not for
-        ranking.
-        """
+        """How many subscribers still need the entry at this index (oldest = 0). Linear time: not for ranking."""
         return self.needed + sum(entry.reached for entry in self._entries[self._start : self._start + index])
 
     def between(self, after: Cursor, to: Cursor) -> Iterator[CacheEntry]:
@@ -263,9 +261,7 @@ class ResultCache:
         return freed
 
     def advance(self, before: Cursor, after: Cursor, count: int = 1) -> int:
-        """Moves subscribers that acknowledged everything up to `after`. Drops results that no subscriber needs any
-        more.
-        """
+        """Moves subscribers that acknowledged everything up to `after`. Drops results that are not needed any more."""
         self._count(before, -count)
         self._count(after, count)
         return self._let_go_of_consumed()
@@ -273,9 +269,7 @@ class ResultCache:
     # --- internals
 
     def _count(self, marker: Cursor, count: int) -> None:
-        """Adds `count` to the subscribers at the marker: to the entry at or before it, or to `needed` if it is below
-        the tail.
-        """
+        """Counts subscribers at the marker: in the entry at or before it, or in `needed` if it is below the tail."""
         remaining = self.counts.get(marker, 0) + count
         assert remaining >= 0, f"nobody stands at {marker}"
         if remaining:

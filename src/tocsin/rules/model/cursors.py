@@ -21,9 +21,7 @@ class Cursor(NamedTuple):
 
 
 class Position(NamedTuple):
-    """How far a broker has followed a cluster's announcements. `number` grows with every committed result of any
-    channel.
-    """
+    """How far a broker has followed a cluster's announcements. `number` grows with every result of any channel."""
 
     epoch: int
     number: int

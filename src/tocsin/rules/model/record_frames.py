@@ -83,8 +83,9 @@ class Lines:
 
 
 class Braces:
-    """Records of JSON or ADM, each of one or many lines. Braces inside strings do not count. `finish` returns an
-    incomplete record.
+    """Records of JSON or ADM, each of one or many lines; braces inside strings do not count.
+
+    `finish` returns an incomplete record.
     """
 
     def __init__(self, limit_bytes: int) -> None:

@@ -36,9 +36,7 @@ def person(what: str, name: str) -> None:
 
 
 def cursor(given: Cursor) -> None:
-    """Refuses a cursor that does not fit the store: 63 bits for the epoch, 63 bits for execution and ordinal
-    together.
-    """
+    """Refuses a cursor that does not fit the store: 63 bits for the epoch, 63 for execution and ordinal together."""
     epoch, execution, ordinal = given
     if not (0 <= epoch <= HIGHEST and 0 <= execution <= HIGHEST >> ORDINAL_BITS and 0 <= ordinal <= LAST_ORDINAL):
         raise InputError(f"the cursor {epoch}-{execution}-{ordinal} is beyond every result")

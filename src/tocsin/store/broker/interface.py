@@ -95,8 +95,9 @@ class BrokerStore(Protocol):
         """
 
     async def record_news(self, position: Position, heads: Mapping[int, Cursor]) -> None:
-        """Records the position and the heads of these interests together. Neither ever moves back; interests without a
-        backend are ignored.
+        """Records the position and the heads of these interests together.
+
+        Neither ever moves back; interests without a backend are ignored.
         """
 
     def backends(self) -> AsyncIterator[list[BackendRow]]:
@@ -135,9 +136,7 @@ class BrokerStore(Protocol):
         """
 
     async def unsubscribe(self, ids: Sequence[int]) -> list[FrontendRow]:
-        """Ends the subscribers' own interest in these. Returns the frontends that ended; a frontend that a group holds
-        stays.
-        """
+        """Ends the subscribers' own hold on these. Returns the frontends that ended; those that a group holds stay."""
 
     async def frontend(self, subscriber: int, public_id: str) -> FrontendRow | None:
         """Returns None also if it belongs to another subscriber."""
@@ -199,9 +198,7 @@ class BrokerStore(Protocol):
         """Sets another password hash. With `tokens_from_us`, tokens made before that time end."""
 
     async def remove_subscribers(self, subscribers: Sequence[int]) -> list[FrontendRow]:
-        """Removes those of these subscribers that exist, with all that belongs to them. Returns the frontends that
-        ended.
-        """
+        """Removes those of these subscribers that exist, and all their data. Returns the frontends that ended."""
 
     async def subscriber(self, application: int, user: str) -> SubscriberRow | None: ...
 
@@ -230,9 +227,7 @@ class BrokerStore(Protocol):
         """
 
     async def remove_group(self, group: int) -> list[FrontendRow]:
-        """Removes the group and its subscriptions. Returns the frontends that ended. Does nothing if it does not
-        exist.
-        """
+        """Removes the group and its subscriptions, if it exists. Returns the frontends that ended."""
 
     async def group(self, application: int, name: str) -> GroupRow | None: ...
 
@@ -240,7 +235,7 @@ class BrokerStore(Protocol):
         """A page in the order of names (by code point), beginning after the name `after`."""
 
     async def groups_of(self, subscriber: int) -> list[GroupRow]:
-        """The groups of which the subscriber is a member, in the order of names."""
+        """The groups that have the subscriber as a member, in the order of names."""
 
     async def add_members(
         self, group: int, subscribers: Sequence[int], *, created_us: int, at_most: int | None = None
@@ -251,9 +246,7 @@ class BrokerStore(Protocol):
         """
 
     async def remove_members(self, group: int, subscribers: Sequence[int]) -> list[FrontendRow]:
-        """Removes those of these that are members. Returns the frontends that ended; a frontend with another reason
-        stays.
-        """
+        """Removes those of these that are members. Returns the frontends that ended; those with another holder stay."""
 
     async def members(self, group: int, *, after: str = "", limit: int = PAGE) -> list[SubscriberRow]:
         """A page in the order of users (by code point), beginning after the user `after`."""
@@ -284,9 +277,7 @@ class BrokerStore(Protocol):
         """Sets the subscriber's webhook, in place of an earlier one."""
 
     async def remove_webhook(self, subscriber: int, *, secret: str | None = None) -> bool:
-        """Returns whether there was a webhook. With `secret`, removes it only if it has this secret: a replacement
-        stays.
-        """
+        """Returns whether there was a webhook. With `secret`, removes only the webhook that has this secret."""
 
     async def webhook(self, subscriber: int) -> WebhookRow | None: ...
 

@@ -86,9 +86,7 @@ class NewBackendRow:
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """A stored backend subscription. `head`: the cluster has announced results up to this cursor; never before
-    `since`.
-    """
+    """A stored backend subscription. `head`: results up to this cursor are announced; never before `since`."""
 
     interest: int
     channel: str

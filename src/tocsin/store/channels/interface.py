@@ -74,8 +74,8 @@ class ChannelStore(Protocol):
     async def renew_epoch(self) -> int:
         """Begins a new epoch after a restore, greater than every epoch before. Execution numbers continue.
 
-        Cursors and positions of earlier epochs sort before all new ones, even if this store never gave them out. The
-        store forgets which processes own the brokers' names.
+        Cursors and positions of earlier epochs sort before all new cursors and positions, even if this store never gave
+        them out. The store forgets which processes own the brokers' names.
         """
 
     # --- channels
@@ -84,9 +84,7 @@ class ChannelStore(Protocol):
         """Returns a new channel number, greater than `after`; a number is never given out twice."""
 
     async def drop_channel(self, channel_id: int) -> None:
-        """Drops the channel in steps. After the first step no other caller sees it. Does nothing if there is no such
-        channel.
-        """
+        """Drops the channel in steps, if it exists. After the first step no other caller sees it."""
 
     async def channel_ids(self) -> list[int]:
         """All channels in order, including those whose drop was interrupted and has to be repeated."""
@@ -111,9 +109,7 @@ class ChannelStore(Protocol):
         """
 
     async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> UnsubscribeOutcome:
-        """Removes those of the subscriptions that exist. Results of interests that end disappear for all readers at
-        once.
-        """
+        """Removes those of these subscriptions that exist. Readers stop seeing results of ended interests at once."""
 
     async def change_broker(self, channel_id: int, subscription_id: str, broker: BrokerName) -> SubscriptionRow:
         """Moves a subscription to another broker. `since` and the acknowledged cursor stay: the new broker has to
@@ -133,7 +129,7 @@ class ChannelStore(Protocol):
         """A page of a broker's subscriptions in the order of (channel_id, id), beginning after `after`."""
 
     def interests(self, channel_id: int) -> AsyncIterator[InterestChunk]:
-        """All interests in chunks. Interests that begin or end meanwhile may be included or not: read the changes
+        """All interests in chunks. Interests that begin or end meanwhile may be missing: read the changes
         afterwards.
         """
 
@@ -208,8 +204,8 @@ class ChannelStore(Protocol):
         """The position after everything committed so far."""
 
     async def dropped(self) -> int:
-        """How many channels were ever dropped. When the number grows, a holder of subscriptions looks for lost
-        ones.
+        """How many channels were ever dropped. When the number grows, holders check whether their subscriptions
+        exist.
         """
 
     async def news(self, after: Position, *, broker: BrokerName | None = None, limit: int = NEWS) -> NewResultsPage:
@@ -225,16 +221,12 @@ class ChannelStore(Protocol):
         """
 
     def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
-        """Yields per interest, in chunks, the cursor that all its brokers have acknowledged: `trim` is safe up to
-        there.
-        """
+        """Yields per interest, in chunks, the cursor that all brokers have acknowledged: `trim` is safe up to there."""
 
     # --- registered brokers
 
     async def register(self, broker: BrokerName, secret: str, *, owner: str | None) -> Registration:
-        """Registers the broker at the present position. An existing registration stays; only an unknown owner is
-        filled in.
-        """
+        """Registers the broker at the present position. Of an existing registration only an unknown owner changes."""
 
     async def claim(self, broker: BrokerName, claimant: BrokerClaim, secret: str) -> Registration:
         """Gives the name to the claiming process. A process that starts gets a generation greater than all before it,
@@ -259,6 +251,4 @@ class ChannelStore(Protocol):
         """
 
     async def unregister(self, broker: BrokerName) -> None:
-        """Ends the broker's subscriptions in all channels, in steps, and removes its registration. Does nothing if the
-        broker is not registered.
-        """
+        """Ends the broker's subscriptions in all channels, in steps, and removes its registration, if it has one."""

@@ -63,9 +63,7 @@ class UnsubscribeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """`change` numbers the last change of the interests; `result_bytes` is about the size of the results on the
-    disk.
-    """
+    """`change` numbers the last change of the interests; `result_bytes` approximates the results' size on the disk."""
 
     channel_id: int
     last_execution: int
@@ -134,9 +132,7 @@ class CommittedExecution:
 
 @dataclass(frozen=True, slots=True)
 class RecordedExecution:
-    """An execution as it is stored; `reason` says why it failed and is None if it succeeded. `results` counts its
-    results.
-    """
+    """An execution as it is stored. `reason` says why it failed; None if it succeeded. `results` counts its results."""
 
     number: int
     epoch: int
@@ -201,11 +197,11 @@ class NewResultsPage:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A broker that receives announcements. `secret` signs them. `owner` registered the broker: None if it is not
-    registered by anyone yet, "" if the name of the owner is unknown.
+    """A broker that receives announcements, which `secret` signs. `owner` registered it: None before anyone has, "" if
+    the owner's name is unknown.
 
-    `position`: the broker knows everything up to there. `generation` belongs to the process that owns the name now,
-    and `holder` is the id of its store. Both are None if no process owns the name, or if a restore made it unknown.
+    `position`: the broker knows everything up to there. `generation` belongs to the process that owns the name now, and
+    `holder` is the id of its store. Both are None if no process owns the name, or if a restore made it unknown.
     """
 
     broker: BrokerName

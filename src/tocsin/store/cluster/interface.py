@@ -92,7 +92,7 @@ class StoreTransaction(StoreReads, Protocol):
 
     @property
     def committed(self) -> bool:
-        """Whether the changes are durable. Only this tells a cancellation before the commit from a cancellation during
+        """Whether the changes are durable. Only this distinguishes a cancellation before the commit from one during
         it.
         """
 
@@ -186,9 +186,7 @@ def check_text(what: str, text: str, limit: int) -> None:
 
 
 def encode_json(value: Any) -> str:
-    """JSON in ASCII: NUL and lone surrogates become escapes, which every backend can store. Refuses NaN and huge
-    texts.
-    """
+    """JSON in ASCII: NUL and lone surrogates become escapes, which every backend stores. Refuses NaN and huge texts."""
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as problem:

@@ -58,7 +58,7 @@ class GroupCommits(SqliteFile):
         await super().close()
 
     async def write(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """Runs the work in a transaction and returns its answer once it is durable. Works run in the order of their
+        """Runs the work in a transaction and returns its answer once it is durable. Works run in the order of
         arrival.
         """
         self.check_open()

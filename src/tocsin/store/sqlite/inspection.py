@@ -50,8 +50,9 @@ def read_catalog(path: Path) -> tuple[list[CatalogRow], list[Removal]]:
 
 
 def read_channel_vectors(path: Path) -> dict[int, dict[str, int]]:
-    """Returns how far each channel has read, from the channel store. Raises sqlite3.DatabaseError or ValueError if the
-    store is damaged.
+    """Returns how far each channel has read, from the channel store.
+
+    Raises sqlite3.DatabaseError or ValueError if the store is damaged.
     """
     with open_read_only(path) as connection:
         channels = connection.execute("SELECT id, vector FROM channels WHERE NOT dropped")

@@ -20,9 +20,7 @@ class Ownership:
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Takes the lock. Raises UnavailableError while another process has it, and RuntimeError if this object has
-        it.
-        """
+        """Takes the lock. Raises UnavailableError while another process has it, RuntimeError if this object has it."""
         if self._descriptor is not None:
             raise RuntimeError(f"the store {self._path} is open already")
         try:

@@ -68,9 +68,7 @@ def latest(chain: Sequence[Upgrade] = UPGRADES) -> int:
 
 
 def pending(version: int, chain: Sequence[Upgrade] = UPGRADES) -> list[Upgrade]:
-    """The steps that a store of this version lacks, in order. Raises StoreError if the store is newer than this
-    program.
-    """
+    """The steps that a store of this version lacks, in order. Raises StoreError if the store is newer than this."""
     if version > latest(chain):
         raise StoreError(
             f"the store has version {version}, and this Tocsin knows versions up to {latest(chain)}",

@@ -136,9 +136,7 @@ class DeltaLog:
 
     @classmethod
     def open(cls, folder: Path, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock) -> DeltaLog:
-        """Raises StoreError if the log is damaged, and UnavailableError if it cannot be read now (a retry may
-        help).
-        """
+        """Raises StoreError if the log is damaged, UnavailableError if it cannot be read now (a retry may help)."""
         try:
             recover_log(folder)
             if not (log_versions(folder)[0] or log_versions(folder)[1]):
@@ -162,15 +160,14 @@ class DeltaLog:
         return self.state.number + 1
 
     def next_at_us(self) -> int:
-        """The present time, but later than every earlier commit and every settled time, whatever the clock does: times
-        have the order of numbers.
+        """The present time, but later than every earlier commit and every settled time.
+
+        Times therefore have the order of numbers, even if the clock moves back.
         """
         return max(self.clock.now_us(), self.state.at_us + 1, self._settled_us + 1)
 
     def settle(self, at_us: int) -> None:
-        """Ensures that every later commit has a later time. A future time is not settled: it would hold up the
-        clock.
-        """
+        """Ensures that every later commit has a later time. A future time is not settled: it would stop the clock."""
         self._settled_us = max(self._settled_us, min(at_us, self.clock.now_us()))
 
     def position(self, name: str) -> int | None:
@@ -191,9 +188,7 @@ class DeltaLog:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a failed entry could not be taken back: it may still be on the disk, and so may the files that it
-        names.
-        """
+        """Whether a failed entry could not be taken back: it may still be on the disk, with the files that it names."""
         return self._undecided is not None
 
     def list_files_to_leave(self) -> set[str]:
@@ -246,9 +241,7 @@ class DeltaLog:
     def maintain(
         self, added: Sequence[DataFile], removed: Sequence[DataFile], *, step: str
     ) -> tuple[TableState, HistoryEntry]:
-        """Exchanges files without a commit number: the same rows in other files, or the removal of rows by
-        retention.
-        """
+        """Exchanges files without a commit number: the same rows in other files, or rows removed by retention."""
         data_change = step == "retention"
         at_us = self.clock.now_us()
         actions = _exchanged(added, removed, at_us, data_change=data_change)

@@ -154,9 +154,7 @@ def _checksum(said: Mapping[str, Any], marks: Iterable[Mark]) -> str:
 
 
 def _is_cut_short(line: str, error: json.JSONDecodeError) -> bool:
-    """Whether this is the beginning of a line. In doubt it is not: damage raises an error, a torn entry is given
-    up.
-    """
+    """Whether this is the beginning of a line. In doubt it is not: damage is an error, a torn entry is given up."""
     if line.endswith("}}"):
         return False
     rest = line[error.pos :]

@@ -52,9 +52,7 @@ def damage_error(path: Path, why: str) -> StoreError:
 
 
 def recover_log(folder: Path) -> bool:
-    """Returns whether a file was torn. Raises OSError if the disk cannot be read, and StoreError if the log is
-    damaged.
-    """
+    """Returns whether a file was torn. Raises OSError if the disk cannot be read, StoreError if the log is damaged."""
     logs = folder / LOG_FOLDER
     if not logs.is_dir():
         return False

@@ -131,8 +131,8 @@ class LogFiles:
         return self.entries[-entries_max] if len(self.entries) > entries_max else 0
 
     def take_before(self, base: int) -> list[int]:
-        """Removes and returns the versions whose entries a reader does not need that begins at the checkpoint `base`,
-        the oldest first.
+        """Takes the versions whose entries a reader that begins at the checkpoint `base` does not need, the oldest
+        first.
         """
         taken = []
         while self.entries and self.entries[0] < base:

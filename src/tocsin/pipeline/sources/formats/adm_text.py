@@ -23,9 +23,7 @@ def read(file: BinaryIO) -> Iterator[Found]:
 
 
 def each(file: BinaryIO) -> Iterator[Found | BadRecord]:
-    """Like `read`, but an unreadable object is yielded as a BadRecord, and the reading goes on, as long as the end of
-    the object is visible.
-    """
+    """Like `read`, but yields an unreadable object as a BadRecord and goes on, if the end of the object is visible."""
     for line, text in framed(file):
         if isinstance(line, BadRecord):
             yield line

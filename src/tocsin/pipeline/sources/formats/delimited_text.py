@@ -45,9 +45,7 @@ _Cell = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class DelimitedFormat:
-    """The options of the format. `null` means MISSING in optional and undeclared fields; a `quote` of "" means no
-    quoting.
-    """
+    """The options. `null` means MISSING in optional and undeclared fields; a `quote` of "" means no quoting."""
 
     delimiter: str = ","
     header: bool = True
@@ -72,8 +70,9 @@ def form_of(given: Mapping[str, str], *, header: bool) -> DelimitedFormat:
 
 
 def read(file: BinaryIO, kind: ObjectType, form: DelimitedFormat, generated: str | None = None) -> Iterator[Found]:
-    """The rows of a file as objects. Without a header the columns are the declared fields in order; the file may leave
-    out the `generated` field.
+    """The rows of a file as objects.
+
+    Without a header the columns are the declared fields in order; the file may leave out the `generated` field.
     """
     for row in each(file, kind, form, generated):
         if isinstance(row, BadRecord):
@@ -88,7 +87,7 @@ def each(
     generated: str | None = None,
     limit_bytes: int = RECORD_LIMIT_BYTES,
 ) -> Iterator[Found | BadRecord]:
-    """Like `read`, but an unreadable row is yielded as a BadRecord, and the reading goes on."""
+    """Like `read`, but yields an unreadable row as a BadRecord and goes on."""
     lines = _LineIterator(file, limit_bytes)
     rows = csv.reader(
         lines,

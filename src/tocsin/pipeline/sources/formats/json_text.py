@@ -53,9 +53,7 @@ class NotJson(ValueError):
 
 
 def parse(text: str | bytes) -> Any:
-    """Parses a JSON value exactly: whole numbers of any size, and nothing beyond the standard. The ValueError says why
-    not.
-    """
+    """Parses a JSON value exactly: whole numbers of any size, nothing beyond JSON. The ValueError says why not."""
     try:
         return _EXACT.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:

@@ -42,9 +42,7 @@ def read(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found]:
 
 
 def each(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found | BadRecord]:
-    """Like `read`, but an element that is no record is yielded as a BadRecord, and the reading goes on. It ends where
-    the file is not XML.
-    """
+    """Like `read`, but yields an element that is no record as a BadRecord and goes on. Ends if the file is not XML."""
     try:
         for element in found(file, record):
             try:

@@ -1,5 +1,6 @@
-"""Applications, subscribers, webhooks, facts and revoked tokens, as rows of an SQLite connection. The caller holds the
-transaction.
+"""Applications, subscribers, webhooks, facts and revoked tokens, as rows of an SQLite connection.
+
+The caller holds the transaction.
 """
 
 from __future__ import annotations

@@ -174,9 +174,7 @@ def group_subscriptions(connection: sqlite3.Connection, id_: int) -> list[GroupS
 def _hold(
     connection: sqlite3.Connection, subscribers: Sequence[int], held: Sequence[GroupSubscriptionRow], created_us: int
 ) -> list[FrontendRow]:
-    """Makes each subscriber hold each of the group's subscriptions, from the present heads on. Returns the new
-    frontends.
-    """
+    """Gives each subscriber each of the group's subscriptions, from the present heads on. Returns the new frontends."""
     new_ids: list[int] = []
     for subscriber in subscribers:
         for subscription in held:

@@ -1,6 +1,4 @@
-"""The broker's store in one SQLite file (see store/sqlite/file.py): writes share commits, readers never wait for
-them.
-"""
+"""The broker's store in one SQLite file (see store/sqlite/file.py): writes share commits, readers never wait."""
 
 from __future__ import annotations
 

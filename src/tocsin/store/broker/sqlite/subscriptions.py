@@ -257,9 +257,7 @@ def unsubscribe(connection: sqlite3.Connection, ids: Sequence[int]) -> list[Fron
 
 
 def ended_by(connection: sqlite3.Connection, ids: Sequence[int], change: Callable[[], object]) -> list[FrontendRow]:
-    """Applies a change and removes those of these frontends that have no holder after it. Returns them as they were
-    before.
-    """
+    """Applies a change, removes those of these frontends that then have no holder, and returns them as they were."""
     before = read_frontends(connection, ids)
     change()
     unheld = connection.execute(

@@ -1,6 +1,4 @@
-"""Channels, their executions, epochs and brokers, as rows of an SQLite connection. The caller holds the
-transaction.
-"""
+"""Channels, executions, epochs and brokers, as rows of an SQLite connection. The caller holds the transaction."""
 
 from __future__ import annotations
 
@@ -108,7 +106,7 @@ def state(connection: sqlite3.Connection, channel_id: int) -> ChannelState:
 def add_execution(
     connection: sqlite3.Connection, channel_id: int, execution: Execution, *, first: int, count: int, size_bytes: int
 ) -> None:
-    """Adds the row and sets the channel's new vector, tick and number. Its results are the `count` rows from `first`
+    """Adds the row and updates the channel's vector, tick and number. Its results are the `count` rows from `first`
     on.
     """
     vector = encode_json(dict(execution.vector))

@@ -82,9 +82,7 @@ def _within(order: Sequence[int], interests: Sequence[int], at_most: int) -> tup
 
 
 class _NewRows:
-    """Rows to insert, numbered from `first` on. A payload that occurs again is stored once: later rows refer to the
-    first.
-    """
+    """Rows to insert, numbered from `first` on. Equal payloads are stored once: later rows refer to the first."""
 
     def __init__(self, first: int, first_place: int, over: frozenset[int]) -> None:
         """`over`: interests with too many results; their first place stands for the results that are left out."""

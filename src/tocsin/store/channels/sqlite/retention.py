@@ -116,9 +116,7 @@ def lose(connection: sqlite3.Connection, channel_id: int, places: Iterable[tuple
 
 
 def evict(connection: sqlite3.Connection, channel_id: int, number: int, places: Iterable[tuple[int, int]]) -> int:
-    """Like `lose`, to make room: a broker that was not notified of these results yet learns of the gap. Returns their
-    number.
-    """
+    """Like `lose`, to free space. Brokers that were not notified of these results learn of the gap."""
     lost = lose(connection, channel_id, places)
     connection.execute(
         """UPDATE channels SET removed_to = max(removed_to, (
@@ -140,9 +138,7 @@ def overflow(connection: sqlite3.Connection, channel_id: int, number: int, inter
 
 
 def sweep_former(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
-    """Marks results of some ended interests as dead. Returns their number, and whether there may be more such
-    interests.
-    """
+    """Marks results of some ended interests as dead. Returns their number, and whether there may be more."""
     former = connection.execute(
         """SELECT change, interest, lost FROM former_interests WHERE channel_id = ?1
         AND change > (SELECT swept_to FROM channels WHERE id = ?1) ORDER BY change LIMIT ?2""",
@@ -222,8 +218,8 @@ def _removed(connection: sqlite3.Connection, channel_id: int, number: int, count
 
 
 def forget(connection: sqlite3.Connection, channel_id: int, executions: int) -> tuple[int, bool]:
-    """Removes old executions without results, old failures and interests that ended long ago. Returns whether there
-    may be more.
+    """Removes old executions without results, old failures and old ended interests. Returns whether there may be
+    more.
     """
     sql = "SELECT last_execution FROM channels WHERE id = ?"
     last = connection.execute(sql, (channel_id,)).fetchone()

@@ -369,7 +369,7 @@ class SqliteChannelStore(SqliteFile):
         return await self._repeat(step, "channel-store.retention.step")
 
     async def _repeat(self, step: Callable[[sqlite3.Connection], tuple[int, bool]], point: str) -> int:
-        """Repeats a step until there are no more; others may write between two steps. Returns the number of results
+        """Repeats a step until there are no more; others may write in between. Returns the number of results
         removed.
         """
         total, more = 0, True

@@ -35,7 +35,7 @@ CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
                     removed_to INTEGER NOT NULL DEFAULT 0)""",
                 """CREATE TABLE brokers (
                     id INTEGER PRIMARY KEY, dataverse TEXT NOT NULL, name TEXT NOT NULL, UNIQUE (dataverse, name))""",
-                # lost: the highest place of which a result was removed.
+                # lost: the highest place at which a result was removed.
                 """CREATE TABLE interests (
                     id INTEGER PRIMARY KEY, channel_id INTEGER NOT NULL, parameters TEXT NOT NULL,
                     change INTEGER NOT NULL, lost INTEGER NOT NULL DEFAULT 0,
