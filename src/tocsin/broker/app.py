@@ -46,6 +46,7 @@ class RunningBroker:
 
 
 def core_settings(settings: BrokerSettings) -> CoreSettings:
+    """The part of the broker's settings that the core needs."""
     delivery = settings.delivery
     return CoreSettings(
         caching=settings.cache.caching(),

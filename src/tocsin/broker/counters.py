@@ -10,8 +10,8 @@ BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 
 
 class BrokerCounters:
-    """`latencies` is a histogram: deliveries of results by the time since their execution, one bucket more than
-    BUCKETS_S."""
+    """Plain counters, read by the metrics. `latencies` is a histogram of deliveries by the time since the execution,
+    one bucket more than BUCKETS_S."""
 
     def __init__(self) -> None:
         self.delivered = 0

@@ -30,6 +30,8 @@ _CACHING = {
 
 
 class BrokerCollector(Collector):
+    """Reads the broker's counters and gauges when Prometheus scrapes it."""
+
     def __init__(self, service: BrokerService) -> None:
         self._service = service
 

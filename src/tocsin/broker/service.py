@@ -35,6 +35,8 @@ _log = structlog.get_logger("tocsin.broker")
 
 @dataclass(slots=True)
 class BrokerService:
+    """The parts of a running broker, and the operations that transports and routes share."""
+
     PAGE: ClassVar[int] = 500
 
     settings: BrokerSettings
@@ -88,6 +90,7 @@ class BrokerService:
     async def subscribe(
         self, who: Session, asked: SubscribeRequest, *, first: Callable[[NewSubscription], None] | None = None
     ) -> NewSubscription:
+        """Subscribes the subscriber or, if the request names a group, all members of the group."""
         channel = full_name(asked.channel)
         self._check_channel(who, channel)
         if asked.group is None:

@@ -42,13 +42,15 @@ _log = structlog.get_logger("tocsin.broker.desk")
 
 @dataclass(frozen=True, slots=True)
 class NewSubscription:
-    """`new`: it did not exist before."""
+    """A subscription and whether it is new: False if it existed before."""
 
     subscription: Subscription
     new: bool
 
 
 class SubscriptionService:
+    """Keeps store, core and cluster in agreement about frontend subscriptions."""
+
     def __init__(
         self,
         machine: CoreRuntime,
@@ -156,6 +158,7 @@ class SubscriptionService:
         at_most: int,
         first: Callable[[NewSubscription], None] | None,
     ) -> NewSubscription:
+        """Stores the subscription, calls `first`, and activates it in the core, in this order."""
         try:
             # A `since` beyond the head cannot be real; clamp it to the head.
             since = None if asked.since is None else min(asked.since, holding.head)
@@ -227,7 +230,7 @@ class SubscriptionService:
             self._activate(frontend)
 
     def went(self, frontends: Iterable[FrontendRow], reason: str | None = None) -> None:
-        """`reason` is sent to subscribers that did not ask for the end themselves."""
+        """Ends frontends in the core. `reason` is sent to subscribers that did not ask for the end themselves."""
         ended_ids: dict[int, list[int]] = {}
         for frontend in frontends:
             if self._ids.get((frontend.subscriber, frontend.interest)) == frontend.id:
@@ -252,6 +255,7 @@ class SubscriptionService:
         return await self._holder.hold(full_name(asked.channel), values_text(asked.parameters), application)
 
     def _activate(self, one: FrontendRow) -> None:
+        """Gives a stored frontend to the core, once."""
         key = (one.subscriber, one.interest)
         if self._ids.get(key) == one.id:
             return
@@ -289,6 +293,7 @@ class SubscriptionService:
     # --- changes at the cluster
 
     async def changed(self, changed: InterestChange) -> None:
+        """Ends or renumbers subscriptions after a comparison with the cluster."""
         ended_interests = {backend.interest for backend in changed.gone}
         for lost in changed.gone:
             self._machine.handle(

@@ -33,6 +33,8 @@ _log = structlog.get_logger("tocsin.broker.trace")
 
 
 class BrokerTrace:
+    """Writes the trace file of a core."""
+
     def __init__(self, path: Path, core: Broker, began_s: float) -> None:
         self._core = core
         self._began_s = began_s
@@ -83,6 +85,7 @@ class BrokerTrace:
 
 
 def _fields(event: BrokerEvent) -> dict[str, Any]:
+    """The event's fields without payloads."""
     match event:
         case ResultArrived():
             return {"interest": event.interest, "cursor": event.cursor, "size_bytes": event.size_bytes}

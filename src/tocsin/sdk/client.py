@@ -51,7 +51,8 @@ _CLOSE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PublishAnswer:
-    """`rejected` are the records that the feed refused (`index`, `field`, `reason`); all others are durable."""
+    """How many records were accepted. `rejected` are those that the feed refused (`index`, `field`, `reason`); all
+    others are durable."""
 
     accepted: int
     rejected: tuple[Mapping[str, Any], ...]

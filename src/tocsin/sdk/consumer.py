@@ -29,6 +29,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Event:
+        """The next event; acknowledges the one before, if `automatic`."""
         if self._asked:
             raise InputError("somebody waits for the next notification already", hint="one consumer per client")
         self._asked = True

@@ -18,7 +18,8 @@ from tocsin.wire.errors import TocsinError
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
-    """`reached`: a consumer that has taken this entry has everything of the interest up to this cursor."""
+    """An event for the consumer, or None for a range without results. A consumer that has taken the entry has
+    everything of the interest up to `reached`."""
 
     told: Event | None
     interest: int

@@ -27,7 +27,7 @@ class GroupSubscription:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`members` and `subscriptions` are filled only if a single group was requested."""
+    """A group of users. `members` and `subscriptions` are filled only if a single group was requested."""
 
     name: str
     created_at: datetime
@@ -37,8 +37,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """`online`, `subscriptions` and `webhook` are filled only if a single subscriber was requested; `more`: it has more
-    subscriptions than these."""
+    """A subscriber as managers see it. `online`, `subscriptions` and `webhook` are filled only if a single subscriber
+    was requested; `more`: it has more subscriptions than these."""
 
     user: str
     created_at: datetime
@@ -50,7 +50,8 @@ class Subscriber:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """`channels`, `feeds`: None means all. `token` is set only if it is new, and is never shown again."""
+    """An application and its rights. `channels`, `feeds`: None means all. `token` is set only if it is new, and is
+    never shown again."""
 
     name: str
     channels: tuple[str, ...] | None

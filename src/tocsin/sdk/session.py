@@ -46,7 +46,8 @@ def passes(error: TocsinError) -> bool:
 
 
 class BrokerSession:
-    """`patience_s`: how long a request is retried while a broker that was reached before does not answer."""
+    """The HTTP session and token of a client. `patience_s`: how long a request is retried while a broker that was
+    reached before does not answer."""
 
     def __init__(
         self,
@@ -193,6 +194,7 @@ class BrokerSession:
         headers: Mapping[str, str] | None,
         answer_s: float,
     ) -> Any:
+        """Sends the request once."""
         own_headers: dict[str, str] = {"Content-Type": "application/json"} if body is not None else {}
         if token is not None:
             own_headers["Authorization"] = f"Bearer {token}"
@@ -213,6 +215,7 @@ class BrokerSession:
         return self._answer(response, content)
 
     def _answer(self, response: aiohttp.ClientResponse, content: bytes) -> Any:
+        """The JSON of a successful answer; raises the broker's error otherwise."""
         try:
             answer = orjson.loads(content)
             if response.status < 400 or (response.status == 422 and "accepted" in answer):
@@ -244,6 +247,7 @@ class BrokerSession:
 
 
 def _checked(url: str) -> str:
+    """The URL without a trailing slash, `http://` where it has no scheme; raises InputError if it is not a URL."""
     address = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
         parts = urlsplit(address)

@@ -65,6 +65,7 @@ class EventStream:
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:
+        """Connects again and again, with back-off; an error that a retry cannot fix ends the inbox."""
         try:
             while True:
                 try:
@@ -131,6 +132,7 @@ class EventStream:
         return UnavailableError(f"a new login is needed: {error.message}")
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse, token: str) -> None:
+        """Reads messages while the inbox has room; pings a silent broker, and gives up if it stays silent."""
         pinged = False
         while True:
             await self._inbox.room()
@@ -155,6 +157,7 @@ class EventStream:
                 return
 
     def _take(self, frame: str, token: str) -> None:
+        """Adds an event to the inbox, or handles an error reply."""
         message = parse_message(frame)
         # Reset only on a message: a broker that accepts a connection and closes it at once is not healthy yet.
         self._pauses.reset()

@@ -45,8 +45,11 @@ class PrivateAddressError(OSError):
 
 
 class AddressGuard:
-    """`setting` is the name of the setting that allows private addresses. `allowed` are the networks that it allows,
-    None for all; `endpoints` are addresses that it allows at one port only."""
+    """Decides to which addresses the server may connect.
+
+    `setting` is the name of the setting that allows private addresses. `allowed` are the networks that it allows, None
+    for all; `endpoints` are addresses that it allows at one port only.
+    """
 
     def __init__(
         self, setting: str, allowed: Networks | None, endpoints: Collection[tuple[Address, int]] = frozenset()
@@ -105,6 +108,7 @@ class AddressGuard:
         return aiohttp.TCPConnector(socket_factory=self._socket, **{**defaults, **options})
 
     def _socket(self, place: tuple[Any, ...]) -> socket.socket:
+        """Creates the socket of a connection, after its resolved address has been checked."""
         family, kind, protocol, _, target = place
         address = parsed_address(str(target[0]))
         if address is None or not self.allows(address, int(target[1])):

@@ -142,6 +142,7 @@ class ClientConnection(web.RequestHandler):
         return self._current_request is not None and not self._current_request.content.is_eof()
 
     def _set_spare(self, spare: Spare | None) -> None:
+        """Registers why the connection is idle, or that it is busy (None)."""
         if spare is not self._spare:
             spares = cast("LimitedServer", self._manager).spares
             if self._spare is not None:
@@ -166,6 +167,7 @@ class ClientConnection(web.RequestHandler):
             self._head_timer = None
 
     def _head_late(self) -> None:
+        """Closes a connection whose request head is late; answers 408 if part of it came."""
         self._head_timer = None
         if self._waiter is None or self._waiter.done() or self.transport is None:
             return

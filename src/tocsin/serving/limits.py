@@ -172,6 +172,7 @@ async def read_body(
 
 
 async def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError, grow: Callable[[int], None]) -> bytes:
+    """Decompresses the body in threads, a step at a time, within the limit."""
     reader, output = GzipReader(body), BytesIO()
     while not reader.is_done:
         output.write(await asyncio.to_thread(reader.read, min(_STEP_BYTES, limit_bytes + 1 - output.tell())))
@@ -289,6 +290,7 @@ class WaitingLine:
             raise
 
     def _check_queue(self, askers: tuple[str, ...]) -> None:
+        """Raises LimitError if the queue is full, or one of the clients has too many waiting."""
         if len(self._queue) >= self._waiting_limit:
             self._refused(self._what)
             raise self._full("", self._inside, len(self._queue))

@@ -63,6 +63,7 @@ class NameResolver(AbstractResolver):
         port: int,
         family: socket.AddressFamily,
     ) -> None:
+        """Runs in the lookup's thread, and hands the outcome to the event loop."""
         error: Exception | None = None
         results: list[ResolveResult] = []
         try:
@@ -86,6 +87,7 @@ class NameResolver(AbstractResolver):
 
 
 def _result(host: str, port: int, made: tuple[Any, Any, int, str, tuple[Any, ...]]) -> ResolveResult:
+    """A lookup's result in aiohttp's form."""
     family, _, protocol, _, socket_address = made
     address = str(socket_address[0])
     if family == socket.AF_INET6 and len(socket_address) > 3 and socket_address[3]:

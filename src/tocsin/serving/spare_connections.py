@@ -19,6 +19,8 @@ class Spare(Enum):
 
 
 class SpareConnections(Generic[_C]):
+    """The idle connections by reason, each in the order in which they became idle."""
+
     def __init__(self) -> None:
         # Dictionaries keep insertion order: the connection that has been idle longest comes first.
         self._by_reason: dict[Spare, dict[_C, None]] = {spare: {} for spare in Spare}

@@ -37,6 +37,8 @@ class Command:
 
 
 class Supervisor:
+    """Runs commands as child processes until it is stopped."""
+
     def __init__(self, *, first_pause_s: float = FIRST_PAUSE_S, stayed_s: float = STAYED_S) -> None:
         self._first_pause_s = first_pause_s
         self._stayed_s = stayed_s
@@ -54,6 +56,7 @@ class Supervisor:
         self._tasks.clear()
 
     async def _keep(self, command: Command) -> None:
+        """Runs the command again and again, with back-off, until it is fenced or cancelled."""
         pause_s = self._first_pause_s
         while True:
             began_s = time.monotonic()
@@ -83,6 +86,7 @@ class Supervisor:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
+    """Asks the process to stop, and kills it after STOP_S."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
         try:

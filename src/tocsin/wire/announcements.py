@@ -38,7 +38,8 @@ class PushedResult:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """`news`: per channel, the interests with new results and the cursor up to which they have them."""
+    """An announcement. `news`: per channel, the interests with new results and the cursor up to which they have
+    them."""
 
     broker: str
     after: Position

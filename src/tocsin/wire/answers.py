@@ -39,9 +39,12 @@ def parse_logged_in(said: Any) -> LoginAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`marker`: the cursor up to which it is acknowledged. If the request had a `since`: `since_applied` is False if
-    the subscription existed before and continues at its marker; `recovered` is False if results after `since` no longer
-    exist."""
+    """A subscription as a broker shows it to its subscriber.
+
+    `marker`: the cursor up to which it is acknowledged. If the request had a `since`: `since_applied` is False if the
+    subscription existed before and continues at its marker; `recovered` is False if results after `since` no longer
+    exist.
+    """
 
     id: str
     channel: str

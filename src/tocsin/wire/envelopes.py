@@ -71,7 +71,8 @@ class EnvelopeWriter:
         gap: Cursor | None = None,
         more: bool = False,
     ) -> bytes:
-        """`items` are all results in `(after, to]`, in order, as `item` encodes them. `at_us` is the present time."""
+        """Encodes results. `items` are all results in `(after, to]`, in order, as `item` encodes them. `at_us` is the
+        present time."""
         begin, end = cursor_text(after), cursor_text(to)
         head = self._head(RESULTS, f"{interest}/{begin}/{end}", channel, interest, at_us)
         recovered = "true" if gap is None else "false"

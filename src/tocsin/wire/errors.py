@@ -34,6 +34,9 @@ EXIT_FENCED: Final = 3
 
 
 class TocsinError(Exception):
+    """The base of all errors. `retry`: the same request may succeed later. `details` are further fields of the JSON
+    form."""
+
     code: ClassVar[str] = "error"
     status: int = 500
     retry: ClassVar[bool] = False

@@ -29,7 +29,7 @@ _RANGE_HAS: Final = "expected interest, after, and maybe to, limit and limit_byt
 
 @dataclass(frozen=True, slots=True)
 class FetchedResult:
-    """`executed_us`: microseconds since 1970. `payload`: JSON."""
+    """A result as the cluster sends it. `executed_us`: microseconds since 1970. `payload`: JSON."""
 
     cursor: Cursor
     executed_us: int
@@ -161,6 +161,7 @@ class FrameReader:
         self._head: dict[str, Any] | None = None
 
     def feed(self, some: bytes) -> Iterator[FetchedPart]:
+        """Yields the parts that are complete with these bytes."""
         self._kept += some
         while not self.ended:
             if self._head is None:

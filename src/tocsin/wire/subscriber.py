@@ -94,8 +94,8 @@ def parse_login(said: object) -> LoginRequest:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """`since`: the client wants the results after this cursor; None: those made from now on. `group`: for all its
-    members."""
+    """A request to subscribe. `since`: the client wants the results after this cursor; None: those made from now on.
+    `group`: for all its members."""
 
     channel: str
     parameters: tuple[Any, ...]
@@ -276,6 +276,7 @@ def name_of(given: object, what: str) -> str:
 
 
 def _object(said: object, shape: str, needed: set[str], allowed: frozenset[str] | set[str] = frozenset()) -> Given:
+    """Checks that it is an object with all needed fields and no unknown ones."""
     if not isinstance(said, dict):
         raise InputError(f"expected {shape}")
     if missing := sorted(needed - said.keys()):

@@ -116,7 +116,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
-    """`made`: subscriptions that members got. `gone`: subscriptions that ended."""
+    """The outcome of a change of a group. `made`: subscriptions that members got. `gone`: subscriptions that ended."""
 
     group: GroupRow
     made: list[FrontendRow] = field(default_factory=list)
@@ -124,6 +124,8 @@ class GroupChanged:
 
 
 class Accounts(Protocol):
+    """The interface of accounts; each method states what it promises and who may call it."""
+
     async def open(self) -> None:
         """Reads the stored accounts and completes removals that were interrupted."""
 

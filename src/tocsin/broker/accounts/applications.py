@@ -98,6 +98,7 @@ class Applications(Directory):
         return await self._read_again(self._scope(by, name))
 
     async def _remove(self, application: ApplicationRow) -> AsyncIterator[Removed]:
+        """Closes the application first, so that it takes no new subscribers, then removes them in batches."""
         await self._store.close_application(application.id)
         self._put(replace(application, closed=True))
         while subscribers := await self._store.subscribers(application.id, limit=STEP):
@@ -110,6 +111,7 @@ class Applications(Directory):
         self._forget(application)
 
     def _open_one(self, name: str) -> ApplicationRow:
+        """The application; raises ConflictError if it is being removed."""
         application = self._named(name)
         if application.closed:
             raise ConflictError(f"the application {name} is being removed")

@@ -129,6 +129,7 @@ class Directory:
     # --- applications
 
     def _put(self, application: ApplicationRow) -> None:
+        """Replaces the application in all indexes."""
         previous = self._by_id.get(application.id)
         if previous is not None and previous.digest is not None:
             self._by_digest.pop(previous.digest, None)

@@ -11,7 +11,8 @@ from tocsin.wire.errors import LimitError
 
 
 class FairQueue:
-    """`inside` run at a time and `waiting` more wait. Origins take turns, each with its oldest request.
+    """A queue in front of `inside` slots: `waiting` requests may wait. Origins take turns, each with its oldest
+    request.
 
     When the queue is full, the newest request of the origin with the most waiting is refused (LimitError, 429), so that
     a flood from one origin leaves room for all others.
@@ -56,6 +57,7 @@ class FairQueue:
             raise
 
     def _make_room(self, origin: str | None) -> None:
+        """Refuses the newest request of the longest queue, or raises if that is the origin's own."""
         longest = max(self._lines, key=lambda each: len(self._lines[each]), default=origin)
         line = self._lines.get(longest)
         # An origin that would then have as many waiting as the longest gets no preference.

@@ -29,7 +29,8 @@ from tocsin.wire.subscriber import DEFAULT_APPLICATION, Credentials
 
 
 class LocalAccounts(Applications, Groups):
-    """`Accounts` on a `BrokerStore` that only this process has open. The caller opens and closes the store."""
+    """Implements `Accounts` on a `BrokerStore` that only this process has open. The caller opens and closes the
+    store."""
 
     def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
         super().__init__(store, policy, clock_us)
@@ -165,6 +166,7 @@ class LocalAccounts(Applications, Groups):
     # --- helpers
 
     def _registering(self, by: Principal | None, application: str) -> ApplicationRow:
+        """The application into which this principal may register; raises ForbiddenError if there is none."""
         if isinstance(by, ManagerIdentity):
             if not by.is_operator and application == DEFAULT_APPLICATION:
                 return self._scope(by, None)

@@ -26,8 +26,8 @@ PATIENCE: Final = 10
 
 
 class Passwords:
-    """`threads` checks run at a time, and `waiting` more wait in turn from each origin (see FairQueue); all others get
-    LimitError (429)."""
+    """Hashes and checks passwords. `threads` checks run at a time, and `waiting` more wait in turn from each origin
+    (see FairQueue); all others get LimitError (429)."""
 
     def __init__(self, cost: PasswordCost, *, threads: int, waiting: int) -> None:
         self._hasher = PasswordHasher(

@@ -27,13 +27,14 @@ class PasswordCost:
 
 @dataclass(frozen=True, slots=True)
 class AccountPolicy:
-    """`operator_token` authenticates the operator; if it is empty, no token does. `everybody_operates`: a request
-    without a token is the operator's.
+    """The settings of accounts.
 
-    `open_registration`: anybody may register into the application `default`. `threads` password checks run at a time
-    and `waiting` more may wait; `password_characters` is the minimum length. `wrong_passwords` is the burst of wrong
-    passwords per user, `wrong_passwords_per_hour` the sustained rate. The limits apply where an application has none of
-    its own.
+    `operator_token` authenticates the operator; if it is empty, no token does. `everybody_operates`: a request without
+    a token is the operator's. `open_registration`: anybody may register into the application `default`.
+
+    `threads` password checks run at a time and `waiting` more may wait; `password_characters` is the minimum length.
+    `wrong_passwords` is the burst of wrong passwords per user, `wrong_passwords_per_hour` the sustained rate. The
+    limits apply where an application has none of its own.
     """
 
     operator_token: str = field(default="", repr=False)

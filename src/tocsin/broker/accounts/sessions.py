@@ -41,6 +41,8 @@ class Claims:
 
 
 class SessionTokens:
+    """Issues, checks and revokes session tokens. The store has the signing key and the ended sessions."""
+
     def __init__(self, store: BrokerStore, token_s: float, session_s: float, now_us: Callable[[], int]) -> None:
         self._store = store
         self._token_us = int(token_s * 1e6)

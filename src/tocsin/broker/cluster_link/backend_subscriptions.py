@@ -19,10 +19,13 @@ OURS: Final = "broker:"
 
 @dataclass(slots=True, eq=False)
 class BackendSubscription:
-    """`head`: the cursor up to which the cluster has announced results. `pins`: the number of frontend subscriptions in
+    """A broker's subscription to one interest at the cluster.
+
+    `head`: the cursor up to which the cluster has announced results. `pins`: the number of frontend subscriptions in
     the making that need it. `opened`: the core has had it before, so that it opens at its head the next time. `shares`:
     the applications that hold it at the cluster, each with its subscription id there; `subscription` is the first of
-    these ids."""
+    these ids.
+    """
 
     interest: int
     channel: str
@@ -44,8 +47,11 @@ class BackendSubscription:
 
 
 class BackendSubscriptions:
-    """`store` is the id of the broker's store. It distinguishes our subscriptions from those of another broker of our
-    name."""
+    """All backend subscriptions of a broker, by interest and by parameter values.
+
+    `store` is the id of the broker's store. It distinguishes our subscriptions from those of another broker of our
+    name.
+    """
 
     def __init__(self, broker: str, store: str) -> None:
         self._broker = broker

@@ -18,8 +18,8 @@ from tocsin.wire.errors import FencedError
 
 
 class BrokerGeneration:
-    """`starts`: the cluster has not given this process a generation yet. `since_us`: when its store first had the
-    name."""
+    """The store id and the generation of this broker. `starts`: the cluster has not given this process a generation
+    yet. `since_us`: when its store first had the name."""
 
     def __init__(self, store: BrokerStore, store_id: str, generation: Position | None, since_us: int) -> None:
         self._store = store

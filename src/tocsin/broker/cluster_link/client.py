@@ -25,8 +25,8 @@ _PASSED_ON: Final = frozenset({"Content-Type", "Retry-After"})
 
 @dataclass(frozen=True, slots=True)
 class RegistrationAnswer:
-    """`secret`: the new secret, or None if the known one is still valid. `dropped`: how many channels were ever
-    dropped. `generation`: the generation of this broker from now on."""
+    """The cluster's answer to a registration. `secret`: the new secret, or None if the known one is still valid.
+    `dropped`: how many channels were ever dropped. `generation`: the generation of this broker from now on."""
 
     position: Position
     generation: Position
@@ -74,8 +74,8 @@ class ForwardedAnswer:
 
 
 class ClusterClient:
-    """Every request carries `generation` once it is known. `on_away` is called when the cluster does not answer,
-    `on_fenced` when a newer broker has taken our name."""
+    """Every method is a request to the cluster. It carries `generation` once that is known. `on_away` is called when
+    the cluster does not answer, `on_fenced` when a newer broker has taken our name."""
 
     def __init__(self, url: str, token: str, broker: str, timeout_s: float) -> None:
         self._url = url.rstrip("/")
@@ -125,9 +125,11 @@ class ClusterClient:
         return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])
 
     async def news(self, after: Position) -> Announcement:
+        """The announcement of everything after the position."""
         return parse_announcement(await self._raw("GET", f"{self._place}/news?after={position_text(after)}"))
 
     async def acknowledge(self, cursors: Mapping[int, Cursor]) -> None:
+        """Reports up to which cursor each interest is consumed."""
         texts = {str(interest): cursor_text(cursor) for interest, cursor in cursors.items()}
         await self._ask("POST", f"{self._place}/acks", {"cursors": texts})
 
@@ -153,6 +155,7 @@ class ClusterClient:
         await self._ask("POST", f"{self._channel(channel)}:remove", {"ids": list(subscriptions)})
 
     async def held(self) -> AsyncIterator[list[ClusterSubscription]]:
+        """Yields pages of all backend subscriptions that the cluster has for this broker."""
         next_page: str | None = None
         while True:
             after = "" if next_page is None else f"&after={quote(next_page, safe='')}"
@@ -188,6 +191,7 @@ class ClusterClient:
     async def publish(
         self, feed: str, query: str, body: bytes, headers: Mapping[str, str], wait_s: float
     ) -> ForwardedAnswer:
+        """Forwards records to a feed; returns the cluster's answer even if it is an error."""
         path = f"/v1/feeds/{quote(feed, safe='')}{f'?{query}' if query else ''}"
         async with self._answer("POST", path, body, headers, wait_s) as response:
             passed_headers = {
@@ -243,6 +247,7 @@ class ClusterClient:
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:
+    """Raises the error that the cluster answered, if it did."""
     if response.status < 400:
         return
     body = await response.read()

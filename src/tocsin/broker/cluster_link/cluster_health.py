@@ -17,6 +17,8 @@ PATIENCE_S: Final = 3.0
 
 
 class ClusterHealth:
+    """Caches the cluster's health, so that many checks cause few requests."""
+
     def __init__(self, client: ClusterClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock

@@ -39,7 +39,8 @@ class _Coming:
 
 
 class ResultFetcher:
-    """`on_gone` is called with interests that the cluster does not know. At most `at_once` requests run at a time."""
+    """Performs the core's Fetch actions, at most `at_once` requests at a time. `on_gone` is called with interests that
+    the cluster does not know."""
 
     def __init__(
         self,
@@ -106,6 +107,8 @@ class ResultFetcher:
                     self._machine.handle(ev.FetchFailed(pending.fetch.fetch))
 
     async def _fetch(self, coming: Sequence[_Coming], began_s: float) -> None:
+        """Fetches the ranges, and continues where an answer stopped because it was too large. A range is reported to
+        the core as soon as the next one begins."""
         ranges = [_range(pending.fetch) for pending in coming]
         first = 0
         while True:
@@ -137,6 +140,7 @@ class ResultFetcher:
             one.gap = part.gap
 
     async def _finish(self, one: _Coming, place: int, began_s: float) -> None:
+        """Reports one fetch to the core."""
         if one.done:
             return
         one.done = True

@@ -46,9 +46,12 @@ LARGE_BYTES: Final = 64 << 10
 
 
 class ClusterLink:
-    """`on_changed` is called with interests that have ended or have other numbers. `refusal` is the error with which
-    the cluster refuses this broker. `fenced` is set when a newer broker has our name: this broker then asks the cluster
-    for nothing more, and the process has to end."""
+    """Keeps the broker registered and up to date, with back-off while the cluster is away.
+
+    `on_changed` is called with interests that have ended or have other numbers. `refusal` is the error with which the
+    cluster refuses this broker. `fenced` is set when a newer broker has our name: this broker then asks the cluster for
+    nothing more, and the process has to end.
+    """
 
     def __init__(
         self,
@@ -131,6 +134,8 @@ class ClusterLink:
         return self._position
 
     async def _run(self) -> None:
+        """Checks the cluster every `check_every_s` and when woken; after a failure it retries with exponential
+        back-off."""
         retry_s = self._first_retry_s
         while True:
             try:
@@ -167,6 +172,7 @@ class ClusterLink:
             self._wake.set()
 
     def _lost_name(self, error: FencedError) -> None:
+        """Another broker has our name: remember it and end this broker."""
         if self._fencing is None:
             _log.error("another broker has our name, and this one stops", error=error.message, hint=error.hint)
             self._fencing = asyncio.get_running_loop().create_task(self._remember_fenced(error))
@@ -198,6 +204,8 @@ class ClusterLink:
                 await self._new_secret()
 
     async def _compare_and_catch_up(self) -> bool:
+        """Compares the subscriptions if that is due, then catches up with announcements; returns whether there were
+        any."""
         if not self._compared:
             self._compared = True
             try:
@@ -208,6 +216,7 @@ class ClusterLink:
         return await self.catch_up()
 
     async def _register(self) -> None:
+        """Registers the broker, and stores the secret, the epoch and the position that the cluster gave it."""
         generation = self._instance
         answer = await self._client.register(
             self._callback, store=generation.store_id, generation=generation.generation, starts=generation.starts
@@ -250,6 +259,7 @@ class ClusterLink:
             self._compared = False
 
     async def _new_secret(self) -> None:
+        """Requests a new secret for signatures and stores it."""
         self._secret_asked_s = time.monotonic()
         secret = await self._client.new_secret()
         async with self._news:
@@ -309,6 +319,7 @@ class ClusterLink:
                 return found_any
 
     async def _take(self, told: Announcement) -> None:
+        """Hands an announcement to the core, then stores its position and heads in one transaction."""
         heads: dict[int, Cursor] = {}
         events = _events_of(told)
         while batch := list(islice(events, TURN_EVENTS)):
@@ -382,6 +393,7 @@ class ClusterLink:
             self._reporting = asyncio.get_running_loop().create_task(self._send_reports())
 
     async def _send_reports(self) -> None:
+        """Sends the acknowledged cursors to the cluster, in batches."""
         while self._reports:
             reports, self._reports = self._reports, {}
             try:

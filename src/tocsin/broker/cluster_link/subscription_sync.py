@@ -32,6 +32,8 @@ _log = structlog.get_logger("tocsin.broker.holder")
 
 @dataclass(slots=True, eq=False)
 class _Want:
+    """A request for a backend subscription, with the future that gets it."""
+
     channel: str
     parameters: str
     application: str
@@ -40,6 +42,8 @@ class _Want:
 
 @dataclass(slots=True, eq=False)
 class _Release:
+    """A request to end a backend subscription."""
+
     holding: BackendSubscription
 
 
@@ -61,8 +65,11 @@ class InterestChange:
 
 
 class SubscriptionSync:
-    """`needed` says whether an interest has frontend subscriptions here. Subscriptions of an earlier broker of our name
-    stay until `former_until_us`, because that broker may come back and take the name over."""
+    """Makes, shares and ends backend subscriptions, one request at a time.
+
+    `needed` says whether an interest has frontend subscriptions here. Subscriptions of an earlier broker of our name
+    stay until `former_until_us`, because that broker may come back and take the name over.
+    """
 
     def __init__(
         self,
@@ -168,6 +175,8 @@ class SubscriptionSync:
                 self._early.clear()
 
     async def _work(self, now: Sequence[_Want | _Release | _Share]) -> None:
+        """Performs the queued requests: ends subscriptions, makes new ones per channel and application, then registers
+        shares."""
         await self._end([item.holding for item in now if isinstance(item, _Release)])
         wants: dict[tuple[str, str], dict[str, list[_Want]]] = {}
         for item in now:
@@ -203,6 +212,7 @@ class SubscriptionSync:
             _log.info("interests will be ended at the cluster later", count=len(released), error=str(error))
 
     async def _remove_there(self, holdings: Iterable[BackendSubscription]) -> None:
+        """Ends the subscriptions at the cluster."""
         by_channel: dict[str, list[str]] = {}
         for backend in holdings:
             by_channel.setdefault(backend.channel, []).extend({backend.subscription, *backend.shares.values()})
@@ -237,6 +247,7 @@ class SubscriptionSync:
     def _granted(
         self, channel: str, parameters: str, wants: Sequence[_Want], one: GrantedSubscription
     ) -> BackendSubscription:
+        """Adds a new backend subscription, and hands it to the requests that wait for it, pinned."""
         head = max(one.since, self._early.get(one.interest, one.since))
         backend = self._holdings.add(
             BackendSubscription(one.interest, channel, parameters, one.subscription, one.since, head)
@@ -309,6 +320,7 @@ class SubscriptionSync:
             return changed
 
     async def _again(self, lost: Sequence[BackendSubscription]) -> InterestChange:
+        """Makes lost subscriptions again, per channel and application."""
         changed = InterestChange([], [])
         by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
         for backend in lost:
@@ -321,6 +333,8 @@ class SubscriptionSync:
     async def _again_in(
         self, channel: str, application: str, holdings: Sequence[BackendSubscription], changed: InterestChange
     ) -> None:
+        """Makes a batch again, by bisection if the cluster refuses a value. Ends what the channel no longer takes, and
+        rebinds interests that have another number now."""
         requests = [(backend.subscription, backend.parameters) for backend in holdings]
         try:
             granted = await self._subscribe(channel, requests, application)

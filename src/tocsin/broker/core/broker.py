@@ -47,6 +47,8 @@ from tocsin.wire.errors import ConflictError, NotFoundError
 
 
 class Broker(BrokerState):
+    """The core of a broker; `handle` is its only entry, and there is one handler method per event."""
+
     def __init__(self, settings: CoreSettings, now_s: float) -> None:
         super().__init__()
         self.settings = settings
@@ -124,6 +126,7 @@ class Broker(BrokerState):
         self._attach(backend, frontend, actions)
 
     def _attach(self, backend: InterestState, one: FrontendState, actions: list[Action]) -> None:
+        """Activates the subscription if the broker has received results up to where it begins."""
         if not backend.attach(one, self.caches):
             return
         actions.append(Subscribed(one.id, one.interest, one.marker))
@@ -161,6 +164,8 @@ class Broker(BrokerState):
             frontend.backend.leave(frontend)
 
     def _get_results(self, event: ev.ResultsRequested, actions: list[Action]) -> None:
+        """Serves a pull. A whole cohort is served as one; other subscriptions are grouped by the cursor that they start
+        from."""
         backend = self._backends.get(event.interest)
         subscriptions: Collection[Hashable] = event.subscriptions
         if backend is not None and event.after is None:
@@ -269,6 +274,7 @@ class Broker(BrokerState):
             actions.append(EndSubscriptions(event.interest, subscriptions, event.reason))
 
     def _arrived(self, event: ev.ResultArrived, actions: list[Action]) -> None:
+        """Takes a pushed result, unless results before it still have to be fetched."""
         backend = self._backends.get(event.interest)
         if backend is None:
             return
@@ -306,6 +312,7 @@ class Broker(BrokerState):
             self._fetched(answer, actions)
 
     def _land(self, flight: PendingFetch, event: ev.FetchSucceeded, actions: list[Action]) -> None:
+        """Takes the answer to a fetch, or counts it as failed if it brings nothing."""
         if event.to <= flight.after:
             # An answer that makes no progress counts as a failure, so that it is retried after a delay.
             self._fetch_failed(ev.FetchFailed(event.fetch), actions)
@@ -319,6 +326,7 @@ class Broker(BrokerState):
             self._failed.set(self._now_s + self.settings.fetch_retry_s, event.fetch)
 
     def _news(self, backend: InterestState, to: Cursor, event: ev.FetchSucceeded, actions: list[Action]) -> None:
+        """Puts new results into the cache, delivers them, and attaches subscriptions that waited for them."""
         cache = backend.held
         before = cache.head
         gap = None if event.gap is None or event.gap <= before else min(event.gap, to)
@@ -365,6 +373,7 @@ class Broker(BrokerState):
             actions.append(NotifyAvailable(backend.interest, head, notify))
 
     def _fetch_news(self, backend: InterestState, actions: list[Action]) -> None:
+        """Fetches announced results after the head, one fetch at a time."""
         cache = backend.cache
         if cache is not None and backend.news is None and backend.announced > cache.head:
             backend.news = self._delivery.begin(backend, cache.head, backend.announced, actions, news=True)
@@ -375,6 +384,7 @@ class Broker(BrokerState):
         self.caches.switch(event.caching, self._now_s)
 
     def _pass_time(self, actions: list[Action]) -> None:
+        """Does everything that is due: expiry, retries, ends of grace periods, and the report to the cluster."""
         now_s = self._now_s
         self.caches.pass_time(now_s)
         for fetch in self._failed.due(now_s):
@@ -391,6 +401,7 @@ class Broker(BrokerState):
                 actions.append(UnsubscribeBackend(backend.interest))
 
     def _report(self, actions: list[Action]) -> None:
+        """Reports the lowest marker of every interest in which it has moved."""
         lowest: dict[Hashable, Cursor] = {}
         for backend in self._unreported.values():
             if backend.cache is not None and (marker := backend.cache.lowest_marker()) != backend.reported:
@@ -403,6 +414,7 @@ class Broker(BrokerState):
     # --- helpers
 
     def _let_go(self, backend: InterestState) -> None:
+        """Drops the interest with its cache and its fetches."""
         del self._backends[backend.interest]
         self._unreported.pop(backend.interest, None)
         self._delivery.forget(backend)

@@ -141,6 +141,7 @@ class Cohort(Collection[Hashable]):
         return self.own.get(name, self.marker)
 
     def join(self, one: FrontendState) -> None:
+        """Adds a subscription; it shares the marker if its own is the same."""
         members, own, marker = self.members, self.own, one.marker
         if len(members) == len(own):
             # No member shares the marker, so the new member sets it.
@@ -152,6 +153,7 @@ class Cohort(Collection[Hashable]):
         one.live = True
 
     def leave(self, one: FrontendState) -> None:
+        """Removes a subscription; it takes its marker with it."""
         own = self.own
         one.marker = own.pop(one.id, self.marker) if own else self.marker
         del self.members[one.id]

@@ -24,7 +24,8 @@ from tocsin.rules.model.cursors import Cursor
 
 
 class Delivery:
-    """Its methods append the actions to perform to `actions`."""
+    """Answers pulls and catch-ups, and keeps the fetches that they need. Its methods append the actions to perform to
+    `actions`."""
 
     def __init__(self, settings: CoreSettings, caches: ResultCaches) -> None:
         self._settings = settings
@@ -181,6 +182,7 @@ class Delivery:
         return pending
 
     def _answer(self, backend: InterestState, waiting: PendingAnswer, now_s: float, actions: list[Action]) -> None:
+        """Delivers a complete answer to the askers that still wait for it."""
         askers = [frontend for frontend, turn in waiting.askers if frontend.turn == turn]
         catches_up = waiting.why is DeliveryReason.CAUGHT_UP
         if catches_up:
@@ -228,6 +230,7 @@ class Delivery:
 
 
 def _audience(askers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[Hashable]:
+    """The subscriptions of askers and snapshots; a current snapshot alone is passed on as an object."""
     if not askers and len(groups) == 1 and groups[0].current:
         return groups[0]
     subscriptions = [frontend.id for frontend in askers]

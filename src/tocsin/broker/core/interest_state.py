@@ -13,8 +13,8 @@ from tocsin.rules.model.cursors import START, Cursor
 
 
 class InterestState:
-    """`cache` is None until the cluster has made the backend subscription; the head of the cache is how far the broker
-    has received results."""
+    """The state of one interest. `cache` is None until the cluster has made the backend subscription; the head of the
+    cache is how far the broker has received results."""
 
     __slots__ = (
         "announced", "cache", "empty_since_s", "flights", "frontends", "inline", "interest", "joining", "news",

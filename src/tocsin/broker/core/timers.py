@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Timers(Generic[T]):
-    """`due_s` is when the first item is due; infinity if there is none."""
+    """Items with due times. `due_s` is when the first item is due; infinity if there is none."""
 
     __slots__ = ("_heap", "_set", "due_s")
 

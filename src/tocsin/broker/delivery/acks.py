@@ -26,6 +26,9 @@ _log = structlog.get_logger("tocsin.broker.acks")
 
 
 class AckBatcher:
+    """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s`, or at once for
+    `durable`."""
+
     def __init__(self, machine: CoreRuntime, store: BrokerStore, figures: BrokerCounters, every_s: float) -> None:
         self._machine = machine
         self._store = store
@@ -108,6 +111,7 @@ class AckBatcher:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def _write(self) -> None:
+        """Writes once, and schedules the next write if there is more to do or it failed."""
         try:
             succeeded = await self._once()
         finally:
@@ -118,6 +122,7 @@ class AckBatcher:
             self._write_soon(self._every_s if succeeded else RETRY_S)
 
     async def _once(self) -> bool:
+        """Writes the queued markers; returns whether it succeeded. After a failure the markers stay queued."""
         markers, self._markers = self._markers, {}
         waiters, self._waiting = self._waiting, []
         try:

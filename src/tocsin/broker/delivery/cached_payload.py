@@ -17,5 +17,6 @@ class CachedPayload(NamedTuple):
 
 
 def kept(one: FetchedResult) -> BrokerResult:
+    """A fetched result as the cache keeps it, with its envelope item as the payload."""
     text = item(one.cursor, one.executed_us, one.payload)
     return BrokerResult(one.cursor, len(text), CachedPayload(text, one.executed_us))

@@ -14,7 +14,7 @@ from tocsin.wire.envelopes import AVAILABLE, ENDED, RESULTS, EnvelopeWriter
 
 
 class EventEncoder:
-    """`channel_of` returns the name of an interest's channel."""
+    """Encodes events. `channel_of` returns the name of an interest's channel."""
 
     def __init__(self, broker: str, channel_of: Callable[[int], str], *, page_results: int, page_bytes: int) -> None:
         self._writer = EnvelopeWriter(broker)
@@ -66,6 +66,7 @@ class EventEncoder:
         return EncodedEvent(RESULTS, envelope, interest, to, f"{cursor_text(after)}_{cursor_text(to)}")
 
     def _pages(self, results: Sequence[BrokerResult]) -> list[Sequence[BrokerResult]]:
+        """Splits the results into pages by number and bytes."""
         if len(results) < 2:
             return [results]
         pages: list[Sequence[BrokerResult]] = []

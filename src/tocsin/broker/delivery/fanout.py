@@ -50,6 +50,8 @@ class FanOutJob:
 
 
 class FanOut:
+    """The online subscribers with their outlets, and the jobs that write events to them."""
+
     def __init__(
         self, machine: CoreRuntime, letters: EventEncoder, figures: BrokerCounters, *, patience_s: float
     ) -> None:
@@ -102,6 +104,7 @@ class FanOut:
         self._machine.handle(ev.SubscriberLoggedIn(subscriber))
 
     def detach(self, outlet: EventOutlet) -> None:
+        """Removes the outlet. After its last outlet the subscriber is offline."""
         listener = outlet.listener
         if listener is None:
             return
@@ -183,6 +186,7 @@ class FanOut:
                 self._send(listener, [event])
 
     def _catch_up(self, action: ac.Deliver) -> None:
+        """Sends a page to subscriptions that catch up; the next page follows when there is room."""
         events: Sequence[EncodedEvent] | None = None
         for subscription in action.audience:
             assert isinstance(subscription, int)
@@ -228,6 +232,7 @@ class FanOut:
         after: Cursor | None,
         executed_us: Sequence[int],
     ) -> None:
+        """Writes a small audience at once; queues a large one, or one whose interest has jobs in progress."""
         self._turn += 1
         subscriptions: Sequence[int] = list(audience)  # type: ignore[arg-type]
         job = FanOutJob(self._turn, told, subscriptions, after, executed_us)
@@ -258,6 +263,7 @@ class FanOut:
         self._fanning = None
 
     def _write(self, one: FanOutJob, names: Sequence[int]) -> None:
+        """Writes the job's events to a batch of subscriptions, and reports slow consumers to the core."""
         listeners, passed_over, turn, events = self._of_subscription, self._passed_over, one.turn, one.told
         frame = events[0].form(OutletForm.WEBSOCKET)
         at_once = len(events) == 1

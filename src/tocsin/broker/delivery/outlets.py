@@ -42,6 +42,7 @@ class EncodedEvent:
         self._forms: list[bytes | None] = [None, None, envelope]
 
     def form(self, kind: OutletForm) -> bytes:
+        """The bytes in this form, encoded on first use."""
         form = self._forms[kind]
         if form is None:
             if kind is OutletForm.WEBSOCKET:
@@ -54,6 +55,8 @@ class EncodedEvent:
 
 @runtime_checkable
 class EventOutlet(Protocol):
+    """A connection or webhook that takes events in one form."""
+
     kind: OutletForm
     listener: Listener | None
 

@@ -21,6 +21,9 @@ Pulled = tuple[list[EncodedEvent], bool]
 
 
 class Pulls:
+    """Pulls that wait for the core's answer. Pulls of a subscription from the same cursor share one request to the
+    core."""
+
     def __init__(self, machine: CoreRuntime, letters: EventEncoder) -> None:
         self._machine = machine
         self._letters = letters
@@ -53,6 +56,7 @@ class Pulls:
         return self._letters.available(ac.NotifyAvailable(interest, to, ()))
 
     def deliver(self, action: ac.Deliver) -> None:
+        """Answers the pulls that wait for this range."""
         for subscription in action.audience:
             assert isinstance(subscription, int)
             for future in self._waiting.pop((subscription, action.after), ()):
@@ -68,6 +72,7 @@ class Pulls:
     async def _once(
         self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None
     ) -> ac.Deliver:
+        """One page from the core; raises UnavailableError if the cluster does not answer in time."""
         core = self._machine.core
         if not core.knows(subscription):
             raise NotFoundError("the subscription is gone")

@@ -36,6 +36,8 @@ _APPLICATION: Final = '{"name": "…"}, and maybe channels, feeds and limits'
 
 
 class AccountRoutes:
+    """Routes for accounts. A removal or a change runs to its end even if the client disconnects."""
+
     def __init__(self, service: BrokerService, webhooks: Webhooks) -> None:
         self._service = service
         self._accounts: Accounts = service.accounts
@@ -168,6 +170,7 @@ class AccountRoutes:
         return answer({})
 
     async def _removed(self, removing: Awaitable[Removed]) -> None:
+        """Ends the subscriptions, webhooks and connections of removed subscribers."""
         removed = await removing
         self._service.desk.went(removed.frontends)
         await self._webhooks.removed(removed.subscribers)
@@ -231,6 +234,8 @@ class AccountRoutes:
         return answer({})
 
     async def _changed(self, change: Callable[[], Awaitable[GroupChanged]], reason: str | None = None) -> GroupChanged:
+        """Performs a change of a group, and passes its subscriptions on to the core."""
+
         async def whole() -> GroupChanged:
             changed = await change()
             self._service.desk.went(changed.gone, reason)

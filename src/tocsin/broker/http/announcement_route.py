@@ -48,6 +48,7 @@ class AnnouncementRoute:
         self._clock_s = clock_s
 
     async def take(self, request: web.Request) -> web.Response:
+        """Receives one announcement; addresses other than the cluster's have a rate limit and a smaller budget."""
         check_headers(request.headers, now_s=self._clock_s())
         address = place_of(client_address(request))
         budget = self._cluster_room

@@ -242,6 +242,7 @@ def _op(
     parameters: list[dict[str, Any]] | None = None,
     open_: bool = False,
 ) -> dict[str, Any]:
+    """One operation of the document, with its parameters, body, answer and errors."""
     all_parameters = [_in_path(name) for name in _names_in(path)] + (parameters or [])
     refusals = (*_ALWAYS, *(_BODY if body is not None or raw else ()), *also)
     content = {"application/json": {"schema": dict(answered)}}

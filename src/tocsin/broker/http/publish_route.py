@@ -24,6 +24,8 @@ RECORD_LIMIT_BYTES: Final = 4 << 20
 
 
 class FeedForwarder:
+    """Checks the application's right to publish, and forwards the records."""
+
     def __init__(
         self, client: ClusterClient, accounts: Accounts, settings: BrokerSettings, figures: BrokerCounters
     ) -> None:
@@ -43,6 +45,7 @@ class FeedForwarder:
     async def publish(
         self, who: Session, feed: str, body: bytes, *, wait: str | None = None, key: str | None = None
     ) -> ForwardedAnswer:
+        """Forwards the records; with `user_field` set, the user's name is written into each."""
         name = self.check(who, feed)
         if wait not in (None, "", "visible"):
             raise InputError('wait: must be "visible"')

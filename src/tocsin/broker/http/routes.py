@@ -42,6 +42,7 @@ _PREFLIGHT_S: Final = "600"
 def broker_application(
     service: BrokerService, webhooks: Webhooks, metrics: ServerMetrics | None = None
 ) -> web.Application:
+    """The HTTP application of a broker, with all routes and limits."""
     metrics = metrics or ServerMetrics()
     http = service.settings.http
     limits = ServerLimits(
@@ -189,6 +190,7 @@ def _client() -> bytes:
 
 
 def _fits(value: object, kind: str) -> bool:
+    """Whether the value has the type of the setting."""
     checks: dict[str, Callable[[object], bool]] = {
         "int": lambda it: type(it) is int and abs(it) < 1 << 53,
         "float": lambda it: type(it) in (int, float),

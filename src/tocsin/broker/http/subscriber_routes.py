@@ -24,6 +24,8 @@ RESULTS_LIMIT = 100_000
 
 
 class SubscriberRoutes:
+    """Routes for subscribers; all need a session token."""
+
     def __init__(
         self, service: BrokerService, webhooks: Webhooks, publisher: FeedForwarder, bodies: RequestBodies
     ) -> None:

@@ -29,6 +29,7 @@ async def poll(service: BrokerService, who: Session, wait_s: float, end: asyncio
 
 
 async def _not_acknowledged(service: BrokerService, who: Session) -> list[EncodedEvent]:
+    """The unacknowledged events, pulled from all subscriptions up to the buffer size."""
     lacking = list(service.machine.core.lacking(who.subscriber))
     events = [service.pulls.available(interest, head) for _, interest, mode, head in lacking if mode is Mode.NOTIFY]
     inline = [(subscription, interest) for subscription, interest, mode, _ in lacking if mode is Mode.INLINE]
@@ -54,6 +55,7 @@ async def _not_acknowledged(service: BrokerService, who: Session) -> list[Encode
 
 
 async def _coming(service: BrokerService, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
+    """Waits as an outlet for the first events."""
     arrived = asyncio.Event()
     events: list[EncodedEvent] = []
     size_bytes = 0

@@ -18,6 +18,8 @@ STOPPING = "the broker is stopping"
 
 
 class OpenConnections:
+    """The open connections of all subscribers, by token and by subscriber."""
+
     def __init__(self) -> None:
         self._count: Counter[int] = Counter()
         # These are lists, because nearly all have one connection, and a set of one item takes three times the memory.

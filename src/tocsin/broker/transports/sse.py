@@ -23,6 +23,7 @@ _BEAT: Final = http_chunk(b": \n\n")
 
 
 async def events(service: BrokerService, request: web.Request, who: Session) -> web.StreamResponse:
+    """Streams events to the client until it disconnects or its token ends."""
     if (last := request.headers.get("Last-Event-ID")) is not None:
         service.acknowledge(who, last_event(last))
         await service.acks.durable()

@@ -16,6 +16,8 @@ from tocsin.settings.broker import WebhookSettings
 
 
 class WebhookConnections:
+    """The slots for webhook messages."""
+
     def __init__(self, settings: WebhookSettings, figures: BrokerCounters) -> None:
         self._figures = figures
         self._all = _Places(settings.connections)

@@ -42,6 +42,8 @@ _log = structlog.get_logger("tocsin.broker.webhooks")
 
 
 class Webhooks:
+    """The webhooks of all subscribers, each with a sender and a back-off."""
+
     def __init__(self, service: BrokerService, guard: AddressGuard, names: NameResolver | None = None) -> None:
         self._names = names or NameResolver()
         self._service = service
@@ -111,6 +113,7 @@ class Webhooks:
             self._back_offs.pop(subscriber, None)
 
     def _begin(self, webhook: WebhookRow) -> None:
+        """Starts the sender of a webhook."""
         assert self._session is not None
         back_off = self._back_offs.setdefault(webhook.subscriber, WebhookBackOff(self._settings))
         self._senders[webhook.subscriber] = WebhookSender(
@@ -145,6 +148,7 @@ class Webhooks:
             _log.warning("a webhook could not be ended", subscriber=webhook.subscriber, error=str(error))
 
     def _check(self, url: str) -> None:
+        """Raises InputError for a URL that cannot be posted to or is not allowed."""
         try:
             parts = urlsplit(url)
             usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -233,6 +237,7 @@ class WebhookSender:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        """Posts the oldest event until it succeeds, then the next one; ends after 410."""
         while True:
             if not self._waiting:
                 if not self._attached:
@@ -260,6 +265,7 @@ class WebhookSender:
                 self._service.presence.room(self._outlet)
 
     def _acknowledge(self, told: EncodedEvent) -> None:
+        """A message that was taken acknowledges its results."""
         if told.kind != RESULTS or told.to is None:
             return
         subscription = self._service.desk.subscription_of(self.webhook.subscriber, told.interest)

@@ -58,6 +58,7 @@ class WebSocketStream(web.WebSocketResponse):
 
 
 async def stream(service: BrokerService, request: web.Request) -> web.WebSocketResponse:
+    """Serves a WebSocket: authenticates by header or by a first login message, then runs the session."""
     settings = service.settings
     websocket = WebSocketStream(
         compress=False,
@@ -83,6 +84,7 @@ async def stream(service: BrokerService, request: web.Request) -> web.WebSocketR
 
 
 async def _login(service: BrokerService, websocket: web.WebSocketResponse) -> tuple[Session, int | None]:
+    """Reads the first message, which must be a login, and identifies the subscriber."""
     try:
         async with asyncio.timeout(service.settings.http.read_timeout_s):
             message = await websocket.receive()
@@ -120,6 +122,7 @@ class WebSocketSession:
         )
 
     async def run(self, ref: int | None) -> None:
+        """Serves the connection until it closes. `ref` is that of the login message, to be answered."""
         service, who = self._service, self._who
         try:
             service.check_pace(who, whole=True)
@@ -140,6 +143,7 @@ class WebSocketSession:
                 await self._websocket.close(code=LIMITED, message=error.message.encode()[:120])
 
     async def _listen(self) -> None:
+        """Reads requests until the connection closes, at the pace that the limits allow."""
         async for message in self._websocket:
             missing_s = self._pace.take(time.monotonic())
             if missing_s:
@@ -157,6 +161,7 @@ class WebSocketSession:
                 return
 
     async def _take(self, asked: said.Request | said.BadRequest) -> None:
+        """Handles one message: acknowledgements at once, other requests as tasks."""
         if isinstance(asked, said.BadRequest):
             self._bad += 1
             self._send(error_reply(asked.ref, asked.error))
