@@ -140,18 +140,18 @@ async def serve_cluster(
 @asynccontextmanager
 async def cluster(settings: Settings, address: str | None = None, *, set_aside: bool = False) -> AsyncIterator[Cluster]:
     """Runs a cluster on its data folder. No other process may use the folder meanwhile."""
-    async with held_folder(settings, address) as lock:
+    async with lock_folder(settings, address) as lock:
         if not set_aside:
             refuse_missing_catalog(settings)  # check before the slow start of Spark
         async with (
             started_spark(settings, lock) as (spark, sessions),
-            assembled(settings, spark, sessions, set_aside=set_aside) as running_cluster,
+            assemble_cluster(settings, spark, sessions, set_aside=set_aside) as running_cluster,
         ):
             yield running_cluster
 
 
 @asynccontextmanager
-async def held_folder(settings: Settings, address: str | None = None) -> AsyncIterator[FolderLock]:
+async def lock_folder(settings: Settings, address: str | None = None) -> AsyncIterator[FolderLock]:
     lock = await FolderLock.take(settings.data, address=address, say=_say)
     try:
         yield lock
@@ -184,7 +184,7 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[t
 
 
 @asynccontextmanager
-async def assembled(
+async def assemble_cluster(
     settings: Settings,
     spark: Any,
     sessions: SparkSessions | None = None,
@@ -439,7 +439,7 @@ async def tokens(settings: Settings, *, make_folder: bool = False) -> AsyncItera
 
 async def accept_clock(settings: Settings) -> datetime:
     """Accepts the wall clock as right for a folder that no cluster uses, and returns the time."""
-    async with held_folder(settings):
+    async with lock_folder(settings):
         return from_us(_guard_clock(settings).accept())
 
 
@@ -481,7 +481,7 @@ def _backup(
 
 async def offline_backup(settings: Settings, destination: Path, on_progress: Progress) -> Mapping[str, Any]:
     """Backs up a folder that no cluster uses."""
-    async with held_folder(settings), opened_stores(settings) as (store, channels):
+    async with lock_folder(settings), opened_stores(settings) as (store, channels):
         catalog = CatalogStore(store)
         await catalog.load()
         tables = tables_of(settings)

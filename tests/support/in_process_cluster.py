@@ -36,7 +36,7 @@ class LocalCluster:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._stack = AsyncExitStack()
-        self.cluster = self.wait(self._stack.enter_async_context(compose.assembled(self.settings, spark)))
+        self.cluster = self.wait(self._stack.enter_async_context(compose.assemble_cluster(self.settings, spark)))
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

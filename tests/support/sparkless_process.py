@@ -100,7 +100,7 @@ async def opened(
     """What a cluster has when it has started. Upkeep is left to the caller, who wants to know when it happens."""
     settings = Settings.load(None, {}, {**AT_ONCE, "data": data, **flags})
     with mock.patch.object(compose, "Engine", Sparkless):
-        async with compose.assembled(settings, None, set_aside=set_aside, clock=clock or now) as made:
+        async with compose.assemble_cluster(settings, None, set_aside=set_aside, clock=clock or now) as made:
             yield Parts(
                 settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app,
                 made.channel_store,

@@ -332,8 +332,10 @@ def test_where_nothing_is_new_or_nobody_is_interested_spark_runs_no_job(
     place: Channelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Any] = []
-    executed = channel_module.executed
-    monkeypatch.setattr(channel_module, "executed", lambda *args, **rest: ran.append(args) or executed(*args, **rest))
+    executed = channel_module.run_execution
+    monkeypatch.setattr(
+        channel_module, "run_execution", lambda *args, **rest: ran.append(args) or executed(*args, **rest)
+    )
     place.run("""
         CREATE CONTINUOUS CHANNEL c(k) PERIOD duration("P1D") {
             SELECT VALUE d.id FROM D d WHERE is_new(d) AND d.kind = k AND d.at < 1e9

@@ -34,7 +34,7 @@ class Before:
     """Something that is done before each execution of one channel, on its thread."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, channel: RunningChannel, what: Callable[[], None]) -> None:
-        executed = channel_module.executed
+        executed = channel_module.run_execution
         self.calls = 0
 
         def patched(reading: Any, interests: Any, *args: Any, **rest: Any) -> Any:
@@ -43,7 +43,7 @@ class Before:
                 what()
             return executed(reading, interests, *args, **rest)
 
-        monkeypatch.setattr(channel_module, "executed", patched)
+        monkeypatch.setattr(channel_module, "run_execution", patched)
 
 
 @pytest.mark.parametrize(

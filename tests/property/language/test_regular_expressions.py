@@ -16,8 +16,8 @@ from sqlglot import exp
 
 from tests.support.examples import examples
 from tests.support.waiting import WITHIN_S, wait_until
-from tocsin.cluster.engine.spark_errors import told
-from tocsin.language.translate.spark_text import render, render_question
+from tocsin.cluster.engine.spark_errors import translate_spark_error
+from tocsin.language.translate.spark_text import render, render_for_analysis
 from tocsin.language.types.typed_sql import build, string
 from tocsin.pipeline.plan_check import analyse_query
 from tocsin.wire.errors import StatementError
@@ -95,13 +95,13 @@ def test_the_answers_are_those_of_spark(spark: SparkSession, cases: list[tuple[s
     ]
     rows_of(spark, right)
     tree = calls(*_CALLS)
-    assert analyse_query(spark, render(tree)).collect() == spark.sql(render_question(tree)).collect()
+    assert analyse_query(spark, render(tree)).collect() == spark.sql(render_for_analysis(tree)).collect()
 
 
 def test_what_delimits_a_map_is_one_too_and_a_key_of_a_url_is_none(spark: SparkSession) -> None:
     rows_of(spark, [("a:1,b:2;c,d:", "[,;]"), ("", "x"), (None, "x"), ("a:1", None), ("k:v", ":")])
     tree = calls("str_to_map(t, p)", "str_to_map(t, p, '[:]')", "str_to_map(t)", "str_to_map(t, ';', p)")
-    assert analyse_query(spark, render(tree)).collect() == spark.sql(render_question(tree)).collect()
+    assert analyse_query(spark, render(tree)).collect() == spark.sql(render_for_analysis(tree)).collect()
     url = "http://x/?a.c=1&abc=2&(a+)+$=3&\\E=4"
     keys = {"a.c": "1", "abc": "2", "a": None, "(a+)+$": "3", ".*": None}
     rows_of(spark, [(url.replace("\\", "%5C"), key) for key in keys])
@@ -194,7 +194,7 @@ def run(spark: SparkSession, tree: exp.Expr) -> list[Any]:
     except StatementError:
         raise
     except Exception as error:
-        raise told(error) from error
+        raise translate_spark_error(error) from error
 
 
 # So slow that a thousand of them take minutes, and not so slow that one is refused.

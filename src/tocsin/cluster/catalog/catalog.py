@@ -39,11 +39,11 @@ from tocsin.cluster.catalog.entries import (
     feed_ref,
     function_ref,
     index_ref,
+    join_names,
     procedure_ref,
-    qualified,
-    quoted,
+    quote_name,
+    split_names,
     type_ref,
-    unqualified,
 )
 from tocsin.cluster.catalog.refs import nearest
 from tocsin.cluster.catalog.type_json import type_from_json, type_to_json
@@ -52,11 +52,35 @@ from tocsin.store.cluster.interface import ClusterStore, StoreTransaction, check
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
 
 __all__ = [
-    "DEFAULT", "IDENTIFIER_LIMIT", "METADATA",
-    "Catalog", "CatalogEntry", "CatalogStore", "Change", "DatasetEntry", "DataverseEntry", "FieldPath", "FunctionEntry",
-    "IndexEntry", "IndexKind", "Kind", "Put", "Ref", "Remove", "TypeEntry",
-    "dataset_ref", "dataverse_ref", "function_ref", "index_ref", "nearest", "qualified", "quoted", "type_from_json",
-    "type_ref", "type_to_json", "unqualified",
+    "DEFAULT",
+    "IDENTIFIER_LIMIT",
+    "METADATA",
+    "Catalog",
+    "CatalogEntry",
+    "CatalogStore",
+    "Change",
+    "DatasetEntry",
+    "DataverseEntry",
+    "FieldPath",
+    "FunctionEntry",
+    "IndexEntry",
+    "IndexKind",
+    "Kind",
+    "Put",
+    "Ref",
+    "Remove",
+    "TypeEntry",
+    "dataset_ref",
+    "dataverse_ref",
+    "function_ref",
+    "index_ref",
+    "join_names",
+    "nearest",
+    "quote_name",
+    "split_names",
+    "type_from_json",
+    "type_ref",
+    "type_to_json",
 ]  # fmt: skip
 
 DEFAULT: Final = "Default"
@@ -167,7 +191,7 @@ class Catalog:
         peers = [entry for entry in self.entries.values() if entry.ref.kind == ref.kind]
         name, hint = ref.name, None
         if ref.kind == "index":
-            dataset, name = unqualified(ref.name)
+            dataset, name = split_names(ref.name)
             if dataset_ref(ref.dataverse, dataset) not in self.entries:
                 return self.missing(dataset_ref(ref.dataverse, dataset))
             peers = list(self.indexes_of(ref.dataverse, dataset))
@@ -180,9 +204,9 @@ class Catalog:
         local_names = [peer.name for peer in peers if ref.kind == "dataverse" or peer.ref.dataverse == ref.dataverse]
         other_dataverses = [peer.ref.dataverse for peer in peers if peer.name == name]
         if (similar := nearest(name, local_names)) is not None:
-            hint = f"did you mean {quoted(similar)}?"
+            hint = f"did you mean {quote_name(similar)}?"
         elif other_dataverses:
-            hint = f"did you mean {qualified(other_dataverses[0], name)}?"
+            hint = f"did you mean {join_names(other_dataverses[0], name)}?"
         return NotFoundError(f"there is no {ref}", hint=hint)
 
     def functions_named(self, dataverse: str, name: str) -> list[FunctionEntry]:

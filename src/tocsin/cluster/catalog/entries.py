@@ -28,13 +28,13 @@ from tocsin.cluster.catalog.refs import (
     feed_ref,
     function_ref,
     index_ref,
+    join_names,
     procedure_ref,
-    qualified,
-    quoted,
+    quote_name,
     ref_from_json,
     ref_to_json,
+    split_names,
     type_ref,
-    unqualified,
 )
 from tocsin.cluster.catalog.type_json import type_from_json, type_to_json
 from tocsin.rules.model.types import ANY, ArrayType, MultisetType, ObjectType, Type
@@ -66,11 +66,11 @@ __all__ = [
     "feed_ref",
     "function_ref",
     "index_ref",
+    "join_names",
     "procedure_ref",
-    "qualified",
-    "quoted",
+    "quote_name",
+    "split_names",
     "type_ref",
-    "unqualified",
 ]  # fmt: skip
 
 IndexKind: TypeAlias = Literal["BTREE", "RTREE", "KEYWORD"]
@@ -250,7 +250,7 @@ def _named(type_: Type) -> Iterator[str]:
 
 
 def _type_named(text: str, dataverse: str) -> Ref:
-    *outer, name = unqualified(text)
+    *outer, name = split_names(text)
     if len(outer) > 1:
         raise ValueError(f"not the name of a type: {text!r}")
     return type_ref(outer[0] if outer else dataverse, name)
@@ -317,7 +317,7 @@ def entry_from_json(row: CatalogRow) -> CatalogEntry:
     try:
         return read(row, row.body)
     except (KeyError, TypeError, ValueError) as problem:
-        where = f"{row.kind} {qualified(row.dataverse, row.name)}"
+        where = f"{row.kind} {join_names(row.dataverse, row.name)}"
         raise StoreError(
             f"the catalog's entry for {where} cannot be read: {problem!r}", hint="restore a backup"
         ) from problem
@@ -362,7 +362,7 @@ def _read_feed(row: CatalogRow, body: dict[str, Any]) -> FeedEntry:
 
 
 def _read_index(row: CatalogRow, body: dict[str, Any]) -> IndexEntry:
-    dataset, name = unqualified(row.name)
+    dataset, name = split_names(row.name)
     return IndexEntry(row.dataverse, dataset, name, _paths(body["fields"]), cast("IndexKind", body["kind"]))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.cluster.catalog.catalog import METADATA, Catalog, qualified
+from tocsin.cluster.catalog.catalog import METADATA, Catalog, join_names
 from tocsin.cluster.catalog.entries import FunctionEntry, Ref
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
@@ -62,7 +62,7 @@ def _paths(paths: Sequence[Sequence[str]]) -> list[list[str]]:
 
 def _called(function: Ref) -> str:
     name, _, arity = function.name.rpartition("@")
-    return f"{qualified(function.dataverse, name)}@{arity}"
+    return f"{join_names(function.dataverse, name)}@{arity}"
 
 
 def _returned(function: FunctionEntry) -> str:

@@ -14,17 +14,17 @@ _PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Returns a name as a script writes it: in backticks if necessary."""
     return name if _PLAIN.match(name) else "`" + name.replace("`", "``") + "`"
 
 
-def qualified(*names: str) -> str:
+def join_names(*names: str) -> str:
     """Returns several names as one unambiguous text, such as `Emergency.Reports`."""
-    return ".".join(quoted(name) for name in names)
+    return ".".join(quote_name(name) for name in names)
 
 
-def unqualified(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
     """Returns the names from which `qualified` made this text."""
     names, position = [], 0
     while match := _PART.match(text, position):
@@ -52,14 +52,14 @@ class Ref:
     def __str__(self) -> str:
         match self.kind:
             case "dataverse":
-                return f"dataverse {quoted(self.name)}"
+                return f"dataverse {quote_name(self.name)}"
             case "function" | "procedure":
                 name, _, arity = self.name.rpartition("@")
-                return f"{self.kind} {qualified(self.dataverse, name)}@{arity}"
+                return f"{self.kind} {join_names(self.dataverse, name)}@{arity}"
             case "index":
-                return f"index {quoted(self.dataverse)}.{self.name}"
+                return f"index {quote_name(self.dataverse)}.{self.name}"
             case _:
-                return f"{self.kind} {qualified(self.dataverse, self.name)}"
+                return f"{self.kind} {join_names(self.dataverse, self.name)}"
 
 
 def dataverse_ref(name: str) -> Ref:
@@ -79,7 +79,7 @@ def feed_ref(dataverse: str, name: str) -> Ref:
 
 
 def index_ref(dataverse: str, dataset: str, name: str) -> Ref:
-    return Ref("index", dataverse, qualified(dataset, name))
+    return Ref("index", dataverse, join_names(dataset, name))
 
 
 def function_ref(dataverse: str, name: str, arity: int) -> Ref:

@@ -18,7 +18,7 @@ from tocsin import faults
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import BrokerEntry, ChannelEntry, FunctionEntry
 from tocsin.cluster.catalog.refs import Ref, broker_ref, channel_ref
-from tocsin.cluster.channels.compiler import compiled, plan_of, query_of, used_by
+from tocsin.cluster.channels.compiler import compile_channel, plan_of, query_of, used_by
 from tocsin.cluster.channels.executions.execution_runs import DEADLINE_S, ExecutionRuns
 from tocsin.cluster.channels.executions.execution_snapshot import entry_of
 from tocsin.cluster.channels.executions.new_rows import NewRows
@@ -38,13 +38,13 @@ from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import CHANNEL
 from tocsin.cluster.engine.engine import Engine
-from tocsin.cluster.statements.dml import decoded
+from tocsin.cluster.statements.dml import decode_rows
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.channels.compiler import SharedQuery
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
-from tocsin.language.types.declarations import resolved
+from tocsin.language.types.declarations import resolve_type
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.settings import ChannelSettings
 from tocsin.store.channels.interface import ChannelStore
@@ -235,7 +235,7 @@ class Channels:
 
         def prepared() -> SharedQuery:
             try:
-                query = compiled(
+                query = compile_channel(
                     self._engine, scope.catalog, where, body,
                     parameters=parameters, declared=declared, continuous=statement.continuous,
                 )  # fmt: skip
@@ -322,7 +322,7 @@ class Channels:
                 return None
 
         return {
-            parameter.name: resolved(parameter.type, look_up)
+            parameter.name: resolve_type(parameter.type, look_up)
             for parameter in statement.parameters
             if parameter.type is not None
         }
@@ -402,7 +402,7 @@ class Channels:
 
         def work() -> Any:
             translated = scope.translated(node)
-            (value,) = decoded(self._engine.rows(translated.sql, 1), translated)
+            (value,) = decode_rows(self._engine.rows(translated.sql, 1), translated)
             return value
 
         return await self._engine.work(work)

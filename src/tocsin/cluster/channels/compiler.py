@@ -49,7 +49,7 @@ class CatalogNames:
         return [dataset.name for dataset in self._catalog.datasets if dataset.dataverse == dataverse]
 
 
-def compiled(
+def compile_channel(
     engine: Engine,
     catalog: Catalog,
     dataverse: str,
@@ -73,7 +73,7 @@ def query_of(engine: Engine, catalog: Catalog, entry: ChannelEntry) -> SharedQue
         assert isinstance(function, FunctionEntry)
         dataverse, body = function.dataverse, function.body
     assert body is not None
-    return compiled(
+    return compile_channel(
         engine, catalog, dataverse, body,
         parameters=entry.parameters, declared=dict(zip(entry.parameters, entry.types, strict=True)),
         continuous=entry.continuous,

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from tocsin.cluster.engine.engine_session import EngineSession, engine_lost
-from tocsin.cluster.engine.spark_errors import called, told
+from tocsin.cluster.engine.spark_errors import translate_call_error, translate_spark_error
 from tocsin.cluster.engine.work_threads import GIVE_UP_S, WorkThreads
 from tocsin.pipeline.analysis import SparkTypeAnalyser, without_paths
 from tocsin.pipeline.plan_check import analyse_query
@@ -429,9 +429,9 @@ def _loose(kind: DataType) -> DataType:
 def _explained(error: Exception) -> Exception:
     """Translates errors of Spark, and of limits that a statement met; returns other errors unchanged."""
     if isinstance(error, PySparkException | Py4JError):
-        return told(error)
+        return translate_spark_error(error)
     if isinstance(error, CallError):
-        return called(error)
+        return translate_call_error(error)
     if isinstance(error, RecursionError):
         return StatementError("the statement is nested too deeply", hint="break it up with LET or WITH")
     if isinstance(error, pa.ArrowInvalid) and "recursion depth" in str(error):

@@ -55,7 +55,7 @@ class SparkFailure:
     message: str
 
 
-def told(error: Exception) -> TocsinError:
+def translate_spark_error(error: Exception) -> TocsinError:
     """Translates an error of Spark. An error that a statement can cause becomes a StatementError."""
     if isinstance(error, Py4JNetworkError):
         return engine_lost()
@@ -69,7 +69,7 @@ def told(error: Exception) -> TocsinError:
         return StatementError("the statement is nested too deeply for the engine", hint="break it up with LET or WITH")
     for cause in causes:
         if cause.kind == _PYTHON and (failed := found_in(cause.message)) is not None:
-            return called(failed)
+            return translate_call_error(failed)
     for cause in causes:
         if cause.kind == _WRONG_ARGUMENT and (problem := regex_problem(cause.message)) is not None:
             return StatementError(problem[0], hint=problem[1])
@@ -88,7 +88,7 @@ def told(error: Exception) -> TocsinError:
     return StatementError(reason(messages[-1] if messages else text or type(error).__name__)[:500])
 
 
-def called(failed: CallError) -> TocsinError:
+def translate_call_error(failed: CallError) -> TocsinError:
     """Translates an error of a Python function: a failing call is a StatementError, a function that cannot be called a
     ConflictError."""
     return (StatementError if failed.usable else ConflictError)(failed.message, hint=failed.hint)

@@ -20,7 +20,7 @@ from tocsin.cluster.catalog.entries import FunctionEntry, Ref
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.isolate_failures import FailedRecord
-from tocsin.cluster.statements.dml import decoded
+from tocsin.cluster.statements.dml import decode_rows
 from tocsin.cluster.statements.statement_scope import BatchScope
 from tocsin.language.syntax.dialect import FieldOf, ObjectOf
 from tocsin.language.translate.queries import TranslatedQuery
@@ -56,7 +56,7 @@ class AppliedFunction:
             if isinstance(entry, FunctionEntry) and entry.language == "PYTHON":
                 return _called(entry, scope, self._engine)
             translated = self._translated(scope)
-            outputs = decoded(self._engine.rows(translated.sql), translated)
+            outputs = decode_rows(self._engine.rows(translated.sql), translated)
             return [output.get("made") for output in sorted(outputs, key=itemgetter("place"))]
 
     def failing(self, rows: pa.Table) -> Sequence[bool]:

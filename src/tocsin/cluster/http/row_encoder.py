@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from tocsin.cluster.statements.dml import decoded
+from tocsin.cluster.statements.dml import decode_rows
 from tocsin.language.translate.queries import TranslatedQuery
 from tocsin.rules.model.json_form import plain
 
@@ -27,5 +27,7 @@ class RowEncoder:
         encoded: list[bytes] = []
         for start in range(0, rows.num_rows, TURN_ROWS):
             with self._turn:
-                encoded += [orjson.dumps(plain(value)) for value in decoded(rows.slice(start, TURN_ROWS), translated)]
+                encoded += [
+                    orjson.dumps(plain(value)) for value in decode_rows(rows.slice(start, TURN_ROWS), translated)
+                ]
         return encoded

@@ -24,7 +24,7 @@ from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.cluster.procedures.procedure_run import ProcedureRun
-from tocsin.cluster.statements.dml import DmlHandler, decoded, doomed
+from tocsin.cluster.statements.dml import DmlHandler, decode_rows, keys_to_delete
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
@@ -240,7 +240,7 @@ class Procedures:
             raise TranslationError(str(error), error.offset) from None
         except NotConstantError:
             translated = scope.translated(exp.Select(expressions=[ValueOf(this=node)]))
-            return decoded(self._engine.rows(translated.sql), translated)[0]
+            return decode_rows(self._engine.rows(translated.sql), translated)[0]
 
     # ------------------------------------------------------------ CREATE, DROP
 
@@ -284,7 +284,7 @@ class Procedures:
                     target, query = self._changes.dataset(dataset, own_scope), source
                 case st.Delete(dataset=dataset) as delete:
                     target = self._changes.dataset(dataset, own_scope)
-                    query = doomed(delete, target)
+                    query = keys_to_delete(delete, target)
                 case st.Query(query=asked):
                     query = asked
             if query is not None:

@@ -131,7 +131,7 @@ class DmlHandler:
             raise TranslationError(str(error), error.offset) from None
         except NotConstantError:
             translated = scope.translated(source)
-            values = decoded(self._engine.rows(translated.sql), translated)
+            values = decode_rows(self._engine.rows(translated.sql), translated)
             # `INSERT INTO d [r, s]` and `INSERT INTO d (SELECT …)` both insert the records, not one record that is a
             # list.
             if not isinstance(source, exp.Query | exp.Subquery) and len(values) == 1 and isinstance(values[0], list):
@@ -145,7 +145,7 @@ class DmlHandler:
 
         def work(going: CancellationToken) -> Commit:
             table = self._tables.table(entry)
-            query = doomed(statement, entry)
+            query = keys_to_delete(statement, entry)
             if query is None:
                 going.commit()
                 return table.delete_all(positions=positions)
@@ -171,7 +171,7 @@ class DmlHandler:
         return {"loaded": commit.rows, "commit": commit.number}
 
 
-def doomed(statement: st.Delete, entry: DatasetEntry) -> exp.Expr | None:
+def keys_to_delete(statement: st.Delete, entry: DatasetEntry) -> exp.Expr | None:
     """Returns the query for the keys that a DELETE removes, or None if it removes everything."""
     if statement.where is None:
         return None
@@ -186,7 +186,7 @@ def doomed(statement: st.Delete, entry: DatasetEntry) -> exp.Expr | None:
     )
 
 
-def decoded(rows: pa.Table, translated: TranslatedQuery) -> list[Any]:
+def decode_rows(rows: pa.Table, translated: TranslatedQuery) -> list[Any]:
     """Returns the rows of a query's result as values."""
     decode = layout.decoder(translated.type)
     try:

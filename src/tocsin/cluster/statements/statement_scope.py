@@ -19,7 +19,7 @@ from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.language.syntax.dialect import ValueOf
-from tocsin.language.translate.arguments import bound
+from tocsin.language.translate.arguments import bind_value
 from tocsin.language.translate.name_lookup import Dataset, Function
 from tocsin.language.translate.queries import Queries, TranslatedQuery
 from tocsin.language.translate.scope import NameScope
@@ -62,7 +62,7 @@ class StatementScope:
 
     def translator(self) -> Queries:
         translator = Queries(self, self._engine.oracle, self, self.dataverse, self.now)
-        translator.frame = NameScope({name: bound(value) for name, value in self.values.items()})
+        translator.frame = NameScope({name: bind_value(value) for name, value in self.values.items()})
         return translator
 
     # ------------------------------------------------------------ Names

@@ -16,21 +16,21 @@ from typing import ClassVar, Final, NoReturn
 from sqlglot import exp
 
 from tocsin.language.channels import null_on_error
-from tocsin.language.channels.joins.decorrelate import bring_in
-from tocsin.language.channels.joins.rewrite import matched
+from tocsin.language.channels.joins.decorrelate import import_outer_values
+from tocsin.language.channels.joins.rewrite import add_join_keys
 from tocsin.language.channels.joins.sides import JoinRequirements, Quantiles, RuntimeArray
-from tocsin.language.channels.new_rows import needs_new, wants_new, watching
+from tocsin.language.channels.new_rows import mark_new_rows, needs_new, wants_new
 from tocsin.language.channels.per_interest import is_numbered
 from tocsin.language.channels.record_parts import branch_of, mark_branches, parted_datasets
-from tocsin.language.channels.shared_query import ID, INTERESTS, parameter_column, shared
+from tocsin.language.channels.shared_query import ID, INTERESTS, build_shared_query, parameter_column
 from tocsin.language.functions import like_patterns
 from tocsin.language.translate.expressions import TranslationError, fail
 from tocsin.language.translate.name_lookup import Dataset, Function, NameLookup, TypeAnalyser
 from tocsin.language.translate.queries import Queries
-from tocsin.language.translate.scope import RowVariable, column, derived, free_tables, selected
+from tocsin.language.translate.scope import RowVariable, column, derived_table, free_tables, select_query
 from tocsin.language.translate.sources import scan
 from tocsin.language.translate.spark_text import render
-from tocsin.language.types.output_types import leaving
+from tocsin.language.types.output_types import to_output_type
 from tocsin.language.types.typed_sql import TypedSql, build
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
@@ -137,7 +137,7 @@ def shared_query(
     continuous: bool,
 ) -> SharedQuery:
     """Compiles a channel's body. The first of two passes infers the types of parameters that have no declared type."""
-    body = watching(body, continuous=continuous)
+    body = mark_new_rows(body, continuous=continuous)
     branches = mark_branches(body)
     types = [declared.get(name, t.ANY) for name in parameters]
 
@@ -146,14 +146,16 @@ def shared_query(
         return function is not None and function.language == "PYTHON"
 
     first_pass = ChannelQueries(names, oracle, dataverse, types)
-    draft = first_pass.statement(shared(body, parameters, in_python))
+    draft = first_pass.statement(build_shared_query(body, parameters, in_python))
     for i, name in enumerate(parameters):
         if name not in declared:
             types[i] = _agreed(name, first_pass.uses_of.get(i, []))
     # No text contains its own digest, so no literal or field in this query has the name of a view or function of ours.
     token = hashlib.sha256(render(draft.query).encode()).hexdigest()[:32]
     second_pass = ChannelQueries(names, oracle, dataverse, types, token)
-    return second_pass.shared(shared(body, parameters, in_python), needs_new=needs_new(body), branches=branches)
+    return second_pass.shared(
+        build_shared_query(body, parameters, in_python), needs_new=needs_new(body), branches=branches
+    )
 
 
 def _agreed(name: str, found: Sequence[Type]) -> Type:
@@ -197,10 +199,10 @@ class ChannelQueries(Queries):
         result = relation.type.find("result")
         assert result is not None
         alias = self.alias("out")
-        output = leaving(TypedSql(column(alias, "result"), result.type))
+        output = to_output_type(TypedSql(column(alias, "result"), result.type))
         columns: list[tuple[str, exp.Expr]] = [(name, column(alias, name)) for name in ("interest", "number", "place")]
-        columns.append(("result", encoder.exported(output)))
-        select = selected(columns).from_(derived(relation.query, alias))
+        columns.append(("result", encoder.to_answer(output)))
+        select = select_query(columns).from_(derived_table(relation.query, alias))
         matches = self.matches
         return SharedQuery(
             sql=render(select), sql_for_many=render(_without_hints(select)), arguments=_arguments(select),
@@ -220,7 +222,7 @@ class ChannelQueries(Queries):
 
         def read(node: exp.Expr) -> exp.Expr:
             return (
-                encoder.stored(node.copy(), kinds[node.name])
+                encoder.from_stored(node.copy(), kinds[node.name])
                 if isinstance(node, exp.Column) and node.name in kinds
                 else node
             )
@@ -264,11 +266,11 @@ class ChannelQueries(Queries):
         return self.calls[-1].name
 
     def brought_in(self, condition: exp.Expr) -> None:
-        bring_in(condition, self.block, self.matches, self.alias)
+        import_outer_values(condition, self.block, self.matches, self.alias)
 
     def matched(self, made: exp.Select) -> exp.Select:
         """Adds join keys, and a broadcast hint for the records if only the interests join them."""
-        made = matched(made, self.matches, self.alias)
+        made = add_join_keys(made, self.matches, self.alias)
         joined = [join.this.alias_or_name for join in made.args.get("joins") or []]
         if joined == [self.matches.interests]:
             # The new records are few and the interests many. Spark cannot know this.
@@ -314,16 +316,16 @@ class ChannelQueries(Queries):
         result = self._arithmetic(node)
         if result.type in (t.DOUBLE, t.FLOAT):
             return result  # floating-point overflow yields infinity, which is no error
-        return TypedSql(null_on_error.tried(result.sql, self._is_theirs), result.type)
+        return TypedSql(null_on_error.null_on_overflow(result.sql, self._is_theirs), result.type)
 
     def _opposite(self, node: exp.Neg) -> TypedSql:
         result = self._negative(node)
         if isinstance(result.sql, exp.Neg) and result.type in t.INTEGERS and self._is_theirs(result.sql):
-            return TypedSql(null_on_error.negated(result.sql.this), result.type)
+            return TypedSql(null_on_error.negate_or_null(result.sql.this), result.type)
         return (
             result
             if result.type == t.DOUBLE
-            else TypedSql(null_on_error.tried(result.sql, self._is_theirs), result.type)
+            else TypedSql(null_on_error.null_on_overflow(result.sql, self._is_theirs), result.type)
         )
 
     def _divided(self, node: exp.Expr) -> TypedSql:

@@ -9,18 +9,18 @@ from sqlglot import exp
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.predicate_notes import conjuncts, disjuncts
 from tocsin.language.translate.projection import aggregates
-from tocsin.language.translate.subqueries import unwrapped
+from tocsin.language.translate.subqueries import unwrap_query
 from tocsin.language.translate.substitution import name_of
 
 _NEW: Final = "new"  # key in the `meta` of a table node
 
 
-def watching(body: exp.Expr, *, continuous: bool) -> exp.Expr:
+def mark_new_rows(body: exp.Expr, *, continuous: bool) -> exp.Expr:
     """Marks every dataset from which the body reads only new rows.
 
     A continuous channel that names no such dataset watches the first dataset in its FROM.
     """
-    body = _disjoint(unwrapped(body)).copy()
+    body = _disjoint(unwrap_query(body)).copy()
     calls = [call for call in body.find_all(exp.Anonymous) if str(call.this).lower() == "is_new"]
     if continuous and not calls:
         _watch_first(body)
@@ -41,7 +41,7 @@ def wants_new(source: exp.Expr) -> bool:
 
 def needs_new(body: exp.Expr) -> bool:
     """Whether the body has no result without new rows: this must hold for every query of a UNION."""
-    body = unwrapped(body)
+    body = unwrap_query(body)
     if isinstance(body, exp.SetOperation):
         return needs_new(body.this) and needs_new(body.expression)
     if not body.args.get("group") and any(aggregates(output) for output in body.expressions):
@@ -54,7 +54,7 @@ def _disjoint(body: exp.Expr) -> exp.Expr:
     """Splits `is_new(a) OR is_new(b)` into a UNION of disjoint queries; each reads the new rows of one dataset."""
     if isinstance(body, exp.Union):
         return exp.Union(
-            this=_disjoint(unwrapped(body.this)), expression=_disjoint(unwrapped(body.expression)),
+            this=_disjoint(unwrap_query(body.this)), expression=_disjoint(unwrap_query(body.expression)),
             **{name: value for name, value in body.args.items() if name not in ("this", "expression")},
         )  # fmt: skip
     where = body.args.get("where") if isinstance(body, exp.Select) else None
@@ -95,7 +95,7 @@ def _is_new_of(node: exp.Expr) -> str | None:
 
 def _watch_first(body: exp.Expr) -> None:
     """Adds `is_new(v)` for the first dataset in FROM, in every query of a UNION."""
-    body = unwrapped(body)
+    body = unwrap_query(body)
     if isinstance(body, exp.SetOperation):
         _watch_first(body.this)
         _watch_first(body.expression)

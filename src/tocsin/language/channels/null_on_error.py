@@ -24,7 +24,7 @@ _FAILING: Final = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "
                    "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ")  # fmt: skip
 
 
-def tried(sql: exp.Expr, is_concerned: Concerned) -> exp.Expr:
+def null_on_overflow(sql: exp.Expr, is_concerned: Concerned) -> exp.Expr:
     """Returns the expression with NULL where a sum, a difference or a product overflows its type."""
     for operation in reversed(list(sql.find_all(*_TRIED))):  # the innermost first
         if is_concerned(operation):
@@ -48,10 +48,10 @@ def try_cast(sql: exp.Expr, is_concerned: Concerned) -> exp.Expr:
 
 def without_sign(value: exp.Expr) -> exp.Expr:
     """Returns abs(value) of an integer, or NULL for the least integer, whose absolute value overflows."""
-    return build("if(_v < 0, _n, _v)", _v=value, _n=negated(value))
+    return build("if(_v < 0, _n, _v)", _v=value, _n=negate_or_null(value))
 
 
-def negated(value: exp.Expr) -> exp.Expr:
+def negate_or_null(value: exp.Expr) -> exp.Expr:
     """Returns -value of an integer, or NULL for the least integer, whose negative overflows."""
     return build("try_subtract(_v - _v, _v)", _v=value)
 

@@ -12,12 +12,19 @@ from tocsin.language.syntax import dialect
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.predicate_notes import conjuncts
 from tocsin.language.translate.projection import aggregates
-from tocsin.language.translate.subqueries import unwrapped
-from tocsin.language.translate.substitution import bound_names, items, mentions, moved, name_of, renamed
+from tocsin.language.translate.subqueries import unwrap_query
+from tocsin.language.translate.substitution import (
+    bound_names,
+    items,
+    mentions,
+    move_sources,
+    name_of,
+    rename_variables,
+)
 
 
 @dataclass(slots=True)
-class BodyParts:
+class BodyHalf:
     """The sources and conditions of one half of a SELECT, with the variables that the sources bind."""
 
     sources: list[exp.Join] = field(default_factory=list)
@@ -51,7 +58,7 @@ class ParameterSplit:
     def __init__(self, body: exp.Select, parameters: Collection[str]) -> None:
         self._body = body
         self._parameters = parameters
-        self.free, self.bound = BodyParts(), BodyParts()
+        self.free, self.bound = BodyHalf(), BodyHalf()
         self.lets: list[SplitLet] = []
         self.repeats = False
         self._touched = set(parameters)
@@ -97,7 +104,7 @@ class ParameterSplit:
         """Yields the sources; replaces a plain subquery that depends on a parameter by its own sources."""
         has_wide_join = any((join.side or "").upper() in ("RIGHT", "FULL") for join in items)
         for join in items:
-            query = unwrapped(join.this.this) if isinstance(join.this, exp.Subquery) else None
+            query = unwrap_query(join.this.this) if isinstance(join.this, exp.Subquery) else None
             is_inner = not (join.side or "") and (join.kind or "").upper() in ("", "CROSS", "INNER")
             on = join.args.get("on")
             if is_inner and not has_wide_join and on is not None and self.is_touched([on]):
@@ -116,19 +123,19 @@ class ParameterSplit:
             value = dialect.RowOf(expressions=[output.copy() for output in query.expressions])
             if len(query.expressions) == 1 and isinstance(query.expressions[0], dialect.ValueOf):
                 value = query.expressions[0].this
-            yield from self._flattened(moved(query, names), conditions)
+            yield from self._flattened(move_sources(query, names), conditions)
             conditions += self._conditions(query, names)
-            yield let(name_of(join.this), renamed(self._qualified(value, query), names), is_range=True)
+            yield let(name_of(join.this), rename_variables(self._qualified(value, query), names), is_range=True)
             if join.args.get("on") is not None:
                 conditions += conjuncts(join.args["on"])
 
     def _bind(self, condition: exp.Expr) -> None:
         """Adds a condition that depends on a parameter; rewrites EXISTS and IN, which could not join otherwise."""
         predicate = condition.unnest()
-        query = unwrapped(predicate.this) if isinstance(predicate, exp.Exists) else None
+        query = unwrap_query(predicate.this) if isinstance(predicate, exp.Exists) else None
         quantified = self._some(query) if isinstance(query, exp.Select) else None
         subquery = (
-            unwrapped(predicate.args["query"])
+            unwrap_query(predicate.args["query"])
             if isinstance(predicate, exp.In) and predicate.args.get("query")
             else None
         )
@@ -167,12 +174,12 @@ class ParameterSplit:
             fail("EXISTS with a parameter inside and a source that depends on one do not go together", query,
                  "join its datasets in FROM")  # fmt: skip
         names = self._fresh(query)
-        sources = moved(query, names)
+        sources = move_sources(query, names)
         self.bound.sources += sources
         self.bound.names += [name_of(join.this) for join in sources]
         self.bound.conditions += self._conditions(query, names)
         if value is not None:
-            item = renamed(self._qualified(yielded(query.expressions[0]), query), names)
+            item = rename_variables(self._qualified(strip_alias(query.expressions[0]), query), names)
             self.bound.conditions.append(exp.EQ(this=value.copy(), expression=exp.Paren(this=item)))
         self.repeats = True
 
@@ -187,7 +194,8 @@ class ParameterSplit:
     def _conditions(self, query: exp.Select, names: dict[str, str]) -> list[exp.Expr]:
         where = query.args.get("where")
         return [
-            renamed(self._qualified(condition, query), names) for condition in (conjuncts(where.this) if where else ())
+            rename_variables(self._qualified(condition, query), names)
+            for condition in (conjuncts(where.this) if where else ())
         ]
 
     def _qualified(self, node: exp.Expr, query: exp.Select) -> exp.Expr:
@@ -211,7 +219,7 @@ def let(name: str, value: exp.Expr, *, is_range: bool = False) -> exp.Join:
     return exp.Join(this=dialect.Let(this=value.copy(), alias=exp.to_identifier(name, quoted=True), is_range=is_range))
 
 
-def yielded(one: exp.Expr) -> exp.Expr:
+def strip_alias(one: exp.Expr) -> exp.Expr:
     """Returns the expression of an item in a SELECT list, without its alias."""
     return one.this if isinstance(one, exp.Alias | dialect.ValueOf) else one
 

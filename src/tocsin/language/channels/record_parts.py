@@ -14,7 +14,7 @@ from sqlglot import exp
 from tocsin.language.channels.new_rows import wants_new
 from tocsin.language.translate.name_lookup import Dataset
 from tocsin.language.translate.projection import aggregates
-from tocsin.language.translate.subqueries import unwrapped
+from tocsin.language.translate.subqueries import unwrap_query
 
 _BRANCH: Final = "branch"  # key in the `meta` of a table node
 _WHOLE: Final = ("group", "having", "distinct", "limit", "offset", "order", "with_", "qualify", "windows")
@@ -52,7 +52,7 @@ def parted_datasets(new: Sequence[tuple[Dataset, int | None]], branches: int) ->
 
 
 def _branches(body: exp.Expr) -> Iterator[exp.Expr]:
-    body = unwrapped(body)
+    body = unwrap_query(body)
     if isinstance(body, exp.SetOperation):
         yield from _branches(body.this)
         yield from _branches(body.expression)
@@ -75,4 +75,4 @@ def _parted(select: exp.Expr) -> Iterator[exp.Table]:
         if isinstance(source, exp.Table) and wants_new(source):
             yield source
         elif isinstance(source, exp.Subquery):
-            yield from _parted(unwrapped(source.this))
+            yield from _parted(unwrap_query(source.this))

@@ -16,12 +16,12 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from tocsin.language.channels.parameter_split import ParameterSplit, SplitLet, let, yielded
+from tocsin.language.channels.parameter_split import ParameterSplit, SplitLet, let, strip_alias
 from tocsin.language.channels.per_interest import first_of_each, limited_to, of, with_places
 from tocsin.language.syntax import dialect
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.projection import aggregates
-from tocsin.language.translate.subqueries import unwrapped
+from tocsin.language.translate.subqueries import unwrap_query
 from tocsin.language.translate.substitution import with_parameters
 
 # A leading space makes a name that no user can write.
@@ -40,14 +40,14 @@ def parameter_column(index: int) -> str:
     return f"p{index}"
 
 
-IsDear = Callable[[str | None, str, int], bool]
+IsExpensive = Callable[[str | None, str, int], bool]
 """Whether a function is so expensive that the query calls it once per record. The function is given by dataverse
 (None: the body's own), name and number of arguments."""
 
 
-def shared(body: exp.Expr, parameters: Sequence[str], is_dear: IsDear, branch: int = 1) -> exp.Query:
+def build_shared_query(body: exp.Expr, parameters: Sequence[str], is_dear: IsExpensive, branch: int = 1) -> exp.Query:
     """Returns the shared query. Fails if the body has a shape that no shared query can express."""
-    body = unwrapped(body)
+    body = unwrap_query(body)
     if isinstance(body, exp.SetOperation):
         if (
             not isinstance(body, exp.Union)
@@ -57,7 +57,8 @@ def shared(body: exp.Expr, parameters: Sequence[str], is_dear: IsDear, branch: i
         ):
             fail("of set operations a channel takes UNION ALL only", body, "write two channels, or SELECT DISTINCT")
         both = [
-            shared(side, parameters, is_dear, 2 * branch + i) for i, side in enumerate((body.this, body.expression))
+            build_shared_query(side, parameters, is_dear, 2 * branch + i)
+            for i, side in enumerate((body.this, body.expression))
         ]
         return exp.Union(this=both[0], expression=both[1], distinct=False)
     if not isinstance(body, exp.Select):
@@ -69,7 +70,7 @@ def shared(body: exp.Expr, parameters: Sequence[str], is_dear: IsDear, branch: i
         body = _wrapped(body)
     if branch >= _BRANCHES:
         fail(f"a channel takes at most {_BRANCHES // 2} queries in a UNION ALL", body)
-    return _Sharing(body, tuple(parameters), is_dear, branch).made()
+    return SharedQueryBuilder(body, tuple(parameters), is_dear, branch).made()
 
 
 def _check(body: exp.Select) -> None:
@@ -109,10 +110,10 @@ def _wrapped(body: exp.Select) -> exp.Select:
     return exp.Select(expressions=[value]).from_(exp.Subquery(this=body, alias=exp.TableAlias(this=name)))
 
 
-class _Sharing:
+class SharedQueryBuilder:
     """Rewrites one SELECT: the inner half runs once per record, the outer half once per record and interest."""
 
-    def __init__(self, body: exp.Select, parameters: tuple[str, ...], is_dear: IsDear, branch: int) -> None:
+    def __init__(self, body: exp.Select, parameters: tuple[str, ...], is_dear: IsExpensive, branch: int) -> None:
         # Parameters get names that no user can write, so no variable hides them and no field has the same name.
         self.parameters = {name: f" parameter {i}" for i, name in enumerate(parameters)}
         self.body = with_parameters(body, self.parameters)
@@ -298,13 +299,13 @@ class _Sharing:
                 picked = self.body.expressions[int(key.this.this) - 1 : int(key.this.this)]
                 if not picked:
                     fail(f"there is no column {key.this.this}", ordered)
-                key.set("this", yielded(picked[0]).copy())
+                key.set("this", strip_alias(picked[0]).copy())
             keys.append(key)
         return keys
 
     def _sort_columns(self, order: Sequence[exp.Expr], *, any_key: bool) -> Iterator[exp.Expr]:
         """Yields the sort keys as columns. Rows that DISTINCT merges must have equal sort keys."""
-        outputs = [yielded(output) for output in self.body.expressions]
+        outputs = [strip_alias(output) for output in self.body.expressions]
         for i, ordered in enumerate(order):
             if not any_key and ordered.this not in outputs:
                 fail("beside DISTINCT, ORDER BY takes what SELECT yields", ordered, "put it into the SELECT list")

@@ -102,7 +102,7 @@ ONCE: Final = "once"  # marks a call that is too expensive to repeat, such as a 
 _ALIGNED: Final = frozenset("coalesce nvl ifnull array greatest least nullif".split())
 
 
-def is_made_once(sql: exp.Expr) -> bool:
+def is_computed_once(sql: exp.Expr) -> bool:
     """Whether an expression must be computed once per row: it is random, or too expensive to repeat."""
     return any(
         str(call_.this).lower() in NONDETERMINISTIC or call_.meta.get(ONCE) for call_ in sql.find_all(exp.Anonymous)
@@ -146,7 +146,7 @@ def call(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql:
         # Spark analyses these functions only inside of their GROUP BY, so set the type here.
         keys = [dynamic.key(argument.sql) if argument.type == t.ANY else argument.sql for argument in arguments]
         return TypedSql(exp.cast(dynamic.call(lower, *keys), "BIGINT"), t.BIGINT)
-    on_durations = duration_order.ordered(lower, arguments)
+    on_durations = duration_order.order_durations(lower, arguments)
     if on_durations is not None:
         return on_durations
     if lower in _ALIGNED or SPARK_NAMES.get(lower) == "coalesce":
@@ -280,7 +280,7 @@ def _array_aggregate(name: str, value: TypedSql) -> TypedSql:
             ),
             t.DOUBLE,
         )
-    on_durations = duration_order.ordered(f"array_{name}", [items])
+    on_durations = duration_order.order_durations(f"array_{name}", [items])
     if on_durations is not None:
         return on_durations
     if name in ("sum", "avg") and item in type_probe.OPAQUE:
@@ -345,7 +345,7 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql
         return dynamic.call(name, *blanks)
 
     types_ = [value.type for value, _ in probed]
-    return type_probe.told(self.oracle, dynamic.call(name, *sqls), name, question, types_)
+    return type_probe.type_by_spark(self.oracle, dynamic.call(name, *sqls), name, question, types_)
 
 
 def _lambda_types(name: str, values: Sequence[TypedSql], wanted: int) -> list[Type]:

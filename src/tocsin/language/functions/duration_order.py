@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from tocsin.language.functions import temporal
-from tocsin.language.types.typed_sql import TypedSql, build, field, guarded
+from tocsin.language.types.typed_sql import TypedSql, build, field, guard_nulls
 from tocsin.language.types.variant import values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType
 
 
-def ordered(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
+def order_durations(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
     """Returns the call with the order key before each duration; None for any other call."""
     if name in ("greatest", "least") and arguments and all(argument.type == t.DURATION for argument in arguments):
         return TypedSql(field(values.call(name, *(_keyed(argument.sql) for argument in arguments)), "v"), t.DURATION)
@@ -32,4 +32,4 @@ def ordered(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
 def _keyed(sql: exp.Expr) -> exp.Expr:
     key = temporal.order_key(TypedSql(sql, t.DURATION))
     assert key is not None
-    return guarded((sql,), values.record([("k", key), ("v", sql)]))
+    return guard_nulls((sql,), values.record([("k", key), ("v", sql)]))

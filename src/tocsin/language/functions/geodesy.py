@@ -16,7 +16,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.types import typed_sql
-from tocsin.language.types.typed_sql import Overload, TypedSql, build, field, guarded, number
+from tocsin.language.types.typed_sql import Overload, TypedSql, build, field, guard_nulls, number
 from tocsin.rules.model.types import BOOLEAN, CIRCLE, DOUBLE, POINT, RECTANGLE, Type
 
 EARTH_RADIUS_M: Final = 6_371_008.8
@@ -90,7 +90,7 @@ def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
     first, second = (a, b) if (a.type, b.type) in INTERSECT else (b, a)
     test = build(INTERSECT[first.type, second.type], _a=first.sql, _b=second.sql)
     # `least`, `greatest` and OR would return an answer for a box that is NULL.
-    return guarded((a.sql, b.sql), test) if second.type == RECTANGLE else test
+    return guard_nulls((a.sql, b.sql), test) if second.type == RECTANGLE else test
 
 
 def _intersections() -> list[Overload]:
@@ -105,7 +105,7 @@ def _cap_area(circle: TypedSql) -> exp.Expr:
         f"_whole * pow(sin(least(_radius, _half) / {_DIAMETER}), 2E0)",
         _whole=number(4 * math.pi * EARTH_RADIUS_M**2), _half=number(half_turn_m), _radius=field(circle.sql, "radius"),
     )  # fmt: skip
-    return guarded((circle.sql,), exp.Paren(this=area))
+    return guard_nulls((circle.sql,), exp.Paren(this=area))
 
 
 FUNCTIONS: Final = typed_sql.table({

@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.types.typed_sql import FunctionError, build, constant_string, enclosed, string
+from tocsin.language.types.typed_sql import FunctionError, build, constant_string, enclose, string
 from tocsin.language.types.variant import values
 
 ESCAPE: Final = "\\"
@@ -44,7 +44,7 @@ def rewrite_like(node: exp.Expr) -> exp.Expr:
             constant, pattern = None, values.call("lower", pattern)
     if constant is not None:
         return _of_constant(text, list(tokens(constant, escape)))
-    return exp.RegexpLike(this=enclosed(text), expression=enclosed(to_regex(pattern, escape)))
+    return exp.RegexpLike(this=enclose(text), expression=enclose(to_regex(pattern, escape)))
 
 
 def escape_of(node: exp.Expr) -> str:
@@ -108,7 +108,7 @@ def _of_constant(text: exp.Expr, parts: list[str]) -> exp.Expr:
     if parts[-1] == "%":  # any rest matches
         parts, closing = parts[:-1], ")"
     body = "".join(_NEXT if part == "%" else "." if part == "_" else _quoted(part[1:]) for part in parts)
-    return exp.RegexpLike(this=enclosed(text), expression=string(f"{_OPENING}{body}{closing}"))
+    return exp.RegexpLike(this=enclose(text), expression=string(f"{_OPENING}{body}{closing}"))
 
 
 def _quoted(text: str) -> str:

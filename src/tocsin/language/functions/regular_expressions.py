@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.types.typed_sql import FunctionError, build, constant_string, enclosed, string
+from tocsin.language.types.typed_sql import FunctionError, build, constant_string, enclose, string
 
 LIKE: Final = "tocsin_regexp_like"
 EXTRACT: Final = "tocsin_regexp_extract"
@@ -115,7 +115,7 @@ def rewrite_regexes(tree: exp.Expr) -> exp.Expr:
     for node in reversed(list(tree.walk())):  # the innermost first
         call = _called(node)
         if call is not None:
-            node.replace(enclosed(_rewritten(*call)))
+            node.replace(enclose(_rewritten(*call)))
     result: exp.Expr = tree.this
     return result.pop()
 

@@ -24,7 +24,7 @@ from tocsin.language.types.typed_sql import (
     as_double,
     build,
     field,
-    guarded,
+    guard_nulls,
     struct,
 )
 from tocsin.rules.model import values
@@ -88,12 +88,12 @@ _READ_POLYGON: Final = _reading(rf"{_PAIR}(\\s+{_PAIR}){{2,}}", 'a polygon such 
 
 def _create_point(x: TypedSql, y: TypedSql) -> exp.Expr:
     parts = {"x": as_double(x), "y": as_double(y)}
-    return guarded(parts.values(), struct(**parts))
+    return guard_nulls(parts.values(), struct(**parts))
 
 
 def _create_line(p: TypedSql, q: TypedSql) -> exp.Expr:
     line = build("named_struct('x1', _a.x, 'y1', _a.y, 'x2', _b.x, 'y2', _b.y)", _a=p.sql, _b=q.sql)
-    return guarded((p.sql, q.sql), line)
+    return guard_nulls((p.sql, q.sql), line)
 
 
 def _create_rectangle(p: TypedSql, q: TypedSql) -> exp.Expr:
@@ -102,7 +102,7 @@ def _create_rectangle(p: TypedSql, q: TypedSql) -> exp.Expr:
         " 'x2', greatest(_a.x, _b.x), 'y2', greatest(_a.y, _b.y))",
         _a=p.sql, _b=q.sql,
     )  # fmt: skip
-    return guarded((p.sql, q.sql), rectangle)
+    return guard_nulls((p.sql, q.sql), rectangle)
 
 
 def _create_circle(p: TypedSql, r: TypedSql) -> exp.Expr:
@@ -115,7 +115,7 @@ def _create_circle(p: TypedSql, r: TypedSql) -> exp.Expr:
         _r=radius, _e=typed_sql.raise_error("expected a radius of at least 0", exp.cast(radius.copy(), "STRING")),
     )  # fmt: skip
     circle = build("named_struct('x', _p.x, 'y', _p.y, 'radius', _r)", _p=p.sql, _r=checked)
-    return guarded((p.sql, radius), circle)
+    return guard_nulls((p.sql, radius), circle)
 
 
 _CHECKED_FLAT: Final = (
@@ -156,11 +156,11 @@ def _get(name: str) -> Callable[[TypedSql], exp.Expr]:
 
 def _get_center(circle: TypedSql) -> exp.Expr:
     # `build` would drop the NULL check of the radius, so take the fields explicitly.
-    return guarded((circle.sql,), struct(x=field(circle.sql, "x"), y=field(circle.sql, "y")))
+    return guard_nulls((circle.sql,), struct(x=field(circle.sql, "x"), y=field(circle.sql, "y")))
 
 
 def _points(template: str) -> Callable[[TypedSql], exp.Expr]:
-    return lambda shape: guarded((shape.sql,), build(template, _a=shape.sql))
+    return lambda shape: guard_nulls((shape.sql,), build(template, _a=shape.sql))
 
 
 _ENDS: Final = "array(named_struct('x', _a.x1, 'y', _a.y1), named_struct('x', _a.x2, 'y', _a.y2))"
@@ -187,11 +187,11 @@ def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
     pair = (first.type, second.type)
     test = build(INTERSECT[pair], _a=first.sql, _b=second.sql)
     if pair in LENIENT:
-        return guarded((first.sql, second.sql), test)
+        return guard_nulls((first.sql, second.sql), test)
     if pair in ((POINT, CIRCLE), (CIRCLE, CIRCLE)):
         # A single comparison that uses all fields is NULL if one of them is.
         return test
-    return guarded(typed_sql.seen_through(first.sql, second.sql), test)
+    return guard_nulls(typed_sql.unguarded_parts(first.sql, second.sql), test)
 
 
 def _cell(p: TypedSql, origin: TypedSql, dx: TypedSql, dy: TypedSql) -> exp.Expr:
@@ -210,7 +210,7 @@ def _cell(p: TypedSql, origin: TypedSql, dx: TypedSql, dy: TypedSql) -> exp.Expr
         f" 'x2', _o.x + ({x} + 1) * _dx, 'y2', _o.y + ({y} + 1) * _dy)",
         **parts,
     )
-    return guarded((p.sql, origin.sql, as_double(dx), as_double(dy)), cell)
+    return guard_nulls((p.sql, origin.sql, as_double(dx), as_double(dy)), cell)
 
 
 _FLAT: Final = tuple(ArrayType(number, optional) for number in NUMBERS for optional in (False, True))

@@ -23,7 +23,7 @@ from tocsin.language.types.typed_sql import (
     as_bigint,
     build,
     constant_integer,
-    guarded,
+    guard_nulls,
     is_null,
     literal,
     part_field,
@@ -70,7 +70,7 @@ def negate(value: TypedSql) -> TypedSql | None:
     if constant is not None and constant.months > -(2**31) and constant.micros > -(2**63):
         return literal(Duration(-constant.months, -constant.micros))
     negated = build("named_struct('months', -_a.months, 'micros', -_a.micros)", _a=value.sql)
-    return TypedSql(guarded((value.sql,), negated), DURATION)
+    return TypedSql(guard_nulls((value.sql,), negated), DURATION)
 
 
 def constant_duration(sql: exp.Expr) -> Duration | None:
@@ -127,17 +127,17 @@ def _micros_apart(left: TypedSql, right: TypedSql) -> exp.Expr:
         return build("unix_micros(CAST(_a AS TIMESTAMP))" if side.type == DATE else "unix_micros(_a)", _a=side.sql)
 
     difference = build("named_struct('months', CAST(0 AS INT), 'micros', _a - _b)", _a=micros(left), _b=micros(right))
-    return guarded((left.sql, right.sql), difference)
+    return guard_nulls((left.sql, right.sql), difference)
 
 
 def _durations(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
     text = f"named_struct('months', _a.months {sign} _b.months, 'micros', _a.micros {sign} _b.micros)"
-    return lambda left, right: guarded((left.sql, right.sql), build(text, _a=left.sql, _b=right.sql))
+    return lambda left, right: guard_nulls((left.sql, right.sql), build(text, _a=left.sql, _b=right.sql))
 
 
 def _times(duration: TypedSql, factor: TypedSql) -> exp.Expr:
     text = "named_struct('months', CAST(CAST(_a.months AS BIGINT) * _n AS INT), 'micros', _a.micros * _n)"
-    return guarded((duration.sql, factor.sql), build(text, _a=duration.sql, _n=as_bigint(factor)))
+    return guard_nulls((duration.sql, factor.sql), build(text, _a=duration.sql, _n=as_bigint(factor)))
 
 
 _MOMENTS: Final = (DATETIME, DATE)
@@ -212,4 +212,4 @@ def _duration_key(sql: exp.Expr) -> exp.Expr:
     whole_days = f"_a.micros DIV {MICROS_PER_DAY} - IF(_a.micros % {MICROS_PER_DAY} < 0, 1, 0)"
     days = f"CAST(_a.months AS BIGINT) * 30 + {whole_days}"
     rest = f"pmod(_a.micros, {MICROS_PER_DAY})"
-    return guarded((sql,), build(f"named_struct('days', {days}, 'micros', {rest}, 'months', _a.months)", _a=sql))
+    return guard_nulls((sql,), build(f"named_struct('days', {days}, 'micros', {rest}, 'months', _a.months)", _a=sql))

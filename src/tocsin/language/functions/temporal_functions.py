@@ -13,7 +13,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.types import typed_sql
-from tocsin.language.types.typed_sql import Overload, TypedSql, as_bigint, build, guarded, struct
+from tocsin.language.types.typed_sql import Overload, TypedSql, as_bigint, build, guard_nulls, struct
 from tocsin.rules.model import values
 from tocsin.rules.model.types import BIGINT, DATE, DATETIME, DURATION, INTEGER, INTEGERS, STRING, TIME, UUID
 from tocsin.rules.model.values import Duration
@@ -127,7 +127,7 @@ def _whole(template: str) -> Callable[[TypedSql], exp.Expr]:
 def _duration_of(template: str) -> Callable[[TypedSql], exp.Expr]:
     def make(value: TypedSql) -> exp.Expr:
         part = as_bigint(value) if value.type in INTEGERS else value.sql
-        return guarded((part,), build(template, _a=part))
+        return guard_nulls((part,), build(template, _a=part))
 
     return make
 
@@ -218,9 +218,9 @@ FUNCTIONS: Final = typed_sql.table({
     "duration_from_months": [Overload((INTEGERS,), DURATION, _duration_of(
         "named_struct('months', CAST(_a AS INT), 'micros', CAST(0 AS BIGINT))"))],
     # These return one part; a duration may have both parts.
-    "get_day_time_duration": [Overload((DURATION,), DURATION, lambda d: guarded((d.sql,), struct(
+    "get_day_time_duration": [Overload((DURATION,), DURATION, lambda d: guard_nulls((d.sql,), struct(
         months=typed_sql.integer(0, INTEGER), micros=typed_sql.field(d.sql, "micros"))))],
-    "get_year_month_duration": [Overload((DURATION,), DURATION, lambda d: guarded((d.sql,), struct(
+    "get_year_month_duration": [Overload((DURATION,), DURATION, lambda d: guard_nulls((d.sql,), struct(
         months=typed_sql.field(d.sql, "months"), micros=_ZERO_MICROS)))],
     "ms_from_day_time_duration": [Overload((DURATION,), BIGINT, _of_micros("(_m DIV 1000)"))],
     "months_from_year_month_duration": [Overload((DURATION,), BIGINT, _of_months("CAST(_m AS BIGINT)"))],

@@ -7,8 +7,8 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.types.type_probe import opaque, refusal, special
-from tocsin.language.types.typed_sql import TypedSql, build, guarded, string
+from tocsin.language.types.type_probe import needs_stand_in, opaque, refusal
+from tocsin.language.types.typed_sql import TypedSql, build, guard_nulls, string
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
 
@@ -44,12 +44,12 @@ def name_of(made: exp.Expr) -> str:
     return made.key.upper()
 
 
-def written(made: exp.Expr, parts: Sequence[TypedSql]) -> tuple[exp.Expr, list[TypedSql]]:
+def with_texts(made: exp.Expr, parts: Sequence[TypedSql]) -> tuple[exp.Expr, list[TypedSql]]:
     """Returns the call with texts in place of times and durations, if the call takes text."""
     name = name_of(made)
     to_text = isinstance(made, exp.Cast) and made.is_type("STRING", "TEXT", "VARCHAR", "CHAR")
     shows = name in _SHOWS or to_text
-    if name == "typeof" and len(parts) == 1 and special(parts[0].type):
+    if name == "typeof" and len(parts) == 1 and needs_stand_in(parts[0].type):
         return string(str(parts[0].type)), []
     if not (shows or name in _WANTS_TEXT or isinstance(made, exp.DPipe)):
         return made, list(parts)
@@ -59,7 +59,7 @@ def written(made: exp.Expr, parts: Sequence[TypedSql]) -> tuple[exp.Expr, list[T
             texts[part.sql] = time_text(part.sql) if part.type == t.TIME else duration_text(part.sql)
         elif shows and (hidden := opaque(part.type)) is not None:
             raise refusal("to_string" if name == "string" else name, hidden)
-        elif name == "to_json" and special(part.type):
+        elif name == "to_json" and needs_stand_in(part.type):
             texts[part.sql] = encoder.to_any(part)
     if not texts:
         return made, list(parts)
@@ -104,4 +104,4 @@ def duration_text(sql: exp.Expr) -> exp.Expr:
         " concat(if(_v.months <= 0 AND _v.micros <= 0, '-P', 'P'), _day, if(_clock = '', '', concat('T', _clock))))",
         _v=sql, _day=day, _clock=clock,
     )  # fmt: skip
-    return guarded((sql,), text)
+    return guard_nulls((sql,), text)

@@ -14,7 +14,7 @@ from tocsin.rules.model.open_form import dumps_value
 from tocsin.rules.model.values import MISSING
 
 
-def bound(value: Any) -> TypedSql:
+def bind_value(value: Any) -> TypedSql:
     """Returns the value with its own type; collections and objects are untyped."""
     if value is MISSING:
         return TypedSql(values.null(t.ANY), t.ANY)

@@ -17,12 +17,12 @@ from tocsin.language.syntax.script import offset_of
 from tocsin.language.translate.name_lookup import NameLookup, TypeAnalyser
 from tocsin.language.translate.scope import NameScope, OptionalVariable
 from tocsin.language.types import type_probe
-from tocsin.language.types.output_types import leaving
+from tocsin.language.types.output_types import to_output_type
 from tocsin.language.types.typed_sql import (
     FunctionError,
     MapType,
     TypedSql,
-    enclosed,
+    enclose,
     literal,
     number,
     string,
@@ -121,7 +121,7 @@ class Expressions(ABC):
         for name, value, node in members:
             if name in seen:
                 fail(f"the field {name} is given twice", node, "give one of them another name with AS")
-            seen[name] = self.settled(leaving(value) if isinstance(value.type, MapType) else value)
+            seen[name] = self.settled(to_output_type(value) if isinstance(value.type, MapType) else value)
         type_ = ObjectType(tuple(Field(name, value.type) for name, value in seen.items()), open=False)
         parts = [(physical(name), value.sql) for name, value in seen.items()]
         return TypedSql(dynamic.record(parts or [(OPEN, dynamic.null(t.STRING))]), type_)
@@ -129,7 +129,7 @@ class Expressions(ABC):
     def settled(self, value: TypedSql) -> TypedSql:
         """Makes a value self-contained: an optional field becomes untyped, which can tell NULL from MISSING."""
         if isinstance(value, OptionalVariable):
-            present = exp.Not(this=exp.Is(this=enclosed(value.sql), expression=exp.null()))
+            present = exp.Not(this=exp.Is(this=enclose(value.sql), expression=exp.null()))
             tagged = exp.Case(
                 ifs=[
                     exp.If(this=present, true=encoder.to_any(value)),
@@ -166,7 +166,7 @@ class Expressions(ABC):
             wide = t.DOUBLE if types & {t.FLOAT, t.DOUBLE} else t.BIGINT
             return wide, [exp.cast(value.sql.copy(), dynamic.spark_type(wide)) for value in values]
         return t.ANY, [
-            encoder.to_any(self.settled(leaving(value) if isinstance(value.type, MapType) else value))
+            encoder.to_any(self.settled(to_output_type(value) if isinstance(value.type, MapType) else value))
             for value in values
         ]
 
@@ -320,9 +320,11 @@ class Expressions(ABC):
 
     def ask(self, made: exp.Expr, parts: Sequence[TypedSql]) -> TypedSql:
         """Returns the expression with the type that Spark's analyser finds, with typed NULLs in place of its parts."""
-        made, parts = text_arguments.written(made, parts)
+        made, parts = text_arguments.with_texts(made, parts)
         types = [part.type for part in parts]
-        return type_probe.told(self.oracle, made, text_arguments.name_of(made), type_probe.blanked(made, parts), types)
+        return type_probe.type_by_spark(
+            self.oracle, made, text_arguments.name_of(made), type_probe.with_typed_nulls(made, parts), types
+        )
 
     def blank(self, part: TypedSql) -> exp.Expr:
         return type_probe.blank(part, dynamic.null)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from tocsin.language.functions.calls import NONDETERMINISTIC
-from tocsin.language.translate.scope import derived, free_tables, selected
+from tocsin.language.translate.scope import derived_table, free_tables, select_query
 
 
-def filtered_first(made: exp.Select, alias: str) -> exp.Select:
+def push_down_filters(made: exp.Select, alias: str) -> exp.Select:
     """Returns the query with every possible condition moved before the first lateral subquery."""
     joins, where = made.args.get("joins") or [], made.args.get("where")
     first = next((i for i, join in enumerate(joins) if _is_subquery(join.this)), None)
@@ -37,10 +37,10 @@ def filtered_first(made: exp.Select, alias: str) -> exp.Select:
             name = names.setdefault((column.table, column.name), f"c{len(names)}")
             column.replace(exp.column(name, table=alias, quoted=True))
     columns = [(name, exp.column(column, table=table, quoted=True)) for (table, column), name in names.items()]
-    base = selected(columns or [("c", exp.Literal.number(1))]).from_(source)
+    base = select_query(columns or [("c", exp.Literal.number(1))]).from_(source)
     base.set("joins", joins[:first] or None)
     base.set("where", exp.Where(this=exp.and_(*early)))
-    return made.from_(derived(base, alias), copy=False)
+    return made.from_(derived_table(base, alias), copy=False)
 
 
 def _is_subquery(source: exp.Expr) -> bool:

@@ -12,12 +12,12 @@ from tocsin.language.syntax import dialect
 from tocsin.language.translate import predicate_notes
 from tocsin.language.translate.expressions import Expressions, fail
 from tocsin.language.translate.scope import NameScope, OptionalVariable, RowVariable
-from tocsin.language.translate.spark_text import render_question
+from tocsin.language.translate.spark_text import render_for_analysis
 from tocsin.language.types.typed_sql import (
     FunctionError,
     TypedSql,
     constant_string,
-    enclosed,
+    enclose,
     literal,
     string,
 )
@@ -55,11 +55,11 @@ class Operators(Expressions):
 
     def _paren(self, node: exp.Paren) -> TypedSql:
         value = self.expression(node.this)
-        return value if isinstance(value, RowVariable | OptionalVariable) else TypedSql(enclosed(value.sql), value.type)
+        return value if isinstance(value, RowVariable | OptionalVariable) else TypedSql(enclose(value.sql), value.type)
 
     def _connective(self, node: exp.Expr) -> TypedSql:
         connective = type(node)(
-            this=enclosed(self.boolean(node.this)), expression=enclosed(self.boolean(node.expression))
+            this=enclose(self.boolean(node.this)), expression=enclose(self.boolean(node.expression))
         )
         return TypedSql(exp.Paren(this=connective), t.BOOLEAN)
 
@@ -94,7 +94,7 @@ class Operators(Expressions):
         """Builds the SQL of a comparison by the types of both sides."""
 
         def made(a: exp.Expr, b: exp.Expr) -> exp.Expr:
-            return operator(this=enclosed(a), expression=enclosed(b))
+            return operator(this=enclose(a), expression=enclose(b))
 
         if t.DURATION in (left.type, right.type):
             a, b = (TypedSql(self._as(side, t.DURATION), t.DURATION) for side in (left, right))
@@ -144,8 +144,8 @@ class Operators(Expressions):
             return result
         # Ask Spark about typed NULLs: with the operands, a long sum would be copied once per term.
         blanks = [TypedSql(self.blank(side), side.type) for side in (left, right)]
-        type_ = self.ask(operator(this=enclosed(blanks[0].sql), expression=enclosed(blanks[1].sql)), []).type
-        return TypedSql(operator(this=enclosed(left.sql), expression=enclosed(right.sql)), type_)
+        type_ = self.ask(operator(this=enclose(blanks[0].sql), expression=enclose(blanks[1].sql)), []).type
+        return TypedSql(operator(this=enclose(left.sql), expression=enclose(right.sql)), type_)
 
     def _untyped_arithmetic(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
         result = self._untyped_made(operator, left, right)
@@ -167,7 +167,7 @@ class Operators(Expressions):
         def double(one: TypedSql) -> exp.Expr:
             return dynamic.exactly(one.sql, t.DOUBLE) if one.type == t.ANY else self._as(one, t.DOUBLE)
 
-        real = operator(this=enclosed(double(left)), expression=enclosed(double(right)))
+        real = operator(this=enclose(double(left)), expression=enclose(double(right)))
         if operator is exp.Div or not all(side.type in (t.ANY, *t.INTEGERS) for side in (left, right)):
             return TypedSql(real, t.DOUBLE)
 
@@ -177,7 +177,7 @@ class Operators(Expressions):
             is_whole = exp.EQ(this=dynamic.call("schema_of_variant", one.sql), expression=exp.Literal.string("BIGINT"))
             return exp.If(this=is_whole, true=dynamic.as_type(one.sql, t.BIGINT), false=exp.null())
 
-        exact = operator(this=enclosed(whole(left)), expression=enclosed(whole(right)))
+        exact = operator(this=enclose(whole(left)), expression=enclose(whole(right)))
         both = [exp.cast(number, "VARIANT", dialect="spark") for number in (exact, real)]
         return TypedSql(dynamic.call("coalesce", *both), t.ANY)
 
@@ -190,7 +190,7 @@ class Operators(Expressions):
     def _is_kind(self, node: dialect.IsKind) -> TypedSql:
         """Translates IS [NOT] NULL, MISSING, UNKNOWN and VALUED."""
         value, kind = self.expression(node.this), node.args["kind"]
-        unknown = exp.Is(this=enclosed(value.sql), expression=exp.null())
+        unknown = exp.Is(this=enclose(value.sql), expression=exp.null())
         if value.type == t.ANY:
             null = dynamic.call("coalesce", dynamic.is_explicit_null(value.sql), exp.false())
             tests = {"MISSING": unknown, "NULL": null, "UNKNOWN": exp.Or(this=unknown, expression=null)}
@@ -247,7 +247,7 @@ class Operators(Expressions):
             ):
                 return TypedSql(
                     exp.Paren(
-                        this=exp.In(this=enclosed(value.sql), expressions=[candidate.sql for candidate in candidates])
+                        this=exp.In(this=enclose(value.sql), expressions=[candidate.sql for candidate in candidates])
                     ),
                     t.BOOLEAN,
                 )
@@ -304,7 +304,7 @@ class Operators(Expressions):
         value = self.expression(node.this)
         if node.args.get("format"):
             fail("CAST takes no FORMAT", node, "use to_date or to_timestamp")
-        target = render_question(node.args["to"])
+        target = render_for_analysis(node.args["to"])
         if value.type == t.ANY and node.args["to"].is_type("STRING", "TEXT", "VARCHAR"):
             return TypedSql(operators.text(value.sql), t.STRING)
         if value.type == t.ANY and node.args["to"].is_type("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "DATE"):

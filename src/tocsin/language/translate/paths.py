@@ -11,7 +11,7 @@ from sqlglot import exp
 from tocsin.language.syntax.script import offset_of
 from tocsin.language.translate.expressions import Expressions, TranslationError, fail
 from tocsin.language.translate.scope import OptionalVariable, RowVariable, column
-from tocsin.language.types.typed_sql import MapType, TypedSql, build, constant_integer, enclosed
+from tocsin.language.types.typed_sql import MapType, TypedSql, build, constant_integer, enclose
 from tocsin.language.types.variant import values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, physical
@@ -106,7 +106,7 @@ class Paths(Expressions):
     def _part(self, value: TypedSql, name: str) -> exp.Expr:
         if isinstance(value, RowVariable):
             return column(value.alias, name)
-        return exp.Dot(this=enclosed(value.sql), expression=exp.to_identifier(name, quoted=True))
+        return exp.Dot(this=enclose(value.sql), expression=exp.to_identifier(name, quoted=True))
 
     def _element(self, value: TypedSql, index: exp.Expr, node: exp.Expr) -> TypedSql:
         """Returns an item of an array; a negative index counts from the end."""
@@ -148,7 +148,7 @@ class Paths(Expressions):
             return build(clamped, _b=bound, _size=size)
 
         low, high = place(part.this, exp.Literal.number(0)), place(part.expression, size)
-        start = exp.Add(this=enclosed(low), expression=exp.Literal.number(1))
+        start = exp.Add(this=enclose(low), expression=exp.Literal.number(1))
         bounded = build("greatest(_high - _low, 0)", _high=high, _low=low)
         return TypedSql(values.call("slice", items.sql, start, bounded), items.type)
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from tocsin.language.functions import temporal
-from tocsin.language.functions.calls import AGGREGATES, is_made_once
+from tocsin.language.functions.calls import AGGREGATES, is_computed_once
 from tocsin.language.syntax import dialect
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.scope import VALUE, Relation
@@ -22,7 +22,7 @@ from tocsin.rules.model.types import ArrayType, Field, ObjectType, Type
 
 
 @dataclass(slots=True)
-class OutputColumn:
+class SelectOutput:
     """The columns that a SELECT list yields, and their type."""
 
     columns: list[tuple[str, exp.Expr]]
@@ -70,11 +70,11 @@ class Projection(Sources):
 
     """Translates the SELECT list, GROUP BY, ORDER BY and LIMIT."""
 
-    def projected(self, node: exp.Select, as_value: bool) -> OutputColumn:
+    def projected(self, node: exp.Select, as_value: bool) -> SelectOutput:
         """Translates the SELECT list to columns, or with `as_value` to a single struct column."""
         if len(node.expressions) == 1 and isinstance(node.expressions[0], dialect.ValueOf):
             value = self._kept(self.expression(node.expressions[0].this))
-            return OutputColumn([(VALUE, value.sql)], value.type, True, not as_value)
+            return SelectOutput([(VALUE, value.sql)], value.type, True, not as_value)
         members: list[tuple[str, TypedSql, exp.Expr]] = []
         fields: list[Field] = []
         opens: list[exp.Expr] = []
@@ -109,8 +109,8 @@ class Projection(Sources):
         if keeps_open(type_):
             columns.append((OPEN, _merged(opens)))
         if as_value:
-            return OutputColumn([(VALUE, values.record(columns))], type_, True, False)
-        return OutputColumn(columns, type_, False)
+            return SelectOutput([(VALUE, values.record(columns))], type_, True, False)
+        return SelectOutput(columns, type_, False)
 
     def _kept(self, value: TypedSql) -> TypedSql:
         # After GROUP BY only the key can be named, not the column that separates NULL from MISSING.
@@ -174,7 +174,7 @@ class Projection(Sources):
                     use.replace(_total_or(key) if self.block.group_sets else values.call("any_value", key))
         return group
 
-    def by_output(self, output: OutputColumn | Relation) -> Callable[[exp.Expr], TypedSql | None]:
+    def by_output(self, output: SelectOutput | Relation) -> Callable[[exp.Expr], TypedSql | None]:
         """Returns a function that finds an output column by its name or number, as ORDER BY allows."""
         parts = output.type.fields if not output.is_value and isinstance(output.type, ObjectType) else ()
 
@@ -188,7 +188,7 @@ class Projection(Sources):
                 field = parts[int(node.this) - 1] if parts else Field(VALUE, output.type)
             if field is None:
                 return None
-            if isinstance(output, OutputColumn):
+            if isinstance(output, SelectOutput):
                 name, sql = next(column for column in output.columns if column[0] in (physical(field.name), VALUE))
                 if output.applied and (self.block.group_sets or _must_not_be_repeated(sql)):
                     sql = exp.column(name, quoted=True)
@@ -248,7 +248,7 @@ def _total_or(key: exp.Expr) -> exp.Expr:
 
 def _must_not_be_repeated(sql: exp.Expr) -> bool:
     """Whether ORDER BY must name the column: a window cannot stand there, and a random value would be drawn again."""
-    return sql.find(exp.Window) is not None or is_made_once(sql)
+    return sql.find(exp.Window) is not None or is_computed_once(sql)
 
 
 def _ordinal(node: exp.Expr, select: exp.Select) -> exp.Expr | None:

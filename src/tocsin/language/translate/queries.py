@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from tocsin.language.syntax import dialect
 from tocsin.language.translate.expressions import Expressions, fail
-from tocsin.language.translate.filter_pushdown import filtered_first
+from tocsin.language.translate.filter_pushdown import push_down_filters
 from tocsin.language.translate.name_lookup import DatasetScans, NameLookup, TypeAnalyser
 from tocsin.language.translate.operators import Operators
 from tocsin.language.translate.paths import Paths
@@ -29,13 +29,13 @@ from tocsin.language.translate.scope import (
     Relation,
     RowVariable,
     column,
-    derived,
-    selected,
+    derived_table,
+    select_query,
     variable,
 )
 from tocsin.language.translate.spark_text import render
-from tocsin.language.translate.subqueries import Subqueries, unwrapped
-from tocsin.language.types.output_types import leaving
+from tocsin.language.translate.subqueries import Subqueries, unwrap_query
+from tocsin.language.types.output_types import to_output_type
 from tocsin.language.types.typed_sql import FunctionError, TypedSql
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
@@ -95,7 +95,7 @@ class Queries(Subqueries):
 
     def statement(self, node: exp.Expr) -> Relation:
         """Translates a statement to a relation whose values still have their internal form."""
-        inner = unwrapped(node)
+        inner = unwrap_query(node)
         if isinstance(inner, exp.Query):
             return self.query(inner, None)
         return self.query(exp.Select(expressions=[dialect.ValueOf(this=inner)]), None)
@@ -107,7 +107,7 @@ class Queries(Subqueries):
         if isinstance(row_value, RowVariable):
             assert isinstance(relation.type, ObjectType)
             fields = [
-                (declared, leaving(TypedSql(column(alias, physical(declared.name)), declared.type)))
+                (declared, to_output_type(TypedSql(column(alias, physical(declared.name)), declared.type)))
                 for declared in relation.type.fields
             ]
             if all(
@@ -119,15 +119,15 @@ class Queries(Subqueries):
                 relation.type.open,
                 relation.type.name,
             )
-            columns = [(physical(declared.name), encoder.exported(output)) for declared, output in fields]
+            columns = [(physical(declared.name), encoder.to_answer(output)) for declared, output in fields]
             if keeps_open(relation.type):
                 columns.append((OPEN, column(alias, OPEN)))
         else:
-            output = leaving(row_value)
+            output = to_output_type(row_value)
             if output.type == relation.type and not values.contains_any(output.type):
                 return relation.query, relation.type
-            type_, columns = output.type, [(VALUE, encoder.exported(output))]
-        return selected(columns).from_(derived(relation.query, alias)), type_
+            type_, columns = output.type, [(VALUE, encoder.to_answer(output))]
+        return select_query(columns).from_(derived_table(relation.query, alias)), type_
 
     def alias(self, name: str) -> str:
         """Makes a unique alias that contains the readable part of a name."""
@@ -138,7 +138,7 @@ class Queries(Subqueries):
     # ------------------------------------------------------------ queries
 
     def query(self, node: exp.Expr, outer: QueryBlock | None) -> Relation:
-        node = unwrapped(node)
+        node = unwrap_query(node)
         with self._with(node) as tables:
             if isinstance(node, exp.SetOperation):
                 relation = self._set_operation(node, outer)
@@ -215,9 +215,15 @@ class Queries(Subqueries):
             result, names, is_value = types[0], [VALUE], True
         return (
             Relation(
-                selected(list(zip(names, first, strict=True))).from_(derived(relation.query, a)), result, is_value
+                select_query(list(zip(names, first, strict=True))).from_(derived_table(relation.query, a)),
+                result,
+                is_value,
             ),
-            Relation(selected(list(zip(names, second, strict=True))).from_(derived(other.query, b)), result, is_value),
+            Relation(
+                select_query(list(zip(names, second, strict=True))).from_(derived_table(other.query, b)),
+                result,
+                is_value,
+            ),
         )
 
     @contextmanager
@@ -245,7 +251,7 @@ class Queries(Subqueries):
                 self.frame.names[let.args["alias"].name] = self.expression(let.this)
             output = self.projected(node, as_value=collected is not None)
             having = self.boolean(node.args["having"].this) if node.args.get("having") else None
-            query = selected(output.columns)
+            query = select_query(output.columns)
             is_distinct = bool(node.args.get("distinct"))
             if collected is None and not (is_distinct and values.contains_any(output.type)):
                 self.ordered(query, node, self.by_output(output))
@@ -264,7 +270,7 @@ class Queries(Subqueries):
                 query.set("having", exp.Having(this=having))
             if group is not None:
                 query.set("group", self.ungrouped_keys(query, group))
-        query = filtered_first(self.matched(query), self.alias("base"))
+        query = push_down_filters(self.matched(query), self.alias("base"))
         relation = Relation(query, output.type, output.is_value)
         return self._distinct(relation, node) if is_distinct else relation
 
@@ -312,11 +318,11 @@ class Queries(Subqueries):
             if kind == t.ANY:
                 keys += [values.key(value), values.is_explicit_null(value)]
             else:
-                keys.append(encoder.exported(TypedSql(value, kind)).copy())
+                keys.append(encoder.to_answer(TypedSql(value, kind)).copy())
             columns.append((name, values.call("any_value", value) if values.contains_any(kind) else value))
-        grouped = selected(columns).from_(derived(relation.query, inner))
+        grouped = select_query(columns).from_(derived_table(relation.query, inner))
         grouped.set("group", exp.Group(expressions=keys))
         outer = self.alias("once")
-        result = selected([(name, column(outer, name)) for name, _ in pairs]).from_(derived(grouped, outer))
+        result = select_query([(name, column(outer, name)) for name, _ in pairs]).from_(derived_table(grouped, outer))
         self.ordered(result, node, self.by_output(relation))
         return Relation(result, relation.type, relation.is_value)

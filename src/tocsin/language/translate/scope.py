@@ -82,11 +82,11 @@ def column(alias: str, name: str) -> exp.Column:
     return exp.column(name, table=alias, quoted=True)
 
 
-def selected(columns: Sequence[tuple[str, exp.Expr]]) -> exp.Select:
+def select_query(columns: Sequence[tuple[str, exp.Expr]]) -> exp.Select:
     return exp.Select(expressions=[exp.alias_(sql.copy(), name, quoted=True) for name, sql in columns])
 
 
-def derived(query: exp.Query, alias: str) -> exp.Subquery:
+def derived_table(query: exp.Query, alias: str) -> exp.Subquery:
     return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
 
 
@@ -102,7 +102,7 @@ def row(alias: str, type_: ObjectType) -> RowVariable:
     return RowVariable(values.record([(name, column(alias, name)) for name in names]), type_, alias)
 
 
-def perhaps(value: TypedSql) -> TypedSql:
+def nullable_side(value: TypedSql) -> TypedSql:
     """Makes the whole record NULL where an outer join finds no partner for the variable."""
     if not isinstance(value, RowVariable) or not isinstance(value.type, ObjectType):
         return value

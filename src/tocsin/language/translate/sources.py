@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from tocsin.language.functions import spark_functions
-from tocsin.language.functions.calls import is_made_once
+from tocsin.language.functions.calls import is_computed_once
 from tocsin.language.syntax import dialect
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.name_lookup import Dataset, DatasetScans, Function
@@ -21,11 +21,11 @@ from tocsin.language.translate.scope import (
     RowVariable,
     column,
     free_tables,
-    perhaps,
+    nullable_side,
     row,
     variable,
 )
-from tocsin.language.translate.spark_text import render_question
+from tocsin.language.translate.spark_text import render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, TypedSql
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
@@ -210,7 +210,7 @@ class Sources(Paths):
         )
         source = rows_sql if isinstance(rows_sql, exp.Values) else exp.Table(this=rows_sql)
         source.set("alias", names)
-        analysed = self.oracle.columns(render_question(exp.select("*").from_(source.copy())))
+        analysed = self.oracle.columns(render_for_analysis(exp.select("*").from_(source.copy())))
         type_ = ObjectType(tuple(Field(name_, kind) for name_, kind in analysed), open=False)
         if any(physical(name_) != name_ for name_, _ in analysed):
             fail("name the columns of this source", node, f"… AS {name}(a, b)")
@@ -242,7 +242,7 @@ class Sources(Paths):
                     None,
                     "UNNEST an array subquery instead",
                 )
-            query = localized(relation.query, self.block, self.alias)
+            query = import_outer_columns(relation.query, self.block, self.alias)
             source: exp.Expr = exp.Lateral(this=exp.Subquery(this=query), alias=_table_alias(alias))
         else:
             source = exp.Subquery(this=relation.query, alias=_table_alias(alias))
@@ -259,7 +259,7 @@ class Sources(Paths):
                 "LEFT UNNEST a x, or LEFT JOIN (SELECT VALUE x FROM a x) x ON …",
             )
         alias = self.alias(name)
-        array = localized(items.sql, self.block, self.alias)
+        array = import_outer_columns(items.sql, self.block, self.alias)
         function = values.call("explode_outer" if outer else "explode", array)
         columns = exp.TableAlias(
             this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier(VALUE, quoted=True)]
@@ -293,9 +293,9 @@ class Sources(Paths):
             fail("NATURAL and ASOF joins are not supported", join)
         if side in ("RIGHT", "FULL"):
             for earlier in self.frame.ranges[:-1]:
-                self.frame.names[earlier] = perhaps(self.frame.names[earlier])
+                self.frame.names[earlier] = nullable_side(self.frame.names[earlier])
         if side in ("LEFT", "FULL"):
-            self.frame.names[name] = perhaps(value)
+            self.frame.names[name] = nullable_side(value)
         translated = exp.Join(this=source, kind=kind or None, side=side or None)
         condition = join.args.get("on")
         if join.args.get("using"):
@@ -329,7 +329,7 @@ class Sources(Paths):
         """Adds a LET. A random or expensive value is computed once per row, in a LATERAL join."""
         name = node.args["alias"].name
         value = self.expression(node.this)
-        if is_made_once(node.this) or is_made_once(value.sql):
+        if is_computed_once(node.this) or is_computed_once(value.sql):
             query = exp.Select(expressions=[exp.alias_(value.sql, VALUE, quoted=True)])
             value = TypedSql(self.hoisted(query), value.type)
         self.frame.names[name] = value
@@ -340,7 +340,7 @@ class Sources(Paths):
         """Adds a one-row subquery as a LATERAL join of this block; returns the column with its value."""
         alias = self.alias("q")
         block = self.block
-        local = localized(query, block, self.alias)
+        local = import_outer_columns(query, block, self.alias)
         if block.grouped and not free_tables(local):
             return exp.Subquery(this=local)
         if block.grouped:
@@ -372,7 +372,7 @@ def scan(name: str, type_: ObjectType, alias: str, extra: Sequence[str] = ()) ->
         view.set("alias", _table_alias(alias))
         return view
     columns = [
-        (physical(field.name), encoder.stored(exp.column(physical(field.name), quoted=True), field.type))
+        (physical(field.name), encoder.from_stored(exp.column(physical(field.name), quoted=True), field.type))
         for field in type_.fields
     ]
     if keeps_open(type_):
@@ -382,7 +382,7 @@ def scan(name: str, type_: ObjectType, alias: str, extra: Sequence[str] = ()) ->
     return exp.Subquery(this=query, alias=_table_alias(alias))
 
 
-def localized(query: Any, block: QueryBlock, alias: Callable[[str], str]) -> Any:
+def import_outer_columns(query: Any, block: QueryBlock, alias: Callable[[str], str]) -> Any:
     """Replaces every reference to an outer block by a column that `block` imports."""
     foreign = free_tables(query) - block.aliases - {block.import_alias}
     if not foreign:

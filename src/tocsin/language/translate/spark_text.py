@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from tocsin.language.functions import call_limits, like_patterns, spark_functions
 from tocsin.language.functions.regular_expressions import rewrite_regexes
-from tocsin.language.types.typed_sql import FunctionError, enclosed
+from tocsin.language.types.typed_sql import FunctionError, enclose
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[Ee][+-]?[0-9]+)?", re.ASCII)
@@ -62,7 +62,7 @@ def render(tree: exp.Expr) -> str:
     return _text(rewrite_regexes(_checked(linear)))
 
 
-def render_question(tree: exp.Expr) -> str:
+def render_for_analysis(tree: exp.Expr) -> str:
     """Returns the text of a query that Spark only analyses. LIKE stays as it is, because Spark matches nothing."""
     return _text(_checked(tree))
 
@@ -72,7 +72,7 @@ def _linear(tree: exp.Expr) -> exp.Expr:
     tree = exp.Paren(this=tree.copy())
     for like in reversed(list(tree.find_all(exp.Like, exp.ILike))):
         predicate = like.parent if isinstance(like.parent, exp.Escape) else like
-        predicate.replace(enclosed(like_patterns.rewrite_like(predicate)))
+        predicate.replace(enclose(like_patterns.rewrite_like(predicate)))
     result: exp.Expr = tree.this
     return result.pop()
 

@@ -24,13 +24,13 @@ from tocsin.language.translate.scope import (
     Relation,
     RowVariable,
     column,
-    derived,
-    selected,
+    derived_table,
+    select_query,
     variable,
 )
-from tocsin.language.translate.sources import localized
-from tocsin.language.types.output_types import leaving
-from tocsin.language.types.typed_sql import TypedSql, build, enclosed
+from tocsin.language.translate.sources import import_outer_columns
+from tocsin.language.types.output_types import to_output_type
+from tocsin.language.types.typed_sql import TypedSql, build, enclose
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import physical
@@ -54,7 +54,7 @@ class Subqueries(Operators, Projection):
 
     def subquery(self, node: exp.Query) -> TypedSql:
         """Returns the subquery's rows as an array, or a single value where only one fits: `x = (SELECT max(y) …)`."""
-        inner = unwrapped(node)
+        inner = unwrap_query(node)
         collected = self._collected(inner)
         enclosing: exp.Expr = node
         while isinstance(enclosing.parent, exp.Subquery | exp.Paren):
@@ -112,12 +112,12 @@ class Subqueries(Operators, Projection):
             array = values.call("slice", array, start, length)
         if not plain:
             array = build("transform(_l, __e -> __e.v)", _l=array)
-        query = selected([(VALUE, array)]).from_(derived(relation.query, alias))
+        query = select_query([(VALUE, array)]).from_(derived_table(relation.query, alias))
         return TypedSql(self.hoisted(query), ArrayType(row_value.type))
 
     def exists_query(self, node: exp.Query) -> TypedSql:
         relation = self.query(node, self.block)
-        return TypedSql(exp.Exists(this=localized(relation.query, self.block, self.alias)), t.BOOLEAN)
+        return TypedSql(exp.Exists(this=import_outer_columns(relation.query, self.block, self.alias)), t.BOOLEAN)
 
     def in_query(self, value: TypedSql, node: exp.In) -> TypedSql:
         relation = self.query(node.args["query"], self.block)
@@ -133,8 +133,10 @@ class Subqueries(Operators, Projection):
             left_sql, right_sql = (values.key(encoder.to_any(side)) for side in (value, row_value))
         elif value.type != row_value.type:
             self.compare(exp.EQ, value, row_value)  # fails if the two types cannot be compared
-        query = localized(selected([(VALUE, right_sql)]).from_(derived(relation.query, alias)), self.block, self.alias)
-        return TypedSql(exp.Paren(this=exp.In(this=enclosed(left_sql), query=exp.Subquery(this=query))), t.BOOLEAN)
+        query = import_outer_columns(
+            select_query([(VALUE, right_sql)]).from_(derived_table(relation.query, alias)), self.block, self.alias
+        )
+        return TypedSql(exp.Paren(this=exp.In(this=enclose(left_sql), query=exp.Subquery(this=query))), t.BOOLEAN)
 
     # ------------------------------------------------------------ functions of the catalog
 
@@ -150,7 +152,7 @@ class Subqueries(Operators, Projection):
         self.dataverse, self.relations = function.dataverse, {}
         self.depth += 1
         try:
-            yield unwrapped(parsed_body(function.body))
+            yield unwrap_query(parsed_body(function.body))
         except TranslationError as error:
             raise TranslationError(
                 f"in function {function.name}: {error.message}", offset_of(node), error.hint
@@ -163,13 +165,13 @@ class Subqueries(Operators, Projection):
         """Calls a Python function. Arguments have the form of query output; the result has the form of stored data."""
         if self.depth == 0:
             self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
-        outgoing = [leaving(TypedSql(argument.sql, argument.type)) for argument in arguments]
+        outgoing = [to_output_type(TypedSql(argument.sql, argument.type)) for argument in arguments]
         name = self.scans.called(function, [argument.type for argument in outgoing])
         # Spark cannot call a Python function without arguments.
-        sqls = [encoder.exported(argument) for argument in outgoing] or [exp.Literal.number(0)]
+        sqls = [encoder.to_answer(argument) for argument in outgoing] or [exp.Literal.number(0)]
         call = values.call(name, *sqls)
         call.meta[ONCE] = True
-        return TypedSql(encoder.stored(call, function.returns), function.returns)
+        return TypedSql(encoder.from_stored(call, function.returns), function.returns)
 
     def inlined(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql:
         if function.language == "PYTHON":
@@ -199,7 +201,7 @@ class Subqueries(Operators, Projection):
         return dataset
 
 
-def unwrapped(node: exp.Expr) -> exp.Expr:
+def unwrap_query(node: exp.Expr) -> exp.Expr:
     """Returns a query without the parentheses around it."""
     while (isinstance(node, exp.Subquery) and not node.alias and not node.args.get("with_")) or isinstance(
         node, exp.Paren

@@ -17,7 +17,7 @@ def mentions(node: exp.Expr, names: Set[str]) -> bool:
     )
 
 
-def renamed(node: exp.Expr, names: Mapping[str, str]) -> exp.Expr:
+def rename_variables(node: exp.Expr, names: Mapping[str, str]) -> exp.Expr:
     """Returns a copy with these variables renamed."""
 
     def change(one: exp.Expr, left: Set[str]) -> None:
@@ -73,7 +73,7 @@ def with_parameters(body: exp.Select, parameters: Mapping[str, str]) -> exp.Sele
     saved_keys = [(ordered, ordered.this.copy()) for ordered in by_output]
     for ordered, _ in saved_keys:
         ordered.set("this", exp.null())
-    result = renamed(body, parameters)
+    result = rename_variables(body, parameters)
     assert isinstance(result, exp.Select)
     if order:
         for ordered, new in zip(order.expressions, result.args["order"].expressions, strict=True):
@@ -106,17 +106,17 @@ def name_of(source: exp.Expr) -> str:
     return str(source.parts[-1].name) if isinstance(source, exp.Table) and source.parts else ""
 
 
-def moved(query: exp.Select, names: Mapping[str, str]) -> list[exp.Join]:
+def move_sources(query: exp.Select, names: Mapping[str, str]) -> list[exp.Join]:
     """Returns a subquery's sources under other names."""
     joins: list[exp.Join] = []
     renamed_before: dict[str, str] = {}
     for original in items(query):
         name = name_of(original.this)
         join = original.copy()
-        join.set("this", renamed(original.this, renamed_before))
+        join.set("this", rename_variables(original.this, renamed_before))
         renamed_before[name] = names[name]
         if original.args.get("on") is not None:
-            join.set("on", renamed(original.args["on"], renamed_before))
+            join.set("on", rename_variables(original.args["on"], renamed_before))
         alias = exp.to_identifier(names[name], quoted=True)
         join.this.set("alias", alias if isinstance(join.this, dialect.Let) else exp.TableAlias(this=alias))
         joins.append(join)

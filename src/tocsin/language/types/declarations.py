@@ -13,7 +13,7 @@ from tocsin.rules.model.types import ANY, ArrayType, Field, MultisetType, Object
 KEY_TYPES: Final = (*t.NUMBERS, t.STRING, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME, t.UUID)
 
 
-def resolved(text: TypeText, look_up: Callable[[Name], ObjectType | None]) -> Type:
+def resolve_type(text: TypeText, look_up: Callable[[Name], ObjectType | None]) -> Type:
     """Resolves a type and every name inside it."""
     match text:
         case Primitive():
@@ -28,7 +28,7 @@ def resolved(text: TypeText, look_up: Callable[[Name], ObjectType | None]) -> Ty
                 f"unknown type {text}", text.offset, "create it first, or use one of the built-in types"
             )
         case CollectionText(item, optional, multiset):
-            inner = resolved(item, look_up)
+            inner = resolve_type(item, look_up)
             return MultisetType(inner, optional) if multiset else ArrayType(inner, optional)
         case ObjectText(fields, is_open):
             return ObjectType(tuple(_fields(fields, look_up)), is_open)
@@ -42,7 +42,7 @@ def _fields(fields: tuple[FieldText, ...], look_up: Callable[[Name], ObjectType 
             # Some engines that may read the data ignore the case of column names.
             how = "is declared twice" if same.name == declared.name else f"differs from {same.name} only in case"
             raise TranslationError(f"the field {declared.name} {how}", declared.offset)
-        resolved_fields.append(Field(declared.name, resolved(declared.type, look_up), declared.optional))
+        resolved_fields.append(Field(declared.name, resolve_type(declared.type, look_up), declared.optional))
     return resolved_fields
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from sqlglot import exp
 
 from tocsin.language.functions.text_arguments import duration_text, time_text
-from tocsin.language.types.type_probe import special
+from tocsin.language.types.type_probe import needs_stand_in
 from tocsin.language.types.typed_sql import (
     SPARK_TYPES,
     FunctionError,
     MapType,
     TypedSql,
     build,
-    enclosed,
-    guarded,
+    enclose,
+    guard_nulls,
 )
 from tocsin.language.types.variant import encoder, values
 from tocsin.language.types.variant.values import VOID
@@ -22,7 +22,7 @@ from tocsin.rules.model.columns import keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType
 
 
-def leaving(value: TypedSql) -> TypedSql:
+def to_output_type(value: TypedSql) -> TypedSql:
     """Converts a value to one of our types, if it has a type that only Spark has."""
     match value.type:
         case t.Primitive(name) if value.type not in SPARK_TYPES:
@@ -39,7 +39,7 @@ def leaving(value: TypedSql) -> TypedSql:
                 return TypedSql(exp.cast(value.sql.copy(), "TIMESTAMP", dialect="spark"), t.DATETIME)
             return TypedSql(exp.cast(value.sql.copy(), "STRING"), t.STRING)
         case ArrayType(item, optional) | MultisetType(item, optional):
-            inner = leaving(TypedSql(exp.column("__item"), item))
+            inner = to_output_type(TypedSql(exp.column("__item"), item))
             if inner.type == item:
                 return value
             return TypedSql(
@@ -47,7 +47,7 @@ def leaving(value: TypedSql) -> TypedSql:
             )
         case ObjectType(fields) if not keeps_open(value.type):
             parts = [
-                leaving(TypedSql(exp.Dot(this=enclosed(value.sql), expression=_column(field)), field.type))
+                to_output_type(TypedSql(exp.Dot(this=enclose(value.sql), expression=_column(field)), field.type))
                 for field in fields
             ]
             types = tuple(
@@ -58,7 +58,7 @@ def leaving(value: TypedSql) -> TypedSql:
             record = values.record(
                 [(physical(field.name), part.sql) for field, part in zip(fields, parts, strict=True)]
             )
-            return TypedSql(guarded((value.sql,), record), ObjectType(types, open=False))
+            return TypedSql(guard_nulls((value.sql,), record), ObjectType(types, open=False))
     return value
 
 
@@ -68,7 +68,7 @@ def _column(field: Field) -> exp.Identifier:
 
 def _map_leaving(sql: exp.Expr, type_: MapType) -> exp.Expr:
     """Converts a map to an untyped object: its keys become text, its values have the open form."""
-    if not special(type_):
+    if not needs_stand_in(type_):
         return values.call("parse_json", values.call("to_json", sql))
     key, value = exp.column("__key"), exp.column("__value")
     match type_.key:

@@ -15,7 +15,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.translate.name_lookup import TypeAnalyser
-from tocsin.language.translate.spark_text import render_question
+from tocsin.language.translate.spark_text import render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, MapType, TypedSql, constant_integer
 from tocsin.language.types.variant import values
 from tocsin.language.types.variant.values import VOID
@@ -57,17 +57,17 @@ def opaque(type_: Type) -> Type | None:
     return None
 
 
-def special(type_: Type) -> bool:
+def needs_stand_in(type_: Type) -> bool:
     """Whether the Spark type would lose a part of the type's meaning."""
     match type_:
         case ArrayType(item):
-            return special(item)
+            return needs_stand_in(item)
         case MultisetType():
             return True
         case ObjectType(fields):
-            return _is_encoded(type_) or any(special(field.type) for field in fields)
+            return _is_encoded(type_) or any(needs_stand_in(field.type) for field in fields)
         case MapType():
-            return special(type_.key) or special(type_.value)
+            return needs_stand_in(type_.key) or needs_stand_in(type_.value)
     return type_ in OPAQUE or type_ == t.UUID
 
 
@@ -157,7 +157,7 @@ def blank(part: TypedSql, null: Null) -> exp.Expr:
     return part.sql.copy() if is_text or is_number else null(part.type)
 
 
-def blanked(made: exp.Expr, parts: Sequence[TypedSql]) -> Callable[[Null], exp.Expr]:
+def with_typed_nulls(made: exp.Expr, parts: Sequence[TypedSql]) -> Callable[[Null], exp.Expr]:
     """Returns a function that builds the expression with typed NULLs in place of its parts."""
     by_sql = {part.sql: part for part in parts if not isinstance(part.sql, exp.Literal) or part.type == t.UUID}
 
@@ -167,7 +167,7 @@ def blanked(made: exp.Expr, parts: Sequence[TypedSql]) -> Callable[[Null], exp.E
     return question
 
 
-def told(
+def type_by_spark(
     oracle: TypeAnalyser, made: exp.Expr, what: str, question: Callable[[Null], exp.Expr], of: Sequence[Type]
 ) -> TypedSql:
     """Returns the expression `made`, over values of the types `of`, with the type that Spark's analyser finds.
@@ -176,14 +176,14 @@ def told(
     """
 
     def asked(null: Null) -> Type:
-        return oracle.columns(f"SELECT {render_question(question(null))} AS c")[0][1]
+        return oracle.columns(f"SELECT {render_for_analysis(question(null))} AS c")[0][1]
 
     hidden = next((inner for type_ in of if (inner := opaque(type_)) is not None), None)
     stand_ins = StandInTypes(everything=True)
     try:
         spark_type = asked(stand_ins.null)
     except FunctionError:
-        if not any(map(special, of)):
+        if not any(map(needs_stand_in, of)):
             raise
         stand_ins = StandInTypes(everything=False)
         try:

@@ -73,7 +73,7 @@ class Overload:
     make: Callable[..., exp.Expr]
 
 
-def overloaded(name: str, *overloads: Overload) -> Function:
+def choose_overload(name: str, *overloads: Overload) -> Function:
     """Returns a function that applies the first overload that fits, or raises an error that lists all overloads."""
 
     def call(arguments: Sequence[TypedSql]) -> TypedSql:
@@ -90,7 +90,7 @@ def overloaded(name: str, *overloads: Overload) -> Function:
 
 
 def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, Function]:
-    return {name: overloaded(name, *signatures) for name, signatures in overloads.items()}
+    return {name: choose_overload(name, *signatures) for name, signatures in overloads.items()}
 
 
 def fits(arguments: Sequence[TypedSql], parameters: Sequence[Kind]) -> bool:
@@ -136,7 +136,7 @@ def build(template: str, **parts: exp.Expr) -> exp.Expr:
             path = [part.name for part in node.parts]
             if path[0] in parts:
                 part = parts[path[0]]
-                return part_field(part, path[1]) if len(path) > 1 else enclosed(part)
+                return part_field(part, path[1]) if len(path) > 1 else enclose(part)
         return node
 
     return _parsed(template).transform(replaced)
@@ -146,7 +146,7 @@ _CLOSED: Final = (exp.Column, exp.Literal, exp.Paren, exp.Anonymous, exp.Struct,
                   exp.Identifier, exp.Null, exp.Boolean)  # fmt: skip
 
 
-def enclosed(part: exp.Expr) -> exp.Expr:
+def enclose(part: exp.Expr) -> exp.Expr:
     """Returns a copy that binds tighter than any operator beside it."""
     copied = part.copy()
     return copied if isinstance(part, _CLOSED) else exp.Paren(this=copied)
@@ -155,7 +155,7 @@ def enclosed(part: exp.Expr) -> exp.Expr:
 def field(part: exp.Expr, name: str) -> exp.Expr:
     """Returns a field of a struct."""
     # `place.x` could mean the column x of a table `place`, even in parentheses, so use brackets.
-    return exp.Bracket(this=enclosed(part), expressions=[exp.Literal.string(name)])
+    return exp.Bracket(this=enclose(part), expressions=[exp.Literal.string(name)])
 
 
 def part_field(part: exp.Expr, name: str) -> exp.Expr:
@@ -164,7 +164,7 @@ def part_field(part: exp.Expr, name: str) -> exp.Expr:
     if isinstance(inside, exp.Struct):
         for entry in inside.expressions:
             if isinstance(entry, exp.PropertyEQ) and entry.name == name:
-                return enclosed(entry.expression)
+                return enclose(entry.expression)
     return field(part, name)
 
 
@@ -173,7 +173,7 @@ def struct(**fields: exp.Expr) -> exp.Expr:
     return exp.Struct(expressions=entries)
 
 
-def guarded(needed: Iterable[exp.Expr], then: exp.Expr) -> exp.Expr:
+def guard_nulls(needed: Iterable[exp.Expr], then: exp.Expr) -> exp.Expr:
     """Returns `then`, or NULL if one of the needed parts is NULL."""
     missing = list(dict.fromkeys(check for part in needed for check in _null_checks(part)))
     if not missing:
@@ -191,10 +191,10 @@ def _null_checks(part: exp.Expr) -> list[exp.Expr]:
     if _unguarded(part) is not part:
         checks = part.this.flatten() if isinstance(part.this, exp.Or) else [part.this]
         return [cast("exp.Expr", check.copy()) for check in checks]
-    return [exp.Is(this=enclosed(part), expression=exp.null())]
+    return [exp.Is(this=enclose(part), expression=exp.null())]
 
 
-def seen_through(*parts: exp.Expr) -> list[exp.Expr]:
+def unguarded_parts(*parts: exp.Expr) -> list[exp.Expr]:
     """Returns the parts from which `build` takes fields without their NULL check."""
     return [part for part in parts if _unguarded(part) is not part]
 

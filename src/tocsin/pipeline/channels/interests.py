@@ -311,7 +311,7 @@ class InterestTable:
         for i, kind in enumerate(self._query.parameters):
             if dynamic.contains_any(kind):
                 name = parameter_column(i)
-                sql = render(encoder.stored(exp.column(name, quoted=True), kind))
+                sql = render(encoder.from_stored(exp.column(name, quoted=True), kind))
                 frame = frame.withColumn(name, f.expr(sql))
         return frame
 

@@ -12,10 +12,10 @@ from tocsin.cluster.catalog.catalog import (
     FunctionEntry,
     Ref,
     index_ref,
-    qualified,
+    join_names,
+    split_names,
     type_from_json,
     type_to_json,
-    unqualified,
 )
 from tocsin.cluster.catalog.entries import entry_from_json, entry_to_json
 from tocsin.cluster.catalog.type_json import TYPE_DEPTH_LIMIT
@@ -26,13 +26,13 @@ from tocsin.wire.errors import LimitError, StoreError
 
 @given(st.lists(st.text(), min_size=1, max_size=4))
 def test_qualified_names_never_collide(names: list[str]) -> None:
-    assert unqualified(qualified(*names)) == tuple(names)
+    assert split_names(join_names(*names)) == tuple(names)
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a..b", "`a", "a`b`", "`a`b"])
 def test_what_is_no_qualified_name_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a qualified name"):
-        unqualified(text)
+        split_names(text)
 
 
 def test_an_index_with_dots_in_its_name_is_not_taken_for_another() -> None:

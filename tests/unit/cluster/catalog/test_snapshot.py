@@ -31,7 +31,7 @@ from tocsin.cluster.catalog.catalog import (
     dataset_ref,
     dataverse_ref,
     function_ref,
-    qualified,
+    join_names,
     type_ref,
 )
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
@@ -134,7 +134,7 @@ def test_a_type_uses_the_named_types_at_any_depth(nested: Type) -> None:
 
 
 def test_a_type_of_another_dataverse_is_named_with_it() -> None:
-    other = ObjectType((), name=qualified("Odd.verse", "Place"))
+    other = ObjectType((), name=join_names("Odd.verse", "Place"))
     assert TypeEntry(E, "T", ObjectType((Field("f", other),)), "").uses == (type_ref("Odd.verse", "Place"),)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from tocsin.cluster.engine.spark_errors import told
+from tocsin.cluster.engine.spark_errors import translate_spark_error
 from tocsin.pipeline.python.protocol import CallError
 from tocsin.wire.errors import CapacityError, ConflictError, StatementError, StorageFullError, TocsinError
 
@@ -71,14 +71,16 @@ class Vague(Py4JError):
 def test_what_the_engine_lacks_is_told_from_what_a_statement_does_wrong(
     made: Any, origin: Any, kind: type[TocsinError]
 ) -> None:
-    assert type(told(made(origin))) is kind
+    assert type(translate_spark_error(made(origin))) is kind
 
 
 FAILED = f"{CallError.__module__}.{CallError.__qualname__}: {CallError('no module', usable=False)}"
 
 
 def test_a_function_in_python_that_cannot_be_called_says_so() -> None:
-    found = told(Vague(thrown(SPARK, "?", thrown("org.apache.spark.api.python.PythonException", f"T:\n{FAILED}"))))
+    found = translate_spark_error(
+        Vague(thrown(SPARK, "?", thrown("org.apache.spark.api.python.PythonException", f"T:\n{FAILED}")))
+    )
     assert (type(found), found.message) == (ConflictError, "no module")
 
 
@@ -109,4 +111,4 @@ def test_whatever_words_a_record_holds_the_fault_is_the_statements(
     if wrapped:
         origin = thrown(SPARK, f"{TASK}{kind}: {message}", origin)
     for error in (FromJava(origin), Vague(origin)):
-        assert type(told(error)) is StatementError
+        assert type(translate_spark_error(error)) is StatementError

@@ -7,10 +7,10 @@ import re
 import pytest
 from sqlglot import exp
 
-from tocsin.cluster.engine.spark_errors import told
+from tocsin.cluster.engine.spark_errors import translate_spark_error
 from tocsin.language.functions import like_patterns, spark_functions
 from tocsin.language.functions.regular_expressions import NAMES
-from tocsin.language.translate.spark_text import render, render_question
+from tocsin.language.translate.spark_text import render, render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, build, string
 from tocsin.pipeline.regular_expressions import regex_problem
 
@@ -48,7 +48,7 @@ def test_spark_never_runs_its_own(name: str, write: object) -> None:
     text = render(tree).lower()
     assert not matched_by_spark(text)
     assert "tocsin_" in text or r"\\q" in text
-    assert "tocsin_" not in render_question(tree).lower(), "what it takes is a question about Spark's own"
+    assert "tocsin_" not in render_for_analysis(tree).lower(), "what it takes is a question about Spark's own"
 
 
 def test_also_where_one_stands_within_another_or_within_like() -> None:
@@ -65,7 +65,7 @@ def test_also_where_one_stands_within_another_or_within_like() -> None:
 
 @pytest.mark.parametrize("name", ["tocsin_regexp_like", "tocsin_split", "TOCSIN_REGEXP_REPLACE"])
 def test_nobody_else_calls_ours(name: str) -> None:
-    for write in (render, render_question):
+    for write in (render, render_for_analysis):
         with pytest.raises(FunctionError, match="unknown function"):
             write(exp.select(called(name, exp.column("t"), string("a"))))
 
@@ -102,11 +102,13 @@ def test_only_what_ours_throw_is_read_as_theirs() -> None:
         made.java_exception = _Thrown("org.apache.spark.SparkException", "[X] y", _Thrown(kind, message))  # type: ignore[attr-defined]
         return made
 
-    ours = told(error("java.lang.IllegalArgumentException", "tocsin regex: it is wrong\nwrite it well"))
+    ours = translate_spark_error(
+        error("java.lang.IllegalArgumentException", "tocsin regex: it is wrong\nwrite it well")
+    )
     assert (ours.message, ours.hint) == ("it is wrong", "write it well")
     for kind, message in (
         ("java.lang.RuntimeException", "tocsin regex: it is wrong\nwrite it well"),
         ("java.lang.IllegalArgumentException", "said: tocsin regex: it is wrong\nwrite it well"),
     ):
-        assert told(error(kind, message)).hint is None
+        assert translate_spark_error(error(kind, message)).hint is None
     assert regex_problem("a record that says tocsin regex: x\ny") is None

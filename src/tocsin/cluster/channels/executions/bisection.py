@@ -10,7 +10,7 @@ _E = TypeVar("_E", bound=Exception)
 _T = TypeVar("_T")
 
 
-def failing(
+def find_failing(
     count: int, failure: Callable[[int, int], _E | None], most: int, over: Callable[[], bool] = lambda: False
 ) -> dict[int, _E]:
     """Returns the positions that fail by themselves, with their errors, in order. The caller knows that the whole range

@@ -29,10 +29,10 @@ from tocsin.cluster.channels.executions.execution_runs import SparkQuestion
 from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, folder_of
 from tocsin.cluster.channels.executions.new_rows import NewRows
 from tocsin.cluster.channels.executions.poison_search import (
-    Part,
+    NewRowsByFolder,
     PoisonRecord,
     PoisonSearch,
-    collected,
+    collect_new_rows,
     identity_of,
 )
 from tocsin.cluster.engine.engine_session import EngineLostError
@@ -47,7 +47,7 @@ Record = tuple[str, tuple[str, ...], int]
 """A record version: its dataset, its key and its commit."""
 
 
-def executed(
+def run_execution(
     reading: ExecutionSnapshot,
     interests: InterestTable,
     new_rows: NewRows,
@@ -153,12 +153,12 @@ class _Runs:
     def rows_of(self, folder: str) -> pa.Table:
         """Returns the new rows of a dataset, which are collected once per execution."""
         if folder not in self._rows:
-            self._rows[folder] = self._ask(lambda: collected(self._reading, folder))
+            self._rows[folder] = self._ask(lambda: collect_new_rows(self._reading, folder))
         return self._rows[folder]
 
     # ------------------------------------------------------------ whole, or in parts
 
-    def run(self, part: Part, among: Ids | None) -> ExecutionResults:
+    def run(self, part: NewRowsByFolder, among: Ids | None) -> ExecutionResults:
         """Runs the query for all or some of the new records, and for all or some of the interests."""
         resource_error: Lack | None = None
         ids = (among or Ids()).among(self._interests.identities())
@@ -184,7 +184,7 @@ class _Runs:
             parts.append(self._parted(other_interests, part, resource_error))
         return together(parts)
 
-    def _is_thought_to_pass(self, part: Part, ids: Sequence[int]) -> bool:
+    def _is_thought_to_pass(self, part: NewRowsByFolder, ids: Sequence[int]) -> bool:
         if not self.doubtful.isdisjoint(ids) or not self._size.slow.isdisjoint(ids):
             return False
         if self._size.losses >= MOST_LOSSES:
@@ -193,12 +193,12 @@ class _Runs:
             return True
         return self._size.fits(len(ids) * max(1, sum(map(len, self._axis(part).values()))))
 
-    def _axis(self, part: Part) -> dict[str, pa.Table]:
+    def _axis(self, part: NewRowsByFolder) -> dict[str, pa.Table]:
         """The new records of the datasets along which the execution can be split."""
         folders = [entry.folder for entry in self._reading.query.parted_by if isinstance(entry, DatasetEntry)]
         return {folder: part[folder] if folder in part else self.rows_of(folder) for folder in folders}
 
-    def _parted(self, ids: Sequence[int], part: Part, failed: Lack | None) -> ExecutionResults:
+    def _parted(self, ids: Sequence[int], part: NewRowsByFolder, failed: Lack | None) -> ExecutionResults:
         all_suspects = self._interests.suspects
         suspect_ids = [interest for interest in ids if interest in all_suspects] if len(ids) > 1 else []
         other_ids = [interest for interest in ids if interest not in all_suspects] if suspect_ids else list(ids)
@@ -277,7 +277,7 @@ class _Runs:
     # ------------------------------------------------------------ one query
 
     def _asked(
-        self, part: Part, among: Ids | None, *, alone: bool = False, deadline_s: float | None = None
+        self, part: NewRowsByFolder, among: Ids | None, *, alone: bool = False, deadline_s: float | None = None
     ) -> ExecutionResults:
         """Runs the query once. Raises EngineLostError if the engine was lost while the query ran, but retries if it
         was lost before the query began."""
@@ -304,7 +304,7 @@ class _Runs:
                 # Grouping sends a payload that many interests share only once, which needs less memory.
                 self._size.grouping = grouping = replace(grouping, is_grouped=True)
 
-    def _answer(self, part: Part, among: Ids | None, grouping: Grouping) -> ExecutionResults:
+    def _answer(self, part: NewRowsByFolder, among: Ids | None, grouping: Grouping) -> ExecutionResults:
         """Runs on an engine thread."""
         reading, engine = self._reading, self._reading.engine
         with ExitStack() as resources:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tocsin.cluster.catalog.entries import DatasetEntry
-from tocsin.cluster.channels.executions.bisection import failing, spread
+from tocsin.cluster.channels.executions.bisection import find_failing, spread
 from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, folder_of
 from tocsin.language.translate.spark_text import render
 from tocsin.pipeline.channels.interests import Ids, InterestTable
@@ -50,7 +50,7 @@ MOST_RUNS: Final = 160
 MOST_INTERESTS: Final = 512
 _ALL: Final = 1 << 62
 
-Part = Mapping[str, pa.Table]
+NewRowsByFolder = Mapping[str, pa.Table]
 """New rows by dataset folder. The query reads all new rows of a dataset that is not in the mapping."""
 
 
@@ -75,7 +75,7 @@ class _Bad:
     reason: str
 
 
-Run = Callable[[Part, Ids | None], ExecutionResults]
+Run = Callable[[NewRowsByFolder, Ids | None], ExecutionResults]
 """Runs the query for some new rows, and for all interests or some."""
 
 
@@ -245,7 +245,7 @@ class PoisonSearch:
     def _failing(  # noqa: PLR0917
         self,
         ids: Sequence[int],
-        part: Part,
+        part: NewRowsByFolder,
         first: StatementError,
         most: int | None = None,
         last: int = _ALL,
@@ -260,7 +260,7 @@ class PoisonSearch:
                 return known[ids[begin]]
             return self._failure(part, Ids(ids[begin], ids[end - 1], without))
 
-        errors = failing(len(ids), failure, MOST_INTERESTS if most is None else most, lambda: self._runs >= last)
+        errors = find_failing(len(ids), failure, MOST_INTERESTS if most is None else most, lambda: self._runs >= last)
         failing_interests = {ids[position]: error for position, error in errors.items()}
         if most is None and len(failing_interests) > MOST_INTERESTS:
             # The retry leaves these interests out and finds the others.
@@ -275,7 +275,7 @@ class PoisonSearch:
             return False
         return any(self._failure(part, self._rest()) is None for part in self._singles(SAMPLE))
 
-    def _harmless(self, ids: Sequence[int], sample: Sequence[int]) -> Part | None:
+    def _harmless(self, ids: Sequence[int], sample: Sequence[int]) -> NewRowsByFolder | None:
         """Returns a record with which at least one interest passes."""
         # The sample was already tried with this single record.
         tried = set(sample) if _count(self._rows) == 1 else set()
@@ -286,7 +286,7 @@ class PoisonSearch:
                     return part
         return None
 
-    def _singles(self, count: int) -> Iterator[Part]:
+    def _singles(self, count: int) -> Iterator[NewRowsByFolder]:
         """Yields single records, to be tried alone, of the largest dataset whose new rows fail without rows of other
         datasets. If there is none, yields single records of the largest dataset, each with all rows of the others."""
         filled = sorted(
@@ -320,7 +320,7 @@ class PoisonSearch:
             first = outcome
         raise first
 
-    def _rows_without(self, bad: Sequence[_Bad]) -> Part:
+    def _rows_without(self, bad: Sequence[_Bad]) -> NewRowsByFolder:
         remaining_rows: dict[str, pa.Table] = {}
         for folder, rows in self._rows.items():
             positions = _stays(rows, folder, bad)
@@ -337,7 +337,7 @@ class PoisonSearch:
             for record in bad
         ]
 
-    def _culprits(self, rows: Part, first: StatementError, ids: Ids) -> dict[str, dict[int, str]]:
+    def _culprits(self, rows: NewRowsByFolder, first: StatementError, ids: Ids) -> dict[str, dict[int, str]]:
         """Returns, per dataset, the positions of the records on which the query fails, with the errors."""
         if self._failure(self._nothing, ids) is not None:
             raise first
@@ -348,7 +348,9 @@ class PoisonSearch:
             reasons_by_folder = {largest: self._among(largest, rows, rows, first, ids)}
         return {folder: reasons for folder, reasons in reasons_by_folder.items() if reasons}
 
-    def _among(self, folder: str, rows: Part, others: Part, first: StatementError, ids: Ids) -> dict[int, str]:
+    def _among(
+        self, folder: str, rows: NewRowsByFolder, others: NewRowsByFolder, first: StatementError, ids: Ids
+    ) -> dict[int, str]:
         own_rows = rows[folder]
 
         def failure(begin: int, end: int) -> StatementError | None:
@@ -361,13 +363,13 @@ class PoisonSearch:
             failure(position, position + 1) is not None for position in spread(range(count), SAMPLE)
         ):
             raise first
-        return {position: error.message for position, error in failing(count, failure, _ALL).items()}
+        return {position: error.message for position, error in find_failing(count, failure, _ALL).items()}
 
-    def _failure(self, part: Part, ids: Ids) -> StatementError | None:
+    def _failure(self, part: NewRowsByFolder, ids: Ids) -> StatementError | None:
         outcome = self._outcome(part, ids)
         return outcome if isinstance(outcome, StatementError) else None
 
-    def _outcome(self, part: Part, ids: Ids) -> ExecutionResults | StatementError:
+    def _outcome(self, part: NewRowsByFolder, ids: Ids) -> ExecutionResults | StatementError:
         if self._is_stopped():
             raise UnavailableError("the channel was stopped")
         self._runs += 1
@@ -377,11 +379,11 @@ class PoisonSearch:
             return error
 
 
-def _count(rows: Part) -> int:
+def _count(rows: NewRowsByFolder) -> int:
     return sum(table.num_rows for table in rows.values())
 
 
-def collected(reading: ExecutionSnapshot, folder: str) -> pa.Table:
+def collect_new_rows(reading: ExecutionSnapshot, folder: str) -> pa.Table:
     """Returns the new rows of a dataset."""
     rows = reading.new_rows(folder)
     if rows is None:

@@ -21,7 +21,7 @@ import structlog
 from tocsin import faults
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.channels import schedule
-from tocsin.cluster.channels.executions.execution import executed
+from tocsin.cluster.channels.executions.execution import run_execution
 from tocsin.cluster.channels.executions.execution_parts import ExecutionSize
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
 from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, Vector, entry_of
@@ -268,7 +268,7 @@ class RunningChannel:
         context = self._rooms
         try:
             return await context.runs.lead(
-                lambda ask: executed(
+                lambda ask: run_execution(
                     reading, self._interests, context.new_rows, now=now, previous=previous, ask=ask, size=self._size,
                     is_stopped=self._stopping.is_set, search_begins=self._search_begins, parts_begin=self._parts_begin,
                 ),

@@ -19,7 +19,7 @@ from typing import Final
 
 from tocsin import faults
 from tocsin.cluster.engine.engine import Engine
-from tocsin.cluster.engine.spark_errors import told
+from tocsin.cluster.engine.spark_errors import translate_spark_error
 from tocsin.cluster.feeds.adapters.file_options import FileOptions
 from tocsin.cluster.feeds.batches import packed
 from tocsin.cluster.feeds.landing_worker import RETRY_S
@@ -140,7 +140,7 @@ class FileReader:
                 if self._ending.is_set():
                     return
                 explained = self._engine.explain(error)
-                self._tell(explained if isinstance(explained, TocsinError) else told(error))
+                self._tell(explained if isinstance(explained, TocsinError) else translate_spark_error(error))
             failures = 0 if self._checkpoint.last_batch > before else failures
             self._ending.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1

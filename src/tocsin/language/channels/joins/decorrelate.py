@@ -19,11 +19,13 @@ from tocsin.language.channels.joins.strategies import is_of_keys
 from tocsin.language.functions.grid import Near
 from tocsin.language.translate.predicate_notes import NEAR, condition_near, conjuncts, disjuncts
 from tocsin.language.translate.scope import QueryBlock, free_tables
-from tocsin.language.translate.sources import localized
+from tocsin.language.translate.sources import import_outer_columns
 from tocsin.language.types.typed_sql import TypedSql
 
 
-def bring_in(condition: exp.Expr, block: QueryBlock, matches: JoinRequirements, alias: Callable[[str], str]) -> None:
+def import_outer_values(
+    condition: exp.Expr, block: QueryBlock, matches: JoinRequirements, alias: Callable[[str], str]
+) -> None:
     """Imports the outer values that a subquery's WHERE compares with its own rows.
 
     This applies to conditions that ask for nearness, and to ORs whose alternatives ask for nearness or equality.
@@ -38,7 +40,7 @@ def bring_in(condition: exp.Expr, block: QueryBlock, matches: JoinRequirements, 
             near = condition_near(part)
             if near is not None:
                 part.meta[NEAR] = Near(_within(near.a, block, alias), _within(near.b, block, alias), near.globe)
-        localized(conjunct, block, alias)
+        import_outer_columns(conjunct, block, alias)
 
 
 def _plain_sources(block: QueryBlock | None) -> Iterator[tuple[str, exp.Expr]]:
@@ -71,4 +73,4 @@ def _leads_out(condition: exp.Expr, block: QueryBlock) -> bool:
 
 
 def _within(value: TypedSql, block: QueryBlock, alias: Callable[[str], str]) -> TypedSql:
-    return TypedSql(localized(value.sql.copy(), block, alias), value.type)
+    return TypedSql(import_outer_columns(value.sql.copy(), block, alias), value.type)

@@ -11,7 +11,7 @@ from sqlglot import exp
 from tocsin.language.channels.joins.grid_keys import by_cells
 from tocsin.language.channels.joins.sides import JoinSides, KeyStrategy
 from tocsin.language.functions import temporal
-from tocsin.language.functions.calls import is_made_once
+from tocsin.language.functions.calls import is_computed_once
 from tocsin.language.functions.grid import Near
 from tocsin.language.translate.predicate_notes import COMPARED, ORDERS
 from tocsin.language.translate.scope import column
@@ -112,7 +112,7 @@ def _half(bound: _Bound, sides: JoinSides) -> KeyStrategy | None:
     )
     if left_value is None or right_value is None:
         return None
-    if is_made_once(left_value):
+    if is_computed_once(left_value):
         left_value = sides.beside(sides.left)(left_value)  # Spark allows no such call inside a lambda over an array
     if _is_plain(bound, sides) and not mixed:
         name = sides.matches.borders_of(bound.bound.sql.name)

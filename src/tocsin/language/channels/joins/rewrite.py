@@ -20,12 +20,12 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from tocsin.language.channels.joins.sides import JoinRequirements, JoinSides, equalities, explode, pair_of
-from tocsin.language.channels.joins.strategies import is_of_keys, remedy_of, way_of
+from tocsin.language.channels.joins.strategies import find_key_strategy, is_of_keys, remedy_of
 from tocsin.language.translate.predicate_notes import condition_near, conjuncts
 from tocsin.language.translate.scope import column, free_tables
 
 
-def matched(made: exp.Select, matches: JoinRequirements, alias: Callable[[str], str]) -> exp.Select:
+def add_join_keys(made: exp.Select, matches: JoinRequirements, alias: Callable[[str], str]) -> exp.Select:
     """Returns the query with join keys where Spark would test every pair of rows."""
     where = made.args.get("where")
     if where is None:
@@ -50,7 +50,7 @@ def matched(made: exp.Select, matches: JoinRequirements, alias: Callable[[str], 
             and (has_wide_join or not is_of_keys(condition, sides.of))
         ):
             continue
-        strategy = way_of(condition, conditions, sides)
+        strategy = find_key_strategy(condition, conditions, sides)
         if strategy is None:
             remedy = remedy_of(condition)
             if with_interests and remedy is not None:

@@ -12,8 +12,8 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.functions import grid
-from tocsin.language.functions.calls import is_made_once
-from tocsin.language.translate.scope import column, derived, free_tables
+from tocsin.language.functions.calls import is_computed_once
+from tocsin.language.translate.scope import column, derived_table, free_tables
 from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values
 
@@ -79,7 +79,7 @@ class JoinRequirements:
         An expression cannot be stored if another relation computes it, or if its value may change: it depends on the
         time, or on Python code.
         """
-        if alias != self.interests or sql.find(exp.Placeholder) or isinstance(sql, exp.Column) or is_made_once(sql):
+        if alias != self.interests or sql.find(exp.Placeholder) or isinstance(sql, exp.Column) or is_computed_once(sql):
             return sql
         if any(reference.name in self.passing for reference in sql.find_all(exp.Column)):
             return sql
@@ -158,11 +158,15 @@ class JoinSides:
         distinct_values.set("distinct", exp.Distinct())
         inner = self.alias("some")
         not_null, random_order = (build(sql, _v=column(inner, "value")) for sql in ("_v IS NOT NULL", "xxhash64(_v)"))
-        sample = exp.Select(expressions=[column(inner, "value")]).from_(derived(distinct_values, inner)).where(not_null)
+        sample = (
+            exp.Select(expressions=[column(inner, "value")])
+            .from_(derived_table(distinct_values, inner))
+            .where(not_null)
+        )
         sample = sample.order_by(random_order).limit(SOME)
         outer = self.alias("some")
         array = exp.alias_(values.call("collect_list", column(outer, "value")), "levels", quoted=True)
-        return self.matches.levels_of(exp.Select(expressions=[array]).from_(derived(sample, outer)), nothing=None)
+        return self.matches.levels_of(exp.Select(expressions=[array]).from_(derived_table(sample, outer)), nothing=None)
 
     def _lasting(self, side: str) -> list[exp.Expr]:
         # The caller caches answers about interests, so skip conditions on the time. Extra values do no harm.

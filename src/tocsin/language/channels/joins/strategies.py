@@ -12,7 +12,7 @@ from tocsin.language.channels.joins.grid_keys import by_cells
 from tocsin.language.channels.joins.range_keys import by_range
 from tocsin.language.channels.joins.sides import JoinSides, KeyStrategy
 from tocsin.language.functions import grid
-from tocsin.language.functions.calls import is_made_once
+from tocsin.language.functions.calls import is_computed_once
 from tocsin.language.translate.predicate_notes import (
     COMPARED,
     ORDERS,
@@ -29,7 +29,7 @@ _ALTERNATIVES: Final = 32  # the most alternatives of an OR, after nested ORs ar
 _PREFIX: Final = 12  # the number of characters of a pattern that form its key
 
 
-def way_of(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSides) -> KeyStrategy | None:
+def find_key_strategy(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSides) -> KeyStrategy | None:
     """Returns the join strategy for a condition, which is one of `conditions`; None if there is none."""
     near = condition_near(condition)
     if near is not None:
@@ -114,7 +114,7 @@ def _parts(every: list[exp.Expr], sides: JoinSides) -> Iterator[list[exp.Expr]]:
 
 
 def _single(one: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
-    return None if isinstance(one, exp.Or) else _equality(one, sides) or way_of(one, [one], sides)
+    return None if isinstance(one, exp.Or) else _equality(one, sides) or find_key_strategy(one, [one], sides)
 
 
 def _where(conditions: Sequence[exp.Expr], keys: exp.Expr) -> exp.Expr:
@@ -127,7 +127,7 @@ def is_of_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) -
 
     `side_of` returns the side that an expression belongs to, or None if it belongs to neither or to both.
     """
-    if not isinstance(condition, exp.Or) or condition.find(exp.Query) or is_made_once(condition):
+    if not isinstance(condition, exp.Or) or condition.find(exp.Query) or is_computed_once(condition):
         return False  # an expensive condition runs once per pair; with keys it would run once per key
     return all(any(_has_keys(conjunct, side_of) for conjunct in conjuncts(part)) for part in disjuncts(condition))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from tocsin.language.types.typed_sql import TypedSql, build, constant_number, string
-from tocsin.language.types.variant.values import VOID, boxed, call, contains_any, get, record, when
+from tocsin.language.types.variant.values import VOID, call, contains_any, get, parenthesize, record, when
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.open_form import field_key
@@ -118,7 +118,7 @@ def json_text(value: TypedSql) -> exp.Expr:
 
 
 def _field(sql: exp.Expr, name: str) -> exp.Expr:
-    return exp.Dot(this=boxed(sql), expression=exp.to_identifier(name, quoted=True))
+    return exp.Dot(this=parenthesize(sql), expression=exp.to_identifier(name, quoted=True))
 
 
 def _object_text(sql: exp.Expr, type_: ObjectType) -> exp.Expr:
@@ -138,7 +138,7 @@ def _numbers(tag: str, sql: exp.Expr, shape: str) -> exp.Expr:
     parts = [
         exp.Literal.string(piece)
         if i % 2 == 0
-        else _coordinate(exp.Dot(this=boxed(sql), expression=exp.to_identifier(piece)))
+        else _coordinate(exp.Dot(this=parenthesize(sql), expression=exp.to_identifier(piece)))
         for i, piece in enumerate(pieces)
     ]
     return call("concat", *parts)
@@ -165,12 +165,12 @@ def _json_string(text: str) -> str:
 # ---------------------------------------------------------------- between stored data, queries and answers
 
 
-def stored(sql: exp.Expr, type_: Type) -> exp.Expr:
+def from_stored(sql: exp.Expr, type_: Type) -> exp.Expr:
     """Converts a column from the stored form (untyped values as text) to the form in queries."""
     return _mapped(sql, type_, lambda inner: call("parse_json", inner))
 
 
-def exported(value: TypedSql) -> exp.Expr:
+def to_answer(value: TypedSql) -> exp.Expr:
     """Converts a value from the form in queries to the form of answers (untyped values as text of the open form)."""
     return _mapped(value.sql, value.type, lambda inner: call("to_json", inner))
 

@@ -61,9 +61,9 @@ def sort_key(value: exp.Expr) -> exp.Expr:
         _number=values.number_as(value, "double"),
         _exact=exact,
         _truth=values.as_type(value, t.BOOLEAN),
-        _datetime=tagged(value, t.DATETIME),
-        _date=tagged(value, t.DATE),
-        _time=tagged(value, t.TIME),
+        _datetime=to_tagged_type(value, t.DATETIME),
+        _date=to_tagged_type(value, t.DATE),
+        _time=to_tagged_type(value, t.TIME),
         _uuid=_inside(value, "uuid", "string"),
         _odd=_inside(value, "double", "string"),
         _months=values.call(
@@ -107,11 +107,11 @@ def text(value: exp.Expr) -> exp.Expr:
 
 def moment(value: exp.Expr) -> exp.Expr:
     """Converts an untyped datetime, a date (its midnight), or the text of a datetime to a timestamp."""
-    midnight = exp.cast(tagged(value, t.DATE), "TIMESTAMP", dialect="spark")
+    midnight = exp.cast(to_tagged_type(value, t.DATE), "TIMESTAMP", dialect="spark")
     return values.call("coalesce", values.as_type(value, t.DATETIME), midnight)
 
 
-def tagged(value: exp.Expr, type_: Type) -> exp.Expr:
+def to_tagged_type(value: exp.Expr, type_: Type) -> exp.Expr:
     """Converts an untyped value to a type only if it carries that type's tag; text is not parsed."""
     if type_ == t.TIME:
         inside = _inside(value, "time", "string")
@@ -180,7 +180,7 @@ def _temporal_ways(op: str, left: TypedSql, right: TypedSql) -> list[TypedSql]:
         if value.type != t.ANY:
             return [value]
         kinds: Sequence[Type] = (t.DURATION, t.BIGINT) if op == "*" else temporal.TEMPORAL
-        candidates = [TypedSql(tagged(value.sql, kind), kind) for kind in kinds]
+        candidates = [TypedSql(to_tagged_type(value.sql, kind), kind) for kind in kinds]
         if reads_text and op != "*":
             candidates.append(TypedSql(values.as_type(value.sql, t.DATETIME), t.DATETIME))
         return candidates

@@ -59,7 +59,7 @@ def record(fields: Sequence[tuple[str, exp.Expr]]) -> exp.Expr:
     return call("named_struct", *(part for name, sql in fields for part in (exp.Literal.string(name), sql)))
 
 
-def boxed(sql: exp.Expr) -> exp.Expr:
+def parenthesize(sql: exp.Expr) -> exp.Expr:
     """Adds parentheses, so that `.field` may follow."""
     return sql.copy() if isinstance(sql, exp.Paren) else exp.Paren(this=sql.copy())
 
