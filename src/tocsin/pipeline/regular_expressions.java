@@ -11,7 +11,7 @@ import org.apache.spark.sql.api.java.UDF2;
 import org.apache.spark.sql.api.java.UDF3;
 import org.apache.spark.sql.api.java.UDF4;
 
-/** A text that counts how often a matcher looks at a character of it. */
+/** A text that counts how often a matcher reads one of its characters. */
 final class CountedText implements CharSequence {
   private static final int MOST_STEPS = @STEPS@;
   private static final int LOOK_EACH = 4096;  // a power of two
@@ -35,7 +35,7 @@ final class CountedText implements CharSequence {
     else if (isCancelled()) throw new IllegalStateException("cancelled");
   }
 
-  /** Whether the work of this thread is: the optimizer matches rows that are at hand without a task. */
+  /** Whether this thread's work is cancelled. The optimizer matches rows of local relations without a task. */
   private static boolean isCancelled() {
     if (Thread.currentThread().isInterrupted()) return true;
     scala.Option active = org.apache.spark.SparkContext$.MODULE$.getActive();
@@ -59,10 +59,10 @@ final class CountedText implements CharSequence {
 }
 
 /**
- * How many steps a matcher may take without looking at a character, so that nobody counts them: what can match the
- * empty text in two ways doubles them. What a part of an expression has: `ways` to match the empty text; `steps` to try
- * all of them at the end of a text, where there is no character to look at, and `still` anywhere else; `longest` is the
- * longest text that it matches. All are upper bounds.
+ * Bounds the steps that a matcher may take without reading a character, which CountedText cannot count: a part that can
+ * match the empty text in two ways doubles them. A part of an expression has `ways` to match the empty text; it needs
+ * `steps` to try all of them at the end of a text, where there is no character to read, and `still` anywhere else;
+ * `longest` is the longest text that it matches. All are upper bounds.
  */
 final class UncountedSteps {
   private static final double MUCH = 1e15;
@@ -108,7 +108,7 @@ final class UncountedSteps {
     return new Part(1, 1, 1, 0);
   }
 
-  /** As Java does it first: \Q…\E as single characters. */
+  /** Expands \Q…\E to single characters, as Java does first. */
   private static String withoutQuotes(String regex) {
     if (regex.indexOf("\\Q") < 0) return regex;
     StringBuilder made = new StringBuilder();
@@ -175,7 +175,7 @@ final class UncountedSteps {
         return part;
       }
       if (peek() == '?' || peek() == '+') at++;
-      // A matcher goes through the empty text as often as it must, and once more.
+      // A matcher repeats an empty match up to the minimum of the quantifier, and once more.
       double times = part.ways > 0 ? Math.max(1, least) : 1;
       double ways = part.ways > 0 ? part.ways + 1 : least == 0 ? 1 : 0;
       part = new Part(ways, part.steps * times + 1, part.still * times, part.longest * most);
@@ -255,7 +255,7 @@ final class UncountedSteps {
   }
 }
 
-/** A regular expression as it is matched with; it is kept for the next value. */
+/** A compiled regular expression, which is reused for the next value. */
 final class CompiledRegex {
   final String text;
   final Pattern pattern;
@@ -295,7 +295,7 @@ abstract class RegexFunction implements Serializable {
     try {
       return matcher.find();
     } catch (StackOverflowError error) {
-      // Spark takes an Error for the end of its executor.
+      // Spark would end the executor for an Error.
       throw tooDeep();
     }
   }
@@ -399,13 +399,13 @@ public final class RegexSplit extends RegexFunction implements UDF3 {
     int most = ((Integer) limit).intValue();
     String between = (String) regex;
     if (between.length() == 0 && value.length() > 0) return characters(value, most);
-    // Java needs no matcher for a character without a meaning, which most expressions here are.
+    // Most expressions here are a single literal character, for which Java needs no matcher.
     if (between.length() == 1 && ".$|()[{^?*+\\".indexOf(between) < 0) return value.split(between, most <= 0 ? -1 : most);
     Matcher matcher = matcher(value, between);
     ArrayList found = new ArrayList();
     int begin = 0;
     while ((most <= 0 || found.size() < most - 1) && find(matcher)) {
-      // An empty match at the beginning cuts nothing off.
+      // An empty match at the beginning separates nothing.
       if (matcher.end() == 0) continue;
       found.add(value.substring(begin, matcher.start()));
       begin = matcher.end();
@@ -414,7 +414,7 @@ public final class RegexSplit extends RegexFunction implements UDF3 {
     return found.toArray();
   }
 
-  /** Without an expression: single characters, and the rest as the last one. */
+  /** Splits by an empty expression: into single characters, with the rest as the last part. */
   private static Object[] characters(String value, int most) {
     ArrayList found = new ArrayList();
     int begin = 0;
