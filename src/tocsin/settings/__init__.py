@@ -131,8 +131,7 @@ class _Draft:
         self.sources[".".join(path)] = source
 
     def source(self, path: str) -> str:
-        """Returns the source of the value at this path, or of the table that should contain it; for a table, of its
-        first key."""
+        """Returns the source of the value at this path, or of the table around it; for a table, of its first key."""
         parent = path
         while parent:
             if parent in self.sources:

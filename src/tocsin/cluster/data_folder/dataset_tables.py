@@ -68,8 +68,7 @@ class DatasetTables:
         return self._folder
 
     def kept_for_readers(self) -> tuple[int, int, int]:
-        """Returns what is kept for readers outside: the number of removed data files, their bytes, and the entries of
-        logs."""
+        """Returns what is kept for readers outside: removed data files, their bytes, and entries of logs."""
         with self._lock:
             tables = list(self._open.values())
         tombstone_lists = [table.past.tombstones for table in tables]
@@ -164,8 +163,7 @@ class DatasetTables:
             return table
 
     async def drop(self, *folders: str) -> None:
-        """Closes tables that the catalog has dropped. Their files are removed when readers outside of Tocsin had time
-        to finish."""
+        """Closes tables that the catalog dropped. Their files go when readers outside had time to finish."""
         if folders:
             faults.reach("drop-dataset.catalog-done")
             await asyncio.to_thread(self._close, folders)
@@ -186,8 +184,7 @@ class DatasetTables:
                     table.close()
 
     async def _remove_dropped(self) -> None:
-        """Removes dropped tables that are due. A table that a CREATE is making also has an intent, but was not
-        dropped."""
+        """Removes dropped tables that are due, but not a table that a CREATE is making: that has an intent, too."""
         assert self._removals is not None, "the tables are not started"
         with self._lock:
             open_folders = set(self._open)

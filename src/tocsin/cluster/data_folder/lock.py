@@ -87,16 +87,14 @@ class FolderLock:
         return lock
 
     def record_child(self, pid: int) -> None:
-        """Records a process that works on the folder for the owner and may outlive it. Forgets those that have
-        ended."""
+        """Records a process that works for the owner and may outlive it. Forgets processes that have ended."""
         with suppress(psutil.NoSuchProcess):
             living = [child for child in self._children if child.is_alive()]
             self._children = [*living, ProcessMark.of(pid)]
             self._write()
 
     def release(self) -> None:
-        """Releases the lock. The file keeps its content: a child may still be ending, and the next owner must wait for
-        it."""
+        """Releases the lock. The content stays: the next owner must wait for a child that is still ending."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

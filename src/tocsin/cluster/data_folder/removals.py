@@ -49,8 +49,8 @@ def removal_of(entry: CatalogEntry) -> Removal | None:
 
 
 def plan_removals(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry], now: datetime) -> list[Step]:
-    """Returns the store steps for a change of the catalog: intents for entries that go, and no intents for entries that
-    come."""
+    """Returns the store steps for a change of the catalog: add intents for dropped entries, forget those of new
+    ones."""
     had, has = _possessions(before), _possessions(after)
     removals = [Removal(*key, dropped_at=now) for key in had if key not in has]
     return [
@@ -83,8 +83,7 @@ class Removals:
         return [removal for removal in await self._store.removals() if removal.kind == kind]
 
     async def intend(self, entry: CatalogEntry) -> None:
-        """Records an intent before a CREATE makes the entry's files. They are removed unless the catalog gets the
-        entry."""
+        """Records an intent before a CREATE makes files: they are removed unless the catalog gets the entry."""
         removal = removal_of(entry)
         assert removal is not None, "only what is on the disk can be removed"
         await self.record([removal])
@@ -106,8 +105,8 @@ class Removals:
             log.warning("what was removed stays recorded for now", kind=kind, names=list(names), reason=error.message)
 
     async def carry_out(self, kind: str, folder: Path, is_due: Callable[[Removal], bool]) -> None:
-        """Deletes the folders in `folder` that an intent names and that are due. If a deletion fails, its intent stays
-        for the next try."""
+        """Deletes the folders in `folder` that an intent names and that are due. A failed deletion is tried again
+        later."""
         due = [removal.name for removal in await self.list_for(kind) if is_due(removal)]
         removed = [name for name in due if await asyncio.to_thread(_remove, folder / name, folder)]
         if removed:

@@ -96,8 +96,7 @@ class Engine:
         self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
         self._channels = ThreadPoolExecutor(CHANNEL_THREADS + lost_limit, thread_name_prefix="channel")
         self._errands = ThreadPoolExecutor(1, thread_name_prefix="errand")
-        # A single thread: each further thread that computes in Python makes the event loop wait longer for the
-        # interpreter lock.
+        # A single thread: each further thread that computes in Python delays the event loop.
         self._bodies = ThreadPoolExecutor(1, thread_name_prefix="body")
         self._needed = ((self._threads, threads), (self._channels, CHANNEL_THREADS))
         self._work_threads = WorkThreads(give_up_s)
@@ -126,8 +125,7 @@ class Engine:
                 loop.call_soon_threadsafe(over.set)
 
     def abandon(self) -> None:
-        """Drops the session until `adopt`. Until then all work fails with UnavailableError, including work that is
-        under way."""
+        """Drops the session until `adopt`. Until then all work fails with UnavailableError, even work under way."""
         if self._session is not None:
             self._session.is_lost = True
         self._session = None
@@ -185,8 +183,7 @@ class Engine:
         return any(self._work_threads.lost_of(threads) >= needed for threads, needed in self._needed)
 
     def asked_by(self, asker: str) -> AbstractContextManager[None]:
-        """Attributes the work of this task within the block to the asker. Raises LimitError while the asker has lost
-        threads."""
+        """Attributes this task's work within the block to the asker. LimitError while the asker has lost threads."""
         return self._work_threads.asked_by(asker)
 
     def close(self) -> None:
@@ -251,8 +248,7 @@ class Engine:
         return await self._carry_out(self._threads, work, what, stop=stop)
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """Runs pure Python work that changes nothing, on the threads of `work`. It needs no session, and a cancellation
-        gives it up."""
+        """Runs pure Python work that changes nothing. It needs no session, and a cancellation gives it up."""
 
         def run() -> T:
             try:
@@ -266,8 +262,7 @@ class Engine:
         return await self._work_threads.carry_out(self._threads, run, stop=lambda: True)
 
     async def read_body(self, work: Callable[[], T]) -> T:
-        """Decodes a large body in Python, to its end. Bodies have a single thread, so they wait for each other but
-        delay nothing else."""
+        """Decodes a large body to its end. All bodies share one thread, so they delay nothing but each other."""
         return await self._work_threads.carry_out(self._bodies, work, stop=lambda: False)
 
     async def _carry_out(
@@ -408,9 +403,11 @@ class Engine:
 
 
 def _nullable(frame: DataFrame) -> DataFrame:
-    """Makes all fields of structs nullable. Spark declares the fields of a struct of constants as never NULL; Arrow
-    then refuses a struct that is NULL as a whole, as from nullif, an index beyond the end or an aggregate of no
-    rows."""
+    """Makes all fields of structs nullable.
+
+    Spark declares the fields of a struct of constants as never NULL. Arrow then refuses a struct that is NULL as a
+    whole, as from nullif, an index beyond the end, or an aggregate of no rows.
+    """
     fields = frame.schema.fields
     types = [_loose(field.dataType) for field in fields]
     if all(field.dataType == kind for field, kind in zip(fields, types, strict=True)):

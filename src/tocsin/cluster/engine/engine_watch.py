@@ -114,8 +114,7 @@ class EngineWatch:
             case watchdog.KillEngine(reason):
                 with suppress(Exception):
                     log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
-                # Abandon the session before killing it: new work must not get it, and its own work must see that it is
-                # lost.
+                # Abandon the session before killing it, so that no new work gets it and its own work sees the loss.
                 self._engine.abandon()
                 self._sessions.kill()
             case watchdog.StartEngine():

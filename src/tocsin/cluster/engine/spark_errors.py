@@ -89,8 +89,7 @@ def translate_spark_error(error: Exception) -> TocsinError:
 
 
 def translate_call_error(failed: CallError) -> TocsinError:
-    """Translates an error of a Python function: a failing call is a StatementError, a function that cannot be called a
-    ConflictError."""
+    """Translates an error of a Python function: a failing call, or a function that cannot be called."""
     return (StatementError if failed.usable else ConflictError)(failed.message, hint=failed.hint)
 
 

@@ -95,8 +95,7 @@ def tried(query: exp.Query) -> exp.Query:
         return _around(query, exp.column("place", table="out"), exp.column("made", table="out"))
     parts = _parts(first.unalias())
     if parts is not None and isinstance(query, exp.Select):
-        # Replace the columns instead of wrapping the query: Spark's optimizer may evaluate a subquery before the guard
-        # applies.
+        # Replace the columns instead of wrapping the query: Spark may evaluate a subquery before the guard applies.
         return query.select(*_judged(*parts), append=False)
     value = exp.column("value", table="out")
     fields = [exp.Dot(this=value.copy(), expression=exp.to_identifier(name)) for name in ("place", "made")]

@@ -82,8 +82,7 @@ class Feeds:
     # ------------------------------------------------------------ life
 
     async def start(self, lost: LostFolder) -> None:
-        """Resumes the feeds that were started, deletes the logs of dropped feeds, and moves unexplained logs to the
-        lost folder."""
+        """Resumes started feeds, deletes the logs of dropped ones, and sets unexplained logs aside."""
         started = [(f"{entry.dataverse}.{entry.name}", feed_options(dict(entry.options)).polling)
                    for entry in self._catalog.catalog.feeds if entry.started]  # fmt: skip
         stored = [(name, polling.url) for name, polling in started if polling is not None]
@@ -102,8 +101,7 @@ class Feeds:
 
     @asynccontextmanager
     async def leaving(self, dataverse: str) -> AsyncIterator[None]:
-        """Surrounds the drop of a dataverse. Records that its feeds acknowledged for datasets of other dataverses land
-        first."""
+        """Surrounds the drop of a dataverse: its feeds first land their records in datasets of other dataverses."""
         closed: list[tuple[FeedEntry, AnyFeed]] = []
         try:
             for entry in self._catalog.catalog.feeds:
@@ -225,8 +223,7 @@ class Feeds:
             await self._engine.work(lambda: self._tables.create(rejected), asks_spark=False)
             await self._catalog.apply([Put(rejected_type), Put(rejected), Put(entry)])
         finally:
-            # Ask the catalog whether the feed exists: if this task is cancelled during the commit, the commit may still
-            # succeed.
+            # Ask the catalog whether the feed exists: a commit may succeed although this task was cancelled.
             created = self._catalog.catalog.find(rejected.ref)
             if not isinstance(created, DatasetEntry) or created.folder != rejected.folder:
                 await to_the_end(self._tables.discard(rejected.folder))
@@ -260,8 +257,7 @@ class Feeds:
             await self._put(replace(entry, connections=(*entry.connections, connection)))
             return {"name": entry.name}
         target = await self._engine.work(lambda: self._started.target(entry, FeedConnection(dataset.ref, function, 0)))
-        # Do not await between here and `feed.add`: the log keeps the records that arrive from now on for the new
-        # worker.
+        # Do not await between here and `feed.add`: from now on the log must keep records for the new worker.
         target.position = max(target.position, feed.end)
         mover = feed.add(target)
         connection = FeedConnection(dataset.ref, function, target.position)

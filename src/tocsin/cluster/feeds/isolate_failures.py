@@ -23,8 +23,7 @@ from tocsin.wire.errors import CapacityError, StatementError
 
 log = structlog.get_logger()
 
-# This many failing records of a batch run once more, each alone, to learn the reason. The others are refused without
-# one.
+# This many failing records of a batch run once more, each alone, to learn the reason; the others do not.
 REASONS: Final = 20
 _PIECES: Final = 4
 _TRIES_ALONE: Final = 2
@@ -93,8 +92,7 @@ class FailureIsolation:
                     self._made.append((place, value))
 
     def _in_parts(self, rows: pa.Table, places: Sequence[int], error: CapacityError) -> None:
-        """Splits a batch that exceeds the engine's memory or time. A single record gets two retries, and is then
-        refused."""
+        """Splits a batch that exceeds the engine's memory or time. A single record is refused after two retries."""
         if rows.num_rows > 1:
             self._in_pieces(rows, places)
             return

@@ -41,8 +41,7 @@ class LandableBatch(Protocol):
 
     @property
     def first(self) -> int:
-        """The number of its first record. Numbers are consecutive within a batch, and unique within the feed for
-        ever."""
+        """The number of its first record; numbers are consecutive in a batch, and never used twice in the feed."""
 
     @property
     def end(self) -> int:

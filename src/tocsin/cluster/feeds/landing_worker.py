@@ -40,8 +40,7 @@ class LandingTarget(Protocol):
     """Whether this is a dataset that the feed is connected to, and not the one for rejected records."""
     position: int
     halted: bool
-    """Whether the feed is ending. A failure after that is a consequence of the end, and says nothing about the
-    records."""
+    """Whether the feed is ending. A failure after that says nothing about the records."""
 
     @property
     def dataset(self) -> Ref: ...

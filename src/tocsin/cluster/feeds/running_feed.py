@@ -70,8 +70,7 @@ class AcceptedRecords:
 
 
 class RunningFeed:
-    """One started feed. The constructor opens nothing: `begin` starts landing, and `open` also starts accepting
-    records."""
+    """One started feed. Its log is open from the start; `begin` starts landing, and `open` also accepts records."""
 
     def __init__(
         self, entry: FeedEntry, intake: IntakeLog, decode: Decode, engine: Engine, *, counts: FeedCounts
@@ -92,9 +91,8 @@ class RunningFeed:
     # ------------------------------------------------------------ its datasets
 
     def add(self, target: LandingTarget) -> LandingProgress:
-        """Adds a dataset to land in. Its worker starts later, but from now on the log keeps the records that it
-        needs."""
-        # The log trims a record only after it has landed in every dataset, so a new one starts after them.
+        """Adds a dataset to land in. The worker starts later, but the log keeps records for it from now on."""
+        # Skip the offsets that the log no longer has: their records have landed in every dataset.
         target.position = max(target.position, self._log.first)
         mover = LandingWorker(
             self.entry.name,
@@ -191,8 +189,7 @@ class RunningFeed:
         return AcceptedRecords(status, answer, appended.position)
 
     async def take(self, decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
-        """Accepts the items of a poll. When this returns, the records and the marks of their items are durable, in one
-        write."""
+        """Accepts the items of a poll. Records and marks are durable, in one write, when this returns."""
         async with self._let_in():
             payload = await asyncio.to_thread(packed, decoded, self.entry.type, seen)
             await self._log.append(payload, len(decoded))

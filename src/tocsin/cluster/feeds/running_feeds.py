@@ -77,8 +77,7 @@ class RunningFeeds:
     # ------------------------------------------------------------ life
 
     async def start(self, lost: LostFolder) -> None:
-        """Resumes the feeds that were started, deletes the logs of dropped feeds, and moves unexplained logs to the
-        lost folder."""
+        """Resumes started feeds, deletes the logs of dropped ones, and sets unexplained logs aside."""
         self._folder.mkdir(parents=True, exist_ok=True)
         await self.sweep()
         known = {entry.folder for entry in self._catalog.catalog.feeds}
@@ -216,8 +215,8 @@ class RunningFeeds:
         return self._catalog.catalog.dataset(ref.dataverse, ref.name)
 
     async def _opened(self, entry: FeedEntry, landed: int, seen: SeenItems | None) -> IntakeLog:
-        """Opens the feed's log. The log must not end before its datasets' positions: records with those offsets would
-        never land."""
+        """Opens the feed's log. A log behind its datasets is an error: new records at those offsets would never
+        land."""
         folder = self.folder(entry)
 
         def opened() -> IntakeLog:

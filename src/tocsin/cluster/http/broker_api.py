@@ -51,8 +51,7 @@ class BrokerApi:
 
 
 def _fenced(route: web.RouteDef, fence: BrokerFence, *, changes: bool) -> web.RouteDef:
-    """Lets the newest generation of a broker through, and requests without a generation header; refuses older
-    generations."""
+    """Refuses requests of an older generation of a broker; passes the newest, and requests without the header."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         header = request.headers.get(BROKER_HEADER)

@@ -75,8 +75,7 @@ class ResponseSpool:
         self._emptied = asyncio.Event()
 
     async def put(self, some: bytes) -> None:
-        """Adds a piece. Raises ConnectionResetError if nobody reads any more, and LimitError if the client reads too
-        slowly."""
+        """Adds a piece. ConnectionResetError if nobody reads any more, LimitError if the client is too slow."""
         self._check()
         if not self._files and self._memory_bytes + len(some) <= self._memory_limit_bytes:
             self._memory.append(some)

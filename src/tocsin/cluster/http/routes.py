@@ -388,8 +388,7 @@ class ScriptRoutes:
 
     @asynccontextmanager
     async def _asked_by(self, askers: tuple[str, ...]) -> AsyncIterator[None]:
-        """Attributes the work to the caller: its token, or its address if it has none. Behind a proxy many callers
-        share an address."""
+        """Attributes the work to the caller's token, or to its address if it has none."""
         with nullcontext() if self._engine is None or not askers else self._engine.asked_by(askers[0]):
             yield
 
@@ -432,8 +431,7 @@ def _three_quarters(of: int) -> int:
 
 
 def _go_no_further(running: RunningScript) -> None:
-    """Ends a script that was cancelled during a statement that could not stop any more. That statement counts as
-    done."""
+    """Ends a script that was cancelled during a statement that could not stop. That statement counts as done."""
     task = asyncio.current_task()
     if running.scope.expired():
         raise running.why_ended(done=True)

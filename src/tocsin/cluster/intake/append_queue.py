@@ -1,5 +1,4 @@
-"""The appends that wait for the log's writer thread: how they are grouped into writes, and how the callers learn the
-outcome."""
+"""Appends that wait for the writer thread: grouped into writes, and answered when they are on the disk."""
 
 from __future__ import annotations
 

@@ -88,8 +88,7 @@ def encode_key(key: str | None) -> bytes | None:
 
 
 def frame_parts(entry: LogEntry, key: bytes | None, synced_bytes: int, salt: int) -> tuple[bytes, bytes, bytes, bytes]:
-    """Returns a frame's head, key, answer and payload, in the order in which they are written. `key` is the encoded
-    key."""
+    """Returns a frame's head, key, answer and payload, in writing order. `key` is the encoded key."""
     body_key = key or b""
     body_check = crc32(entry.payload, crc32(entry.answer, crc32(body_key, salt)))
     fields = _FIELDS.pack(

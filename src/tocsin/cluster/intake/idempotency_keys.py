@@ -1,5 +1,4 @@
-"""Remembers recent idempotency keys, each with the answer of its first request, so that a repeated request has no
-second effect."""
+"""Remembers recent idempotency keys with their answers, so that a repeated request has no second effect."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class RememberedKeys:
         return remembered if remembered is not None and age_s - remembered.at_s <= self._remember_s else None
 
     def forget(self, now_s: float, age_s: float) -> None:
-        """Drops keys that are expired at `age_s`, the time that ages are measured by; it may stand still behind
-        `now_s`."""
+        """Drops the keys that are expired at `age_s`, the time of the age clock, which may stand still."""
         if now_s < self._latest_s - _CLOCK_S:
             for key, remembered in self._by_key.items():
                 if remembered.at_s > now_s:

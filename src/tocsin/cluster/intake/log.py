@@ -51,8 +51,7 @@ _log = structlog.get_logger("tocsin.cluster")
 
 
 class IntakeLog:
-    """One log in one folder, owned by one process. Event loops append and wait; any thread may read and call
-    `landed`."""
+    """One log in one folder of one process. Event loops append and wait; any thread may read and call `landed`."""
 
     @classmethod
     def open(

@@ -41,8 +41,7 @@ class RecentEntries:
         self._drop_front(below)
 
     def since(self, position: int, max_rows: int, max_bytes: int) -> list[LogEntry] | None:
-        """Returns entries from the one that holds the position on, limited as by `within`; None if that entry is not in
-        memory."""
+        """Returns entries, beginning with the one that holds the position; None if that one is not in memory."""
         start = self._at(position)
         if start is None:
             return None
@@ -58,8 +57,8 @@ class RecentEntries:
         return index if index >= 0 and self._entries[index].end > position else None
 
     def _excess(self) -> int:
-        """Returns how many entries to drop. It goes down to half the limit, because deleting the front of a list costs
-        its length."""
+        """Returns how many entries to drop: down to half the limit, because cutting the front of a list costs its
+        length."""
         index = len(self._entries) - 1
         kept_bytes = _held_bytes(self._entries[index])
         if kept_bytes > self._limit_bytes:

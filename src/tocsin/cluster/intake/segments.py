@@ -86,8 +86,7 @@ class Segment:
         self.size_bytes += size_bytes
 
     def near(self, position: int) -> tuple[int, int]:
-        """Returns an offset from which to scan for the entry that holds the position, and the position at that
-        offset."""
+        """Returns an offset from which to scan for the position, and the position at that offset."""
         index = bisect_right(self._marked_positions, position) - 1
         if index < 0:
             return SEGMENT_HEAD_BYTES, self.first
@@ -321,11 +320,11 @@ class SegmentWriter:
             _sync(self._handle)
         except OSError as problem:
             if problem.errno not in NO_ROOM:
-                # After a failed sync the kernel drops the dirty pages: a second sync would succeed without having
-                # written them.
+                # After a failed sync the kernel drops the dirty pages: a second sync would succeed without writing
+                # them.
                 self._broken = problem
-                # Readers may still see those pages, so a restarted process would take refused entries for stored ones.
-                # Truncate.
+                # Truncate, because readers may still see those pages: after a restart, refused entries would look
+                # stored.
                 with suppress(OSError):
                     os.ftruncate(self._handle, self._end_bytes)
             raise

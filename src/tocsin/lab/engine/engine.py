@@ -70,8 +70,7 @@ class SimulationEngine:
         self.at(began_s + period_s, tick, 1, priority=priority)
 
     def feed(self, events: Iterable[tuple[float, tuple[Any, ...]]], action: Action, *, priority: int = 0) -> None:
-        """Runs the action at each of these moments, which are in order, with these arguments. Holds only the next one
-        in memory."""
+        """Runs the action at each of these ordered moments, with these arguments. Only the next one is in memory."""
         self._feed(iter(events), action, priority)
 
     def cancel(self, scheduled: Scheduled) -> None:

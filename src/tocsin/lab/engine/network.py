@@ -11,8 +11,7 @@ from tocsin.lab.engine.engine import Action, SimulationEngine
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """`latency_s` is one way. With `queueing`, messages wait for each other; without, each message gets the whole
-    bandwidth."""
+    """`latency_s` is one way. With `queueing`, messages wait for each other; without, they do not share bandwidth."""
 
     latency_s: float
     bandwidth_bytes_per_s: float = math.inf

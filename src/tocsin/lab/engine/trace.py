@@ -53,8 +53,7 @@ class TraceList:
 
 
 def read_trace(path: Path) -> tuple[dict[str, Any], Iterator[TracedEvent]]:
-    """Returns the header of a trace file and an iterator over its events. `InputError` names a line that is not an
-    event."""
+    """Returns the header of a trace file and its events. `InputError` names a line that is not an event."""
     lines = _lines(path)
     _, header = next(lines, (0, {}))
     if header.pop("trace", None) != _FORMAT:

@@ -1,5 +1,4 @@
-"""Comparisons for the judges of claims. A difference counts only beyond its error; otherwise the answer is None
-(open)."""
+"""Comparisons for the judges of claims: a difference counts only beyond its error, otherwise it is open (None)."""
 
 from __future__ import annotations
 

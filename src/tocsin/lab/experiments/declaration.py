@@ -48,8 +48,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Parameters that a sweep varies together, point by point; `quick` has the points of a quick run, if they
-    differ."""
+    """Parameters that a sweep varies together, point by point; `quick` are the points of a quick run."""
 
     names: tuple[str, ...]
     points: tuple[tuple[Value, ...], ...]
@@ -109,8 +108,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of the source, in our words, and its judge. A judge raises if cells are missing or errors are too
-    large."""
+    """A claim of the source, in our words, and its judge, which raises if cells are missing or errors too large."""
 
     name: str
     says: str

@@ -38,8 +38,7 @@ class Journal:
         return self._known.get(key)
 
     def keep(self, key: str, metrics: Mapping[str, float]) -> Mapping[str, float]:
-        """Saves the metrics of a cell; they are on the disk when this returns. Returns them as they will be read
-        back."""
+        """Saves the metrics of a cell, durably. Returns them as they will be read back."""
         line = json.dumps({"key": key, "metrics": dict(metrics)}) + "\n"
         self._file.write(line.encode())
         self._file.flush()

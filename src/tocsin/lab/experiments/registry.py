@@ -33,8 +33,7 @@ class LiveExperiment(Protocol):
 
 
 def live(name: str) -> LiveExperiment:
-    """Raises `NotFoundError` if the experiment is only simulated, and `InputError` if the live system is not
-    installed."""
+    """Raises `NotFoundError` for an experiment without a live half, `InputError` if the live system is missing."""
     reference(name)
     if name not in LIVE:
         raise NotFoundError(f"{name} has no live half", hint=f"these have: {', '.join(LIVE)}")

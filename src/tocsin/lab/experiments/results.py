@@ -33,8 +33,7 @@ class ResultsRow:
 
 
 class RunResults:
-    """All finished cells of a run, in the plan's order; `code` is the digest of the code that computed them, if
-    known."""
+    """All finished cells of a run, in the plan's order; `code` is the digest of their code, if known."""
 
     def __init__(self, rows: Sequence[ResultsRow], code: str = "") -> None:
         self.rows = tuple(rows)
@@ -64,8 +63,7 @@ class RunResults:
         return estimate(values)
 
     def difference(self, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]) -> Estimate:
-        """Returns how much larger the metric is at one point than at the other, paired by seed: both saw the same
-        workload."""
+        """How much larger the metric is at one point than at the other, paired by seed (the same workload)."""
         return self.between(metric, (sweep, one), (sweep, other))
 
     def between(self, metric: str, one: Place, other: Place) -> Estimate:

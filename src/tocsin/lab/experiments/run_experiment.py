@@ -33,8 +33,7 @@ _RUN: Final = "run.json"
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """The outcome of a run: its folder, the number of its cells, how many were there before, and the verdict on each
-    claim."""
+    """The outcome of a run: its folder, its cells, how many of them were there before, and the verdicts."""
 
     folder: Path
     cells: int

@@ -1,2 +1,1 @@
-"""Scenarios: who moves, logs in and out, subscribes and publishes, and when. Made from a seed, played live or
-simulated."""
+"""Scenarios: who moves, logs in, subscribes and publishes, and when. Made from a seed, played live or simulated."""

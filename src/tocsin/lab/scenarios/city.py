@@ -130,8 +130,7 @@ def city_scenario(city: City, seed: int, given: CityInputs | None = None) -> Sce
 
 
 def city(settings: Mapping[str, str], base: City | None = None) -> City:
-    """Returns a city with these settings as text; the others keep their values. `InputError` names the setting that
-    does not fit."""
+    """Returns the city with these settings, given as text. `InputError` names the setting that does not fit."""
     values = chosen(settings)
     try:
         return replace(base or City(), **values)
@@ -254,8 +253,7 @@ def _shared_interests(city: City, streams: Streams) -> list[Interest]:
 
 
 def _near(name: str, turn: int) -> Interest:
-    """Returns a subscriber's own interest for a turn. Turns rotate through the channels first, so that few turns cover
-    all."""
+    """A subscriber's own interest for a turn; turns go through all channels first."""
     own: list[Interest] = [(channel, (name,)) for channel, kinds, _ in CHANNELS if kinds == "user"]
     typed = [channel for channel, kinds, _ in CHANNELS if kinds == "type user"]
     own += [(channel, (kind, name)) for kind in TYPES for channel in typed]

@@ -69,8 +69,7 @@ def city_from(
 
 
 def _people(names: Collection[str], settings: Mapping[str, str], span_s: float) -> dict[str, Any]:
-    """Returns as many subscribers as the trace has, with the usual number of subscriptions each, who join within the
-    span."""
+    """As many subscribers as the trace has, with the usual number of subscriptions, who join within the span."""
     _refuse(settings, "subscribers", "the trace says who there is")
     if not names:
         raise InputError("the trace has nobody in it")

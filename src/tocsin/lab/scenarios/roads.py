@@ -87,8 +87,8 @@ def read_wkt(path: Path) -> RoadMap:
 
 
 def _written(text: str) -> Iterator[str]:
-    """Yields the text between the parentheses of each line. An unreadable line is an error: skipping it would change
-    the paths."""
+    """Yields the text inside the parentheses of each line. Fails for an unreadable line: skipping it would change
+    paths."""
     for word in _WORD.finditer(text):
         shape = _SHAPE.match(text, word.end())
         if shape is None:

@@ -29,8 +29,7 @@ _FEEDS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
 }  # fmt: skip
 
 
-# Some months. Channels run through the span period by period, which takes seconds; a typo in a time would make it
-# hours.
+# Some months. Channels run through the span in seconds; a typo in a time would turn that into hours.
 _MOST_S: Final = 1e7
 
 

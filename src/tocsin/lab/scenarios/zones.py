@@ -45,8 +45,7 @@ def travelling_zones(
     speed_m_per_s: tuple[float, float] = (0.0, 10.0),
     radius_m: tuple[float, float] = (200.0, 2000.0),
 ) -> list[Zone]:
-    """Returns zones that begin as a Poisson process and travel in random directions; the first exists from the
-    start."""
+    """Zones that begin as a Poisson process and travel in random directions; the first begins at 0."""
     zones = []
     begin_s = 0.0
     while begin_s < span_s:

@@ -107,8 +107,7 @@ class FastBrokerSim:
         # subscriptions of a returning subscriber with its session), and answers to fetches that were sent together.
         self._pulls: deque[_Pull | _Return] = deque()
         self._answers: deque[tuple[float, list[Fetch]]] = deque()
-        # Subscriptions that wait for an answer of their own, with the session: they do not ask again before they have
-        # it.
+        # Subscriptions that wait for an answer of their own, and their session: they ask again only after it.
         self._asks: dict[Hashable, int] = {}
         self._session: dict[int, int] = {}
         # The fetch that a cohort waits for.
@@ -123,8 +122,7 @@ class FastBrokerSim:
     # --- workload
 
     def play(self, events: WorkloadEvents, until_s: float = _NEVER, begin: int = 0) -> int:
-        """Plays the events from number `begin` on up to this moment. Returns the number of the first event that is
-        left."""
+        """Plays the events from number `begin` on up to this moment. Returns the number of the next event."""
         handlers = {
             int(WorkloadEventKind.PRODUCED): self._produced,
             int(WorkloadEventKind.LOGGED_IN): self._logged_in,
@@ -377,8 +375,7 @@ class FastBrokerSim:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Disables the garbage collector: neither core nor simulator makes cycles, and each collection would scan a million
-    objects."""
+    """Disables the garbage collector: there are no cycles, and each collection would scan a million objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -389,8 +386,7 @@ def _no_collector() -> Iterator[None]:
 
 
 def _told_of(event: BrokerEvent) -> str:
-    """Describes an event in words that are the same in every run: cohorts by the names of their members, not by
-    address."""
+    """Describes an event in the same words in every run: a cohort by its members, not by its address."""
     if isinstance(event, ResultsRequested | ResultsAcknowledged) and isinstance(
         event.subscriptions, CohortSnapshot | Cohort
     ):

@@ -91,8 +91,7 @@ class Links:
 
 @dataclass(slots=True)
 class _Held:
-    """A subscriber's state of one subscription: up to where it has results and knows of results, and since when it
-    waits for an answer."""
+    """A subscriber's state of a subscription: results that it has and knows of, and since when it waits."""
 
     has: Cursor = START
     told: Cursor = START

@@ -1,2 +1,1 @@
-"""Workloads of the papers, generated from a seed and independent of the policy: all compared policies get the same
-one."""
+"""Workloads of the papers, made from a seed and independent of the policy: all policies get the same one."""

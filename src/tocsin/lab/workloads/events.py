@@ -22,8 +22,7 @@ _COLUMNS: Final = ("at_s", "kind", "subscriber", "interest", "size_bytes")
 
 
 class WorkloadEventKind(IntEnum):
-    """The kinds of events. At the same moment the lower number comes first: a subscriber unsubscribes before it
-    subscribes."""
+    """The kinds of events. At the same moment the lower number comes first: UNSUBSCRIBED before SUBSCRIBED."""
 
     UNSUBSCRIBED = 0
     SUBSCRIBED = 1
@@ -58,8 +57,7 @@ class WorkloadEvents:
         return len(self.at_s)
 
     def rows(self, begin: int = 0) -> Iterator[tuple[float, int, int, int, int]]:
-        """Yields the rows from number `begin` on. It converts a chunk at a time: all rows as Python numbers would need
-        a gigabyte."""
+        """Yields the rows from `begin` on, a chunk at a time: all rows as Python numbers would need a gigabyte."""
         for start in range(begin, len(self), _CHUNK):
             part = slice(start, start + _CHUNK)
             yield from zip(*(getattr(self, name)[part].tolist() for name in _COLUMNS), strict=True)

@@ -16,8 +16,7 @@ _CHUNK_ROWS: Final = 1_000
 
 
 def popularity(law: str, count: int, *, exponent: float = 1.0) -> Floats:
-    """Returns the probability of each of `count` choices. Under `zipf`, number k (from 1) has a weight of
-    1/k^exponent."""
+    """The probability of each of `count` choices. Under `zipf`, number k (from 1) has the weight 1/k^exponent."""
     if law not in POPULARITY:
         raise ValueError(f"popularity: must be one of {', '.join(POPULARITY)}, got {law}")
     if count < 1:
@@ -30,8 +29,7 @@ def distinct_choices(stream: np.random.Generator, likely: Floats, rows: int, eac
     """Draws this many rows of `each` different choices, without replacement."""
     if not 0 <= each <= len(likely):
         raise ValueError(f"cannot choose {each} different of {len(likely)}")
-    # The largest values of log p + Gumbel noise are a draw without replacement (Efraimidis and Spirakis, in
-    # logarithms).
+    # The largest log p + Gumbel noise are a draw without replacement (Efraimidis and Spirakis, in logarithms).
     chosen = np.empty((rows, each), dtype=np.int64)
     logs = np.log(likely)
     for start in range(0, rows, _CHUNK_ROWS):

@@ -33,7 +33,7 @@ _DERIVED: Final = f"stop the cluster and move it away, if all log entries before
 
 
 class DatasetInspection:
-    """Inspects one folder. `find_damage` may run several times, and reads a data file only until it was whole once."""
+    """Inspects one folder. `find_damage` may run several times; it does not read whole data files again."""
 
     def __init__(self, folder: Path, what: str, report: InspectionReport, *, deep: bool) -> None:
         self._folder = folder
@@ -173,8 +173,7 @@ class DatasetInspection:
 
 
 def read_landed_position(folder: Path, feed_folder: str) -> int | None:
-    """Returns how far the feed of this log has landed in the dataset. None if the dataset cannot be opened, which is a
-    finding of its own."""
+    """Returns how far the feed of this log has landed. None if the dataset cannot be opened (a finding of its own)."""
     try:
         return DeltaTable(str(folder)).transaction_version(f"tocsin.position.feed.{feed_folder}") or 0
     except (DeltaError, OSError, ValueError):

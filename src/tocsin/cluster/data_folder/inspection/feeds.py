@@ -1,5 +1,4 @@
-"""Inspects a feed's folder: its log with checksums, the seen items of a polled feed, or Spark's checkpoint of a feed of
-files."""
+"""Inspects a feed's folder: its log, the seen items of a polled feed, or Spark's notes of a feed of files."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ def inspect_log(folder: Path, what: str, *, begun: bool, landed: int) -> Iterato
 
 
 def inspect_positions(folder: Path, what: str, first: int | None, positions: Mapping[str, int]) -> Iterator[Finding]:
-    """Compares `first`, the log's begin, with the `positions` of its datasets; `first` must have been read before
-    them."""
+    """Compares the begin of the log, read before the `positions` of its datasets, with these."""
     for dataset, position in positions.items():
         if first is not None and position < first:
             problem = (

@@ -158,8 +158,7 @@ class Inspection:
         return confirm_findings(look)
 
     def _channels(self) -> Iterator[Finding]:
-        """Finds channels of the catalog without rows, and datasets that end before the commits that channels have
-        read."""
+        """Finds channels without rows, and datasets that end before a commit that a channel has read."""
         path = self._data / CHANNELS
         known = self._known()
         try:

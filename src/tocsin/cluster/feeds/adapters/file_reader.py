@@ -31,8 +31,7 @@ from tocsin.wire.errors import TocsinError
 
 GROUP_ROWS: Final = 20_000
 GROUP_BYTES: Final = 32 << 20
-# A position has 63 bits: one batch a second for 68 years, 65,536 files in each, 65,536 pieces (half a terabyte) of
-# each.
+# A position has 63 bits: a batch a second for 68 years, 65,536 files each, 65,536 pieces (half a terabyte) each.
 _FILE_BITS: Final = 16
 _PART_BITS: Final = 16
 _PLACE_BITS: Final = 20  # more than the records of a piece
@@ -74,8 +73,7 @@ Land = Callable[[Sequence[FilePiece]], Awaitable[None]]
 
 
 class FileReader:
-    """One run of the reader, from `start` to `finish` or `halt`. It calls its callbacks on the event loop that created
-    it."""
+    """One run, from `start` to `finish` or `halt`. It calls its callbacks on the event loop that created it."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Remembers which items a polled feed has taken, so that it takes each item once, across crashes.
 
 An item's mark is durable in the same write as its record, because both are in one entry of the feed's log. The log does
-not keep entries for ever. Before it deletes a segment, it writes all marks to a file, with the log position that the
-file covers. On opening, the feed reads the file, and then the marks of the log from that position on.
+not keep entries for ever. Before it deletes a segment, all marks are written to a file, with the log position that the
+file covers. An opening feed reads the file, and then the marks of the log from that position on.
 
     seen   magic  check  version  position │ marks, least recently answered first
 """

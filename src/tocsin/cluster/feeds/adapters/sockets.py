@@ -25,20 +25,17 @@ from tocsin.wire.errors import ConflictError, InputError, TocsinError
 log = structlog.get_logger()
 
 RECORD_LIMIT_BYTES: Final = 1 << 20
-# Time limit for the rest of a record that has begun. Between records a connection may be silent for ever, but see
-# `_make_room`.
+# Time for the rest of a record that has begun. Between records a connection may be silent, but see `_make_room`.
 RECORD_TIMEOUT_S: Final = 30.0
 _CHUNK_BYTES: Final = 1 << 18
 _RETRY_S: Final = 1.0
-# An HTTP request line. A web page could make a browser post records here, so a connection that begins like this is
-# dropped.
+# An HTTP request line: a web page could make a browser post records here, so such a connection is dropped.
 _REQUEST_LINE: Final = re.compile(rb"[A-Za-z-]+ \S+ HTTP/\d(\.\d)?")
 
 
 @dataclass(frozen=True, slots=True)
 class SocketLimits:
-    """Limits for the sockets of one feed: all connections, and those of one address. Local addresses have no limit of
-    their own."""
+    """Limits of one feed's sockets: all connections, and those of one address (local addresses are exempt)."""
 
     connections: int = 1_000
     address_connections: int = 250
@@ -48,8 +45,7 @@ USUAL_LIMITS: Final = SocketLimits()
 
 
 class SocketServer:
-    """Listens for one feed. It reads more only after the feed's log has what was read, which slows a sender that is too
-    fast."""
+    """Listens for one feed. It reads on only after the feed's log has the records, which slows a fast sender."""
 
     def __init__(
         self,

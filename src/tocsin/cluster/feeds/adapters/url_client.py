@@ -29,8 +29,7 @@ _ACCEPT: Final = {
 
 
 class FetchError(Exception):
-    """A request without a usable answer. `what` is a short kind of trouble, `retry_after_s` is what the server asked
-    for."""
+    """There is no usable answer. `what` is a short kind of trouble, `retry_after_s` the wish of the server."""
 
     def __init__(self, what: str, detail: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(f"{what}: {detail}" if detail else what)
@@ -83,8 +82,7 @@ class UrlClient:
         await self._session.close()
 
     async def fetch(self) -> UrlAnswer | None:
-        """Returns the answer, or None if it is the same as the one passed to `done`. FetchError says why there is
-        none."""
+        """Returns the answer, or None if it has not changed since `done`. FetchError says why there is none."""
         try:
             async with self._session.get(
                 self._polling.url, headers=self._validators, max_redirects=REDIRECTS

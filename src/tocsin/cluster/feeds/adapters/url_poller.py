@@ -47,8 +47,7 @@ class ItemReceiver(Protocol):
         """Returns when the feed accepts records."""
 
     async def take(self, decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
-        """Makes the records and the marks of their items durable, in one write. Raises ConflictError while the feed is
-        closed."""
+        """Makes records and marks of items durable in one write. Raises ConflictError while the feed is closed."""
 
 
 def back_off_s(failures: int, period_s: float, retry_after_s: float, rng: Random) -> float:

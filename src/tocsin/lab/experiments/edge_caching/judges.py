@@ -75,8 +75,7 @@ def lscz_like_lsd(points: Points) -> tuple[bool | None, str]:
 
 
 def together(points: Points) -> tuple[bool | None, str]:
-    """For pairs of policies whose hit ratios surely differ by more than a thousandth: do the other metrics surely
-    follow?"""
+    """If hit ratios surely differ by more than a thousandth, do the other metrics surely follow?"""
     pairs = agree = 0
     against: list[str] = []
     for size in points.sizes:
@@ -101,8 +100,7 @@ def together(points: Points) -> tuple[bool | None, str]:
 
 
 def fetches(points: Points) -> tuple[bool | None, str]:
-    """Vol is the same for all policies in every run; beyond it, the fetched bytes are almost exactly the missed
-    bytes."""
+    """Vol is the same for all policies; the bytes fetched beyond it are almost exactly the missed bytes."""
     is_vol_equal, shares = True, {}
     for policy in CACHING:
         for size in points.sizes:

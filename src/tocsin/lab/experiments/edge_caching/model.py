@@ -1,5 +1,4 @@
-"""Runs one cell of Table II: one policy, one cache size, one law of popularity; or the bound that no policy can
-pass."""
+"""Runs one cell of Table II: one policy, cache size and law of popularity; or computes the bound of all policies."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ CHOICES: Final[dict[str, dict[str, Any]]] = {
     "subscriptions are renewed": {"lifetimes": "renewed"},
 }
 _STEP_S: Final = 300.0
-# The mean bytes that `ttl` held in runs of this process. Other policies get this budget; running `ttl` again would take
-# as long.
+# The mean bytes that `ttl` held, by run: other policies get this budget without running `ttl` again.
 _MEANS: Final[dict[tuple[CachingSettings, EdgeWorkload, tuple[float, float], int], float]] = {}
 _MOST_MEANS: Final = 1_000
 
@@ -199,6 +197,5 @@ def _bound(run: Run, events: WorkloadEvents, window: tuple[float, float]) -> dic
 
 
 def answered_s(trips: RoundTrips) -> float:
-    """Returns the time in which every subscriber that stays has its answer: it may wait for another fetch and then for
-    its own."""
+    """The time in which a subscriber surely has its answer: it may wait for another's fetch and then for its own."""
     return 2 * (trips.to_subscriber_s + trips.to_cluster_s)

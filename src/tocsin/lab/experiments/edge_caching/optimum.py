@@ -39,8 +39,7 @@ _ROUNDING: Final = 1 + 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests of one interest: each result's size, and per request, in order of time, its room and the count so
-    far."""
+    """The requests of one interest, by result: its size, and for each request in order of time room and count."""
 
     size_bytes: Floats
     room_s: NDArray[np.float32]
@@ -70,8 +69,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class UpperBound:
-    """What no policy passes: the share of hits, their number and their bytes; and the fewest bytes that can be
-    missed."""
+    """What no policy passes: hit ratio, hits and their bytes; and the fewest bytes that can be missed."""
 
     hit_ratio: float
     hits: float
@@ -80,8 +78,7 @@ class UpperBound:
 
 
 def requests(events: WorkloadEvents, answered_s: float, begin_s: float, end_s: float) -> list[Requests]:
-    """Returns all requests between two moments, by interest. A subscriber that stays for `answered_s` surely has its
-    answer."""
+    """Returns all requests of a window, by interest. A subscriber that stays for `answered_s` has its answer."""
     sessions = _sessions(events)
     produced = events.of(WorkloadEventKind.PRODUCED)
     at_s, interest, size = events.at_s[produced], events.interest[produced], events.size_bytes[produced]
@@ -143,8 +140,7 @@ def _best(one: Requests, price: Floats, weight: Floats | None = None) -> float:
 
 
 def _lowest(of: Callable[[float], float]) -> float:
-    """Returns the lowest value of a convex function over positive prices, by golden-section search on their
-    logarithm."""
+    """Minimizes a convex function over positive prices, by golden-section search on their logarithm."""
     left, right = (float(np.log(price)) for price in _PRICES)
     inner = [right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)]
     values = [of(float(np.exp(log_price))) for log_price in inner]
@@ -231,8 +227,7 @@ def _of_interest(
 
 
 def _asked(at_s: Floats, logins: Floats, logouts: Floats) -> tuple[Floats, Floats]:
-    """Returns the earliest time at which a subscriber can ask for results of these moments, and when it leaves after
-    that."""
+    """Returns when a subscriber can first ask for results of these moments, and when it leaves after that."""
     ins, outs = np.searchsorted(logins, at_s, "right"), np.searchsorted(logouts, at_s, "right")
     later = np.append(logins, np.inf)[np.minimum(ins, len(logins))]
     earliest_s = np.where(ins > outs, at_s, later)

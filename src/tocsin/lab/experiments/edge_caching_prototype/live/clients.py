@@ -101,8 +101,7 @@ class LiveClient:
                 await stream.__aenter__()
                 break
             except UnavailableError:
-                # A busy broker accepts connections late, and the SDK gives up on a broker that it never reached. So
-                # retry.
+                # Retry: a busy broker accepts connections late, and the SDK gives up on a broker that it never reached.
                 if time() > until_s:
                     raise
         self._stream = stream

@@ -1,5 +1,4 @@
-"""Runs one hour of a scenario live: starts servers, registers clients, warms up the channels, and plays the
-scenario."""
+"""Runs one hour of a scenario live: starts servers, registers clients, warms up the channels, plays the steps."""
 
 from __future__ import annotations
 

@@ -102,8 +102,7 @@ def _folder(out: Path, *, quick: bool) -> Path:
 def _state(
     made: Scenario, wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
-    """Returns the simulation's expectations. They are on the disk before the first hour begins, and a resumed run
-    reuses them."""
+    """Returns the simulation's expectations: saved before the first hour begins, and reused by a resumed run."""
     known = _known(wanted, cells, folder)
     new = [cell for cell in cells if cell not in known]
     if new:

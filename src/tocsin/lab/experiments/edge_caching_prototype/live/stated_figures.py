@@ -65,8 +65,7 @@ def expect(
     late_s: float,
     seed: int,
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
-    """Returns the expected interval of each figure of every cell. `late_s`: executions end at most this many seconds
-    late."""
+    """Returns the expected interval of each figure of every cell; executions are up to `late_s` late."""
     figures_by_cell: dict[LiveCell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
     for number in range(RUNS):
         streams = Streams(seed).within("timing").within(str(number))
