@@ -172,7 +172,7 @@ def read(
 
 def find_file(file: Path | None, env: Mapping[str, str] = os.environ) -> Path | None:
     """Returns the settings file to read. A named file that is missing is an error; the default file may be absent."""
-    chosen = file or (Path(named) if (named := env.get("TOCSIN_CONFIG")) else None)
+    chosen = file or (Path(env_file) if (env_file := env.get("TOCSIN_CONFIG")) else None)
     if chosen is not None and not chosen.is_file():
         raise SettingsError([f"{chosen}: no such settings file"])
     return chosen or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
@@ -253,10 +253,10 @@ def _nearest_variable(name: str) -> str:
     if "__" in name:
         return _nearest(name, candidates)
     # Compare without the common prefix, which says nothing about similarity.
-    own = [candidate.removeprefix(PREFIX) for candidate in reversed(candidates)]
+    without_prefix = [candidate.removeprefix(PREFIX) for candidate in reversed(candidates)]
     for similar in (
-        {candidate.replace("__", "_"): candidate for candidate in own},
-        {candidate.rpartition("__")[2]: candidate for candidate in own},
+        {candidate.replace("__", "_"): candidate for candidate in without_prefix},
+        {candidate.rpartition("__")[2]: candidate for candidate in without_prefix},
     ):
         if close := difflib.get_close_matches(name.removeprefix(PREFIX), sorted(similar), n=1, cutoff=0.8):
             return f"; did you mean {PREFIX}{similar[close[0]]}?"

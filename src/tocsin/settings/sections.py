@@ -40,9 +40,9 @@ def dotted(value: object) -> object:
 
 
 def networks(text: str) -> str:
-    for named in text.split():
+    for part in text.split():
         try:
-            ipaddress.ip_network(named, strict=False)
+            ipaddress.ip_network(part, strict=False)
         except ValueError:
             raise ValueError(
                 "must be addresses or networks with spaces between them, such as 127.0.0.1 10.0.0.0/8"
@@ -53,7 +53,7 @@ def networks(text: str) -> str:
 def private(text: str) -> str:
     if text not in ("auto", "allowed", "refused"):
         try:
-            networks(" ".join(named for named in text.split() if parse_endpoint(named) is None) if text else "-")
+            networks(" ".join(part for part in text.split() if parse_endpoint(part) is None) if text else "-")
         except ValueError:
             raise ValueError("must be auto, allowed, refused, or networks such as 10.0.0.0/8 or 10.0.0.5:80") from None
     return text

@@ -77,8 +77,8 @@ class FolderLock:
         try:
             if not await _locked(descriptor):
                 raise _held(folder, _read(descriptor))
-            left = _children_of(_read(descriptor))
-            await _wait_for(left, wait_s, say)
+            left_behind = _children_of(_read(descriptor))
+            await _wait_for(left_behind, wait_s, say)
             lock = FolderLock(folder, descriptor, address)
             lock._write()
         except BaseException:
@@ -150,10 +150,10 @@ def _children_of(said: dict[str, Any]) -> list[ProcessMark]:
 
 
 def _held(folder: Path, said: dict[str, Any]) -> ConflictError:
-    who = f"process {said['pid']}" if said.get("pid") else "another process"
+    owner = f"process {said['pid']}" if said.get("pid") else "another process"
     where = f" at {said['address']}" if said.get("address") else ""
     return ConflictError(
-        f"the data folder {folder} is in use by {who}{where}",
+        f"the data folder {folder} is in use by {owner}{where}",
         hint="use that one, stop it first, or choose another folder with --data",
     )
 

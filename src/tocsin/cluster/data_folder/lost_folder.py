@@ -94,10 +94,10 @@ def refuse_lost_catalog(data: Path, catalog: Path, beside: Iterable[Path]) -> No
     if not data_paths:
         return
     state = "knows nothing of them" if catalog.exists() else "is missing"
-    shown = ", ".join(str(path.relative_to(data)) for path in data_paths[:3])
+    examples = ", ".join(str(path.relative_to(data)) for path in data_paths[:3])
     more = f" and {len(data_paths) - 3} more" if len(data_paths) > 3 else ""
     raise StoreError(
-        f"the data folder {data} holds data ({shown}{more}), and its catalog {catalog.name} {state}",
+        f"the data folder {data} holds data ({examples}{more}), and its catalog {catalog.name} {state}",
         hint=f"put {catalog.name} back together with its -wal file, or restore a backup into a new folder (tocsin "
         f"restore BACKUP --data NEW); to begin anew, tocsin up {SET_ASIDE_FLAG} --data "
         f"{shlex.quote(str(data.absolute()))} moves the data to {data / LOST}",

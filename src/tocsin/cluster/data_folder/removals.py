@@ -117,8 +117,8 @@ class Removals:
 
     async def find_unexplained(self, kind: str, folder: Path, known: Collection[str]) -> list[Path]:
         """Lists the paths in the folder that neither the catalog (`known`) nor an intent names."""
-        named = {removal.name for removal in await self.list_for(kind)} | set(known)
-        return [path for path in await asyncio.to_thread(list_paths, folder) if path.name not in named]
+        explained = {removal.name for removal in await self.list_for(kind)} | set(known)
+        return [path for path in await asyncio.to_thread(list_paths, folder) if path.name not in explained]
 
 
 def list_paths(folder: Path) -> list[Path]:

@@ -120,9 +120,9 @@ class Engine:
         self._session = EngineSession(
             self._generations, spark, self._make_python(spark), SparkTypeAnalyser(spark), DatasetViews(spark)
         )
-        for loop, over in list(self._pauses):
+        for loop, resumed in list(self._pauses):
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(over.set)
+                loop.call_soon_threadsafe(resumed.set)
 
     def abandon(self) -> None:
         """Drops the session until `adopt`. Until then all work fails with UnavailableError, even work under way."""

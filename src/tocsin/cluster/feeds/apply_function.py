@@ -68,8 +68,8 @@ class AppliedFunction:
 
     @contextmanager
     def _scope(self, rows: pa.Table) -> Iterator[BatchScope]:
-        known, now = self._catalog.catalog, datetime.now(UTC)
-        scope = BatchScope(known, self._tables, self._engine, self._function.dataverse, now, rows, self._kind)
+        catalog, now = self._catalog.catalog, datetime.now(UTC)
+        scope = BatchScope(catalog, self._tables, self._engine, self._function.dataverse, now, rows, self._kind)
         try:
             with job_deadline(self._engine.spark, self._deadline_s):
                 yield scope

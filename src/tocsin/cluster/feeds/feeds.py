@@ -154,8 +154,8 @@ class Feeds:
         return {"feed": f"{entry.dataverse}.{entry.name}", **feed_options(dict(entry.options)).written()}
 
     def _named(self, name: str) -> FeedEntry:
-        dataverse, dot, own = name.rpartition(".")
-        entry = self._catalog.catalog.find(feed_ref(dataverse if dot else DEFAULT, own))
+        dataverse, dot, feed_name = name.rpartition(".")
+        entry = self._catalog.catalog.find(feed_ref(dataverse if dot else DEFAULT, feed_name))
         if not isinstance(entry, FeedEntry):
             raise NotFoundError(f"there is no feed {name}", hint="CREATE FEED makes one")
         return entry
@@ -181,8 +181,8 @@ class Feeds:
         handler = _HANDLERS.get(type(statement))
         if handler is None:
             return None
-        named: st.Name = getattr(statement, "feed", None) or statement.name  # type: ignore[attr-defined]
-        lock = self._turns.setdefault(feed_ref(named.dataverse or scope.dataverse, named.name), asyncio.Lock())
+        feed_name: st.Name = getattr(statement, "feed", None) or statement.name  # type: ignore[attr-defined]
+        lock = self._turns.setdefault(feed_ref(feed_name.dataverse or scope.dataverse, feed_name.name), asyncio.Lock())
         async with lock:
             scope.catalog = self._catalog.catalog  # the statement may have waited while another changed the feed
             summary: Summary = await handler(self, statement, scope)
@@ -300,8 +300,8 @@ class Feeds:
             return {"name": entry.name}
         mover = feed.mover(ref)
         if not statement.force:
-            what = f"the feed {entry.name} cannot be disconnected from {statement.dataset}"
-            await feed.drained([mover], what, "DISCONNECT … FORCE")
+            impossible = f"the feed {entry.name} cannot be disconnected from {statement.dataset}"
+            await feed.drained([mover], impossible, "DISCONNECT … FORCE")
             faults.reach("feeds.disconnect.landed")
         try:
             await self._put(replace(entry, connections=remaining))

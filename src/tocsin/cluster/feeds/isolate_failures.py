@@ -110,19 +110,19 @@ class FailureIsolation:
 
     def _apart(self, rows: pa.Table, places: Sequence[int]) -> None:
         failing = self._failing(rows)
-        bad = [index for index, fails in enumerate(failing) if fails]
-        if not bad:
+        failing_indexes = [index for index, fails in enumerate(failing) if fails]
+        if not failing_indexes:
             self._in_pieces(rows, places)
             return
-        good = [index for index, fails in enumerate(failing) if not fails]
-        if good:
-            self._through(rows.take(pa.array(good, pa.int64())), [places[i] for i in good])
-        for position in bad:
+        passing_indexes = [index for index, fails in enumerate(failing) if not fails]
+        if passing_indexes:
+            self._through(rows.take(pa.array(passing_indexes, pa.int64())), [places[i] for i in passing_indexes])
+        for position in failing_indexes:
             if self._reasons < REASONS:
                 self._reasons += 1
                 self._through(rows.slice(position, 1), [places[position]])
             else:
-                reason = f"the function fails on this record, and on {len(bad) - 1} others of its batch"
+                reason = f"the function fails on this record, and on {len(failing_indexes) - 1} others of its batch"
                 self.refused.append(RefusedRow(places[position], "", reason))
 
     def _failing(self, rows: pa.Table) -> Sequence[bool]:

@@ -74,10 +74,10 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
         raise InputError(f'format: must be one of {", ".join(formats)}, got "{format_}"')
     if adapter == SOCKET and format_ not in STREAMED:
         raise InputError(f'format: a socket takes one of {", ".join(STREAMED)}, got "{format_}"')
-    known = (*COMMON, *ADAPTERS[adapter], *formats[format_])
+    known_options = (*COMMON, *ADAPTERS[adapter], *formats[format_])
     for name in texts:
-        if name not in known:
-            raise InputError(f"unknown option {name}", hint=f"known here: {', '.join(known)}")
+        if name not in known_options:
+            raise InputError(f"unknown option {name}", hint=f"known here: {', '.join(known_options)}")
     if texts.get("address-type", "IP").upper() != "IP":
         raise InputError('address-type: must be "IP"')
     reading = {name: texts[name] for name in formats[format_] if name in texts}

@@ -211,18 +211,18 @@ class RunningFeed:
 
     def _read(self, body: bytes) -> tuple[bytes, int, int, dict[str, Any]]:
         packing = BatchPacker(self.entry.type)
-        shown: list[dict[str, Any]] = []
+        shown_refusals: list[dict[str, Any]] = []
         rows = refused = 0
         for batch in self._decode(body):
             packing.add(batch)
             rows += len(batch)
-            bad = [item for item in batch if item.record is None]
-            refused += len(bad)
-            shown += [
+            refusals = [item for item in batch if item.record is None]
+            refused += len(refusals)
+            shown_refusals += [
                 {"index": item.index, "field": item.field, "reason": item.reason}
-                for item in bad[: _SHOWN_REFUSALS - len(shown)]
+                for item in refusals[: _SHOWN_REFUSALS - len(shown_refusals)]
             ]
-        answer: dict[str, Any] = {"accepted": rows - refused, "rejected": shown}
+        answer: dict[str, Any] = {"accepted": rows - refused, "rejected": shown_refusals}
         if refused > _SHOWN_REFUSALS:
             answer["rejected_in_all"] = refused
         return packing.finish(), rows, 200 if rows > refused else 422, answer

@@ -80,8 +80,8 @@ class RunningFeeds:
         """Resumes started feeds, deletes the logs of dropped ones, and sets unexplained logs aside."""
         self._folder.mkdir(parents=True, exist_ok=True)
         await self.sweep()
-        known = {entry.folder for entry in self._catalog.catalog.feeds}
-        unexplained = await self._catalog.removals.find_unexplained(FEED, self._folder, known)
+        known_folders = {entry.folder for entry in self._catalog.catalog.feeds}
+        unexplained = await self._catalog.removals.find_unexplained(FEED, self._folder, known_folders)
         await asyncio.to_thread(lost.set_aside, unexplained, FEED)
         for entry in self._catalog.catalog.feeds:
             if entry.started:
@@ -93,10 +93,10 @@ class RunningFeeds:
 
     async def sweep(self) -> None:
         """Deletes the logs of dropped feeds that have ended."""
-        known = {entry.folder for entry in self._catalog.catalog.feeds}
-        used = known | {feed.entry.folder for feed in self._running.values()}
+        known_folders = {entry.folder for entry in self._catalog.catalog.feeds}
+        used = known_folders | {feed.entry.folder for feed in self._running.values()}
         await self._catalog.removals.carry_out(FEED, self._folder, lambda removal: removal.name not in used)
-        for folder in set(self._counts) - known:
+        for folder in set(self._counts) - known_folders:
             self._counts.pop(folder, None)
 
     async def close(self) -> None:
@@ -271,9 +271,9 @@ class RunningFeeds:
         log.info("a feed has its sockets", feed=feed.entry.name)
 
     def _troubled(self, ref: Ref, what: str, error: Exception) -> None:
-        known = self._troubles.get(ref)
+        earlier = self._troubles.get(ref)
         now_s = asyncio.get_running_loop().time()
-        since, since_s = (known.since, known.since_s) if known is not None else (datetime.now(UTC), now_s)
+        since, since_s = (earlier.since, earlier.since_s) if earlier is not None else (datetime.now(UTC), now_s)
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
         self._troubles[ref] = LandingTrouble(what, reason, since, since_s)
 

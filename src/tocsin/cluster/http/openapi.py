@@ -232,30 +232,33 @@ def _publish() -> dict[str, Any]:
 
 
 def _back_up() -> dict[str, Any]:
-    asked = {
+    request_schema = {
         "type": "object",
         "required": ["to"],
         "properties": {
             "to": {"type": "string", "description": "An absolute path on the cluster's machine, not yet there."}
         },
     }
-    told = {
+    response_schema = {
         "type": "object",
         "description": "What the backup holds: datasets, rows, brokers, files, size_bytes, created_at.",
     }
     return {
         "operationId": "backUp",
         "summary": "Write a backup of everything; needs the role admin.",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": request_schema}}},
         "responses": {
-            "200": {"description": "Written and checked.", "content": {"application/json": {"schema": told}}},
+            "200": {
+                "description": "Written and checked.",
+                "content": {"application/json": {"schema": response_schema}},
+            },
             **_refusals("400", "401", "403", "408", "409", "413", "507"),
         },
     }
 
 
 def _accept_clock() -> dict[str, Any]:
-    told = {
+    response_schema = {
         "type": "object",
         "required": ["now"],
         "properties": {"now": {"type": "string", "format": "date-time", "description": "What the clock says."}},
@@ -264,7 +267,7 @@ def _accept_clock() -> dict[str, Any]:
         "operationId": "acceptClock",
         "summary": "Say that the cluster's wall clock is right, so that it deletes by age again; needs the role admin.",
         "responses": {
-            "200": {"description": "Accepted.", "content": {"application/json": {"schema": told}}},
+            "200": {"description": "Accepted.", "content": {"application/json": {"schema": response_schema}}},
             **_refusals("401", "403"),
         },
     }

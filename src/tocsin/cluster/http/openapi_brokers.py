@@ -101,15 +101,15 @@ def broker_paths(refusals: Refusals) -> dict[str, Any]:
     def operation(
         name: str, summary: str, statuses: str, *, answers: dict[str, Any], asks: Any = None, parameters: Any = ()
     ) -> dict[str, Any]:
-        said: dict[str, Any] = {
+        described: dict[str, Any] = {
             "operationId": name,
             "summary": summary,
             "parameters": list(parameters),
             "responses": {**answers, **refusals("400", "401", "403", "409", *statuses.split())},
         }
         if asks is not None:
-            said["requestBody"] = {"required": True, "content": {"application/json": {"schema": asks}}}
-        return said
+            described["requestBody"] = {"required": True, "content": {"application/json": {"schema": asks}}}
+        return described
 
     body = "408 413 415"
     channel, broker = _path("name", "`dataverse.channel`", "v.c"), _path("name", "`dataverse.broker`", "v.b")

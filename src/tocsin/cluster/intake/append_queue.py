@@ -76,11 +76,11 @@ def tell(outcomes: Iterable[Outcome]) -> None:
 
 
 def _settle(outcomes: list[Outcome]) -> None:
-    for done, outcome in outcomes:
-        if done.done():
+    for future, outcome in outcomes:
+        if future.done():
             continue
         if isinstance(outcome, TocsinError):
             # Give each caller a copy: raising an exception adds a traceback to it.
-            done.set_exception(copy.copy(outcome))
+            future.set_exception(copy.copy(outcome))
         else:
-            done.set_result(outcome)
+            future.set_result(outcome)

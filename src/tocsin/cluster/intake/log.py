@@ -165,7 +165,7 @@ class IntakeLog:
         size_bytes = FRAME_HEAD_BYTES + len(encoded_key or b"") + len(answer) + len(payload)
         check_size(size_bytes, encoded_key, self._limit_bytes)
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[AppendedRange] = loop.create_future()
+        future: asyncio.Future[AppendedRange] = loop.create_future()
         with self._lock:
             self._check_open()
             if key is not None:
@@ -175,10 +175,10 @@ class IntakeLog:
             else:
                 pending = None
             if pending is not None:
-                pending.waiting.append((done, True))
+                pending.waiting.append((future, True))
             else:
                 check_room(size_bytes, self._total_bytes - self._landed_bytes, self._waiting_bytes, self._limit_bytes)
-                pending = PendingAppend(payload, rows, key, encoded_key, answer, size_bytes, [(done, False)])
+                pending = PendingAppend(payload, rows, key, encoded_key, answer, size_bytes, [(future, False)])
                 self._waiting.append(pending)
                 self._waiting_bytes += size_bytes
                 if key is not None:
@@ -187,7 +187,7 @@ class IntakeLog:
                     # Hand over in the next turn of the loop, so that other appends of this turn join the group.
                     self._handed = True
                     loop.call_soon(self._hand_over)
-        return await done
+        return await future
 
     def _check_open(self) -> None:
         if self._closed:
@@ -311,11 +311,11 @@ class IntakeLog:
         ending = False
         while not ending:
             pending: list[PendingAppend] = []
-            more = self._groups.get()
+            next_group = self._groups.get()
             with suppress(queue.Empty):
-                while more is not None:
-                    pending += more
-                    more = self._groups.get_nowait()
+                while next_group is not None:
+                    pending += next_group
+                    next_group = self._groups.get_nowait()
                 ending = True
             for group in grouped(pending):
                 self._commit(group)
@@ -364,8 +364,8 @@ class IntakeLog:
                 self._recall(entry)
                 if pending.key is not None:
                     self._under_way.pop(pending.key, None)
-                for done, repeated in pending.waiting:
-                    outcomes.append((done, AppendedRange(entry.end, entry.answer, repeated)))
+                for future, repeated in pending.waiting:
+                    outcomes.append((future, AppendedRange(entry.end, entry.answer, repeated)))
             self._end = entries[-1].end
             self._keys.forget(entries[-1].at_s, self._age_clock())
             outcomes += [(sleeper.woken, None) for sleeper in self._sleepers if sleeper.after < self._end]
@@ -377,7 +377,7 @@ class IntakeLog:
                 self._waiting_bytes -= pending.size_bytes
                 if pending.key is not None:
                     self._under_way.pop(pending.key, None)
-        tell((done, error) for pending in group for done, _ in pending.waiting)
+        tell((future, error) for pending in group for future, _ in pending.waiting)
 
     def _roll_if_full(self) -> None:
         last = self._segments[-1]

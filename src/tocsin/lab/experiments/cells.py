@@ -173,8 +173,8 @@ def _finished(todo: dict[str, Cell], reference: str, kept: Path, processes: int)
                 key, cell = waiting.popleft()
                 with _undisturbed():
                     running[pool.submit(_work, reference, cell, kept)] = key, cell
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
                 key, cell = running.pop(future)
                 try:
                     metrics = future.result()

@@ -173,12 +173,12 @@ class Experiment:
     check: Check | None = None
 
     def __post_init__(self) -> None:
-        known = {parameter.name for parameter in self.parameters}
+        parameter_names = {parameter.name for parameter in self.parameters}
         metrics = {metric.name for metric in self.metrics}
         sweeps = {sweep.name: sweep for sweep in self.sweeps}
         for sweep in self.sweeps:
             for name in (*sweep.names(), *sweep.fixed, *(sweep.quick_fixed or ())):
-                if name not in known:
+                if name not in parameter_names:
                     raise ValueError(f"{self.name}: sweep {sweep.name} varies {name}, which is no parameter")
         for plot in self.plots:
             swept = sweeps[plot.sweep].names()

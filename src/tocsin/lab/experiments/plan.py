@@ -85,16 +85,16 @@ def plan(
     A sweep is left out if the settings leave it no point, or contradict a value that it fixes.
     """
     given_settings = dict(settings or {})
-    known = {parameter.name: parameter for parameter in experiment.parameters}
+    parameters = {parameter.name: parameter for parameter in experiment.parameters}
     for name in given_settings:
-        if name not in known:
-            raise InputError(f"{experiment.name} has no parameter {name}", hint=f"it has: {', '.join(known)}")
+        if name not in parameters:
+            raise InputError(f"{experiment.name} has no parameter {name}", hint=f"it has: {', '.join(parameters)}")
     replication_count = replications if replications is not None else _replications(experiment, quick)
     if replication_count < 1:
         raise InputError(f"replications: must be 1 or more, got {replication_count}")
     if seed < 0:
         raise InputError(f"seed: must not be negative, got {seed}")
-    chosen = {name: _values(known[name], text) for name, text in given_settings.items()}
+    chosen = {name: _values(parameters[name], text) for name, text in given_settings.items()}
     swept = {name for sweep in experiment.sweeps for name in sweep.names()}
     for name, values in chosen.items():
         if len(values) > 1 and name not in swept:
@@ -114,8 +114,8 @@ def parsed(parameter: ExperimentParameter, text: str) -> Value:
     """Parses a value of the parameter's kind and range. `InputError` names the parameter."""
     value = _of_kind(parameter, text)
     if parameter.among and value not in parameter.among:
-        there = ", ".join(word for word in parameter.among if word)
-        raise InputError(f"{parameter.name}: no {value!r}", hint=f"there are: {there}")
+        choices = ", ".join(word for word in parameter.among if word)
+        raise InputError(f"{parameter.name}: no {value!r}", hint=f"there are: {choices}")
     if parameter.least is not None and not parameter.least <= float(value) <= parameter.most:
         least, most = f"{parameter.least:g}", f"{parameter.most:g}"
         word = f"at least {least}" if parameter.most == math.inf else f"from {least} to {most}"

@@ -71,13 +71,13 @@ def _lines(plot: Plot, results: RunResults) -> dict[Value, Line]:
     groups: list[Value] = results.points(plot.sweep, plot.by) if plot.by is not None else [plot.y]
     lines: dict[Value, Line] = {}
     line_specs = [(group, plot.y, {plot.by: group} if plot.by is not None else {}) for group in groups]
-    for metric, more in plot.also:
-        line_specs.append((f"{metric} ({', '.join(map(str, more.values()))})", metric, dict(more)))
-    for name, metric, more in line_specs:
+    for metric, values in plot.also:
+        line_specs.append((f"{metric} ({', '.join(map(str, values.values()))})", metric, dict(values)))
+    for name, metric, values in line_specs:
         line: Line = {}
         for x in results.points(plot.sweep, plot.x):
             try:
-                line[x] = results.mean(metric, plot.sweep, **{**plot.where, **more, plot.x: x})
+                line[x] = results.mean(metric, plot.sweep, **{**plot.where, **values, plot.x: x})
             except MissingCellsError:
                 continue
         if line:

@@ -71,8 +71,8 @@ def _agrees(law: str) -> Claim:
         figures = ", ".join(f"load {load}: {ratio}" for load, ratio in ratios.items())
         wrong = [str(load) for load, ratio in ratios.items() if inside([ratio], 1 - WITHIN, 1 + WITHIN) is False]
         against = f"more than {WITHIN:.0%} from theory at load {', '.join(wrong)}"
-        short = any(ratio.half_width > WIDEST for ratio in ratios.values())
-        return verdict(None if short else inside(ratios.values(), 1 - WITHIN, 1 + WITHIN), figures, against)
+        is_too_short = any(ratio.half_width > WIDEST for ratio in ratios.values())
+        return verdict(None if is_too_short else inside(ratios.values(), 1 - WITHIN, 1 + WITHIN), figures, against)
 
     return Claim(
         f"{law}-service", f"With {law} service times, the simulated mean wait is that of theory", "theory", judge

@@ -57,11 +57,11 @@ def conduct(
     """Runs the missing cells, then writes every file anew. The same plan writes the same bytes, interrupted or not."""
     ready()
     folder = folder_of(out, wanted.experiment.name, quick=wanted.quick)
-    results, kept = run(wanted, reference, folder, processes=processes, fresh=fresh, on_finished=on_finished)
+    results, known_before = run(wanted, reference, folder, processes=processes, fresh=fresh, on_finished=on_finished)
     files.write(results, wanted.experiment, folder)
     files.write_json(folder / _RUN, {**wanted.to_json(), "code": results.code})
     write_report(results, wanted, folder / "report.md", folder / "plots")
-    return FinishedRun(folder, len(results.rows), kept, verdicts(wanted.experiment, results))
+    return FinishedRun(folder, len(results.rows), known_before, verdicts(wanted.experiment, results))
 
 
 def ready() -> None:

@@ -140,15 +140,15 @@ def city(settings: Mapping[str, str], base: City | None = None) -> City:
 
 def chosen(settings: Mapping[str, str]) -> dict[str, Any]:
     """Parses settings of a city. `InputError` names an unknown setting, or a value that is not a number."""
-    known = {
+    defaults = {
         setting.name: setting.default for setting in fields(City) if isinstance(setting.default, int | float | str)
     }
     values: dict[str, Any] = {}
     for name, text in settings.items():
-        if name not in known:
-            raise InputError(f"a city has no setting {name}", hint=f"it has: {', '.join(known)}")
+        if name not in defaults:
+            raise InputError(f"a city has no setting {name}", hint=f"it has: {', '.join(defaults)}")
         try:
-            values[name] = type(known[name])(text)
+            values[name] = type(defaults[name])(text)
         except ValueError:
             raise InputError(f"{name}: must be a number, got {text!r}") from None
     return values
@@ -228,11 +228,11 @@ def _subscription_steps(city: City, names: Sequence[str], streams: Streams) -> I
     for number in range(city.subscriptions):
         person, turn = number % city.subscribers, number // city.subscribers
         name = names[person]
-        near, ends = chance.random(2).tolist()
-        channel, parameters = _near(name, turn) if near < city.near_share else shared[choices[person][turn]]
+        near_draw, end_draw = chance.random(2).tolist()
+        channel, parameters = _near(name, turn) if near_draw < city.near_share else shared[choices[person][turn]]
         at_s = float(joining.uniform(0, city.join_s))
         yield Step(at_s, SubscribeStep(name, channel, parameters))
-        if ends < city.churn:
+        if end_draw < city.churn:
             end_s = at_s + float(joining.uniform(0, city.span_s - at_s))
             yield Step(end_s, UnsubscribeStep(name, channel, parameters))
 
@@ -254,10 +254,10 @@ def _shared_interests(city: City, streams: Streams) -> list[Interest]:
 
 def _near(name: str, turn: int) -> Interest:
     """A subscriber's own interest for a turn; turns go through all channels first."""
-    own: list[Interest] = [(channel, (name,)) for channel, kinds, _ in CHANNELS if kinds == "user"]
+    own_interests: list[Interest] = [(channel, (name,)) for channel, kinds, _ in CHANNELS if kinds == "user"]
     typed = [channel for channel, kinds, _ in CHANNELS if kinds == "type user"]
-    own += [(channel, (kind, name)) for kind in TYPES for channel in typed]
-    return own[turn % len(own)]
+    own_interests += [(channel, (kind, name)) for kind in TYPES for channel in typed]
+    return own_interests[turn % len(own_interests)]
 
 
 def _publish_steps(city: City, streams: Streams) -> Iterator[Step]:

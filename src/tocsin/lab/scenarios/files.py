@@ -47,7 +47,7 @@ def city_from(
     if movement is not None:
         _refuse(settings, "movement", "people go where the trace says")
         trace = one_simulator.read_movement(movement)
-        ways = {name: way for name, way in _ways(trace).items() if name not in access_points}
+        ways = {name: path for name, path in _ways(trace).items() if name not in access_points}
         about["movement"] = movement.name
         base |= {"span_s": trace.about["span_s"], "area_m": trace.about["area_m"]}
     if connections is not None:

@@ -63,7 +63,7 @@ def grid(stream: np.random.Generator, *, area_m: Place, block_m: float, closed: 
     ways = [((column, row), (column + 1, row)) for column in range(columns - 1) for row in range(rows)]
     ways += [((column, row), (column, row + 1)) for column in range(columns) for row in range(rows - 1)]
     open_ = stream.random(len(ways)) >= closed
-    roads = [way for way, is_open in zip(ways, open_.tolist(), strict=True) if is_open]
+    roads = [road for road, is_open in zip(ways, open_.tolist(), strict=True) if is_open]
     return RoadMap(
         ((start[0] * block_m, start[1] * block_m), (end[0] * block_m, end[1] * block_m)) for start, end in roads
     )
@@ -104,20 +104,20 @@ def _place(text: str) -> Place:
 
 
 def _largest(beside: dict[Place, dict[Place, float]]) -> list[Place]:
-    seen: set[Place] = set()
+    visited: set[Place] = set()
     parts: list[list[Place]] = []
     for start in beside:
-        if start in seen:
+        if start in visited:
             continue
         part: list[Place] = []
         waiting = [start]
-        seen.add(start)
+        visited.add(start)
         while waiting:
             place = waiting.pop()
             part.append(place)
             for following in beside[place]:
-                if following not in seen:
-                    seen.add(following)
+                if following not in visited:
+                    visited.add(following)
                     waiting.append(following)
         parts.append(part)
     largest = max(parts, key=len)

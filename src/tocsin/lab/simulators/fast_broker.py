@@ -200,8 +200,8 @@ class FastBrokerSim:
                 pull = pulls.popleft()
                 if len(pull) == 4:
                     self._pull_returned(*pull)
-                elif isinstance(who := pull[2], Cohort):
-                    self._pull_cohort(pull_s, pull[1], who)
+                elif isinstance(audience := pull[2], Cohort):
+                    self._pull_cohort(pull_s, pull[1], audience)
                 else:
                     self._pull(*pull)
 

@@ -99,11 +99,11 @@ def _sessions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
 
 
 def _subscriptions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
-    each = workload.subscriptions_each
+    subscriptions_each = workload.subscriptions_each
     probabilities = popularity(workload.popularity, workload.interests, exponent=workload.zipf_exponent)
-    first = distinct_choices(streams.of("interests"), probabilities, workload.subscribers, each).ravel()
-    joined_s = np.repeat(streams.of("joining").uniform(0.0, workload.join_s, workload.subscribers), each)
-    subscriber = np.arange(workload.subscribers * each) // max(each, 1)
+    first = distinct_choices(streams.of("interests"), probabilities, workload.subscribers, subscriptions_each).ravel()
+    joined_s = np.repeat(streams.of("joining").uniform(0.0, workload.join_s, workload.subscribers), subscriptions_each)
+    subscriber = np.arange(workload.subscribers * subscriptions_each) // max(subscriptions_each, 1)
     if workload.lifetimes == "whole":
         inside = joined_s < workload.span_s
         joined = {"at_s": joined_s[inside], "subscriber": subscriber[inside], "interest": first[inside]}
@@ -120,7 +120,7 @@ def _subscriptions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
     begun = int((joined_s < workload.span_s).sum())
     interest = streams.of("renewals").choice(workload.interests, size=len(slot), p=probabilities)
     interest[:begun] = first[slot[:begun]]
-    _make_distinct(interest, slot, begun, begin_s, each=each, interests=workload.interests)
+    _make_distinct(interest, slot, begun, begin_s, each=subscriptions_each, interests=workload.interests)
     is_over = end_s < workload.span_s
     return [
         (

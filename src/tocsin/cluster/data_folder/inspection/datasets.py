@@ -47,8 +47,8 @@ class DatasetInspection:
             yield self._damaged(self._folder, "is missing")
             return
         try:
-            named = yield from self._log()
-            yield from self._state(named)
+            named_files = yield from self._log()
+            yield from self._state(named_files)
         except OSError as error:
             yield unreadable_finding(error, Path(error.filename or self._folder), self._what)
 
@@ -60,7 +60,7 @@ class DatasetInspection:
     def _log(self) -> Generator[Finding, None, set[str]]:
         """Yields the findings of the log, and returns the data files that its entries name."""
         entries, checkpoints = log_versions(self._folder)
-        named: set[str] = set()
+        named_files: set[str] = set()
         digests: dict[int, str] = {}
         base = max(checkpoints, default=-1)
         expected = base + 1
@@ -81,13 +81,13 @@ class DatasetInspection:
             elif state is not EntryState.WHOLE:
                 yield self._damaged(path, "is not as it was written")
             else:
-                named |= list_added_files(content)
+                named_files |= list_added_files(content)
                 digests.update([mark] if (mark := read_checkpoint_mark(content)) is not None else [])
         for version in checkpoints:
             yield from self._checkpoint(checkpoint_path(self._folder, version), digests.get(version))
         if not entries and not checkpoints:
             yield self._damaged(self._folder / "_delta_log", "is missing or empty")
-        return named
+        return named_files
 
     def _checkpoint(self, path: Path, digest: str | None) -> Iterator[Finding]:
         try:

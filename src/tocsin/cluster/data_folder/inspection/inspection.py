@@ -91,15 +91,15 @@ class Inspection:
     def run(self) -> InspectionReport:
         if not self._data.is_dir():
             raise NotFoundError(f"there is no data folder {self._data}", hint="choose it with --data")
-        known = self._known()
+        catalog = self._known()
         brokers = sorted(self._data.glob(PATTERN))
         steps: list[tuple[str, Callable[[], list[Finding]]]] = [
             ("catalog", lambda: self._store(self._data / CATALOG, "catalog", "the catalog")),
             ("channels", lambda: self._store(self._data / CHANNELS, "channels", "the channels' store")),
             *((path.name, lambda path=path: self._store(path, "broker", _broker(path))) for path in brokers),
-            *((_named(entry), lambda entry=entry: self._dataset(entry)) for entry in known.datasets),
-            *((_named(entry), lambda entry=entry: self._feed(entry)) for entry in known.feeds),
-            *((path.name, lambda path=path: self._folder(path)) for path in self._folders_alone(known)),
+            *((_named(entry), lambda entry=entry: self._dataset(entry)) for entry in catalog.datasets),
+            *((_named(entry), lambda entry=entry: self._feed(entry)) for entry in catalog.feeds),
+            *((path.name, lambda path=path: self._folder(path)) for path in self._folders_alone(catalog)),
             (CLOCK, lambda: confirm_findings(self._clock)),
             ("channels' rows", lambda: confirm_findings(self._channels)),
             ("lost", lambda: [*confirm_findings(self._unexplained), *self._lost()]),
@@ -111,7 +111,7 @@ class Inspection:
         self._on_progress(len(steps), len(steps), "")
         # Drop findings about datasets and feeds that were dropped meanwhile.
         after = self._known()
-        dropped = known.folders - after.folders if after.readable else set()
+        dropped = catalog.folders - after.folders if after.readable else set()
         self._report.findings = [finding for finding in findings if dropped.isdisjoint(finding.path.parts)]
         return self._report
 
@@ -160,7 +160,7 @@ class Inspection:
     def _channels(self) -> Iterator[Finding]:
         """Finds channels without rows, and datasets that end before a commit that a channel has read."""
         path = self._data / CHANNELS
-        known = self._known()
+        catalog = self._known()
         try:
             vectors = read_channel_vectors(path) if path.exists() else {}
         except (sqlite3.DatabaseError, OSError):
@@ -169,14 +169,14 @@ class Inspection:
             yield Finding("damaged", path, "the channels' store", f"a channel's vector cannot be read: {error}")
             return
         newest_read: dict[str, tuple[int, str]] = {}
-        for entry in known.channels:
+        for entry in catalog.channels:
             if entry.channel_id not in vectors:
                 problem = f"has no rows of the channel {_named(entry)}"
                 yield Finding("damaged", path, _named(entry), problem)
             for folder, number in vectors.get(entry.channel_id, {}).items():
                 newest_read[folder] = max(newest_read.get(folder, (0, "")), (number, _named(entry)))
         # Read the datasets after the vectors, because datasets grow.
-        for dataset in known.datasets:
+        for dataset in catalog.datasets:
             number, channel = newest_read.get(dataset.folder, (0, ""))
             folder_path = self._data / DATASETS / dataset.folder
             newest = read_commit_number(folder_path) if number else None
@@ -258,15 +258,15 @@ class Inspection:
     # ------------------------------------------------------------ unknown and lost files
 
     def _unexplained(self) -> Iterator[Finding]:
-        known = self._known()
-        if not known.entries:
+        catalog = self._known()
+        if not catalog.entries:
             return  # the catalog itself is missing, damaged or empty
         for parent, kind, owned in (
-            (DATASETS, "dataset", {entry.folder for entry in known.datasets}),
-            (INTAKE, "feed", {entry.folder for entry in known.feeds}),
+            (DATASETS, "dataset", {entry.folder for entry in catalog.datasets}),
+            (INTAKE, "feed", {entry.folder for entry in catalog.feeds}),
         ):
             for path in list_paths(self._data / parent):
-                if path.name not in owned and (kind, path.name) not in known.removed:
+                if path.name not in owned and (kind, path.name) not in catalog.removed:
                     remedy = f"{_OLDER_CATALOG}; the start moves this to {self._data / LOST} ({_SECTION})"
                     yield Finding("note", path, describe(path, kind), "is not known to the catalog", remedy)
 

@@ -36,28 +36,28 @@ def verdict(results: RunResults, holds: Holds, because: str) -> Judgement:
     swept = {law: by_choice(results, holds, law) for law in answers}
     holding, failing = (
         _listed(
-            [_named(str(base), law) for law, law_answer in answers.items() if law_answer is wanted],
+            [_named(str(base), law) for law, law_answer in answers.items() if law_answer is answer],
             [
                 _named(choice, law)
                 for law, answers_by_choice in swept.items()
                 for choice, choice_answer in answers_by_choice.items()
-                if choice_answer is wanted and _another(swept, law, choice) and (choice != base or answers[law] is None)
+                if choice_answer is answer and _another(swept, law, choice) and (choice != base or answers[law] is None)
             ],
             results,
         )
-        for wanted in _SURE
+        for answer in _SURE
     )
     open_ = ", ".join(str(law) for law, law_answer in answers.items() if law_answer is None)
-    left = f"Under {open_} the error leaves open whether it holds at every size." if open_ else ""
+    open_note = f"Under {open_} the error leaves open whether it holds at every size." if open_ else ""
     if holding and failing:
-        return Judgement("depends", figures, _joined(f"It holds {holding}; it does not {failing}.", left, because))
+        return Judgement("depends", figures, _joined(f"It holds {holding}; it does not {failing}.", open_note, because))
     if open_ and False not in answers.values():
         raise UndecidedError(f"the error is too large; take more replications. {figures}")
     reproduced = False not in answers.values()
     otherwise = _otherwise(swept, not reproduced, results)
     if reproduced:
         return Judgement("reproduced", figures, otherwise)
-    return Judgement("not reproduced", figures, _joined(because, left, otherwise))
+    return Judgement("not reproduced", figures, _joined(because, open_note, otherwise))
 
 
 def _joined(*sentences: str) -> str:

@@ -39,21 +39,21 @@ def grows(points: Points) -> tuple[bool | None, str]:
 
 
 def highest(points: Points) -> tuple[bool | None, str]:
-    over = {policy: points.more("hit_ratio", "ttl", policy) for policy in EVICTING}
-    closest = min(over, key=lambda policy: min(gain.mean for gain in over[policy].values()))
-    holds = surely(gain for gains in over.values() for gain in gains.values())
-    return holds, f"ttl over {closest}: {span(over[closest])}"
+    gains_by_policy = {policy: points.more("hit_ratio", "ttl", policy) for policy in EVICTING}
+    closest = min(gains_by_policy, key=lambda policy: min(gain.mean for gain in gains_by_policy[policy].values()))
+    holds = surely(gain for gains in gains_by_policy.values() for gain in gains.values())
+    return holds, f"ttl over {closest}: {span(gains_by_policy[closest])}"
 
 
 def superior(points: Points) -> tuple[bool | None, str]:
     """TTL has more hit bytes, and less of the other metrics, than every scheme that evicts."""
     improvements, figures = [], []
     for metric, sign in (("hit_gb", 1), ("miss_gb", -1), ("latency_s", -1), ("fetch_gb", -1)):
-        over = {policy: points.more(metric, "ttl", policy) for policy in EVICTING}
-        better = {policy: [_signed(sign, gap) for gap in gaps.values()] for policy, gaps in over.items()}
+        gaps_by_policy = {policy: points.more(metric, "ttl", policy) for policy in EVICTING}
+        better = {policy: [_signed(sign, gap) for gap in gaps.values()] for policy, gaps in gaps_by_policy.items()}
         improvements += [gain for gains in better.values() for gain in gains]
         closest = min(better, key=lambda policy: min(gain.mean for gain in better[policy]))
-        figures.append(f"{metric} over {closest} {span(over[closest])}")
+        figures.append(f"{metric} over {closest} {span(gaps_by_policy[closest])}")
     return surely(improvements), "; ".join(figures)
 
 
@@ -63,10 +63,10 @@ def lsc_over_lru(points: Points) -> tuple[bool | None, str]:
 
 
 def exp_lowest(points: Points) -> tuple[bool | None, str]:
-    over = {policy: points.more("hit_ratio", policy, "exp") for policy in CACHING if policy != "exp"}
-    lowest = min(over, key=lambda policy: min(gain.mean for gain in over[policy].values()))
-    holds = surely(gain for gains in over.values() for gain in gains.values())
-    return holds, f"{lowest} over exp: {span(over[lowest])}"
+    gains_by_policy = {policy: points.more("hit_ratio", policy, "exp") for policy in CACHING if policy != "exp"}
+    lowest = min(gains_by_policy, key=lambda policy: min(gain.mean for gain in gains_by_policy[policy].values()))
+    holds = surely(gain for gains in gains_by_policy.values() for gain in gains.values())
+    return holds, f"{lowest} over exp: {span(gains_by_policy[lowest])}"
 
 
 def lscz_like_lsd(points: Points) -> tuple[bool | None, str]:
@@ -87,9 +87,9 @@ def together(points: Points) -> tuple[bool | None, str]:
                 sign = 1 if ratio.mean > 0 else -1
                 pairs += 1
                 follows = {}
-                for metric, way in (("hit_gb", 1), ("miss_gb", -1), ("latency_s", -1), ("fetch_gb", -1)):
+                for metric, direction in (("hit_gb", 1), ("miss_gb", -1), ("latency_s", -1), ("fetch_gb", -1)):
                     difference = points.difference(metric, first, other, size)
-                    follows[metric] = surely([_signed(way * sign, difference)])
+                    follows[metric] = surely([_signed(direction * sign, difference)])
                 agree += all(follows.values())
                 if contrary := [metric for metric, followed in follows.items() if followed is False]:
                     against.append(f"{first} and {other} at {size} MB in {', '.join(contrary)}")
@@ -130,33 +130,33 @@ def latency(points: Points) -> tuple[bool | None, str]:
 def holding(points: Points) -> tuple[bool | None, str]:
     longest = {policy: points.more("holding_s", "ttl", policy) for policy in EVICTING}
     shortest = {policy: points.more("holding_s", policy, "exp") for policy in CACHING if policy != "exp"}
-    near = min(longest, key=lambda policy: min(gain.mean for gain in longest[policy].values()))
+    closest = min(longest, key=lambda policy: min(gain.mean for gain in longest[policy].values()))
     low = min(shortest, key=lambda policy: min(gain.mean for gain in shortest[policy].values()))
     is_sure = surely(gain for gains in (*longest.values(), *shortest.values()) for gain in gains.values())
-    return is_sure, f"ttl over {near}: {span(longest[near])}; {low} over exp: {span(shortest[low])}"
+    return is_sure, f"ttl over {closest}: {span(longest[closest])}; {low} over exp: {span(shortest[low])}"
 
 
 def slightly_more(points: Points) -> tuple[bool | None, str]:
     """On average over time TTL holds more than every scheme that evicts, and not much more than the allowed size."""
-    over = {policy: points.more("mean_mb", "ttl", policy) for policy in EVICTING}
-    near = min(over, key=lambda policy: min(gain.mean for gain in over[policy].values()))
-    more = surely(gain for gains in over.values() for gain in gains.values())
+    gains_by_policy = {policy: points.more("mean_mb", "ttl", policy) for policy in EVICTING}
+    closest = min(gains_by_policy, key=lambda policy: min(gain.mean for gain in gains_by_policy[policy].values()))
+    holds_more = surely(gain for gains in gains_by_policy.values() for gain in gains.values())
     times = points.ratios("ttl", "mean_mb")
-    figures = f"MB over {near} {span(over[near])}; of the allowed size {span(times)}"
-    return both(more, inside(times.values(), -math.inf, _SLIGHTLY)), figures
+    figures = f"MB over {closest} {span(gains_by_policy[closest])}; of the allowed size {span(times)}"
+    return both(holds_more, inside(times.values(), -math.inf, _SLIGHTLY)), figures
 
 
 def within(points: Points) -> tuple[bool | None, str]:
     """Evicting policies keep the allowed size in every single run; TTL exceeds it beyond the error."""
     within_limit, figures = [], []
-    over: dict[Value, Estimate] = {}
+    excess: dict[Value, Estimate] = {}
     for size in points.sizes:
         most = {policy: max(row.metrics["most_mb"] for row in points.rows(policy, size)) for policy in EVICTING}
         ttl = points.mean("most_mb", "ttl", size)
         within_limit.append(all(largest <= float(size) for largest in most.values()))
-        over[size] = Estimate(ttl.mean - float(size), ttl.half_width, ttl.runs)
+        excess[size] = Estimate(ttl.mean - float(size), ttl.half_width, ttl.runs)
         figures.append(f"{size} MB: ttl at most {ttl}, others {max(most.values()):.4g} in any run")
-    return both(all(within_limit), surely(over.values())), "; ".join(dict.fromkeys((figures[0], figures[-1])))
+    return both(all(within_limit), surely(excess.values())), "; ".join(dict.fromkeys((figures[0], figures[-1])))
 
 
 def expected(points: Points) -> tuple[bool | None, str]:
@@ -167,11 +167,11 @@ def expected(points: Points) -> tuple[bool | None, str]:
 def lives(points: Points) -> tuple[bool | None, str]:
     figures = []
     for size in points.sizes:
-        life, held, lsc = (
+        life, holding, lsc = (
             points.mean(metric, policy, size)
             for metric, policy in (("life_s", "ttl"), ("holding_s", "ttl"), ("holding_s", "lsc"))
         )
-        figures.append(f"{size} MB: lives {life} s, held {held} s, by lsc {lsc} s")
+        figures.append(f"{size} MB: lives {life} s, held {holding} s, by lsc {lsc} s")
     ratios = points.ratios("ttl", "holding_s", "life_s")
     return inside(ratios.values(), *_CLOSE), "; ".join(dict.fromkeys((figures[0], figures[-1])))
 

@@ -70,11 +70,11 @@ def model(run: Run) -> Mapping[str, float]:
     other_policy = run.text("as_much_as")
     if other_policy:
         other_settings = replace(settings, **{"eviction": "lru", "expiry": "never", **named(other_policy)})
-        known = _MEANS.get((other_settings, workload, window, run.seed))
+        known_mean_mb = _MEANS.get((other_settings, workload, window, run.seed))
         mean_mb = (
             _played(other_settings, workload, events, window, replace(run, trace=None))["mean_mb"]
-            if known is None
-            else known
+            if known_mean_mb is None
+            else known_mean_mb
         )
         settings = replace(settings, budget_bytes=int(mean_mb * 1e6 * run.number("scale")))
     metrics = _played(settings, workload, events, window, run)

@@ -87,10 +87,12 @@ def requests(events: WorkloadEvents, answered_s: float, begin_s: float, end_s: f
     holds = _subscriptions(events)
     interest_requests = []
     for number in range(len(bounds) - 1):
-        own = order[bounds[number] : bounds[number + 1]]
-        if len(own) and number in holds:
+        own_indexes = order[bounds[number] : bounds[number + 1]]
+        if len(own_indexes) and number in holds:
             interest_requests.append(
-                _of_interest(at_s[own], size[own], holds[number], sessions, answered_s, window=(begin_s, end_s))
+                _of_interest(
+                    at_s[own_indexes], size[own_indexes], holds[number], sessions, answered_s, window=(begin_s, end_s)
+                )
             )
     return interest_requests
 

@@ -116,8 +116,8 @@ def lsc_over_lru(results: RunResults) -> Judgement:
         "with a PUT as an access both drop what came longest ago first, nearly; without, LSC is surely far ahead at "
         f"{ahead}; and the more room there is, the less policies differ"
     )
-    far, far_strict = (_beyond((gains[size] for size in limited_sizes), _FAR) for gains in (usual, strict))
-    return _with_choice(far, far_strict, figures, "whether a PUT is an access for LRU", because)
+    is_far, is_far_strict = (_beyond((gains[size] for size in limited_sizes), _FAR) for gains in (usual, strict))
+    return _with_choice(is_far, is_far_strict, figures, "whether a PUT is an access for LRU", because)
 
 
 def _with_choice(usual: bool | None, other: bool | None, figures: str, choice: str, because: str) -> Judgement:
@@ -165,19 +165,19 @@ def hundred(results: RunResults) -> Judgement:
         )
     without_cache = results.mean("latency_s", _S, **_at("nc", size))
     figures = f"at {size} KB, of a latency of {without_cache} s without a cache: " + "; ".join(policy_figures)
-    good, bad = ([name for name, answer in holds.items() if answer is wanted] for wanted in (True, False))
-    if good and bad:
+    holding, failing = ([name for name, answer in holds.items() if answer is expected] for expected in (True, False))
+    if holding and failing:
         return Judgement(
-            "depends", figures, f"the policy: it holds for {', '.join(good)}, and not for {', '.join(bad)}"
+            "depends", figures, f"the policy: it holds for {', '.join(holding)}, and not for {', '.join(failing)}"
         )
     why = "how much of the hour 100 KB hold depends on what the channels find, which the paper does not say"
-    return _judged(None if None in holds.values() else bool(good), figures, why)
+    return _judged(None if None in holds.values() else bool(holding), figures, why)
 
 
 def _shares(results: RunResults, policy: str, size: Value) -> tuple[Estimate, Estimate]:
     """Returns the share of hits, and the share of the latency without a cache that is saved."""
-    left = results.ratio("latency_s", (_S, _at(policy, size)), (_S, _at("nc", size)))
-    return results.mean("hit_ratio", _S, **_at(policy, size)), replace(left, mean=1 - left.mean)
+    remaining = results.ratio("latency_s", (_S, _at(policy, size)), (_S, _at("nc", size)))
+    return results.mean("hit_ratio", _S, **_at(policy, size)), replace(remaining, mean=1 - remaining.mean)
 
 
 def _from(results: RunResults, policy: str, which: int) -> str:

@@ -93,10 +93,10 @@ _SAID: Final = {"threshold": 0.3, "mean": 0.5, "buffer": 0.7}
 
 
 def hit_rates(results: RunResults) -> Judgement:
-    near, figures = {}, []
+    answers, figures = {}, []
     for shared in (0.5, 0.7):
         rates = {name: results.mean("hit_rate", "shared", policy=name, shared=shared) for name in NOVEL}
-        near[shared] = both(
+        answers[shared] = both(
             *(inside([rates[name]], stated_rate - 0.1, stated_rate + 0.1) for name, stated_rate in _SAID.items())
         )
         figures.append(f"{shared:.0%} shared: " + ", ".join(f"{name} {rate}" for name, rate in rates.items()))
@@ -105,7 +105,7 @@ def hit_rates(results: RunResults) -> Judgement:
         "the paper's own duplication factor of 1.7 means 70 %"
     )
     against = "one is further than 0.1 from what is said, with either share of shared records"
-    return depending(near[0.7], near[0.5], "; ".join(figures), on=on, against=against)
+    return depending(answers[0.7], answers[0.5], "; ".join(figures), on=on, against=against)
 
 
 # The paper distinguishes hit rates of 0.7 and 0.8 in one figure, so this interval does too.
@@ -217,9 +217,9 @@ _CLOSE_TO_2: Final = 1.9
 
 def duplication_high(results: RunResults) -> Judgement:
     records = largest_of(results)
-    near = [results.mean("duplication", B, policy=name, records=records) for name in ("threshold", "mean")]
+    duplications = [results.mean("duplication", B, policy=name, records=records) for name in ("threshold", "mean")]
     above = [ahead(results, "duplication", name, "all", records) for name in NOVEL]
-    holds = both(surely(near, than=_CLOSE_TO_2), surely(above))
+    holds = both(surely(duplications, than=_CLOSE_TO_2), surely(above))
     loose = results.mean("duplication", "tuning-threshold", fall=0.8, rise=0.2)
     return depending(
         holds,

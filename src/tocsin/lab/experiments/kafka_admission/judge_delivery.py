@@ -56,11 +56,11 @@ def throughput_far(results: RunResults) -> Judgement:
         )
         for name in _BY_LATENCY[1:]
     }
-    near = " and ".join(name for name, ratio in times.items() if ratio.high < 2)
+    close_policies = " and ".join(name for name, ratio in times.items() if ratio.high < 2)
     return verdict(
         surely(times.values(), than=2),
         ", ".join(f"{ratio} times that of {name}" for name, ratio in times.items()),
-        f"the database keeps up with what {near} leave to it, so that nobody waits in a queue",
+        f"the database keeps up with what {close_policies} leave to it, so that nobody waits in a queue",
     )
 
 

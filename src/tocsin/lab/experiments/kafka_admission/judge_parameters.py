@@ -115,8 +115,8 @@ def _weights(pair: tuple[Value, Value]) -> dict[str, Value]:
 
 def _gap(results: RunResults, first: bool, one: tuple[Value, Value], other: tuple[Value, Value]) -> Estimate:
     """Returns how much slower the buffer policy is with one pair than with the other."""
-    where, there = ({"learns_first": first, **_weights(pair)} for pair in (one, other))
-    return results.difference("latency_s", _BUFFER, where, there)
+    point, other_point = ({"learns_first": first, **_weights(pair)} for pair in (one, other))
+    return results.difference("latency_s", _BUFFER, point, other_point)
 
 
 def _by_order(holds: Mapping[bool, bool | None], figures: str, against: str) -> Judgement:
@@ -140,8 +140,8 @@ def buffer_local(results: RunResults) -> Judgement:
     holds, figures = {}, []
     for first, word in _ORDERS.items():
         gaps = {pair: _gap(results, first, pair, (0.8, 0.2)) for pair in ((0.9, 0.1), (0.7, 0.3))}
-        alike = any(gap.low == gap.high == 0 for gap in gaps.values())
-        holds[first] = False if alike else surely(gaps.values())
+        is_equal = any(gap.low == gap.high == 0 for gap in gaps.values())
+        holds[first] = False if is_equal else surely(gaps.values())
         figures.append(f"{word} first: " + ", ".join(f"{pair} slower by {gap} s" for pair, gap in gaps.items()))
     reason = "where a record has one consumer or two, all weights between 0 and 1 decide alike"
     return _by_order(holds, "; ".join(figures), reason)

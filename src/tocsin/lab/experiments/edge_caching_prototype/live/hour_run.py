@@ -113,7 +113,7 @@ async def _lived(
             say("the hour is over")
             await clients.all_done()
         watch.cancel()
-    lags_s = sorted(lag_s * speed for seen in clients.seen.values() for lag_s in seen.lags_s) or [0.0]
+    lags_s = sorted(lag_s * speed for figures in clients.seen.values() for lag_s in figures.lags_s) or [0.0]
     quantiles_s = tuple(lags_s[min(len(lags_s) - 1, int(share * len(lags_s)))] for share in (0.5, 0.95, 1.0))
     return {
         cell: (

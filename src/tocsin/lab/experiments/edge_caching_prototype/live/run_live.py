@@ -103,26 +103,27 @@ def _state(
     made: Scenario, wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
     """Returns the simulation's expectations: saved before the first hour begins, and reused by a resumed run."""
-    known = _known(wanted, cells, folder)
-    new = [cell for cell in cells if cell not in known]
+    stated = _known(wanted, cells, folder)
+    new = [cell for cell in cells if cell not in stated]
     if new:
         say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state what will be")
-        known |= expect(made, wanted.end_s, new, late_s=wanted.late_s, seed=wanted.seed)
+        stated |= expect(made, wanted.end_s, new, late_s=wanted.late_s, seed=wanted.seed)
         cells_json = [
             {
                 "key": wanted.key(cell),
                 "cell": asdict(cell),
                 "stated": {name: stated_figure.to_json() for name, stated_figure in figures.items()},
             }
-            for cell, figures in known.items()
+            for cell, figures in stated.items()
         ]
         write_json(folder / _STATED, {"cells": cells_json})
     for cell in cells:
         intervals = ", ".join(
-            f"{name} {stated_figure.low:.4g} to {stated_figure.high:.4g}" for name, stated_figure in known[cell].items()
+            f"{name} {stated_figure.low:.4g} to {stated_figure.high:.4g}"
+            for name, stated_figure in stated[cell].items()
         )
         say(f"stated of {cell.name}: {intervals}")
-    return known
+    return stated
 
 
 def _known(wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict[LiveCell, dict[str, StatedFigures]]:
@@ -143,14 +144,16 @@ def _report(
     quick: bool,
     table: Path | None,
 ) -> LiveOutcome:
-    measured = {cell: known for cell in wanted.cells() if (known := journal.known(wanted.key(cell))) is not None}
+    measured = {
+        cell: saved_figures for cell in wanted.cells() if (saved_figures := journal.known(wanted.key(cell))) is not None
+    }
     rows = [MeasuredFigures(cell, numbers, stated[cell]) for cell, numbers in measured.items()]
     return write(wanted, rows, path, quick=quick, table=table)
 
 
 def numbers(lived: LiveHour, together: int) -> dict[str, float]:
     """Returns all figures of an hour at one broker; `together` brokers ran in that hour."""
-    seen = lived.seen
+    client_figures = lived.seen
     figures = {name: value for name, value in lived.figures.items() if name not in ("most_bytes", "hit_ratio")}
     requested = figures["hits"] + figures["misses"]
     return {
@@ -159,10 +162,10 @@ def numbers(lived: LiveHour, together: int) -> dict[str, float]:
         "hit_ratio": figures["hits"] / requested if requested else 0.0,
         "miss_kb": figures["miss_bytes"] / 1e3,
         "fetch_kb": figures["fetched_bytes"] / 1e3,
-        "retrievals": float(seen.retrievals),
-        "results": float(seen.results),
-        "latency_s": seen.waited_s / max(1, seen.results),
-        "interests": float(len(seen.interests)),
+        "retrievals": float(client_figures.retrievals),
+        "results": float(client_figures.results),
+        "latency_s": client_figures.waited_s / max(1, client_figures.results),
+        "interests": float(len(client_figures.interests)),
         "late_s": lived.late_s,
         "lag_50_s": lived.lag_s[0],
         "lag_95_s": lived.lag_s[1],
