@@ -24,8 +24,7 @@ Perform = Callable[[Any], None]
 
 
 class CoreRuntime:
-    """Call `handle` on the event loop only. An event that performing an action causes is handled after the current
-    one."""
+    """Call `handle` on the event loop only. An event that an action causes is handled after the current one."""
 
     def __init__(self, core: Broker, clock: Callable[[], float] = time.monotonic) -> None:
         self.core = core

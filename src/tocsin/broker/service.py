@@ -70,8 +70,7 @@ class BrokerService:
         return self.accounts.rights(who.application).limits.get(name, default)
 
     def check_pace(self, who: Session, *, whole: bool = False) -> None:
-        """Applies the rate limit. `whole`: the request covers all subscriptions of the subscriber, and costs more the
-        more there are."""
+        """Applies the rate limit. `whole`: the request covers all subscriptions, and costs more the more there are."""
         if self.paces is None:
             limits = self.settings.limits
             self.paces = RateLimiter(limits.requests_per_s, limits.requests_burst, "requests of one subscriber")
@@ -119,8 +118,7 @@ class BrokerService:
             raise ForbiddenError(f"the application {who.application_name} may not use the channel {channel}")
 
     async def _still_may(self, who: Session, channel: str, *, told: bool) -> None:
-        """The application's channels may have been restricted while the subscription was made; then this ends it,
-        too."""
+        """Ends a subscription to a channel that the application lost while the subscription was made."""
         if not self.accounts.rights(who.application).may_subscribe(channel):
             await self.desk.to_the_end(self.end_outside(who.application, who.application_name))
             if not told:

@@ -202,8 +202,7 @@ class SubscriptionService:
     async def changing(
         self, work: Awaitable[list[FrontendRow]], *, came: bool, reason: str | None = None
     ) -> list[FrontendRow]:
-        """Awaits a change of the store that adds or removes frontends, and passes it to the core even if the caller is
-        cancelled."""
+        """Passes a change of the store that adds or removes frontends to the core, even if the caller is cancelled."""
 
         async def whole() -> list[FrontendRow]:
             frontends = await work

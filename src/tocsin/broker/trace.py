@@ -44,8 +44,7 @@ class BrokerTrace:
         self._write({"settings": dataclasses.asdict(core.settings), "policy": core.settings.caching.policy})
 
     def happened(self, event: BrokerEvent, now_s: float) -> None:
-        """Call this before the core handles the event: counters that are due describe the state before it, so their
-        line comes first."""
+        """Call this before the core handles the event: counters that are due describe the state before it."""
         if now_s >= self._figures_due_s:
             self._figures_due_s = now_s + FIGURES_EVERY_S
             self.figures(now_s)

@@ -10,8 +10,7 @@ LONGEST_S: Final = 30.0
 
 
 class BackOff:
-    """The pause doubles with each try and is drawn from its upper half, so that many clients do not reconnect at
-    once."""
+    """The pause doubles with each try and is drawn from its upper half, so that clients do not return at once."""
 
     def __init__(self, first_s: float = FIRST_S, longest_s: float = LONGEST_S, rng: Random | None = None) -> None:
         self._first_s = first_s

@@ -51,8 +51,7 @@ _CLOSE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PublishAnswer:
-    """How many records were accepted. `rejected` are those that the feed refused (`index`, `field`, `reason`); all
-    others are durable."""
+    """`accepted` records are durable. `rejected` are those that the feed refused (`index`, `field`, `reason`)."""
 
     accepted: int
     rejected: tuple[Mapping[str, Any], ...]
@@ -134,8 +133,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Acknowledges the events that were taken, and closes the connection. Other events come again at the next
-        login."""
+        """Acknowledges the events that were taken, and closes. Other events come again at the next login."""
         await self._stream.stop()
         self._inbox.close()
         if self._renewing is not None:
@@ -175,8 +173,7 @@ class Client:
         mode: Mode = DEFAULT_MODE,
         group: str | None = None,
     ) -> Subscription:
-        """Subscribes to a channel with these parameter values: to the results after `since`, or those made from now
-        on.
+        """Subscribes to a channel with these parameter values: to results after `since`, or made from now on.
 
         Subscribing again with the same values returns the existing subscription. In mode "notify" the client only
         receives `Available` and gets the results with `pull`. `recovered` of the answer is False if results after
@@ -191,8 +188,7 @@ class Client:
         return subscription
 
     async def unsubscribe(self, subscription: Subscription | str) -> None:
-        """Ends the subscription and drops its events that wait for the consumer. A group's subscription ends for all
-        its members."""
+        """Ends the subscription and drops its waiting events. A group's subscription ends for all its members."""
         identity = subscription if isinstance(subscription, str) else subscription.id
         if isinstance(subscription, Subscription) and subscription.group is not None and identity.startswith("grp_"):
             await self.unsubscribe_group(subscription.group, identity)
@@ -313,8 +309,7 @@ class Client:
         key: str | None = None,
         visible: bool = False,
     ) -> PublishAnswer:
-        """Publishes records to a feed, through the broker. Accepted records are durable; `visible` waits until queries
-        see them.
+        """Publishes records to a feed. Accepted records are durable; `visible` waits until queries see them.
 
         Bytes are sent unchanged, in the feed's own format. `key` is the idempotency key, which makes repeated requests
         harmless; a random one is used if none is given, so that a retry after a broken connection is safe.
@@ -359,8 +354,7 @@ class Client:
         await self._door.ask("DELETE", f"/v1/groups/{part(name)}/subscriptions/{part(subscription)}")
 
     async def change_password(self, old: str, new: str) -> None:
-        """Changes the password. All earlier tokens become invalid and other connections close; this client continues
-        with a new token."""
+        """Changes the password. Earlier tokens and other connections end; this client continues with a new token."""
         user = await self._user()
         body = {"old": old, "password": new}
         await self._door.ask("PUT", f"/v1/subscribers/{part(user)}/password", body)

@@ -37,8 +37,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Results of the interest up to `cursor` that were not delivered no longer exist: they expired before they were
-    fetched."""
+    """Results up to `cursor` that were not delivered no longer exist: they expired before they were fetched."""
 
     channel: str
     interest: int

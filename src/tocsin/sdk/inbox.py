@@ -27,8 +27,7 @@ class InboxEntry:
 
 
 class AckTracker:
-    """Per interest: what has arrived, what the consumer has taken, and which acknowledgements the broker still
-    needs."""
+    """Per interest: what has arrived, what the consumer has taken, and which acknowledgements are open."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Cursor] = {}
@@ -148,8 +147,7 @@ class Inbox:
         await self._room.wait()
 
     async def get(self) -> InboxEntry | None:
-        """The next entry; None once it is closed. Raises the error that ended the stream, after all entries before
-        it."""
+        """The next entry; None once it is closed. Raises the stream's error after all entries before it."""
         while not self._entries:
             if self._end is not None:
                 raise self._end

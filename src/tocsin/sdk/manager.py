@@ -31,8 +31,7 @@ _SAME: Final[Any] = object()
 
 
 class Manager:
-    """Manages one application with its token, or the broker with the operator's token (none if the broker needs
-    none).
+    """Manages one application with its token, or the broker with the operator's (none if it needs none).
 
     `application`: the application that the operator manages, instead of `default`. `patience_s`: how long a request is
     retried while the broker is away.
@@ -112,8 +111,7 @@ class Manager:
             await self._of("POST", f"/v1/groups/{part(name)}/members", {"members": batch})
 
     async def remove_members(self, name: str, members: Iterable[str]) -> None:
-        """Removes members; they lose subscriptions that they had only through the group. Users that are not members are
-        ignored."""
+        """Removes members with the subscriptions that they had only through the group. Ignores other users."""
         for user in members:
             await self._of("DELETE", f"/v1/groups/{part(name)}/members/{part(user)}")
 
@@ -160,8 +158,7 @@ class Manager:
         return parse_application(await self._ask("PATCH", f"/v1/applications/{part(name)}", changes))
 
     async def renew_application_token(self, name: str) -> Application:
-        """Issues a new `token`; the old one becomes invalid. An application that does this itself needs a new Manager
-        with it."""
+        """Issues a new `token`; the old one becomes invalid, also for this Manager if it uses that token."""
         return parse_application(await self._ask("POST", f"/v1/applications/{part(name)}/token"))
 
     async def remove_application(self, name: str) -> None:
@@ -176,8 +173,7 @@ class Manager:
         return policies
 
     async def choose_policies(self, **chosen: Any) -> dict[str, Any]:
-        """Changes caching policies, such as `eviction="lru"`; settings that are not named and the cached content
-        stay."""
+        """Changes caching policies, such as `eviction="lru"`; other settings and the cached content stay."""
         policies: dict[str, Any] = await self._ask("PUT", "/v1/policies", chosen)
         return policies
 

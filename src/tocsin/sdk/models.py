@@ -50,8 +50,7 @@ class Subscriber:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """An application and its rights. `channels`, `feeds`: None means all. `token` is set only if it is new, and is
-    never shown again."""
+    """An application and its rights. `channels`, `feeds`: None means all. `token` is set only when it is new."""
 
     name: str
     channels: tuple[str, ...] | None

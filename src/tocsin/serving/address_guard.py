@@ -76,8 +76,7 @@ class AddressGuard:
         return port is not None and (address, port) in self._endpoints
 
     def check(self, url: str, what: str = "the address") -> None:
-        """Raises InputError for an address that is private without a DNS lookup. `what` names the address in the
-        message."""
+        """Raises InputError for an address that is private without a DNS lookup. `what` names it in the message."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         port = parts.port or (443 if parts.scheme == "https" else 80)

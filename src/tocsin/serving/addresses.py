@@ -91,8 +91,7 @@ def is_forwarded(request: web.Request) -> bool:
 
 
 def is_local_program(request: web.Request) -> bool:
-    """Whether, on a loopback server, only a program on this machine can have sent the request: no proxy and no web
-    page."""
+    """Whether, on a loopback server, only a local program can have sent the request: no proxy and no web page."""
     return not is_of_web_page(request) and not is_forwarded(request)
 
 

@@ -79,8 +79,7 @@ def internal_answer(request_id: str, exc: BaseException, **beside: Any) -> web.R
 
 
 def raw_refusal(error: TocsinError) -> bytes:
-    """The whole HTTP message of an error, for connections on which no request could be read. It closes the
-    connection."""
+    """The whole HTTP message of an error, where no request could be read. It closes the connection."""
     body = orjson.dumps({"error": error_json(error)})
     head = (
         f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
@@ -125,8 +124,7 @@ def request_id(request: web.Request) -> str:
     """The request id that the client chose, or a new one."""
     chosen = request.headers.get(REQUEST_ID_HEADER)
     if chosen is None:
-        # The id is no secret, so a pseudo-random number is enough; a call to the system's generator would release the
-        # GIL.
+        # The id is no secret: a pseudo-random number is enough, and does not release the GIL as the system's would.
         return f"{_CHANCE.getrandbits(64):016x}"
     if _REQUEST_ID.fullmatch(chosen) is None:
         raise InputError(f"{REQUEST_ID_HEADER} must be 1 to 64 letters, digits, dots, dashes or underscores")

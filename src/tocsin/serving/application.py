@@ -192,8 +192,7 @@ async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[
 
 
 def _within_files(limits: ServerLimits, files: int) -> ServerLimits:
-    """Reduces the limit of connections to the number of open files: running out of files would harm clients that are
-    connected."""
+    """Limits connections by the open files: running out of files would harm clients that are connected."""
     connections = connections_within(files, limits.connections_limit)
     if connections < limits.connections_limit:
         _log.warning(

@@ -177,8 +177,7 @@ class ClientConnection(web.RequestHandler):
         self.force_close()
 
     def _expect_reading(self, transport: asyncio.Transport) -> None:
-        """Starts the timer that aborts an answer that the client does not read. (Event streams have rules of their
-        own.)"""
+        """Starts the timer that aborts an answer that the client does not read. (Event streams differ.)"""
         left_bytes = transport.get_write_buffer_size()
 
         def look() -> None:
@@ -198,8 +197,7 @@ class ClientConnection(web.RequestHandler):
             self._unread_timer = None
 
     def _refuse(self, manager: LimitedServer, transport: asyncio.Transport, many: TocsinError) -> None:
-        """Answers that there is no room. The client gets a moment to read it: closing with unread bytes would reset the
-        connection."""
+        """Answers that there is no room, and closes after a moment: unread bytes would reset the connection."""
         self._force_close = True
         transport.write(raw_refusal(many))
         if manager.lingering >= _LINGERING_LIMIT:
@@ -285,8 +283,7 @@ class LimitedServer(web.Server):
         return self._limits.address_connections_limit is not None
 
     def joined(self, address: str | None) -> AddressConnections | None:
-        """Counts a connection of the address, if it is subject to the limit; raises LimitError (429) if the limit is
-        reached."""
+        """Counts a connection of the address, if it is limited; raises LimitError (429) if the limit is reached."""
         if address in self._limits.trusted_proxies:
             return None
         if not self._limits.address_connections_limit and is_own(address):

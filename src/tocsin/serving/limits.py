@@ -131,8 +131,7 @@ async def read_body(
     unpack: bool = False,
     grow: Callable[[int], None] = lambda _size_bytes: None,
 ) -> bytes:
-    """Reads the request's body; refuses it as soon as it is known to be too large or too slow, before it is
-    complete.
+    """Reads the request's body; refuses it as soon as it is known to be too large or too slow.
 
     With `unpack` it may be compressed with gzip, and the limit applies to the uncompressed size; it is decompressed in
     threads, a step at a time. `grow` is called with the size so far, and may refuse it.
@@ -143,8 +142,7 @@ async def read_body(
         limit_bytes=limits.body_limit_bytes,
     )
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
-    # A decompression bomb: a few compressed bytes can unfold into any number, so accept them only where they are
-    # expected.
+    # A few compressed bytes can unfold into any number (a bomb), so accept them only where they are expected.
     if encoding != "identity" and not (unpack and encoding == "gzip"):
         if unpack:
             raise UnsupportedError(

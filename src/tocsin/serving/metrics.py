@@ -42,8 +42,7 @@ class ServerMetrics:
 
     @property
     def counting(self) -> Middleware:
-        """The middleware that counts requests. It must be outermost, so that it counts the status that the client
-        sees."""
+        """The middleware that counts requests. It must be outermost, to count the status that the client sees."""
 
         @web.middleware
         async def count(request: web.Request, handler: Handler) -> web.StreamResponse:

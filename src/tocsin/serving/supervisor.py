@@ -28,8 +28,7 @@ _log = structlog.get_logger("tocsin.supervisor")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The command to run. `environment` is the whole environment. Its standard input is a pipe that closes when we
-    end."""
+    """The command to run, with its whole environment. Its standard input is a pipe that closes when we end."""
 
     name: str
     arguments: Sequence[str]

@@ -57,8 +57,7 @@ class KeptToken(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The authenticated client. `feeds`: full names of the feeds that a broker may publish to; a writer may publish to
-    all."""
+    """The authenticated client. `feeds`: full names of feeds that a broker may publish to; a writer may to all."""
 
     name: str
     role: str

@@ -38,8 +38,7 @@ class PushedResult:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An announcement. `news`: per channel, the interests with new results and the cursor up to which they have
-    them."""
+    """An announcement. `news`: per channel, the interests with new results, each with its newest cursor."""
 
     broker: str
     after: Position

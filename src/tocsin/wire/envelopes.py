@@ -47,8 +47,7 @@ def moment_text(at_us: int) -> str:
 
 
 def item(cursor: Cursor, executed_us: int, result: bytes) -> bytes:
-    """A result as it stands in `results`. Encode it once when the result arrives, and keep this instead of the
-    result."""
+    """A result as it stands in `results`. Encode it once when the result arrives, and keep only this."""
     head = f'{{"cursor":"{cursor_text(cursor)}","executed_at":"{moment_text(executed_us)}","result":'
     return b"".join((head.encode(), result, b"}"))
 
@@ -71,8 +70,7 @@ class EnvelopeWriter:
         gap: Cursor | None = None,
         more: bool = False,
     ) -> bytes:
-        """Encodes results. `items` are all results in `(after, to]`, in order, as `item` encodes them. `at_us` is the
-        present time."""
+        """`items` are all results in `(after, to]`, in order, as `item` encodes them. `at_us` is the present time."""
         begin, end = cursor_text(after), cursor_text(to)
         head = self._head(RESULTS, f"{interest}/{begin}/{end}", channel, interest, at_us)
         recovered = "true" if gap is None else "false"
@@ -98,8 +96,7 @@ class EnvelopeWriter:
 
 
 def server_sent(kind: str, envelope: bytes, *, interest: int, to: Cursor | None = None) -> bytes:
-    """An envelope as a server-sent event. With `to` it has the id `interest/to`, which a browser sends when it
-    reconnects."""
+    """An envelope as a server-sent event. With `to` its id is `interest/to`, which a reconnecting browser sends."""
     mark = b"" if to is None else f"id: {interest}/{cursor_text(to)}\n".encode()
     # Line ends in JSON strings are escaped; a line end between tokens would end the data line of the event.
     line = envelope.replace(b"\r", b" ").replace(b"\n", b" ") if b"\n" in envelope or b"\r" in envelope else envelope

@@ -34,8 +34,7 @@ EXIT_FENCED: Final = 3
 
 
 class TocsinError(Exception):
-    """The base of all errors. `retry`: the same request may succeed later. `details` are further fields of the JSON
-    form."""
+    """The base of all errors. `retry`: the same request may succeed later. `details`: further JSON fields."""
 
     code: ClassVar[str] = "error"
     status: int = 500

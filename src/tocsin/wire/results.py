@@ -51,8 +51,7 @@ class FetchedPart:
 
 @dataclass(frozen=True, slots=True)
 class NextRange:
-    """Where an answer stopped because it would have grown too large: ranges before `range` are complete, later ones
-    have not begun."""
+    """Where a too large answer stopped: ranges before `range` are complete, later ones have not begun."""
 
     range: int
     after: Cursor
@@ -123,8 +122,7 @@ def _parse_range(one: Any) -> Range:
 
 
 def frame(parts: Iterable[tuple[int, Sequence[tuple[Cursor, int, bytes]], Cursor | None, bool]]) -> bytes:
-    """One frame. A part is its range, its results as (cursor, executed_us, payload), its gap, and whether the interest
-    exists."""
+    """One frame. A part has a range, results as (cursor, executed_us, payload), a gap, and `known`."""
     part_heads: list[dict[str, Any]] = []
     payloads: list[bytes] = []
     for index, results, gap, exists in parts:

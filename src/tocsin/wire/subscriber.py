@@ -174,8 +174,7 @@ def parse_pull(said: object) -> PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class AckRequest:
-    """Per interest, everything up to this cursor has arrived. Acknowledgements are cumulative; an earlier cursor has no
-    effect."""
+    """Per interest, everything up to this cursor has arrived. Cumulative: an earlier cursor has no effect."""
 
     cursors: Mapping[int, Cursor]
 

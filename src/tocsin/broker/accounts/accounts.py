@@ -151,8 +151,7 @@ class Accounts(Protocol):
         value."""
 
     async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoginAnswer:
-        """Checks the credentials. A wrong user, application or password takes the same time and gives the same
-        error.
+        """Checks the credentials. A wrong user, application or password gives the same error in the same time.
 
         `origin`: the address that the request comes from. Raises LimitError (429, with `retry_after_s`) if too many
         password checks wait, first for the origin that has the most; and if too many passwords were wrong for this
@@ -172,8 +171,7 @@ class Accounts(Protocol):
     ) -> NewApplicationToken: ...
 
     async def change_application(self, by: Principal, name: str, allowed: ApplicationRights) -> ApplicationRow:
-        """Replaces all rights of the application at once; `end_outside` then ends existing subscriptions that they
-        exclude."""
+        """Replaces all rights of the application; `end_outside` then ends subscriptions that they exclude."""
 
     def end_outside(self, application: int) -> AsyncIterator[list[FrontendRow]]:
         """Ends subscriptions of the application's subscribers and groups to channels that it may not use; yields them

@@ -17,8 +17,7 @@ from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationR
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
-# The number of subscribers or subscriptions that are removed in one transaction, so that other writers do not wait
-# long.
+# How many subscribers or subscriptions one transaction removes, so that other writers do not wait long.
 STEP: Final = 200
 # The store's key for an application whose channels were restricted, until its excluded subscriptions have ended.
 NARROWED: Final = "narrowed-{}"

@@ -11,8 +11,7 @@ from tocsin.wire.errors import LimitError
 
 
 class FairQueue:
-    """A queue in front of `inside` slots: `waiting` requests may wait. Origins take turns, each with its oldest
-    request.
+    """A queue of at most `waiting` requests for `inside` slots. Origins take turns, each with its oldest request.
 
     When the queue is full, the newest request of the origin with the most waiting is refused (LimitError, 429), so that
     a flood from one origin leaves room for all others.

@@ -29,8 +29,7 @@ from tocsin.wire.subscriber import DEFAULT_APPLICATION, Credentials
 
 
 class LocalAccounts(Applications, Groups):
-    """Implements `Accounts` on a `BrokerStore` that only this process has open. The caller opens and closes the
-    store."""
+    """`Accounts` on a `BrokerStore` that only this process has open. The caller opens and closes the store."""
 
     def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
         super().__init__(store, policy, clock_us)

@@ -48,8 +48,7 @@ class Passwords:
         return await self._run(lambda: self._hasher.hash(password), origin)
 
     async def matches(self, password: str, kept: str | None, origin: str | None = None) -> bool:
-        """Whether the password matches the hash. Takes the same time if there is no hash, so that timing reveals no
-        users."""
+        """Whether the password matches the hash. Without a hash it takes as long, so that timing reveals no users."""
         matched = await self._run(lambda: self._verified(self._decoy if kept is None else kept, password), origin)
         return matched and kept is not None
 

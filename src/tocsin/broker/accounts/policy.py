@@ -64,8 +64,7 @@ def same(name: str) -> str:
 
 
 def name_of(what: str, name: str) -> str:
-    """The name as it is stored: names that look the same are the same. Raises InputError for a name that nobody could
-    read or type."""
+    """The name as it is stored: names that look the same are the same. Raises InputError for an unreadable name."""
     normalized = same(name)
     if len(normalized) > PERSON_LIMIT:
         raise LimitError(

@@ -64,8 +64,7 @@ class SessionTokens:
         return self._issue(subscriber, issued_us, secrets.token_urlsafe(12), issued_us)
 
     def renew(self, session: Session, issued_us: int) -> tuple[str, Claims]:
-        """Issues a further token of the session; raises UnauthorizedError if the session has ended or has reached its
-        longest life."""
+        """Issues a further token of the session; raises UnauthorizedError if the session has ended or is too old."""
         self.check_kept(session.session_id)
         if issued_us >= session.began_us + self._session_us:
             raise UnauthorizedError("this session has lasted as long as it may", hint="log in again")

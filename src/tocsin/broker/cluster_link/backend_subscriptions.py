@@ -78,8 +78,7 @@ class BackendSubscriptions:
         return backend.channel if backend is not None else ""
 
     def add(self, holding: BackendSubscription) -> BackendSubscription:
-        """Returns the backend subscription of the interest, which may already exist under another spelling of the
-        values."""
+        """Returns the backend subscription of the interest, which may exist under another spelling of the values."""
         key = (holding.channel, holding.parameters)
         existing = self._by_interest.setdefault(holding.interest, holding)
         self._by_values[key] = existing
@@ -97,8 +96,7 @@ class BackendSubscriptions:
             del self._by_interest[holding.interest]
 
     def hide(self, holding: BackendSubscription) -> None:
-        """Takes the subscription out of the lookup by values before it ends: a new request for the values asks the
-        cluster."""
+        """Hides a subscription that may end from the lookup by values: a new request asks the cluster."""
         if self._by_interest.get(holding.interest) is holding:
             for key in ((holding.channel, holding.parameters), *self._others.pop(holding.interest, ())):
                 self._by_values.pop(key, None)

@@ -138,8 +138,7 @@ class ClusterClient:
     async def subscribe(
         self, channel: str, wanted: Sequence[tuple[str, orjson.Fragment]], application: str
     ) -> list[GrantedSubscription]:
-        """Subscribes to all the given values (pairs of our id and JSON) for the application, or to none if any value is
-        refused."""
+        """Subscribes to all values (pairs of our id and JSON) for the application, or to none if any is refused."""
         subscriptions = [
             {"id": identity, "parameters": values, "application": application} for identity, values in wanted
         ]

@@ -134,8 +134,7 @@ class ClusterLink:
         return self._position
 
     async def _run(self) -> None:
-        """Checks the cluster every `check_every_s` and when woken; after a failure it retries with exponential
-        back-off."""
+        """Checks the cluster every `check_every_s` and when woken; retries failures with exponential back-off."""
         retry_s = self._first_retry_s
         while True:
             try:
@@ -194,8 +193,7 @@ class ClusterLink:
             await self._check()
         missed = await self._compare_and_catch_up()
         if not self._compared:
-            # The announcements began a new epoch: the cluster was restored, and its subscriptions may have changed,
-            # too.
+            # A new epoch began: the cluster was restored, and its subscriptions may have changed, too.
             missed = await self._compare_and_catch_up() or missed
         if self._doubtful:
             self._doubtful = False
@@ -204,8 +202,7 @@ class ClusterLink:
                 await self._new_secret()
 
     async def _compare_and_catch_up(self) -> bool:
-        """Compares the subscriptions if that is due, then catches up with announcements; returns whether there were
-        any."""
+        """Compares the subscriptions if that is due, then catches up; returns whether there were announcements."""
         if not self._compared:
             self._compared = True
             try:

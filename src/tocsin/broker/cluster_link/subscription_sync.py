@@ -88,8 +88,7 @@ class SubscriptionSync:
         self._queue: list[_Want | _Release | _Share] = []
         self._wake = asyncio.Event()
         self._cluster = asyncio.Lock()
-        # Heads of interests that are not known yet: the cluster may announce results before it has answered our
-        # request.
+        # Heads of unknown interests: the cluster may announce results before it has answered our request.
         self._early: dict[int, Cursor] = {}
         self._asking = False
         self._task: asyncio.Task[None] | None = None
@@ -128,8 +127,7 @@ class SubscriptionSync:
         return backend
 
     def unpin(self, holding: BackendSubscription) -> None:
-        """Call this when the frontend subscription exists or has failed. Ends the backend subscription if it is not
-        needed."""
+        """Call this when the frontend subscription exists or has failed; ends an unneeded backend subscription."""
         holding.pins -= 1
         if not self._needed(holding.interest):
             self.release(holding)
@@ -175,8 +173,7 @@ class SubscriptionSync:
                 self._early.clear()
 
     async def _work(self, now: Sequence[_Want | _Release | _Share]) -> None:
-        """Performs the queued requests: ends subscriptions, makes new ones per channel and application, then registers
-        shares."""
+        """Performs the queue: ends subscriptions, makes new ones per channel and application, registers shares."""
         await self._end([item.holding for item in now if isinstance(item, _Release)])
         wants: dict[tuple[str, str], dict[str, list[_Want]]] = {}
         for item in now:
@@ -189,8 +186,7 @@ class SubscriptionSync:
         await self._tell_shares([(item.holding, item.application) for item in now if isinstance(item, _Share)])
 
     async def _end(self, holdings: Sequence[BackendSubscription]) -> None:
-        """Ends them in the store first: subscriptions that only the cluster still has are ended by the next
-        comparison."""
+        """Ends them in the store first; the next comparison ends those that only the cluster still has."""
         idle = [
             backend for backend in dict.fromkeys(holdings) if not backend.pins and not self._needed(backend.interest)
         ]
@@ -223,8 +219,7 @@ class SubscriptionSync:
                 continue  # The channel was dropped, and its subscriptions with it.
 
     async def _ask(self, channel: str, application: str, values: Sequence[tuple[str, list[_Want]]]) -> None:
-        """Subscribes to a batch. If the cluster refuses a value, a bisection finds it, so that the other requests
-        succeed."""
+        """Subscribes to a batch. If the cluster refuses a value, bisection isolates it from the other requests."""
         identify = self._holdings.subscription_id
         requests = [(identify(channel, parameters, application), parameters) for parameters, _ in values]
         try:
@@ -267,8 +262,7 @@ class SubscriptionSync:
         return await self._client.subscribe(channel, values, application)
 
     async def _tell_shares(self, shares: Iterable[tuple[BackendSubscription, str]]) -> None:
-        """Registers further applications of existing subscriptions. A failure is retried when their next subscriber
-        comes."""
+        """Registers further applications of existing subscriptions. Their next subscriber retries a failure."""
         by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
         for shared, application in shares:
             if self._holdings.get(shared.interest) is shared and application in shared.shares:

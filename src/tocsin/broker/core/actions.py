@@ -105,8 +105,7 @@ class Fetch:
 
 @dataclass(slots=True, unsafe_hash=True)
 class ReportConsumed:
-    """The lowest acknowledged cursor per interest: this broker no longer needs the cluster to keep results up to
-    there."""
+    """The lowest acknowledged cursor per interest: the cluster need not keep results up to there for us."""
 
     lowest: Mapping[Hashable, Cursor]
 

@@ -85,8 +85,7 @@ class Broker(BrokerState):
         }
 
     def handle(self, event: ev.BrokerEvent, now_s: float) -> list[Action]:
-        """Handles the event and returns the actions to perform. Time is monotonic: an earlier `now_s` counts as the
-        latest."""
+        """Handles the event and returns the actions. Time never runs back: an earlier `now_s` counts as the latest."""
         self._now_s = max(self._now_s, now_s)
         actions: list[Action] = []
         if self._now_s >= self.next_wake_s:
@@ -164,8 +163,7 @@ class Broker(BrokerState):
             frontend.backend.leave(frontend)
 
     def _get_results(self, event: ev.ResultsRequested, actions: list[Action]) -> None:
-        """Serves a pull. A whole cohort is served as one; other subscriptions are grouped by the cursor that they start
-        from."""
+        """Serves a pull. A whole cohort is served as one; other subscriptions are grouped by their cursors."""
         backend = self._backends.get(event.interest)
         subscriptions: Collection[Hashable] = event.subscriptions
         if backend is not None and event.after is None:
@@ -252,8 +250,7 @@ class Broker(BrokerState):
         if backend.cache is None:
             backend.cache = self.caches.open(event.interest, event.since, self._now_s)
             for frontend in list(backend.frontends.values()):
-                # These subscriptions are older than the cluster's answer, so all results announced since then are
-                # theirs, too.
+                # These subscriptions precede the cluster's answer, so later announcements are theirs, too.
                 frontend.since = event.since if frontend.since is None else frontend.since
                 self._attach(backend, frontend, actions)
         else:

@@ -65,8 +65,7 @@ class FrontendState:
 
 @final
 class CohortSnapshot(Collection[Hashable]):
-    """The members of a cohort that shared its marker at one moment. They pull and acknowledge at the cost of one
-    member.
+    """The members of a cohort that shared its marker at one moment. They pull and acknowledge as one.
 
     A snapshot does not change; `current` says whether the same members still share the marker.
     """
@@ -83,8 +82,7 @@ class CohortSnapshot(Collection[Hashable]):
         return self.state == self.cohort.state
 
     def still_there(self) -> tuple[Hashable, ...]:
-        """The members that have stayed in the cohort since the snapshot; one that left and came back is not among
-        them."""
+        """The members that have stayed in the cohort since the snapshot, without those that left and came back."""
         members, state = self.cohort.members, self.state
         return tuple(
             name for name in self.names if (member := members.get(name)) is not None and member.joined <= state
@@ -175,8 +173,7 @@ class Cohort(Collection[Hashable]):
             self.state += 1
 
     def move_several(self, names: Collection[Hashable], to: Cursor) -> dict[Cursor, int]:
-        """Some members acknowledge; returns how many came from each marker. Members that are further already stay
-        there.
+        """Some members acknowledge; returns how many came from each marker. Members that are further stay.
 
         If at least half of the sharing members move, the shared marker moves with them, and the others get markers of
         their own.

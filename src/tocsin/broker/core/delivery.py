@@ -24,8 +24,7 @@ from tocsin.rules.model.cursors import Cursor
 
 
 class Delivery:
-    """Answers pulls and catch-ups, and keeps the fetches that they need. Its methods append the actions to perform to
-    `actions`."""
+    """Answers pulls and catch-ups, and tracks their fetches. Methods append what has to be done to `actions`."""
 
     def __init__(self, settings: CoreSettings, caches: ResultCaches) -> None:
         self._settings = settings
@@ -95,8 +94,7 @@ class Delivery:
             self._answer(backend, waiting, now_s, actions)
 
     def resume(self, backend: InterestState, one: FrontendState, now_s: float, actions: list[Action]) -> None:
-        """If the subscription is online and has room, sends it what it lacks; if it lacks nothing, it joins its
-        cohort."""
+        """Sends an online subscription with room what it lacks, or adds it to its cohort if it lacks nothing."""
         if not one.online or one.behind or one.live or one.waits or not one.attached:
             return
         head = backend.held.head
@@ -142,8 +140,7 @@ class Delivery:
         return self._under_way.get(number)
 
     def land(self, flight: PendingFetch, answer: FetchSucceeded, now_s: float, actions: list[Action]) -> None:
-        """Takes the answer of a fetch. The caller handles new results; all other results go to the answers that wait
-        for them."""
+        """Takes the answer of a fetch. The caller handles new results; others go to the answers that wait for them."""
         del self._under_way[answer.fetch]
         backend = flight.backend
         flight.answer = answer
@@ -157,8 +154,7 @@ class Delivery:
             # Do not fill the gap in the cache: the next subscriber that asks for it must learn of it, too.
             begins = max(flight.after, answer.gap or flight.after)
             self._caches.fill(backend.held, MissingRun(begins, min(flight.to, answer.to)), answer.results, now_s)
-        # Break the reference cycle between fetches and pending answers, so that they are freed without the garbage
-        # collector.
+        # Break the reference cycle of fetches and answers, so that they are freed without the garbage collector.
         answers, flight.waiting = flight.waiting, []
         for waiting in answers:
             waiting.lacking -= 1
@@ -215,8 +211,7 @@ class Delivery:
         now_s: float,
         actions: list[Action],
     ) -> list[FrontendState]:
-        """The askers that still wait at `after`. An asker that acknowledged in the meantime lacks less, and resumes
-        from its new position."""
+        """The askers that still wait at `after`. An asker that acknowledged meanwhile resumes from its new position."""
         for frontend in askers:
             frontend.waits = frontend.sent == after
             if not frontend.waits:

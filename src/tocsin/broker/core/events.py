@@ -28,8 +28,7 @@ class Mode(Enum):
 
 @dataclass(slots=True, unsafe_hash=True)
 class SubscribeRequested:
-    """A subscriber wants the results after the cursor `since`, or, where it is None, those that are made from now
-    on."""
+    """A subscriber wants the results after the cursor `since`; None means those that are made from now on."""
 
     subscription: Hashable
     subscriber: Hashable

@@ -119,8 +119,7 @@ def missing_bytes(runs: Iterable[Run]) -> int:
 def parts_of(
     runs: Iterable[Run], under_way: Sequence[PendingFetch], begin: Callable[[Cursor, Cursor], PendingFetch]
 ) -> list[Part]:
-    """Splits the runs into parts. A missing range uses fetches that are under way; `begin` starts a fetch for the
-    rest."""
+    """Splits the runs into parts. A missing range uses pending fetches; `begin` starts a fetch for the rest."""
     fetches = sorted(under_way, key=_AFTER)
     parts: list[Part] = []
     for run in runs:

@@ -26,8 +26,7 @@ _log = structlog.get_logger("tocsin.broker.acks")
 
 
 class AckBatcher:
-    """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s`, or at once for
-    `durable`."""
+    """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s` or on `durable`."""
 
     def __init__(self, machine: CoreRuntime, store: BrokerStore, figures: BrokerCounters, every_s: float) -> None:
         self._machine = machine

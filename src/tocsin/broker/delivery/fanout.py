@@ -38,8 +38,7 @@ AT_ONCE: Final = 500
 
 @dataclass(slots=True)
 class FanOutJob:
-    """An event on its way to many subscribers. `rest` are the subscriptions that it has not reached yet; `turn` numbers
-    the jobs."""
+    """An event on its way to many subscribers. `rest`: the subscriptions not reached yet; `turn`: the job's number."""
 
     turn: int
     told: Sequence[EncodedEvent]
@@ -140,8 +139,7 @@ class FanOut:
             self._resume(outlet.listener)
 
     def _resume(self, listener: Listener) -> None:
-        """Tells the core that subscriptions are ready while there is room, and limits the time that a slow outlet may
-        delay another."""
+        """Reports subscriptions as ready while there is room, and limits how long a slow outlet delays another."""
         while listener.behind and not listener.full:
             self._machine.handle(ev.SubscriberReady(listener.behind.pop()))
         if listener.behind and len(listener.outlets) > 1 and listener.patience is None:
@@ -308,8 +306,7 @@ class FanOut:
         return len(told)
 
     def _broke(self, outlet: EventOutlet, error: Exception) -> None:
-        """Closes a broken outlet; other outlets are not affected. Its subscriber receives unacknowledged results
-        again."""
+        """Closes a broken outlet without effect on others. Its subscriber gets unacknowledged results again."""
         _log.warning("a connection broke", error=repr(error))
         with suppress(Exception):
             outlet.shed()

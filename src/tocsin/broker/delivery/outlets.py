@@ -68,8 +68,7 @@ class EventOutlet(Protocol):
         """Never blocks."""
 
     def shed(self) -> None:
-        """Closes the outlet, because it is too slow beside others of its subscriber or its subscriber has to
-        reconnect."""
+        """Closes the outlet: it is slower than others of its subscriber, or its subscriber has to reconnect."""
 
 
 NOBODY: Final[set[int]] = set()

@@ -21,8 +21,7 @@ Pulled = tuple[list[EncodedEvent], bool]
 
 
 class Pulls:
-    """Pulls that wait for the core's answer. Pulls of a subscription from the same cursor share one request to the
-    core."""
+    """Pulls that wait for the core. Pulls of a subscription from the same cursor share one request to it."""
 
     def __init__(self, machine: CoreRuntime, letters: EventEncoder) -> None:
         self._machine = machine

@@ -65,8 +65,7 @@ class OpenConnections:
                 del self._ends_s[who.token_id]
 
     def _sweep_soon(self) -> None:
-        """Starts the one timer for all connections. A timer for each would take more memory than all else that is kept
-        here."""
+        """Starts the timer for all connections. A timer for each would take more memory than the rest of its entry."""
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._end_expired)
 

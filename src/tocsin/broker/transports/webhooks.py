@@ -55,8 +55,7 @@ class Webhooks:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        # The connector has no limit, because slots are limited before: waiting for a slot must not count against the
-        # receiver's timeout.
+        # No limit here, since slots are limited before: waiting for a slot must not count against the receiver.
         connector = self._guard.connector(resolver=self._names, limit=0)
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         self._session = aiohttp.ClientSession(
@@ -287,8 +286,7 @@ class WebhookSender:
             return 0
 
     async def _look_up(self) -> None:
-        """Resolves the host into the DNS cache first, with a timeout of its own: slow name servers do not count against
-        the receiver's timeout."""
+        """Resolves the host first, with a timeout of its own: slow name servers do not count against the receiver."""
         url = URL(self.webhook.url)
         async with asyncio.timeout(self._service.settings.webhooks.timeout_s):
             await self._names.resolve(url.raw_host or "", url.port or 0)
