@@ -69,7 +69,7 @@ _log = logging.getLogger("tocsin.settings")
 
 
 class SettingsError(InputError):
-    """All that is wrong with the settings, one line for each problem."""
+    """All problems of the settings, a line for each."""
 
     code = "bad_settings"
 

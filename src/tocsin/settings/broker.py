@@ -1,4 +1,4 @@
-"""What can be set for a broker."""
+"""The settings of a broker. The text below a field is its description in `tocsin config` and in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Pause = Annotated[float, BeforeValidator(number), Field(ge=0, le=86_400)]
 
 def _full_name(text: str) -> str:
     parts = text.split(".")
-    good = len(parts) == 2 and all(part and part == part.strip() and part.isprintable() for part in parts)
-    if not good or "/" in text:
+    is_full_name = len(parts) == 2 and all(part and part == part.strip() and part.isprintable() for part in parts)
+    if not is_full_name or "/" in text:
         raise ValueError("must be a name, or dataverse.name, such as Default.downtown")
     return text
 
@@ -59,12 +59,12 @@ class BrokerHttpSettings(Section):
 
     @property
     def loopback(self) -> bool:
-        """Only this machine can reach it."""
+        """Whether only this machine can reach the server."""
         return is_loopback(self.host)
 
     @property
     def local(self) -> bool:
-        """Only this machine's own programs can reach it: no proxy that is known of forwards others' requests."""
+        """Whether only programs of this machine can reach the server: no known proxy forwards requests of others."""
         return self.loopback and not self.trusted_proxies.strip()
 
 
@@ -137,7 +137,7 @@ class BrokerCacheSettings(Section):
         return self
 
     def caching(self) -> CachingSettings:
-        """ValueError with the name of the setting that is wrong."""
+        """Returns the policies of the cache. ValueError names the setting that is wrong."""
         return CachingSettings(**self.model_dump())
 
 
@@ -272,7 +272,7 @@ class BrokerSettings(Section):
 
     @property
     def everybody_operates(self) -> bool:
-        """Every program on this machine is the operator, without a token."""
+        """Whether every program on this machine is the operator, without a token."""
         return self.http.local and not self.accounts.admin_token
 
     @property

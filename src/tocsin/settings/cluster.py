@@ -1,4 +1,4 @@
-"""What can be set for a cluster."""
+"""The settings of a cluster. The text below a field is its description in `tocsin config` and in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class HttpSettings(Section):
 
     @property
     def loopback(self) -> bool:
-        """Only this machine can reach it."""
+        """Whether only this machine can reach the server."""
         return is_loopback(self.host)
 
     @property
     def local(self) -> bool:
-        """Only this machine's own programs can reach it: no proxy that is known of forwards others' requests."""
+        """Whether only programs of this machine can reach the server: no known proxy forwards requests of others."""
         return self.loopback and not self.trusted_proxies.strip()
 
 
@@ -163,6 +163,5 @@ class ClusterSettings(Section):
 
     @property
     def token_needed(self) -> bool:
-        """Nothing but loopback, and that only without a proxy in front, is served without a token unless somebody said
-        `off`."""
+        """Whether requests need a token: by default, unless the server is on loopback without a proxy."""
         return self.auth.mode == "on" or (self.auth.mode == "auto" and not self.http.local)

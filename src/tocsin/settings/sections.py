@@ -74,7 +74,7 @@ class Section(BaseModel):
 
 
 def is_loopback(host: str) -> bool:
-    """Only this machine can reach it."""
+    """Whether only this machine can reach the host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -79,7 +79,7 @@ class Feeds:
         # land blocks no other feed.
         self._turns: WeakValueDictionary[Ref, asyncio.Lock] = WeakValueDictionary()
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start and end
 
     async def start(self, lost: LostFolder) -> None:
         """Resumes started feeds, deletes the logs of dropped ones, and sets unexplained logs aside."""

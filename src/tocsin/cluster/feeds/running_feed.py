@@ -88,7 +88,7 @@ class RunningFeed:
         self._ended = False
         self._moved = asyncio.Condition()
 
-    # ------------------------------------------------------------ its datasets
+    # ------------------------------------------------------------ datasets
 
     def add(self, target: LandingTarget) -> LandingProgress:
         """Adds a dataset to land in. The worker starts later, but the log keeps records for it from now on."""
@@ -148,7 +148,7 @@ class RunningFeed:
         open_ = [source.open for source in self.sources if source.open is not None]
         return sum(open_) if open_ else None
 
-    # ------------------------------------------------------------ in
+    # ------------------------------------------------------------ accepting
 
     def begin(self) -> None:
         for mover in self._movers:
@@ -227,7 +227,7 @@ class RunningFeed:
             answer["rejected_in_all"] = refused
         return packing.finish(), rows, 200 if rows > refused else 422, answer
 
-    # ------------------------------------------------------------ out
+    # ------------------------------------------------------------ waiting until records have landed
 
     async def until_landed(self, position: int) -> None:
         """Returns when a query sees every record below the position. Raises UnavailableError if the feed ends before
@@ -273,7 +273,7 @@ class RunningFeed:
         async with self._moved:
             self._moved.notify_all()
 
-    # ------------------------------------------------------------ end
+    # ------------------------------------------------------------ stopping
 
     async def drain(self, impossible: str, otherwise: str = "") -> None:
         """Stops accepting records, and returns when every acknowledged record is in its datasets.

@@ -74,7 +74,7 @@ class RunningFeeds:
         """By the folder of the feed's log; no other feed ever gets the same folder."""
         self._retrying: dict[Ref, asyncio.Task[None]] = {}
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start and end of the cluster
 
     async def start(self, lost: LostFolder) -> None:
         """Resumes started feeds, deletes the logs of dropped ones, and sets unexplained logs aside."""
@@ -109,7 +109,7 @@ class RunningFeeds:
         """The checkpoint of a feed of files, which takes the place of a log."""
         return Checkpoint(self.folder(entry))
 
-    # ------------------------------------------------------------ what there is
+    # ------------------------------------------------------------ state
 
     def find(self, ref: Ref) -> AnyFeed | None:
         return self._running.get(ref)
@@ -145,7 +145,7 @@ class RunningFeeds:
         current = self._catalog.catalog.find(entry.ref)
         return isinstance(current, FeedEntry) and current.folder == entry.folder and current.started
 
-    # ------------------------------------------------------------ beginning
+    # ------------------------------------------------------------ starting a feed
 
     async def resumed(self, entry: FeedEntry) -> AnyFeed:
         """Returns a feed that the catalog calls started, running. If its sockets are in use, the feed runs without them
@@ -277,7 +277,7 @@ class RunningFeeds:
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
         self._troubles[ref] = LandingTrouble(what, reason, since, since_s)
 
-    # ------------------------------------------------------------ the end
+    # ------------------------------------------------------------ ending a feed
 
     async def end(self, ref: Ref) -> None:
         """Ends a feed if it runs, and forgets its troubles. A cancellation does not interrupt this."""

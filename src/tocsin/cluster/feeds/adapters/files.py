@@ -86,7 +86,7 @@ class FileFeed:
         self._watch: FileReader | None = None
         self._trouble: LandingTrouble | None = None
 
-    # ------------------------------------------------------------ its datasets
+    # ------------------------------------------------------------ datasets
 
     def add(self, target: LandingTarget) -> LandingProgress:
         """Adds a dataset to land in, from its position on."""
@@ -119,7 +119,7 @@ class FileFeed:
         """Returns zero: the feed acknowledges nothing."""
         return 0, 0.0
 
-    # ------------------------------------------------------------ in
+    # ------------------------------------------------------------ accepting
 
     def open(self) -> None:
         for receiver in self._receivers:
@@ -146,7 +146,7 @@ class FileFeed:
     async def until_landed(self, _position: int) -> None:
         """Does nothing: no publisher has a position to wait for."""
 
-    # ------------------------------------------------------------ out
+    # ------------------------------------------------------------ landing
 
     def _landed(self) -> int:
         """The position that every dataset has reached."""
@@ -195,7 +195,7 @@ class FileFeed:
         since, since_s = failed_at if known is None else (known.since, known.since_s)
         return LandingTrouble(what, reason, since, since_s, isinstance(error, StorageFullError))
 
-    # ------------------------------------------------------------ end
+    # ------------------------------------------------------------ stopping
 
     async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Does nothing: no acknowledged record has to land."""
