@@ -54,7 +54,7 @@ class Full:
         self._now_s = 0.0
         while not self.caches.figures.evicted:
             self._arrive()
-        self.reckon()
+        self.refresh_ranks()
         # Until what a policy prefers is what is there: few caches and many are compared at the same age.
         self.operate(SETTLED * count)
 
@@ -64,10 +64,10 @@ class Full:
         result = BrokerResult(Cursor(1, self._number, 0), 1 + int(self._rng.random() * 2 * MEAN_SIZE))
         self.caches.put(self._rng.choice(self._all), result, self._now_s)
 
-    def reckon(self) -> None:
+    def refresh_ranks(self) -> None:
         """Times to live anew. Told apart, for a broker does it seldom: the measurement adds the share of it."""
         if self._expires:
-            self.caches.reckon(self._now_s)
+            self.caches.refresh_ranks(self._now_s)
 
     def operate(self, operations: int) -> None:
         caches = self.caches
@@ -108,7 +108,7 @@ def at_same_age(eviction: str, expiry: str) -> Compared:
         full.operate(OPERATIONS)
         operated = process_cpu_s()
         # Once in so many operations as it takes to fill all caches: their share.
-        full.reckon()
+        full.refresh_ranks()
         share = OPERATIONS / (RESULTS_EACH * len(full.caches))
         taken_s = operated - begun + (process_cpu_s() - operated) * share
         assert expiry == "never" or full.caches.figures.expired, "dropping at the end of a time to live is measured"

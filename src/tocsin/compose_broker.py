@@ -83,7 +83,7 @@ async def restore(settings: Settings, source: Path, *, named: bool) -> tuple[str
     saved_name = broker_backup.name_in(source)
     name = settings.broker.name if named or saved_name is None else saved_name
     make_private(settings.data)
-    await broker_backup.bring_back(source, settings.data / file_of(name))
+    await broker_backup.restore_broker(source, settings.data / file_of(name))
     return name, saved_name
 
 

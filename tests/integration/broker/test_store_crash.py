@@ -46,7 +46,7 @@ LIFE: list[Step] = [
         backends=[backend(1), backend(2), backend(3)],
         created_us=9,
     ),
-    lambda store: store.record_news(Position(7, 9), {1: Cursor(7, 1, 0), 2: Cursor(7, 1, 4)}),
+    lambda store: store.record_announcement(Position(7, 9), {1: Cursor(7, 1, 0), 2: Cursor(7, 1, 4)}),
     lambda store: store.acknowledge({1: Cursor(7, 1, 0), 2: Cursor(7, 1, 2), 6: Cursor(7, 1, 0)}),
     lambda store: store.add_group(APPLICATION, "crew", created_us=1),
     lambda store: store.add_members(GROUP, [1, 2], created_us=1),

@@ -301,10 +301,10 @@ def test_a_tick_at_which_the_query_fails_is_given_up_when_the_next_one_is_due(pl
     running.entry = replace(running.entry, anchor=running.entry.anchor - timedelta(hours=1))
     failing = datetime.now(UTC) - timedelta(milliseconds=1)
     wait_until(lambda: datetime.now(UTC) > running.entry.anchor + timedelta(hours=1), "the next tick is due")
-    place.wait(running._surely(running.entry.anchor + timedelta(minutes=1)))
+    place.wait(running._execute_with_retries(running.entry.anchor + timedelta(minutes=1)))
     assert (place.told(mine), running.counts.missed_ticks) == ([], 0), "there was nothing yet"
     running.entry = replace(running.entry, anchor=failing - timedelta(hours=1), period=Duration(micros=100_000))
-    place.wait(running._surely(datetime.now(UTC)))
+    place.wait(running._execute_with_retries(datetime.now(UTC)))
     assert (place.told(mine), running.counts.missed_ticks) == ([], 1)
     assert running.trouble is not None
     place.run("DELETE FROM D d WHERE d.n = 0")

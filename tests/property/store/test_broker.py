@@ -193,7 +193,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
 
     @rule(position=st.builds(Position, st.integers(1, 2), st.integers(0, 9)), heads=st.dictionaries(interests, cursors))
     def news(self, position: Position, heads: dict[int, Cursor]) -> None:
-        self.do(self.store.record_news(position, heads))
+        self.do(self.store.record_announcement(position, heads))
         self.model.position = max(self.model.position, position)
         for interest, head in heads.items():
             if interest in self.model.heads:

@@ -54,7 +54,7 @@ async def test_a_store_is_saved_while_it_is_used_and_brought_back_as_it_was(tmp_
     after = await contents(store)
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     await store.close()
-    await broker_backup.bring_back(saved, new)
+    await broker_backup.restore_broker(saved, new)
     again = SqliteBrokerStore(new)
     await again.open()
     assert await contents(again) == after != before
@@ -86,11 +86,11 @@ async def test_whatever_changed_in_a_saved_file_is_found(tmp_path: Path) -> None
     for name, content in bad.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(StoreError):
-            await broker_backup.bring_back(tmp_path / name, tmp_path / "new" / "broker-a.db")
+            await broker_backup.restore_broker(tmp_path / name, tmp_path / "new" / "broker-a.db")
         assert [path.suffix for path in (tmp_path / "new").iterdir()] == [".lock"]
     # A store that was copied by hand says nothing of itself.
     with pytest.raises(StoreError, match="is no backup"):
-        await broker_backup.bring_back(tmp_path / "broker-a.db", tmp_path / "new" / "broker-a.db")
+        await broker_backup.restore_broker(tmp_path / "broker-a.db", tmp_path / "new" / "broker-a.db")
 
 
 async def test_nothing_is_overwritten_and_a_broker_that_runs_is_left_alone(tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ async def test_nothing_is_overwritten_and_a_broker_that_runs_is_left_alone(tmp_p
     with pytest.raises(ConflictError, match="exists already"):
         await broker_backup.save(store.path, tmp_path / "saved")
     with pytest.raises(UnavailableError, match="in use by process"):
-        await broker_backup.bring_back(tmp_path / "saved", store.path)
+        await broker_backup.restore_broker(tmp_path / "saved", store.path)
     await store.close()
     with pytest.raises(ConflictError, match="exists already"):
-        await broker_backup.bring_back(tmp_path / "saved", store.path)
+        await broker_backup.restore_broker(tmp_path / "saved", store.path)
     with pytest.raises(NotFoundError):
         await broker_backup.save(tmp_path / "broker-x.db", tmp_path / "more")
     with pytest.raises(NotFoundError):
-        await broker_backup.bring_back(tmp_path / "nothing", tmp_path / "broker-x.db")
+        await broker_backup.restore_broker(tmp_path / "nothing", tmp_path / "broker-x.db")
 
 
 def test_the_command_line_saves_a_broker_and_brings_it_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

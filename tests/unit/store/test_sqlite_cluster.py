@@ -13,7 +13,7 @@ import pytest
 
 import tocsin
 from tocsin.store.cluster.sqlite_store import SqliteStore
-from tocsin.store.sqlite.errors import meaning
+from tocsin.store.sqlite.errors import translate_sqlite_error
 from tocsin.wire.errors import StorageFullError, StoreError, UnavailableError
 
 SOURCE = Path(tocsin.__file__).parents[1]
@@ -159,4 +159,4 @@ async def test_a_write_the_kernel_refuses_for_room_is_a_full_disk_and_loses_noth
 def test_sqlites_own_word_for_a_full_disk_is_understood(tmp_path: Path) -> None:
     problem = sqlite3.OperationalError("database or disk is full")
     problem.sqlite_errorcode = sqlite3.SQLITE_FULL
-    assert isinstance(meaning(problem, tmp_path / "store.sqlite"), StorageFullError)
+    assert isinstance(translate_sqlite_error(problem, tmp_path / "store.sqlite"), StorageFullError)

@@ -14,7 +14,7 @@ import pytest
 
 import tocsin
 from tocsin.store.cluster.sqlite_store import SqliteStore
-from tocsin.store.sqlite.upgrades import UPGRADES, Upgrade, latest, pending
+from tocsin.store.sqlite.upgrades import UPGRADES, Upgrade, latest, pending_upgrades
 from tocsin.wire.errors import StorageFullError, StoreError
 
 SOURCE = Path(tocsin.__file__).parents[1]
@@ -56,9 +56,9 @@ def tables(path: Path) -> object:
 
 
 def test_a_store_lacks_exactly_the_versions_after_its_own() -> None:
-    assert [step.version for step in pending(0, FUTURE)] == list(range(1, NOW + 3))
-    assert [step.version for step in pending(NOW, FUTURE)] == [NOW + 1, NOW + 2]
-    assert pending(NOW + 2, FUTURE) == []
+    assert [step.version for step in pending_upgrades(0, FUTURE)] == list(range(1, NOW + 3))
+    assert [step.version for step in pending_upgrades(NOW, FUTURE)] == [NOW + 1, NOW + 2]
+    assert pending_upgrades(NOW + 2, FUTURE) == []
 
 
 async def test_an_empty_file_gets_every_version(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class ClusterHealth:
         self._asked_s = -math.inf
         self._beats = False
 
-    async def beats(self) -> bool:
+    async def is_up(self) -> bool:
         """Whether the cluster answers. If it does not, this calls the client's `on_away`."""
         async with self._asking:
             if self._clock() - self._asked_s >= GOOD_FOR_S:

@@ -138,7 +138,7 @@ class ClusterLink:
         retry_s = self._first_retry_s
         while True:
             try:
-                await self._meet()
+                await self._synchronize()
                 self.connected, self.refusal, self.has_met = True, None, True
                 retry_s = self._first_retry_s
                 delay_s = self._check_every_s
@@ -185,7 +185,7 @@ class ClusterLink:
         if not self.fenced.done():
             self.fenced.set_result(error)
 
-    async def _meet(self) -> None:
+    async def _synchronize(self) -> None:
         """Brings broker and cluster in agreement: registration, subscriptions, announcements and secret."""
         if not self._registered:
             await self._register()
@@ -229,7 +229,7 @@ class ClusterLink:
             self._epoch = max(self._epoch, answer.position.epoch)
             await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
         self._registered = True
-        self._heard_of(answer.dropped)
+        self._note_dropped_channels(answer.dropped)
         _log.info("registered at the cluster", epoch=self._epoch, generation=answer.generation)
 
     async def _check(self) -> None:
@@ -247,9 +247,9 @@ class ClusterLink:
             self._compared = False
             await self._register()
         else:
-            self._heard_of(registration.dropped)
+            self._note_dropped_channels(registration.dropped)
 
-    def _heard_of(self, dropped: int) -> None:
+    def _note_dropped_channels(self, dropped: int) -> None:
         """Compares the number of channels that were ever dropped: if it changed, some of them may have been ours."""
         if dropped != self._dropped:
             self._dropped = dropped
@@ -334,7 +334,7 @@ class ClusterLink:
             await asyncio.sleep(0)
         faults.reach("delivery.news.taken")
         if told.position > self._position or heads:
-            await self._store.record_news(max(told.position, self._position), heads)
+            await self._store.record_announcement(max(told.position, self._position), heads)
             self._position = max(told.position, self._position)
         faults.reach("delivery.news.recorded")
         if told.position.epoch > self._epoch:

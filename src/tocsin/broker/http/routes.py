@@ -128,7 +128,7 @@ class StatusRoutes:
             hint = link.refusal.hint or "see broker.name and broker.cluster in the settings"
             raise UnavailableError(f"the cluster refuses the broker: {link.refusal.message}", hint=hint)
         # Ask the cluster only on demand: a probe must not wait for a cluster that hangs.
-        is_up = link.connected and (required == "0" or await self._pulse.beats())
+        is_up = link.connected and (required == "0" or await self._pulse.is_up())
         if required == "1" and not is_up:
             raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
         cluster = "here" if is_up else "away" if link.refusal is None else "refuses"

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException, PythonException
 
 from tocsin.cluster.engine.engine_session import engine_lost
 from tocsin.pipeline.analysis import reason
-from tocsin.pipeline.python.protocol import CallError, found_in
+from tocsin.pipeline.python.protocol import CallError, parse_call_error
 from tocsin.pipeline.regular_expressions import regex_problem
 from tocsin.wire.errors import CapacityError, ConflictError, StatementError, StorageFullError, TocsinError
 
@@ -68,7 +68,7 @@ def translate_spark_error(error: Exception) -> TocsinError:
     if any(cause.kind == "java.lang.StackOverflowError" for cause in causes):
         return StatementError("the statement is nested too deeply for the engine", hint="break it up with LET or WITH")
     for cause in causes:
-        if cause.kind == _PYTHON and (failed := found_in(cause.message)) is not None:
+        if cause.kind == _PYTHON and (failed := parse_call_error(cause.message)) is not None:
             return translate_call_error(failed)
     for cause in causes:
         if cause.kind == _WRONG_ARGUMENT and (problem := regex_problem(cause.message)) is not None:

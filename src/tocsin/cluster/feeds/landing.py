@@ -22,7 +22,7 @@ from tocsin.cluster.feeds.isolate_failures import Enrich, FailureIsolation
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.landing.rows import FittedRows, RefusedRow, checked, fitter
+from tocsin.pipeline.landing.rows import FittedRows, RefusedRow, check_rows, fitter
 from tocsin.rules.model import types as t
 from tocsin.rules.model.json_form import plain
 from tocsin.rules.model.types import Field, ObjectType
@@ -122,7 +122,7 @@ class Landing:
         isolation = FailureIsolation(self._enrich, lambda: self.halted, feed=self._feed.name, dataset=self._into)
         outputs, failed = isolation.sift(rows), isolation.refused
         faults.reach("function.applied")
-        fitted = checked([output for _, output in outputs], self._entry.type, self._generated)
+        fitted = check_rows([output for _, output in outputs], self._entry.type, self._generated)
         if not fitted.refused:
             return FittedRows(fitted.rows, fitted.keys_are_new, tuple(failed))
         output_counts = Counter(index for index, _ in outputs)

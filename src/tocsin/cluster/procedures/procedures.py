@@ -156,7 +156,7 @@ class Procedures:
             try:
                 async with self._turns:
                     started = self._now()
-                    await self._surely(entry, tick, due)
+                    await self._execute_with_retries(entry, tick, due)
             except Exception as error:
                 # The next tick tries again.
                 reason = str(error)[:_REASON_LIMIT]
@@ -186,7 +186,7 @@ class Procedures:
         dataset = self._changes.dataset(statement.dataset, self._scope(entry, self._now()))
         return self._tables.table(dataset).position(_position(entry)) or 0
 
-    async def _surely(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
+    async def _execute_with_retries(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
         """Runs the tick, and retries it on the next engine if the engine is lost: then the tick has changed nothing."""
         while True:
             try:

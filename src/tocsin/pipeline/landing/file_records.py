@@ -49,7 +49,7 @@ class FilePart:
     is_last: bool
 
 
-def reading(format: str, options: Mapping[str, str]) -> FileFormat:  # noqa: A002 - what it is everywhere
+def check_format(format: str, options: Mapping[str, str]) -> FileFormat:  # noqa: A002 - what it is everywhere
     """Parses the options of the format. Raises InputError if an option makes no sense."""
     return FileFormat(
         format, delimited_text.form_of(options, header=format == "csv"), options.get("record", "").strip()
@@ -101,10 +101,10 @@ def _judged(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[tuple[Dec
 
 def _each(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[Found | BadRecord]:
     if how.format == "parquet":
-        with load_files.opened(path):
+        with load_files.open_unpacked(path):
             yield from parquet.each(path)
         return
-    with load_files.opened(path) as file:
+    with load_files.open_unpacked(path) as file:
         if how.format == "json":
             yield from json_each.each(file)
         elif how.format == "adm":

@@ -52,12 +52,12 @@ def fitter(feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> 
     def fit(rows: pa.Table) -> FittedRows:
         if same and not (generated is not None and feed.open and _may_hold(rows, generated[0])):
             return _with_key(rows, dataset, generated)
-        return checked(layout.from_arrow(rows, feed), dataset, generated)
+        return check_rows(layout.from_arrow(rows, feed), dataset, generated)
 
     return fit
 
 
-def checked(values: Sequence[Any], dataset: ObjectType, generated: KeyPath | None) -> FittedRows:
+def check_rows(values: Sequence[Any], dataset: ObjectType, generated: KeyPath | None) -> FittedRows:
     """Checks records that are values, one by one."""
     check = checker(dataset)
     records: list[dict[str, Any]] = []

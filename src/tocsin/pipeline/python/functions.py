@@ -19,7 +19,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.python.protocol import Code, Signature, found_in
+from tocsin.pipeline.python.protocol import Code, Signature, parse_call_error
 from tocsin.pipeline.python.worker import FunctionLookUp, WorkerCall, gives
 from tocsin.rules.model.types import Type
 
@@ -78,7 +78,7 @@ class PythonFunctions:
         try:
             self._spark.range(1, numPartitions=1).select(look_up("id")).toArrow()
         except PySparkException as error:
-            call_error = found_in(str(error))
+            call_error = parse_call_error(str(error))
             if call_error is None:
                 raise
             raise call_error from None

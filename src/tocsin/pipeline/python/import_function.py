@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tocsin.pipeline.python.protocol import CallError, Code
-from tocsin.pipeline.python.sandbox import FunctionTimeoutError, limited, told
+from tocsin.pipeline.python.sandbox import FunctionTimeoutError, describe_error, limit_time
 
 Function = Callable[..., Any]
 
@@ -90,7 +90,7 @@ def _imported(name: str, code: Code) -> Any:
     # Compiled files are compared by whole seconds: an edit within the same second would go unnoticed.
     sys.dont_write_bytecode = True
     try:
-        with limited(code.timeout_s):
+        with limit_time(code.timeout_s):
             module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
@@ -112,4 +112,6 @@ def _imported(name: str, code: Code) -> Any:
 
 
 def _unusable(name: str, error: BaseException, code: Code) -> CallError:
-    return CallError(f"the Python module {name} cannot be imported: {told(error, code)}", "mend its file", usable=False)
+    return CallError(
+        f"the Python module {name} cannot be imported: {describe_error(error, code)}", "mend its file", usable=False
+    )

@@ -55,7 +55,7 @@ def _again(message: str, hint: str | None, usable: bool) -> CallError:
     return CallError(message, hint, usable=usable)
 
 
-def found_in(text: str) -> CallError | None:
+def parse_call_error(text: str) -> CallError | None:
     """The error whose text is inside the text of Spark's exception."""
     marker = f"{CallError.__module__}.{CallError.__qualname__}: "
     for line in text.splitlines():

@@ -25,7 +25,7 @@ class FunctionTimeoutError(BaseException):
 
 
 @contextmanager
-def limited(timeout_s: float) -> Iterator[None]:
+def limit_time(timeout_s: float) -> Iterator[None]:
     """Raises FunctionTimeoutError inside the block when the time is up."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are for the main thread, where Spark's workers run
@@ -43,7 +43,7 @@ def _up(_number: int, _frame: FrameType | None) -> None:
     raise FunctionTimeoutError
 
 
-def told(error: BaseException, code: Code) -> str:
+def describe_error(error: BaseException, code: Code) -> str:
     """Describes an error in a line: its type, its text, and its place in the folder's files."""
     if isinstance(error, FunctionTimeoutError):
         return f"took longer than {code.timeout_s:g} s"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.python import import_function
 from tocsin.pipeline.python.protocol import CallError, Code, Signature
-from tocsin.pipeline.python.sandbox import limited, listen, told
+from tocsin.pipeline.python.sandbox import describe_error, limit_time, listen
 from tocsin.rules.model.type_check import RecordError, check_value
 from tocsin.rules.model.types import ANY, STRING, AnyType, ArrayType, Field, MultisetType, ObjectType, Type
 from tocsin.rules.model.values import MISSING
@@ -56,10 +56,10 @@ class WorkerCall:
     def _called(self, function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
         name, returns = self.signature.name, self.signature.returns
         try:
-            with limited(self.code.timeout_s):
+            with limit_time(self.code.timeout_s):
                 result = function(*given)
         except BaseException as error:
-            raise CallError(f"the function {name} failed: {told(error, self.code)}") from None
+            raise CallError(f"the function {name} failed: {describe_error(error, self.code)}") from None
         if result is None or result is MISSING:
             if self.signature.optional:
                 return result

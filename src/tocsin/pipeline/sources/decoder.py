@@ -191,7 +191,7 @@ def _delimited(
 def _xml(body: bytes, kind: ObjectType, record: str, limits: BodyLimits) -> Iterator[BodyPiece]:
     if not body.strip():
         raise empty_body()
-    for element in xml_text.found(BytesIO(body), record, limits.record_bytes):
+    for element in xml_text.find_elements(BytesIO(body), record, limits.record_bytes):
         if element.size_bytes > limits.record_bytes:
             yield BodyPiece(too_long(element.line, limits.record_bytes), b"", element.size_bytes)
             continue

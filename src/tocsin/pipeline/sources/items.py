@@ -23,7 +23,7 @@ from tocsin.pipeline.sources.pieces import UNREAD, BodyLimits
 from tocsin.pipeline.sources.reader_types import BadRecord, too_long
 from tocsin.rules.model import adm
 from tocsin.rules.model.json_spans import Spans, TooManyItemsError, object_fields
-from tocsin.rules.model.type_check import shown
+from tocsin.rules.model.type_check import describe_value
 from tocsin.wire.errors import InputError, LimitError
 
 Item = tuple[str, dict[str, Any]]
@@ -71,7 +71,7 @@ def _objects(body: bytes) -> Iterator[dict[str, Any]]:
         raise extra_data(text, after, spans, limits)
     for position, value in enumerate(_values(text, spans, limits)):
         if value.__class__ is not dict:
-            raise ValueError(f"item {position}: expected an object, got {shown(value)}")
+            raise ValueError(f"item {position}: expected an object, got {describe_value(value)}")
         yield value
 
 

@@ -198,7 +198,7 @@ def _found(path: Path, wanted: LoadSource, kind: ObjectType, generate: tuple[str
     if wanted.format == "parquet":
         yield from parquet.read(path)
         return
-    with opened(path) as file:
+    with open_unpacked(path) as file:
         if wanted.format == "json":
             yield from json_text.read(file)
         elif wanted.format == "adm":
@@ -211,7 +211,7 @@ def _found(path: Path, wanted: LoadSource, kind: ObjectType, generate: tuple[str
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_unpacked(path: Path) -> Iterator[BinaryIO]:
     """Opens the bytes of a file and unpacks gzip, whatever the file's name."""
     try:
         with io.BufferedReader(io.FileIO(path), _BUFFER_BYTES) as file:

@@ -196,7 +196,7 @@ class ResultCaches:
             self.figures.expired += 1
             self.figures.expired_bytes += self._drop_tail(rank[3])
 
-    def reckon(self, now_s: float) -> None:
+    def refresh_ranks(self, now_s: float) -> None:
         """Measures every cache's growth and the usual latency, and ranks all caches again, in a single call."""
         self._reckoning = None
         while not self._reckon_some(now_s):

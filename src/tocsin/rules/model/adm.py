@@ -24,7 +24,7 @@ from tocsin.rules.model.constructors import (
     SUFFIXES,
     WORDS,
     fraction,
-    quoted,
+    quote_text,
     whole_number,
 )
 from tocsin.rules.model.type_check import MAX_OPEN_DEPTH
@@ -125,7 +125,7 @@ def _object(text: str, at: int, levels_left: int) -> tuple[dict[str, Any], int]:
             else:
                 value = _scalar_value(match, 1)
         if name in fields:
-            raise AdmError(name_at, f"the field {quoted(name)} is there twice")
+            raise AdmError(name_at, f"the field {quote_text(name)} is there twice")
         fields[name] = value
         sparse = sparse or value is MISSING
         if text[at - 1] == "}":
@@ -222,7 +222,7 @@ def _scalar_value(found: re.Match[str], before: int) -> Any:
 def _constructed(word: str, inside: str, at: int) -> Any:
     constructor = _known(word)
     if constructor is None:
-        raise AdmError(at, f"there is no constructor {quoted(word)}; known are {', '.join(sorted(CONSTRUCTORS))}")
+        raise AdmError(at, f"there is no constructor {quote_text(word)}; known are {', '.join(sorted(CONSTRUCTORS))}")
     try:
         return constructor(inside)
     except ValueError as error:
@@ -234,7 +234,7 @@ def _known(word: str) -> Callable[[str], Any] | None:
 
 
 def _expected(what: str, text: str, at: int) -> AdmError:
-    got = quoted(text[at : at + 20]) if at < len(text) else "the end of the text"
+    got = quote_text(text[at : at + 20]) if at < len(text) else "the end of the text"
     return AdmError(min(at, len(text)), f"expected {what}, got {got}")
 
 

@@ -59,7 +59,7 @@ def _whole(name: str) -> Callable[[str], int]:
 
     def read(text: str) -> int:
         if _INT.fullmatch(text.strip()) is None:
-            raise ValueError(f"expected a whole number, got {quoted(text[:40])}")
+            raise ValueError(f"expected a whole number, got {quote_text(text[:40])}")
         number = whole_number(text.strip())
         if low <= number <= high:
             return number
@@ -73,7 +73,7 @@ def _double(text: str) -> float:
     if stripped in _NONFINITE:
         return _NONFINITE[stripped]
     if _FLOAT.fullmatch(stripped) is None:
-        raise ValueError(f"expected a number, got {quoted(text[:40])}")
+        raise ValueError(f"expected a number, got {quote_text(text[:40])}")
     return fraction(stripped)
 
 
@@ -87,7 +87,7 @@ def _float32(text: str) -> float:
 
 def _boolean(text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
-        raise ValueError(f"expected true or false, got {quoted(text[:40])}")
+        raise ValueError(f"expected true or false, got {quote_text(text[:40])}")
     return text.strip().lower() == "true"
 
 
@@ -102,14 +102,14 @@ def _place(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 def _day_time(text: str) -> Duration:
     duration = parse_duration(text)
     if duration.months:
-        raise ValueError(f'expected a duration of days and times such as "P1DT2H", got {quoted(text[:40])}')
+        raise ValueError(f'expected a duration of days and times such as "P1DT2H", got {quote_text(text[:40])}')
     return duration
 
 
 def _year_month(text: str) -> Duration:
     duration = parse_duration(text)
     if duration.micros:
-        raise ValueError(f'expected a duration of years and months such as "P1Y2M", got {quoted(text[:40])}')
+        raise ValueError(f'expected a duration of years and months such as "P1Y2M", got {quote_text(text[:40])}')
     return duration
 
 
@@ -132,6 +132,6 @@ WORDS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     """Quotes `text` for a message."""
     return encode_basestring(text.encode("utf-8", "replace").decode())

@@ -14,7 +14,14 @@ from math import inf, isfinite, isnan, nan
 from typing import Any, Final
 from uuid import UUID
 
-from tocsin.rules.model.type_check import LEAVES, Check, RecordError, compiled, shown, told
+from tocsin.rules.model.type_check import (
+    LEAVES,
+    Check,
+    RecordError,
+    compile_check,
+    describe_value,
+    make_or_refuse,
+)
 from tocsin.rules.model.types import ObjectType
 from tocsin.rules.model.values import (
     MISSING,
@@ -98,7 +105,7 @@ def reader(kind: ObjectType) -> Callable[[Any], dict[str, Any]]:
     `plain` writes or be the text of its constructor ("1.0,2.0" for a point); in both cases the result is what
     `checker` returns.
     """
-    return compiled(kind, _READERS)
+    return compile_check(kind, _READERS)
 
 
 def _number(name: str) -> Check:
@@ -117,7 +124,7 @@ def _written(name: str, parse: Callable[[str], Any], shape: Callable[[Any], Any]
 
     def read(value: Any) -> Any:
         if value.__class__ is str:
-            return check(told(parse, value))
+            return check(make_or_refuse(parse, value))
         if shape is not None and isinstance(value, (list, dict)):
             return check(shape(value))
         return check(value)
@@ -157,7 +164,7 @@ def _polygon(value: Any) -> Polygon:
 
 
 def _seen(value: Any) -> str:
-    return f"an array of {len(value)}" if isinstance(value, list) else shown(value)
+    return f"an array of {len(value)}" if isinstance(value, list) else describe_value(value)
 
 
 _READERS: Final[Mapping[str, Check]] = {

@@ -59,7 +59,7 @@ class RecordError(ValueError):
 
 def checker(kind: ObjectType) -> Callable[[Any], dict[str, Any]]:
     """Returns a function that normalises a record or raises RecordError. Compile once, use often."""
-    return compiled(kind, LEAVES)
+    return compile_check(kind, LEAVES)
 
 
 def check_value(value: Any, kind: Type) -> Any:
@@ -69,10 +69,10 @@ def check_value(value: Any, kind: Type) -> Any:
 
 @lru_cache(maxsize=512)
 def _checker_of(kind: Type) -> Check:
-    return compiled(kind, LEAVES)
+    return compile_check(kind, LEAVES)
 
 
-def compiled(kind: Type, leaves: Mapping[str, Check]) -> Check:
+def compile_check(kind: Type, leaves: Mapping[str, Check]) -> Check:
     """Compiles the check of `kind`. `leaves` checks the primitives: only they differ for records from JSON."""
     match kind:
         case Primitive(name=name):
@@ -80,21 +80,21 @@ def compiled(kind: Type, leaves: Mapping[str, Check]) -> Check:
         case ObjectType():
             return _object(kind, leaves)
         case ArrayType(item=item, item_optional=item_optional):
-            return _items(compiled(item, leaves), item_optional, as_multiset=False)
+            return _items(compile_check(item, leaves), item_optional, as_multiset=False)
         case MultisetType(item=item, item_optional=item_optional):
-            return _items(compiled(item, leaves), item_optional, as_multiset=True)
+            return _items(compile_check(item, leaves), item_optional, as_multiset=True)
         case AnyType():
             return open_value
 
 
 def _object(kind: ObjectType, leaves: Mapping[str, Check]) -> Check:
-    plan = tuple((field.name, field.optional, compiled(field.type, leaves)) for field in kind.fields)
+    plan = tuple((field.name, field.optional, compile_check(field.type, leaves)) for field in kind.fields)
     declared = frozenset(field.name for field in kind.fields)
     is_open, type_text = kind.open, f"the closed type {kind.name}" if kind.name else "this closed type"
 
     def check(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise RecordError("", f"expected an object, got {shown(value)}")
+            raise RecordError("", f"expected an object, got {describe_value(value)}")
         record: dict[str, Any] = {}
         name: Any = ""
         try:
@@ -125,7 +125,7 @@ def _items(check_item: Check, item_optional: bool, *, as_multiset: bool) -> Chec
     def check(value: Any) -> list[Any]:
         # An array may become a multiset. A multiset must not become an array, because it has no order.
         if not isinstance(value, list) or (not as_multiset and isinstance(value, Multiset)):
-            raise RecordError("", f"expected {expected}, got {shown(value)}")
+            raise RecordError("", f"expected {expected}, got {describe_value(value)}")
         items: list[Any] = []
         for item in value:
             if item is None or item is MISSING:
@@ -152,11 +152,11 @@ def _integer(name: str) -> Check:
     def check(value: Any) -> Any:
         if value.__class__ is not int:
             if not isinstance(value, int) or isinstance(value, bool):
-                raise RecordError("", f"expected {_article(name)}, got {shown(value)}")
+                raise RecordError("", f"expected {_article(name)}, got {describe_value(value)}")
             value = int(value)
         if low <= value <= high:
             return value
-        raise RecordError("", f"{shown(value)} does not fit into {_article(name)} ({low} to {high})")
+        raise RecordError("", f"{describe_value(value)} does not fit into {_article(name)} ({low} to {high})")
 
     return check
 
@@ -164,7 +164,7 @@ def _integer(name: str) -> Check:
 def _boolean(value: Any) -> bool:
     if value is True or value is False:
         return value
-    raise RecordError("", f"expected a boolean, got {shown(value)}")
+    raise RecordError("", f"expected a boolean, got {describe_value(value)}")
 
 
 def _double(value: Any) -> float:
@@ -174,8 +174,8 @@ def _double(value: Any) -> float:
         try:
             return float(value)
         except OverflowError:
-            raise RecordError("", f"{shown(value)} does not fit into a double") from None
-    raise RecordError("", f"expected a number, got {shown(value)}")
+            raise RecordError("", f"{describe_value(value)} does not fit into a double") from None
+    raise RecordError("", f"expected a number, got {describe_value(value)}")
 
 
 def _float(value: Any) -> float:
@@ -189,7 +189,7 @@ def _float(value: Any) -> float:
 def _string(value: Any) -> Any:
     if value.__class__ is not str:
         if not isinstance(value, str):
-            raise RecordError("", f"expected a string, got {shown(value)}")
+            raise RecordError("", f"expected a string, got {describe_value(value)}")
         value = str(value)
     if value.isascii() or _is_unicode(value):
         return value
@@ -207,18 +207,18 @@ def _is_unicode(text: str) -> bool:
 def _date(value: Any) -> date:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
-    raise RecordError("", f"expected a date, got {shown(value)}")
+    raise RecordError("", f"expected a date, got {describe_value(value)}")
 
 
 def _time(value: Any) -> time:
     if isinstance(value, time) and value.tzinfo is None:
         return value
-    raise RecordError("", f"expected a time of day without a zone, got {shown(value)}")
+    raise RecordError("", f"expected a time of day without a zone, got {describe_value(value)}")
 
 
 def _datetime(value: Any) -> datetime:
     if not isinstance(value, datetime):
-        raise RecordError("", f"expected a datetime, got {shown(value)}")
+        raise RecordError("", f"expected a datetime, got {describe_value(value)}")
     if value.tzinfo is UTC:
         return value
     try:
@@ -251,7 +251,7 @@ def _point(value: Any) -> Point:
 def _need(value: Any, kind: type[_T]) -> _T:
     if isinstance(value, kind):
         return value
-    raise RecordError("", f"expected {_article(kind.__name__.lower())}, got {shown(value)}")
+    raise RecordError("", f"expected {_article(kind.__name__.lower())}, got {describe_value(value)}")
 
 
 def _finite(value: Any) -> float:
@@ -259,7 +259,7 @@ def _finite(value: Any) -> float:
     # A point without a finite place matches no grid cell and breaks every index.
     if isfinite(number):
         return number
-    raise RecordError("", f"expected a finite number, got {shown(number)}")
+    raise RecordError("", f"expected a finite number, got {describe_value(number)}")
 
 
 def _line(value: Any) -> Line:
@@ -274,14 +274,14 @@ def _rectangle(value: Any) -> Rectangle:
 
 def _circle(value: Any) -> Circle:
     value_circle = _need(value, Circle)
-    return told(circle, _point(value_circle.center), _finite(value_circle.radius))
+    return make_or_refuse(circle, _point(value_circle.center), _finite(value_circle.radius))
 
 
 def _polygon(value: Any) -> Polygon:
-    return told(polygon, [_point(corner) for corner in _need(value, Polygon).points])
+    return make_or_refuse(polygon, [_point(corner) for corner in _need(value, Polygon).points])
 
 
-def told(make: Callable[..., _T], *parts: Any) -> _T:
+def make_or_refuse(make: Callable[..., _T], *parts: Any) -> _T:
     """Calls `make(*parts)` and turns its ValueError into a RecordError."""
     try:
         return make(*parts)
@@ -328,7 +328,7 @@ def _open_value(value: Any, levels_left: int) -> Any:
     for base, check in _OPEN.items():
         if isinstance(value, base):
             return check(value)
-    raise RecordError("", f"expected a value, got {shown(value)}")
+    raise RecordError("", f"expected a value, got {describe_value(value)}")
 
 
 def _open_object(value: Any, levels_left: int) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def _open_items(value: Any, levels_left: int) -> list[Any]:
 def _field_name(name: Any) -> str:
     if isinstance(name, str) and (name.isascii() or _is_unicode(name)):
         return name
-    raise RecordError("", f"a field name must be Unicode text, got {shown(name)}")
+    raise RecordError("", f"a field name must be Unicode text, got {describe_value(name)}")
 
 
 # ---------------------------------------------------------------- texts for messages
@@ -370,7 +370,7 @@ def field_step(name: Any) -> str:
     return name if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) else f"`{_printable(str(name))}`"
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Describes a value for a message: its type, and a short part of it."""
     if value is None or value is MISSING:
         return "NULL" if value is None else "MISSING"

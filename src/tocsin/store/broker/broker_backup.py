@@ -22,10 +22,10 @@ from tocsin.patience import to_the_end
 from tocsin.store.broker.files import PATTERN, broker_of
 from tocsin.store.broker.rows import NOT_RESTORED
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
-from tocsin.store.sqlite.errors import explained
+from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.file import sync
 from tocsin.store.sqlite.ownership import Ownership
-from tocsin.store.sqlite.upgrades import pending
+from tocsin.store.sqlite.upgrades import pending_upgrades
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StoreError
 
 CHECKSUM: Final = "saved-sha256"
@@ -49,7 +49,7 @@ async def save_all(data: Path, into: Path) -> None:
     await to_the_end(asyncio.to_thread(work))
 
 
-async def bring_back(source: Path, target: Path) -> None:
+async def restore_broker(source: Path, target: Path) -> None:
     """Restores a broker's store from a file of `save`, after checking all of it. Raises UnavailableError if a broker
     has the store open, and ConflictError if the store exists.
     """
@@ -75,7 +75,7 @@ def _save(source: Path, target: Path) -> None:
     if not source.is_file():
         raise NotFoundError(f"there is no broker's file {source}", hint="choose the broker with --name and --data")
     unfinished = target.with_name(f"{target.name}.saving")
-    with explained(target):
+    with explain_sqlite_errors(target):
         if os.path.lexists(target):
             raise ConflictError(f"{target} exists already", hint="choose a new file for the backup")
         if not target.parent.is_dir():
@@ -105,7 +105,7 @@ def _bring_back(source: Path, target: Path) -> None:
     ownership.take()
     unfinished = target.with_name(f"{target.name}.restoring")
     try:
-        with explained(target):
+        with explain_sqlite_errors(target):
             if os.path.lexists(target):
                 raise ConflictError(
                     f"{target} exists already", hint="move it away, or choose another folder with --data"
@@ -128,7 +128,7 @@ def _bring_back(source: Path, target: Path) -> None:
 
 def _settle(path: Path, called: Path | None = None) -> None:
     called = called or path
-    with explained(called), closing(sqlite3.connect(path, isolation_level=None)) as copy:
+    with explain_sqlite_errors(called), closing(sqlite3.connect(path, isolation_level=None)) as copy:
         _check_kind(copy, called)
         _check(copy, called)
         dropped = (CHECKSUM, NAME, *NOT_RESTORED)
@@ -143,7 +143,7 @@ def _check_kind(copy: sqlite3.Connection, called: Path) -> None:
     if copy.execute("PRAGMA application_id").fetchone()[0] != layout.application_id:
         raise StoreError(f"{called} is not a broker's store")
     # Raises StoreError if a newer program wrote the store.
-    pending(copy.execute("PRAGMA user_version").fetchone()[0], layout.chain)
+    pending_upgrades(copy.execute("PRAGMA user_version").fetchone()[0], layout.chain)
 
 
 def _check(copy: sqlite3.Connection, called: Path) -> None:

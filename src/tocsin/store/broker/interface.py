@@ -94,7 +94,7 @@ class BrokerStore(Protocol):
         secret of None leaves the secret unchanged.
         """
 
-    async def record_news(self, position: Position, heads: Mapping[int, Cursor]) -> None:
+    async def record_announcement(self, position: Position, heads: Mapping[int, Cursor]) -> None:
         """Records the position and the heads of these interests together.
 
         Neither ever moves back; interests without a backend are ignored.

@@ -25,7 +25,7 @@ from tocsin.store.cluster.interface import (
     encode_json,
     next_epoch,
 )
-from tocsin.store.sqlite.errors import explained
+from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.file import OpeningMode, SqliteFile, StoreLayout
 from tocsin.store.sqlite.upgrades import UPGRADES
 from tocsin.wire.errors import InputError
@@ -145,13 +145,13 @@ class SqliteTransaction:
         return await self._do(lambda writer: rows.revoke_token(writer, token_id, revoked_at))
 
     def begin(self) -> None:
-        with explained(self._store.path):
+        with explain_sqlite_errors(self._store.path):
             self._store.writer().execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
         if self._failure is not None:
             raise self._failure
-        with explained(self._store.path):
+        with explain_sqlite_errors(self._store.path):
             faults.reach("store.commit.before")
             self._store.writer().execute("COMMIT")
             self._committed = True
@@ -161,7 +161,7 @@ class SqliteTransaction:
         self._over = True
         # After some errors (a full disk) SQLite has rolled back by itself.
         if self._store.writer().in_transaction:
-            with explained(self._store.path):
+            with explain_sqlite_errors(self._store.path):
                 self._store.writer().execute("ROLLBACK")
 
     async def _do(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -172,7 +172,7 @@ class SqliteTransaction:
                 # SQLite may have rolled back already: a further write would then be committed on its own.
                 raise self._failure
             try:
-                with explained(self._store.path):
+                with explain_sqlite_errors(self._store.path):
                     return work(self._store.writer())
             except InputError:
                 raise

@@ -19,19 +19,19 @@ PROBE_BYTES: Final = 1 << 20
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_sqlite_errors(path: Path) -> Iterator[None]:
     """Turns errors of SQLite and of the file system about the file `path` into errors that say what to do."""
     try:
         yield
     except sqlite3.Error as error:
-        raise meaning(error, path) from error
+        raise translate_sqlite_error(error, path) from error
     except OSError as error:
         if error.errno in NO_ROOM:
             raise _full(path) from error
         raise StoreError(f"the store {path} cannot be used: {error.strerror or error}") from error
 
 
-def meaning(problem: sqlite3.Error, path: Path) -> TocsinError:
+def translate_sqlite_error(problem: sqlite3.Error, path: Path) -> TocsinError:
     extended = getattr(problem, "sqlite_errorcode", None) or 0
     match extended & 0xFF:
         case sqlite3.SQLITE_FULL:

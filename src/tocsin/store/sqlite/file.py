@@ -21,8 +21,8 @@ from typing import ClassVar, Final, TypedDict, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.patience import to_the_end
-from tocsin.store.sqlite.errors import explained
-from tocsin.store.sqlite.upgrades import Upgrade, pending
+from tocsin.store.sqlite.errors import explain_sqlite_errors
+from tocsin.store.sqlite.upgrades import Upgrade, pending_upgrades
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 
 Result = TypeVar("Result")
@@ -137,7 +137,7 @@ class SqliteFile(ABC):
             except queue.Empty:
                 raise self._not_open() from None
             try:
-                with explained(self.path):
+                with explain_sqlite_errors(self.path):
                     reader.execute("BEGIN")
                     try:
                         return work(reader)
@@ -168,7 +168,7 @@ class SqliteFile(ABC):
         return UnavailableError(f"the store {self.path} is not open")
 
     def _open(self) -> None:
-        with explained(self.path):
+        with explain_sqlite_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             self._writer = writer = self._connect()
@@ -200,12 +200,12 @@ class SqliteFile(ABC):
             raise StoreError(f"{self.path} is an SQLite file, but not a store of Tocsin's")
 
     def _upgrade(self, writer: sqlite3.Connection) -> int:
-        if not pending(_version(writer), self._chain):
+        if not pending_upgrades(_version(writer), self._chain):
             return _version(writer)
         with transaction(writer):
             # Read again under the lock: another process may have upgraded meanwhile.
             before = version = _version(writer)
-            for step in pending(before, self._chain):
+            for step in pending_upgrades(before, self._chain):
                 for statement in step.statements["sqlite"]:
                     writer.execute(statement)
                 version = step.version
@@ -225,7 +225,7 @@ class SqliteFile(ABC):
     def copy_to(self, path: Path) -> None:
         """Like `backup_to`, on the caller's thread; also for a store that another process has open."""
         unfinished = path.with_name(path.name + ".part")
-        with explained(path):
+        with explain_sqlite_errors(path):
             if path.exists():
                 raise ConflictError(f"{path} exists already", hint="choose a new file for the backup")
             unfinished.unlink(missing_ok=True)

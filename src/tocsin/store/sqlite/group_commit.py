@@ -17,7 +17,7 @@ from tocsin import faults
 from tocsin.patience import to_the_end
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker.sqlite.subscriptions import put_markers
-from tocsin.store.sqlite.errors import explained, meaning
+from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
 from tocsin.store.sqlite.file import OpeningMode, SqliteFile, transaction
 
 Answer = TypeVar("Answer")
@@ -123,7 +123,7 @@ class GroupCommits(SqliteFile):
         self, works: Sequence[Callable[[sqlite3.Connection], Any]], markers: Mapping[int, Cursor]
     ) -> list[Any]:
         writer = self.writer()
-        with explained(self.path), transaction(writer):
+        with explain_sqlite_errors(self.path), transaction(writer):
             # Markers come first: a later write then sees what was acknowledged before it.
             put_markers(writer, markers)
             answers = [self._alone(writer, work) for work in works]
@@ -140,6 +140,6 @@ class GroupCommits(SqliteFile):
                 raise
             writer.execute("ROLLBACK TO alone")
             writer.execute("RELEASE alone")
-            return FailedWrite(meaning(error, self.path) if isinstance(error, sqlite3.Error) else error)
+            return FailedWrite(translate_sqlite_error(error, self.path) if isinstance(error, sqlite3.Error) else error)
         writer.execute("RELEASE alone")
         return answer

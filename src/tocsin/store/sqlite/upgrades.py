@@ -67,7 +67,7 @@ def latest(chain: Sequence[Upgrade] = UPGRADES) -> int:
     return chain[-1].version
 
 
-def pending(version: int, chain: Sequence[Upgrade] = UPGRADES) -> list[Upgrade]:
+def pending_upgrades(version: int, chain: Sequence[Upgrade] = UPGRADES) -> list[Upgrade]:
     """The steps that a store of this version lacks, in order. Raises StoreError if the store is newer than this."""
     if version > latest(chain):
         raise StoreError(

@@ -46,7 +46,7 @@ async def filled(store: BrokerStore) -> None:
     group = await store.add_group(await default(store), "crew", created_us=4)
     await store.add_members(group.id, [ann, bob], created_us=4)
     await store.subscribe_group(group.id, 3, created_us=5)
-    await store.record_news(Position(7, 40), {3: at(9)})
+    await store.record_announcement(Position(7, 40), {3: at(9)})
     await store.acknowledge({(await all_frontends(store))[0].id: at(4, 2)})
     await store.put_webhook(bob, "http://there", "whsec_x", created_us=6)
     await store.registered(epoch=7, position=Position(7, 41), secret="whsec_y")

@@ -33,7 +33,7 @@ async def test_members_get_what_their_group_holds_from_joining_on(store: BrokerS
     assert [(each.subscriber, each.mode, each.marker, each.own, each.groups) for each in made.frontends] == [
         (ann, "notify", at(1), False, (group.id,))
     ]
-    await store.record_news(Position(7, 1), {1: at(8)})
+    await store.record_announcement(Position(7, 1), {1: at(8)})
     (joined,) = await store.add_members(group.id, [bob, ann], created_us=4)
     assert (joined.subscriber, joined.since, joined.marker) == (bob, at(8), at(8))
     again = await store.subscribe_group(group.id, 1, created_us=5)

@@ -42,7 +42,7 @@ async def test_a_cursor_beyond_every_result_is_refused(store: BrokerStore, curso
     (held,) = await subscribe(store, ann, 1)
     for call in (
         store.acknowledge({held.id: cursor}),
-        store.record_news(Position(1, 1), {1: cursor}),
+        store.record_announcement(Position(1, 1), {1: cursor}),
         store.subscribe([FrontendRequest(ann, 1, since=cursor)], created_us=1),
         store.subscribe([], backends=[new_backend(2, cursor)], created_us=1),
         store.rebind([ReboundBackend(1, 2, "s", cursor)]),
@@ -63,14 +63,14 @@ async def test_the_largest_cursor_comes_back_as_it_was(store: BrokerStore) -> No
 async def test_news_move_position_and_heads_together_and_never_back(store: BrokerStore) -> None:
     (ann,) = await people(store, "ann")
     await subscribe(store, ann, 1, 2)
-    await store.record_news(Position(7, 5), {1: at(3), 99: at(3)})
-    await store.record_news(Position(7, 4), {1: at(2), 2: at(1)})
+    await store.record_announcement(Position(7, 5), {1: at(3), 99: at(3)})
+    await store.record_announcement(Position(7, 4), {1: at(2), 2: at(1)})
     assert (await store.link()).position == Position(7, 5)
     assert [each.head for each in await all_backends(store)] == [at(3), at(1)]
-    await store.record_news(Position(8, 1), {})
+    await store.record_announcement(Position(8, 1), {})
     assert (await store.link()).position == Position(8, 1)
     with pytest.raises(InputError, match="beyond all news"):
-        await store.record_news(Position(8, 1 << 63), {1: at(4)})
+        await store.record_announcement(Position(8, 1 << 63), {1: at(4)})
     assert (await all_backends(store))[0].head == at(3)
 
 

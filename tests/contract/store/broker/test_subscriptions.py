@@ -28,7 +28,7 @@ async def test_many_subscribers_share_one_backend(store: BrokerStore) -> None:
     made = await store.subscribe(
         [FrontendRequest(ann, 4, "notify"), FrontendRequest(bob, 4)], backends=[new_backend(4, at(1))], created_us=5
     )
-    await store.record_news(Position(7, 1), {4: at(6)})
+    await store.record_announcement(Position(7, 1), {4: at(6)})
     (again,) = await store.subscribe(
         [FrontendRequest(ann, 4, since=START)], backends=[new_backend(4, at(9))], created_us=6
     )
@@ -46,7 +46,7 @@ async def test_many_subscribers_share_one_backend(store: BrokerStore) -> None:
 async def test_a_subscription_begins_at_the_head_or_where_it_asks(store: BrokerStore) -> None:
     ann, bob = await people(store, "ann", "bob")
     await subscribe(store, ann, 1)
-    await store.record_news(Position(7, 1), {1: at(6)})
+    await store.record_announcement(Position(7, 1), {1: at(6)})
     assert (await subscribe(store, bob, 1))[0].marker == at(6)
     await store.unsubscribe([(await store.frontends_of(bob))[0].id])
     assert (await subscribe(store, bob, 1, since=at(2)))[0].marker == at(2)
@@ -159,7 +159,7 @@ async def test_backends_may_change_places_and_frontends_follow_with_their_marker
     (ann,) = await people(store, "ann")
     one, two = await subscribe(store, ann, 1, 2)
     await store.acknowledge({one.id: at(5), two.id: at(6)})
-    await store.record_news(Position(7, 9), {1: at(5), 2: at(99, epoch=8)})
+    await store.record_announcement(Position(7, 9), {1: at(5), 2: at(99, epoch=8)})
     new = at(0, epoch=8)
     await store.rebind([ReboundBackend(1, 2, "new-1", new, head=at(1, epoch=8)), ReboundBackend(2, 1, "new-2", new)])
     assert await all_backends(store) == [

@@ -251,7 +251,7 @@ async def test_after_a_restore_no_token_is_good_and_none_is_anybody_elses(tmp_pa
     await accounts.close()
     await store.close()
 
-    await broker_backup.bring_back(tmp_path / "saved", tmp_path / "broker-b.db")
+    await broker_backup.restore_broker(tmp_path / "saved", tmp_path / "broker-b.db")
     store = SqliteBrokerStore(tmp_path / "broker-b.db")
     await store.open()
     accounts = await opened(store, clock)

@@ -24,7 +24,7 @@ async def held(here: World) -> set[str]:
 
 async def restored(tmp_path: Path) -> Path:
     (tmp_path / "restored").mkdir()
-    await broker_backup.bring_back(tmp_path / "saved", tmp_path / "restored" / FILE)
+    await broker_backup.restore_broker(tmp_path / "saved", tmp_path / "restored" / FILE)
     return tmp_path / "restored"
 
 

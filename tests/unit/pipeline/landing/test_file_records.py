@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tocsin.pipeline.landing import file_records
-from tocsin.pipeline.landing.file_records import FilePart, parts, reading
+from tocsin.pipeline.landing.file_records import FilePart, check_format, parts
 from tocsin.rules.model.types import BIGINT, STRING, Field, ObjectType
 
 KIND = ObjectType((Field("id", BIGINT), Field("said", STRING, optional=True)), open=False)
@@ -21,7 +21,7 @@ NONE: Mapping[str, str] = {}
 
 
 def read(path: Path, format_: str = "json", rows: int = file_records.PIECE_ROWS) -> list[FilePart]:
-    return list(parts(path, reading(format_, NONE), KIND, rows))
+    return list(parts(path, check_format(format_, NONE), KIND, rows))
 
 
 def written(tmp_path: Path, content: str | bytes) -> Path:
@@ -106,7 +106,7 @@ def test_a_parquet_value_of_no_year_here_is_refused_by_itself(tmp_path: Path) ->
     days = pa.array([0, 2**31 - 1, 1], pa.int32()).cast(pa.date32())
     pq.write_table(pa.table({"day": days}), path)
     kind = ObjectType((), open=True)
-    (part,) = parts(path, reading("parquet", NONE), kind)
+    (part,) = parts(path, check_format("parquet", NONE), kind)
     first, bad, last = part.records
     assert first.record == {"day": date(1970, 1, 1)}
     assert last.record == {"day": date(1970, 1, 2)}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.strategies import names, object_types, open_values, same, types, values_of
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.landing import rows as fitting
-from tocsin.pipeline.landing.rows import FittedRows, KeyPath, RefusedRow, checked, fitter, generate
+from tocsin.pipeline.landing.rows import FittedRows, KeyPath, RefusedRow, check_rows, fitter, generate
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
 
@@ -28,7 +28,7 @@ def rows(records: list[dict[str, Any]], kind: ObjectType = FEED) -> pa.Table:
 
 
 def slowly(records: pa.Table, feed: ObjectType, dataset: ObjectType, generated: KeyPath | None) -> FittedRows:
-    return checked(layout.from_arrow(records, feed), dataset, generated)
+    return check_rows(layout.from_arrow(records, feed), dataset, generated)
 
 
 @st.composite
@@ -125,7 +125,7 @@ def test_what_does_not_fit_a_closed_dataset_is_refused_with_its_place_and_its_fi
 
 
 def test_a_value_that_is_no_object_is_refused() -> None:
-    assert checked([1, {"name": "a"}, [2]], FEED, None).refused == (
+    assert check_rows([1, {"name": "a"}, [2]], FEED, None).refused == (
         RefusedRow(0, "", "a record is an object"),
         RefusedRow(2, "", "a record is an object"),
     )

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.support.strategies import same, types, values_of
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.python import sandbox
-from tocsin.pipeline.python.protocol import CallError, Code, Signature, found_in
-from tocsin.pipeline.python.sandbox import CapturedOutput, FunctionTimeoutError, limited
+from tocsin.pipeline.python.protocol import CallError, Code, Signature, parse_call_error
+from tocsin.pipeline.python.sandbox import CapturedOutput, FunctionTimeoutError, limit_time
 from tocsin.pipeline.python.worker import FunctionLookUp, WorkerCall
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType, Type
@@ -115,11 +115,11 @@ def test_an_error_survives_the_text_of_sparks_exception(folder: Folder) -> None:
         folder.call("def f(x): raise ValueError('é \"quoted\"\\nline')", t.BIGINT)(pa.array([1]))
     error = raised.value
     text = f"An exception was thrown\nTraceback\n{type(error).__module__}.CallError: {error}, SQLSTATE: 1\n  at java"
-    found = found_in(text)
+    found = parse_call_error(text)
     assert found is not None
     assert (found.message, found.hint, found.usable) == (error.message, error.hint, True)
     assert 'ValueError: é "quoted" line' in found.message
-    assert found_in("nothing of the kind") is None
+    assert parse_call_error("nothing of the kind") is None
 
 
 def test_code_that_takes_too_long_is_ended_even_if_it_catches_everything() -> None:
@@ -130,13 +130,13 @@ def test_code_that_takes_too_long_is_ended_even_if_it_catches_everything() -> No
         except Exception:
             pass
 
-    with pytest.raises(FunctionTimeoutError), limited(0.05):
+    with pytest.raises(FunctionTimeoutError), limit_time(0.05):
         endless()
 
 
 def test_what_was_quick_enough_is_not_ended_afterwards() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with limited(5.0):
+    with limit_time(5.0):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) == before

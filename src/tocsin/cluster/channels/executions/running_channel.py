@@ -150,7 +150,7 @@ class RunningChannel:
         while True:
             await self._due.wait()
             self._due.clear()
-            await self._surely(None)
+            await self._execute_with_retries(None)
 
     async def _at_ticks(self) -> None:
         period = self.entry.period
@@ -165,7 +165,7 @@ class RunningChannel:
             # store no execution. They cannot be distinguished from missed ticks, so do not count them.
             self.counts.missed_ticks += 0 if is_first_tick else missed
             is_first_tick = False
-            await self._surely(due)
+            await self._execute_with_retries(due)
 
         done = last_tick(self.entry.anchor, period, last)
         await schedule.keep(self.entry.anchor, period, done, tick, self._now, late_ticks=self._rooms.late_ticks)
@@ -175,7 +175,7 @@ class RunningChannel:
         suspect."""
         return moment(self._rooms.tables.clock.now_us())
 
-    async def _surely(self, tick: datetime | None) -> None:
+    async def _execute_with_retries(self, tick: datetime | None) -> None:
         """Executes the channel for one instant and retries failures with back-off. If the query itself fails at a
         tick, the retries end when the next tick is due: the next tick reads a later state, which may not fail."""
         failures = 0
@@ -319,8 +319,8 @@ class RunningChannel:
                 async for chunk in store.interests(channel):
                     change = chunk.change if not current_ids else min(change, chunk.change)
                     current_ids.update(chunk.ids)
-                    await self._take_in(list(zip(chunk.ids, chunk.parameters, strict=True)), ())
-                await self._take_in(
+                    await self._apply_interest_changes(list(zip(chunk.ids, chunk.parameters, strict=True)), ())
+                await self._apply_interest_changes(
                     (), [interest_id for interest_id in self._interests.identities() if interest_id not in current_ids]
                 )
                 self._change = change
@@ -328,12 +328,12 @@ class RunningChannel:
             if changes is None:
                 self._change = None
                 continue
-            await self._take_in(changes.added, changes.removed)
+            await self._apply_interest_changes(changes.added, changes.removed)
             self._change = changes.change
             if not changes.more:
                 return
 
-    async def _take_in(self, added: Sequence[tuple[int, str]], removed: Sequence[int]) -> None:
+    async def _apply_interest_changes(self, added: Sequence[tuple[int, str]], removed: Sequence[int]) -> None:
         def take_in() -> None:
             values = self._parameters.values
             self._interests.change(((interest_id, values(text)) for interest_id, text in added), removed)

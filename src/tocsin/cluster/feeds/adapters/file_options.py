@@ -45,7 +45,7 @@ def watching(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) 
             if PurePosixPath(path).is_relative_to(other):
                 raise InputError(f"path: {path} is in {other}: its files would be taken twice")
     period_s = periods.period_s(texts["period"], LEAST_PERIOD_S) if "period" in texts else PERIOD_S
-    return FileOptions(paths, file_records.reading(format, reading), period_s)
+    return FileOptions(paths, file_records.check_format(format, reading), period_s)
 
 
 def _absolute(path: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final
 from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, Found
 from tocsin.rules.model import adm
 from tocsin.rules.model.record_frames import Braces, FrameError
-from tocsin.rules.model.type_check import shown
+from tocsin.rules.model.type_check import describe_value
 
 _CHUNK_BYTES: Final = 1 << 18
 
@@ -24,7 +24,7 @@ def read(file: BinaryIO) -> Iterator[Found]:
 
 def each(file: BinaryIO) -> Iterator[Found | BadRecord]:
     """Like `read`, but yields an unreadable object as a BadRecord and goes on, if the end of the object is visible."""
-    for line, text in framed(file):
+    for line, text in frame_objects(file):
         if isinstance(line, BadRecord):
             yield line
             continue
@@ -34,7 +34,7 @@ def each(file: BinaryIO) -> Iterator[Found | BadRecord]:
             yield error
 
 
-def framed(file: BinaryIO) -> Iterator[tuple[int | BadRecord, bytes]]:
+def frame_objects(file: BinaryIO) -> Iterator[tuple[int | BadRecord, bytes]]:
     """The texts between balanced braces, each with its line; the last may be an unrecognisable rest."""
     braces = Braces(RECORD_LIMIT_BYTES)
     mark = file.read(len(codecs.BOM_UTF8))
@@ -66,5 +66,5 @@ def parse(text: bytes, line: int = 1) -> dict[str, Any]:
         column = len(before) - before.rfind("\n")
         raise BadRecord(line + before.count("\n"), f"is not ADM: {error.reason}", column=column, raw=text) from None
     if value.__class__ is not dict:
-        raise BadRecord(line, f"expected an object, got {shown(value)}", raw=text)
+        raise BadRecord(line, f"expected an object, got {describe_value(value)}", raw=text)
     return value

@@ -19,7 +19,7 @@ from tocsin.pipeline.sources.reader_types import (
     too_long,
 )
 from tocsin.rules.model.json_form import NONFINITE
-from tocsin.rules.model.type_check import RecordError, field_step, shown
+from tocsin.rules.model.type_check import RecordError, describe_value, field_step
 from tocsin.rules.model.types import (
     BOOLEAN,
     INTEGERS,
@@ -227,7 +227,7 @@ def _constructor(text: str) -> str:
 
 def _whole(text: str) -> int:
     if _WHOLE.fullmatch(text.strip()) is None:
-        raise RecordError("", f"expected a whole number, got {shown(text)}")
+        raise RecordError("", f"expected a whole number, got {describe_value(text)}")
     return int(text)
 
 
@@ -236,17 +236,17 @@ def _number(text: str) -> float:
     if text in NONFINITE:
         return NONFINITE[text]
     if NUMBER.fullmatch(text) is None:
-        raise RecordError("", f"expected a number, got {shown(text)}")
+        raise RecordError("", f"expected a number, got {describe_value(text)}")
     number = float(text)
     if number in (NONFINITE["Infinity"], NONFINITE["-Infinity"]):
-        raise RecordError("", f"{shown(text)} does not fit into a double")
+        raise RecordError("", f"{describe_value(text)} does not fit into a double")
     return number
 
 
 def _boolean(text: str) -> bool:
     word = text.strip().lower()
     if word not in ("true", "false"):
-        raise RecordError("", f"expected true or false, got {shown(text)}")
+        raise RecordError("", f"expected true or false, got {describe_value(text)}")
     return word == "true"
 
 

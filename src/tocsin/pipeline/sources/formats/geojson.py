@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
-from tocsin.rules.model.type_check import shown
+from tocsin.rules.model.type_check import describe_value
 from tocsin.rules.model.values import Line, Point, Polygon
 
 
@@ -30,20 +30,20 @@ def records(document: Any) -> Iterator[dict[str, Any]]:
     elif kind == "FeatureCollection":
         features = document.get("features")
         if not isinstance(features, list | Iterator):
-            raise ValueError(f"expected an array of features, got {shown(features)}")
+            raise ValueError(f"expected an array of features, got {describe_value(features)}")
         for index, feature in enumerate(features):
             yield _record(feature, index)
     else:
-        got = shown(document) if kind is None else f"a {kind}"
+        got = describe_value(document) if kind is None else f"a {kind}"
         raise ValueError(f"expected a GeoJSON Feature or FeatureCollection, got {got}")
 
 
 def _record(feature: Any, place: int) -> dict[str, Any]:
     if not isinstance(feature, dict) or feature.get("type") != "Feature":
-        raise ValueError(f"feature {place}: expected an object of the type Feature, got {shown(feature)}")
+        raise ValueError(f"feature {place}: expected an object of the type Feature, got {describe_value(feature)}")
     properties = feature.get("properties")
     if properties is not None and not isinstance(properties, dict):
-        raise ValueError(f"feature {place}: expected an object of properties, got {shown(properties)}")
+        raise ValueError(f"feature {place}: expected an object of properties, got {describe_value(properties)}")
     record = dict(properties or {})
     if feature.get("id") is not None:
         record["id"] = feature["id"]

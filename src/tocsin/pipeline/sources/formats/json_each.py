@@ -16,7 +16,7 @@ from tocsin.pipeline.sources.json_body import line_pieces
 from tocsin.pipeline.sources.pieces import BodyLimits
 from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, Found, too_long
 from tocsin.rules.model.record_frames import Braces, FrameError
-from tocsin.rules.model.type_check import shown
+from tocsin.rules.model.type_check import describe_value
 
 _HEAD_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 16
@@ -91,11 +91,11 @@ def _item(value: Any, number: int, text: bytes) -> Found | BadRecord:
     if isinstance(value, BadRecord):
         value.raw = text
         return value
-    return BadRecord(number, f"expected an object, got {shown(value)}", raw=text)
+    return BadRecord(number, f"expected an object, got {describe_value(value)}", raw=text)
 
 
 def _framed(file: BinaryIO) -> Iterator[Found | BadRecord]:
-    for line, text in adm_text.framed(file):
+    for line, text in adm_text.frame_objects(file):
         if isinstance(line, BadRecord):
             yield line
             continue

@@ -44,7 +44,7 @@ def read(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found]:
 def each(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found | BadRecord]:
     """Like `read`, but yields an element that is no record as a BadRecord and goes on. Ends if the file is not XML."""
     try:
-        for element in found(file, record):
+        for element in find_elements(file, record):
             try:
                 yield element.line, parse(element, kind), element.size_bytes
             except BadRecord as error:
@@ -53,7 +53,7 @@ def each(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found |
         yield error
 
 
-def found(file: BinaryIO, record: str = "", limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Element]:
+def find_elements(file: BinaryIO, record: str = "", limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Element]:
     """The elements named `record` at any depth; without a name the elements directly in the root."""
     return elements(file, lambda _, name, depth: name == record if record else depth == 2, limit_bytes)
 

@@ -72,7 +72,7 @@ class SqliteBrokerStore(GroupCommits):
         await self.write(lambda writer: people.revoke(writer, token, expires_us))
 
     async def revoked(self) -> dict[str, int]:
-        return await self.read(people.revoked)
+        return await self.read(people.revoked_tokens)
 
     async def forget_revoked(self, *, expired_before_us: int) -> int:
         return await self.write(lambda writer: people.forget_revoked(writer, expired_before_us))
@@ -85,13 +85,13 @@ class SqliteBrokerStore(GroupCommits):
     async def registered(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
         check.position(position)
         check.kept("secret", secret or "")
-        await self.write(lambda writer: holds.registered(writer, epoch, position, secret))
+        await self.write(lambda writer: holds.save_registration(writer, epoch, position, secret))
 
-    async def record_news(self, position: Position, heads: Mapping[int, Cursor]) -> None:
+    async def record_announcement(self, position: Position, heads: Mapping[int, Cursor]) -> None:
         check.position(position)
         for head in heads.values():
             check.cursor(head)
-        await self.write(lambda writer: holds.record_news(writer, position, heads))
+        await self.write(lambda writer: holds.record_announcement(writer, position, heads))
 
     async def backends(self) -> AsyncIterator[list[rows.BackendRow]]:
         after = 0

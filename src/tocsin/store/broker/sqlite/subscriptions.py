@@ -53,14 +53,14 @@ def link(connection: sqlite3.Connection) -> LinkRow:
     return LinkRow(epoch, Position(position_epoch, number), secret)
 
 
-def registered(connection: sqlite3.Connection, epoch: int, position: Position, secret: str | None) -> None:
+def save_registration(connection: sqlite3.Connection, epoch: int, position: Position, secret: str | None) -> None:
     connection.execute(
         "UPDATE link SET epoch = ?, position_epoch = ?, position_number = ?, secret = coalesce(?, secret)",
         (epoch, *position, secret),
     )
 
 
-def record_news(connection: sqlite3.Connection, position: Position, heads: Mapping[int, Cursor]) -> None:
+def record_announcement(connection: sqlite3.Connection, position: Position, heads: Mapping[int, Cursor]) -> None:
     connection.execute(
         """UPDATE link SET position_epoch = ?1, position_number = ?2
         WHERE (position_epoch, position_number) < (?1, ?2)""",

@@ -13,12 +13,12 @@ from tocsin.store.channels.sqlite import channel_rows as rows
 
 
 def position(connection: sqlite3.Connection) -> Position:
-    return Position(rows.current_epoch(connection), rows.given(connection, "result"))
+    return Position(rows.current_epoch(connection), rows.last_number(connection, "result"))
 
 
-def dropped(connection: sqlite3.Connection) -> int:
+def count_dropped(connection: sqlite3.Connection) -> int:
     existing = connection.execute("SELECT count(*) FROM channels WHERE NOT dropped").fetchone()[0]
-    return rows.given(connection, "channel") - int(existing)
+    return rows.last_number(connection, "channel") - int(existing)
 
 
 def news(connection: sqlite3.Connection, after: Position, broker: BrokerName | None, limit: int) -> NewResultsPage:
@@ -26,7 +26,7 @@ def news(connection: sqlite3.Connection, after: Position, broker: BrokerName | N
     begin = min(rows.result_epochs(connection).bound(after.epoch, after.number), now.number)
     holder = None if broker is None else rows.broker_id(connection, broker)
     if broker is not None and holder is None:
-        return NewResultsPage(now, [], [], False, dropped(connection))
+        return NewResultsPage(now, [], [], False, count_dropped(connection))
     # Rows are examined in commit order; some numbers may be missing because retention removed their rows.
     sql = "SELECT max(id) FROM (SELECT id FROM results WHERE id > ? ORDER BY id LIMIT ?)"
     end = connection.execute(sql, (begin, limit)).fetchone()[0] or now.number
@@ -60,7 +60,7 @@ def news(connection: sqlite3.Connection, after: Position, broker: BrokerName | N
         (begin, holder),
     )
     page_end = Position(now.epoch, end) if more else now
-    return NewResultsPage(page_end, items, [row[0] for row in gaps], more, dropped(connection))
+    return NewResultsPage(page_end, items, [row[0] for row in gaps], more, count_dropped(connection))
 
 
 def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:

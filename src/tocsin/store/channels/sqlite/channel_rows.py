@@ -13,15 +13,15 @@ from tocsin.store.cluster.interface import decode_json, encode_json, next_epoch
 from tocsin.wire.errors import NotFoundError
 
 
-def given(connection: sqlite3.Connection, counter: str) -> int:
+def last_number(connection: sqlite3.Connection, counter: str) -> int:
     """The last number that the counter gave out."""
     row = connection.execute("SELECT value FROM counters WHERE name = ?", (counter,)).fetchone()
     return 0 if row is None else int(row[0])
 
 
-def give(connection: sqlite3.Connection, counter: str, count: int = 1, after: int = 0) -> int:
+def reserve_numbers(connection: sqlite3.Connection, counter: str, count: int = 1, after: int = 0) -> int:
     """Reserves `count` numbers that were never given out before, all above `after`. Returns the first."""
-    first = max(given(connection, counter), after) + 1
+    first = max(last_number(connection, counter), after) + 1
     connection.execute("INSERT OR REPLACE INTO counters VALUES (?, ?)", (counter, first + count - 1))
     return first
 
@@ -36,7 +36,7 @@ def current_epoch(connection: sqlite3.Connection) -> int:
 def begin_epoch(connection: sqlite3.Connection, now: datetime) -> int:
     previous = connection.execute("SELECT max(epoch) FROM epochs").fetchone()[0]
     epoch = next_epoch(previous, now)
-    connection.execute("INSERT INTO epochs VALUES (?, ?)", (epoch, given(connection, "result") + 1))
+    connection.execute("INSERT INTO epochs VALUES (?, ?)", (epoch, last_number(connection, "result") + 1))
     for channel_id, last in connection.execute("SELECT id, last_execution FROM channels").fetchall():
         connection.execute("INSERT INTO channel_epochs VALUES (?, ?, ?)", (channel_id, epoch, end_of(last) + 1))
     return epoch
@@ -69,7 +69,7 @@ class ChannelEpochs:
 
 
 def add_channel(connection: sqlite3.Connection, after: int) -> int:
-    channel_id = give(connection, "channel", after=after)
+    channel_id = reserve_numbers(connection, "channel", after=after)
     connection.execute("INSERT INTO channels (id) VALUES (?)", (channel_id,))
     connection.execute(
         "INSERT INTO channel_epochs VALUES (?, ?, ?)", (channel_id, current_epoch(connection), end_of(0) + 1)
@@ -176,10 +176,10 @@ def broker_id(connection: sqlite3.Connection, broker: BrokerName) -> int | None:
     return None if row is None else int(row[0])
 
 
-def broker_id_made(connection: sqlite3.Connection, broker: BrokerName) -> int:
+def make_broker_id(connection: sqlite3.Connection, broker: BrokerName) -> int:
     number = broker_id(connection, broker)
     if number is None:
-        number = give(connection, "broker")
+        number = reserve_numbers(connection, "broker")
         connection.execute("INSERT INTO brokers VALUES (?, ?, ?)", (number, *broker))
     return number
 

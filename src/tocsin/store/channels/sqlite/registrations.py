@@ -50,7 +50,7 @@ def claim(connection: sqlite3.Connection, broker: BrokerName, claimant: BrokerCl
         """UPDATE registrations SET generation_epoch = ?, generation_number = ?, holder = ?, secret = ?
         WHERE dataverse = ? AND name = ?""",
         (
-            rows.current_epoch(connection), rows.give(connection, "generation"),
+            rows.current_epoch(connection), rows.reserve_numbers(connection, "generation"),
             claimant.store, registered.secret if is_holder else secret, *broker,
         ),
     )  # fmt: skip
@@ -79,11 +79,11 @@ def registration(connection: sqlite3.Connection, broker: BrokerName) -> Registra
     return None if row is None else _read(row)
 
 
-def told(connection: sqlite3.Connection, broker: BrokerName, position: Position) -> Position:
+def record_position(connection: sqlite3.Connection, broker: BrokerName, position: Position) -> Position:
     registered = registration(connection, broker)
     if registered is None:
         raise _unknown(broker)
-    epochs, last = rows.result_epochs(connection), rows.given(connection, "result")
+    epochs, last = rows.result_epochs(connection), rows.last_number(connection, "result")
     number = max(min(epochs.bound(*known_position), last) for known_position in (registered.position, position))
     # Record the position in this store's own numbering, not in that of another epoch.
     recorded = Position(epochs.epoch_of(number), number)

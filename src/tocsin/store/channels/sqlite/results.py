@@ -60,11 +60,11 @@ def commit(
     matches = len(order)
     if matches_at_most is not None and matches > matches_at_most:
         order, over = _within(order, interests, matches_at_most)
-    first = rows.give(connection, "result", len(order))
+    first = rows.reserve_numbers(connection, "result", len(order))
     new_rows = _NewRows(first, execution.number << ORDINAL_BITS, frozenset(over))
     connection.executemany("INSERT INTO results VALUES (?, ?, ?, ?, ?)", new_rows.of(order, interests, payloads))
     rows.add_execution(connection, channel_id, execution, first=first, count=len(order), size_bytes=new_rows.size_bytes)
-    position = Position(rows.current_epoch(connection), rows.given(connection, "result"))
+    position = Position(rows.current_epoch(connection), rows.last_number(connection, "result"))
     return CommittedExecution(position, len(order), matches - len(order)), over
 
 
@@ -132,7 +132,7 @@ class FetchRemainder(NamedTuple):
     after: int | None = None
 
 
-def asked(ranges: Sequence[Range]) -> list[FetchRemainder]:
+def plan_fetch(ranges: Sequence[Range]) -> list[FetchRemainder]:
     for range_ in ranges:
         if range_.limit is not None and not 0 < range_.limit <= HIGHEST:
             raise InputError(f"a limit of {range_.limit} results makes no sense", hint="at least 1")

@@ -52,7 +52,7 @@ def partly_dead(connection: sqlite3.Connection, channel_id: int, number: int | N
     return [StoredBytes(*row) for row in connection.execute(sql, (channel_id, number))]
 
 
-def stored(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
+def stored_bytes(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
     return [StoredBytes(*row) for row in connection.execute(f"{STORED} ORDER BY number LIMIT 100", (channel_id,))]
 
 
@@ -261,7 +261,7 @@ def hide(connection: sqlite3.Connection, channel_id: int) -> None:
 
 def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
     """Removes some rows of a hidden channel, the channel's own row last. Returns whether there are more."""
-    for execution in stored(connection, channel_id):
+    for execution in stored_bytes(connection, channel_id):
         remove_rows(connection, channel_id, execution.number, told=False)
         return 0, True
     held = connection.execute("SELECT id FROM interests WHERE channel_id = ? LIMIT ?", (channel_id, STEP)).fetchall()

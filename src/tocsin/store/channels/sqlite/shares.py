@@ -52,13 +52,13 @@ class ShareEviction:
 # --- the shares
 
 
-def share_made(connection: sqlite3.Connection, broker: int, application: str) -> int:
+def find_or_make_share(connection: sqlite3.Connection, broker: int, application: str) -> int:
     row = connection.execute(
         "SELECT id FROM shares WHERE broker = ? AND application = ?", (broker, application)
     ).fetchone()
     if row is not None:
         return int(row[0])
-    share = rows.give(connection, "share")
+    share = rows.reserve_numbers(connection, "share")
     connection.execute("INSERT INTO shares VALUES (?, ?, ?, 0)", (share, broker, application))
     return share
 
@@ -77,7 +77,7 @@ def count_interests(connection: sqlite3.Connection, changes: Counter[int]) -> No
     )
 
 
-def held_by(connection: sqlite3.Connection, share: int) -> int:
+def share_size(connection: sqlite3.Connection, share: int) -> int:
     return int(connection.execute("SELECT interests FROM shares WHERE id = ?", (share,)).fetchone()[0])
 
 
@@ -88,7 +88,7 @@ def are_several(connection: sqlite3.Connection) -> bool:
     return len(connection.execute("SELECT 1 FROM shares WHERE interests > 0 LIMIT 2").fetchall()) > 1
 
 
-def uncounted(connection: sqlite3.Connection, channel_id: int) -> list[int]:
+def uncounted_executions(connection: sqlite3.Connection, channel_id: int) -> list[int]:
     """Executions whose live results changed since they were counted."""
     executions = connection.execute(
         """SELECT e.number FROM executions e LEFT JOIN execution_shares s
@@ -99,7 +99,7 @@ def uncounted(connection: sqlite3.Connection, channel_id: int) -> list[int]:
     return [row[0] for row in executions]
 
 
-def counted(connection: sqlite3.Connection, channel_id: int, number: int) -> list[tuple[int, int, int, int]]:
+def count_shares(connection: sqlite3.Connection, channel_id: int, number: int) -> list[tuple[int, int, int, int]]:
     """The rows of execution_shares for an execution in its present state."""
     row = connection.execute(
         "SELECT first, last, live FROM executions WHERE channel_id = ? AND number = ? AND stored > 0",

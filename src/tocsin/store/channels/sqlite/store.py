@@ -32,7 +32,7 @@ from tocsin.store.channels.sqlite import (
 )
 from tocsin.store.channels.sqlite.retention import STEP, StoredBytes
 from tocsin.store.channels.sqlite.upgrades import CHANNEL_UPGRADES
-from tocsin.store.sqlite.errors import explained
+from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.file import OpeningMode, SqliteFile, StoreLayout, transaction
 from tocsin.wire.errors import NotFoundError
 
@@ -186,7 +186,7 @@ class SqliteChannelStore(SqliteFile):
     async def fetch(
         self, ranges: Sequence[Range], *, chunk_bytes: int = CHUNK_BYTES
     ) -> AsyncIterator[list[rows.FetchedRange]]:
-        waiting = iter(results.asked(ranges))
+        waiting = iter(results.plan_fetch(ranges))
         todo = list(islice(waiting, results.RANGES))
         while todo:
             # Each chunk is a separate read: a slow reader must not keep the write-ahead log from being checkpointed.
@@ -233,7 +233,7 @@ class SqliteChannelStore(SqliteFile):
         return await self.read(broker_positions.position)
 
     async def dropped(self) -> int:
-        return await self.read(broker_positions.dropped)
+        return await self.read(broker_positions.count_dropped)
 
     async def news(
         self, after: Position, *, broker: rows.BrokerName | None = None, limit: int = NEWS
@@ -271,7 +271,7 @@ class SqliteChannelStore(SqliteFile):
         return await self.read(lambda reader: sqlite_registrations.registration(reader, broker))
 
     async def told(self, broker: rows.BrokerName, position: Position) -> Position:
-        return await self._write(lambda writer: sqlite_registrations.told(writer, broker, position))
+        return await self._write(lambda writer: sqlite_registrations.record_position(writer, broker, position))
 
     async def unregister(self, broker: rows.BrokerName) -> None:
         while page := await self.subscriptions_of(broker, limit=STEP):
@@ -313,10 +313,10 @@ class SqliteChannelStore(SqliteFile):
         removed = 0
         exhausted: set[tuple[int, int]] = set()
         while (await self.state(channel_id)).result_bytes > max_bytes:
-            while numbers := await self.read(lambda reader: sqlite_shares.uncounted(reader, channel_id)):
+            while numbers := await self.read(lambda reader: sqlite_shares.uncounted_executions(reader, channel_id)):
                 counts: list[tuple[int, int, int, int]] = []
                 for number in numbers:
-                    counts += await self.read(partial(sqlite_shares.counted, channel_id=channel_id, number=number))
+                    counts += await self.read(partial(sqlite_shares.count_shares, channel_id=channel_id, number=number))
                 await self._write(partial(sqlite_shares.keep_counts, counts=counts))
                 faults.reach("channel-store.retention.step")
             eviction = await self.read(lambda reader: sqlite_shares.eviction(reader, channel_id, max_bytes, exhausted))
@@ -385,7 +385,7 @@ class SqliteChannelStore(SqliteFile):
 
     def _transact(self, work: Callable[[sqlite3.Connection], Answer], point: str | None) -> Answer:
         writer = self.writer()
-        with explained(self.path), transaction(writer):
+        with explain_sqlite_errors(self.path), transaction(writer):
             answer = work(writer)
             if point is not None:
                 faults.reach(f"{point}.written")

@@ -45,14 +45,17 @@ def subscribe(
     last = rows.last_execution(connection, channel_id)
     since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
     existing = _named(connection, channel_id, [request.id for request in wanted if request.id is not None])
-    brokers = {broker: rows.broker_id_made(connection, broker) for broker in {request.broker for request in wanted}}
+    brokers = {broker: rows.make_broker_id(connection, broker) for broker in {request.broker for request in wanted}}
     shares = {
-        (broker, application): sqlite_shares.share_made(connection, brokers[broker], application)
+        (broker, application): sqlite_shares.find_or_make_share(connection, brokers[broker], application)
         for broker, application in {(request.broker, request.application) for request in wanted}
     }
     interests = _interests(connection, channel_id, {request.parameters for request in wanted})
     unknown = list(dict.fromkeys(request.parameters for request in wanted if request.parameters not in interests))
-    first, change = rows.give(connection, "interest", len(unknown)), _change(connection, channel_id, len(unknown))
+    first, change = (
+        rows.reserve_numbers(connection, "interest", len(unknown)),
+        _change(connection, channel_id, len(unknown)),
+    )
     interests.update(zip(unknown, range(first, first + len(unknown)), strict=True))
 
     answers: list[SubscribeOutcome] = []
@@ -118,9 +121,9 @@ def change_broker(
     if row is None:
         raise NotFoundError(f"there is no subscription {subscription_id}")
     interest, old, old_share, application = row
-    new = rows.broker_id_made(connection, broker)
+    new = rows.make_broker_id(connection, broker)
     if new != old:
-        share = sqlite_shares.share_made(connection, new, application)
+        share = sqlite_shares.find_or_make_share(connection, new, application)
         sql = "UPDATE subscriptions SET broker = ?, share = ? WHERE channel_id = ? AND id = ?"
         connection.execute(sql, (new, share, channel_id, subscription_id))
         _count_new(connection, Counter([(interest, new, share)]), interest + 1, None)
@@ -262,7 +265,7 @@ def _count_new(connection: sqlite3.Connection, held: Counter[Hold], first: int, 
     sqlite_shares.count_interests(connection, new)
     if at_most is None:
         return
-    over = [share for share in new if sqlite_shares.held_by(connection, share) > at_most]
+    over = [share for share in new if sqlite_shares.share_size(connection, share) > at_most]
     for broker, application in sqlite_shares.share_names(connection, over).values():
         holder = f"the application {application} of the broker" if application else "the broker"
         raise LimitError(
