@@ -35,8 +35,8 @@ from tocsin.cluster.data_folder.lock import FolderLock
 from tocsin.cluster.data_folder.lost_folder import LostFolder, refuse_lost_catalog
 from tocsin.cluster.data_folder.removals import Removals, list_paths
 from tocsin.cluster.engine.engine import Engine
-from tocsin.cluster.engine.engine_watch import EngineWatch
 from tocsin.cluster.engine.watchdog import WatchdogLimits
+from tocsin.cluster.engine.watchdog_thread import EngineWatch
 from tocsin.cluster.feeds.adapters.sockets import SocketLimits
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http.broker_api import BrokerApi

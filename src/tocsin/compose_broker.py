@@ -13,7 +13,7 @@ from pathlib import Path
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy
-from tocsin.broker.app import RunningBroker, running
+from tocsin.broker.app import RunningBroker, run_broker
 from tocsin.broker.cluster_link.broker_generation import BrokerGeneration
 from tocsin.serving.application import serve
 from tocsin.settings import BrokerSettings, Settings
@@ -63,7 +63,7 @@ async def broker(
         accounts = LocalAccounts(store, account_policy(broker_settings))
         await accounts.open()
         try:
-            async with running(broker_settings, store, accounts, address=address, trace=trace) as running_broker:
+            async with run_broker(broker_settings, store, accounts, address=address, trace=trace) as running_broker:
                 yield running_broker
         finally:
             await accounts.close()

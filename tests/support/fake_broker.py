@@ -15,7 +15,7 @@ import orjson
 from aiohttp import WSMsgType, web
 
 from tocsin import sdk
-from tocsin.serving.answers import answer, guarded, refusal
+from tocsin.serving.answers import answer, answer_errors, refusal
 from tocsin.wire.answers import (
     LoginAnswer,
     Subscription,
@@ -348,7 +348,7 @@ async def _refusing(request: web.Request, handler: Any) -> web.StreamResponse:
     broker.asked.append(f"{request.method} {request.path}")
     if broker.refusals:
         return refusal(broker.refusals.pop(0))
-    return await guarded(request, handler)
+    return await answer_errors(request, handler)
 
 
 BROKER: web.AppKey[FakeBroker] = web.AppKey("BROKER", FakeBroker)

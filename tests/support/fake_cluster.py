@@ -30,7 +30,7 @@ from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.data_folder.clock_guard import ClockGuard
-from tocsin.cluster.engine.engine_watch import EngineWatch
+from tocsin.cluster.engine.watchdog_thread import EngineWatch
 from tocsin.cluster.engine.work_threads import WorkThreads
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.metrics import FeedMetrics
@@ -42,7 +42,7 @@ from tocsin.cluster.statements.outcomes import StatementOutcome
 from tocsin.pipeline.sources.decoder import decoder
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
-from tocsin.serving.application import bound, listening
+from tocsin.serving.application import bind_socket, listen
 from tocsin.serving.tokens import Token
 from tocsin.settings import ChannelSettings, ClusterSettings
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
@@ -266,8 +266,8 @@ async def serving(
             brokers=brokers,
             guard=guard,
         )
-        with bound(host, 0) as (sock, address):
-            async with listening(app, sock):
+        with bind_socket(host, 0) as (sock, address):
+            async with listen(app, sock):
                 yield address.replace("0.0.0.0", "127.0.0.1")
 
 

@@ -18,7 +18,7 @@ from tests.support.waiting import WITHIN_S, until
 from tocsin import compose_broker
 from tocsin.broker.app import RunningBroker
 from tocsin.broker.service import BrokerService
-from tocsin.serving.application import bound, listening
+from tocsin.serving.application import bind_socket, listen
 from tocsin.settings import Settings
 
 PASSWORD = "correct horse battery"
@@ -88,10 +88,10 @@ async def broker(
     chosen = {f"broker.{name.replace('__', '.')}": value for name, value in flags.items()}
     quick = {"broker.name": "Default.b", "broker.cluster.first_retry_s": 0.02, "broker.cluster.last_retry_s": 0.1}
     settings = Settings.load(None, {}, {"data": data, "broker.cluster.url": cluster, **quick, **chosen})
-    with bound("127.0.0.1", port) as (sock, address):
+    with bind_socket("127.0.0.1", port) as (sock, address):
         async with (
             compose_broker.broker(settings, address, trace, take_over=take_over) as made,
-            listening(made.app, sock),
+            listen(made.app, sock),
         ):
             yield BrokerHere(address, made)
 

@@ -16,7 +16,7 @@ import orjson
 
 from tests.support.real_processes import environment
 from tests.support.waiting import WITHIN_S
-from tocsin.serving.application import bound
+from tocsin.serving.application import bind_socket
 
 PASSWORD = "correct horse battery"
 QUICK = {
@@ -28,7 +28,7 @@ FAILURES = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
 def free_port() -> int:
-    with bound("127.0.0.1", 0) as (sock, _):
+    with bind_socket("127.0.0.1", 0) as (sock, _):
         port: int = sock.getsockname()[1]
         return port
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.real_processes import Client
 from tocsin.compose import StoredTokens
-from tocsin.serving.application import bound, listening
+from tocsin.serving.application import bind_socket, listen
 
 
 class ServedCluster(LocalCluster):
@@ -25,6 +25,6 @@ class ServedCluster(LocalCluster):
 
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[str]:
-        with bound("127.0.0.1", 0) as (sock, address):
-            async with listening(self.cluster.app, sock):
+        with bind_socket("127.0.0.1", 0) as (sock, address):
+            async with listen(self.cluster.app, sock):
                 yield address

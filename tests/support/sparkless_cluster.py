@@ -31,7 +31,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import Range
 from tocsin.rules.model.types import Type
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
-from tocsin.serving.application import bound, listening
+from tocsin.serving.application import bind_socket, listen
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings
 from tocsin.store.channels.rows import BrokerName, Execution
@@ -177,8 +177,8 @@ async def world(data: Path, *, auth: str = "auto", port: int = 0, **options: Any
     async with opened(data, **options) as made:
         settings = ClusterSettings.model_validate({"auth": {"mode": auth}})
         app = cluster_application(settings, FakeStatements(), FakeCredentials(), brokers=made.door)
-        with bound("127.0.0.1", port) as (sock, address):
-            async with listening(app, sock):
+        with bind_socket("127.0.0.1", port) as (sock, address):
+            async with listen(app, sock):
                 made.url = address
                 yield made
 

@@ -24,7 +24,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.statements.outcomes import ScriptExecutor
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.serving.application import bound, listening
+from tocsin.serving.application import bind_socket, listen
 from tocsin.settings import Settings
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import ClusterStore
@@ -120,8 +120,8 @@ class ServedParts:
 
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[str]:
-        with bound("127.0.0.1", 0) as (sock, address):
-            async with listening(self.parts.app, sock):
+        with bind_socket("127.0.0.1", 0) as (sock, address):
+            async with listen(self.parts.app, sock):
                 yield address
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:

@@ -33,7 +33,7 @@ from tocsin.rules.caching.expiry import EXPIRY
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.types import PRIMITIVES
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.settings import OTHER_VARIABLES, ClusterSettings, known
+from tocsin.settings import OTHER_VARIABLES, ClusterSettings, known_settings
 from tocsin.settings.broker import BrokerLimitSettings
 from tocsin.store.broker.checks import PERSON_LIMIT
 from tocsin.wire.errors import TocsinError
@@ -120,7 +120,7 @@ def test_every_statement_that_a_document_shows_can_be_parsed(path: Path) -> None
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
     told = table_after(document("docs/operations.md"), "## Settings")
-    assert told == {path: [f"`{info.default}`", info.description] for path, info in known().items()}
+    assert told == {path: [f"`{info.default}`", info.description] for path, info in known_settings().items()}
 
 
 def test_every_other_variable_is_told() -> None:

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 
 
 async def test_what_the_work_answers_or_raises_is_passed_on() -> None:
     async def fails() -> None:
         raise ZeroDivisionError
 
-    assert await to_the_end(asyncio.sleep(0, "done")) == "done"
+    assert await wait_despite_cancel(asyncio.sleep(0, "done")) == "done"
     with pytest.raises(ZeroDivisionError):
-        await to_the_end(fails())
+        await wait_despite_cancel(fails())
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -28,7 +28,7 @@ async def test_however_often_it_is_cancelled_the_work_ends_first(fails: bool) ->
         if fails:
             raise ZeroDivisionError
 
-    waiting = asyncio.create_task(to_the_end(work(), on_cancel=lambda: told.append(True)))
+    waiting = asyncio.create_task(wait_despite_cancel(work(), on_cancel=lambda: told.append(True)))
     await asyncio.sleep(0)
     for count in (1, 2, 3):
         waiting.cancel()

@@ -59,7 +59,7 @@ def core_settings(settings: BrokerSettings) -> CoreSettings:
 
 
 @asynccontextmanager
-async def running(
+async def run_broker(
     settings: BrokerSettings, store: BrokerStore, accounts: Accounts, *, address: str, trace: Path | None = None
 ) -> AsyncIterator[RunningBroker]:
     """Runs a broker on an open store. `address` is the URL at which it listens."""

@@ -62,7 +62,7 @@ def folders() -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
+def open_output(path: Path) -> Iterator[Any]:
     """To be written; - is standard output."""
     if str(path) == "-":
         yield sys.stdout

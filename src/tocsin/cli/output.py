@@ -56,7 +56,7 @@ class JsonPrinter:
     def done(self, done: StatementDone) -> None:
         self._out.flush()
         if not done.has_rows:
-            self._err.write(said_of(done) + "\n")
+            self._err.write(describe_outcome(done) + "\n")
 
 
 class CsvPrinter:
@@ -81,7 +81,7 @@ class CsvPrinter:
             self._columns = None
             self._count = 0
         else:
-            self._err.write(said_of(done) + "\n")
+            self._err.write(describe_outcome(done) + "\n")
         self._out.flush()
 
     def _flush(self) -> None:
@@ -121,7 +121,7 @@ class TablePrinter:
             self._console.print(f"({self._count} {'row' if self._count == 1 else 'rows'})")
             self._count = 0
         else:
-            self._console.print(safe(said_of(done)))
+            self._console.print(safe(describe_outcome(done)))
 
     def _flush(self) -> None:
         if not self._page:
@@ -137,7 +137,7 @@ class TablePrinter:
         self._page = []
 
 
-def said_of(done: StatementDone) -> str:
+def describe_outcome(done: StatementDone) -> str:
     """What a statement did, in words: `insert: inserted 3`, `create type Report`."""
     summary = dict(done.summary)
     words = " ".join([done.kind.replace("_", " "), *([safe(str(summary.pop("name")))] if "name" in summary else [])])

@@ -22,7 +22,7 @@ from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.consumer import Consumer
 from tocsin.sdk.events import Available, Event, Gap, Result
 from tocsin.sdk.inbox import AckTracker, Inbox, entries
-from tocsin.sdk.models import Group, parse_group, part, whole_group
+from tocsin.sdk.models import Group, parse_group, quote_path, whole_group
 from tocsin.sdk.session import BrokerSession
 from tocsin.sdk.stream import ACK_EVERY_S, ACKS_AT_ONCE, HEARTBEAT_S, EventStream
 from tocsin.wire.answers import (
@@ -193,7 +193,7 @@ class Client:
         if isinstance(subscription, Subscription) and subscription.group is not None and identity.startswith("grp_"):
             await self.unsubscribe_group(subscription.group, identity)
         else:
-            await self._door.ask("DELETE", f"/v1/subscriptions/{part(identity)}")
+            await self._door.ask("DELETE", f"/v1/subscriptions/{quote_path(identity)}")
         for ended in [ended for ended in self.known.values() if ended.id == identity]:
             del self.known[ended.interest]
             self._marks.forget(ended.interest)
@@ -215,7 +215,7 @@ class Client:
 
     async def subscription(self, identity: str) -> Subscription:
         """The current state of one subscription."""
-        return parse_subscription(await self._door.ask("GET", f"/v1/subscriptions/{part(identity)}"))
+        return parse_subscription(await self._door.ask("GET", f"/v1/subscriptions/{quote_path(identity)}"))
 
     async def channels(self) -> list[dict[str, Any]]:
         """The channels that the subscriber may use: names and parameters."""
@@ -254,7 +254,7 @@ class Client:
                 params["after"] = cursor_text(after)
             if wait_s > 0:
                 params["wait"] = str(wait_s)
-            path = f"/v1/subscriptions/{part(identity)}/results"
+            path = f"/v1/subscriptions/{quote_path(identity)}/results"
             answer = await self._door.ask("GET", path, params=params, answer_s=60.0 + wait_s)
             page, more = parse_events_page(answer)
             wait_s = 0.0
@@ -321,7 +321,7 @@ class Client:
             body = b"\n".join(_record(record) for record in items)
         answer = await self._door.ask(
             "POST",
-            f"/v1/feeds/{part(feed)}",
+            f"/v1/feeds/{quote_path(feed)}",
             body,
             params={"wait": "visible"} if visible else None,
             headers={"Idempotency-Key": key or secrets.token_hex(16)},
@@ -347,24 +347,24 @@ class Client:
 
     async def leave_group(self, name: str) -> None:
         """Leaves the group; subscriptions that the subscriber had only through it end."""
-        await self._door.ask("DELETE", f"/v1/groups/{part(name)}/members/{part(await self._user())}")
+        await self._door.ask("DELETE", f"/v1/groups/{quote_path(name)}/members/{quote_path(await self._user())}")
 
     async def unsubscribe_group(self, name: str, subscription: str) -> None:
         """Ends a group's subscription for all members, by the id that `group` or `subscribe` returned."""
-        await self._door.ask("DELETE", f"/v1/groups/{part(name)}/subscriptions/{part(subscription)}")
+        await self._door.ask("DELETE", f"/v1/groups/{quote_path(name)}/subscriptions/{quote_path(subscription)}")
 
     async def change_password(self, old: str, new: str) -> None:
         """Changes the password. Earlier tokens and other connections end; this client continues with a new token."""
         user = await self._user()
         body = {"old": old, "password": new}
-        await self._door.ask("PUT", f"/v1/subscribers/{part(user)}/password", body)
+        await self._door.ask("PUT", f"/v1/subscribers/{quote_path(user)}/password", body)
         assert self.who is not None
         self._door.become(Credentials(user, new, self.who.application))
 
     async def remove_account(self) -> None:
         """Removes the subscriber with everything that it has; the client is of no use afterwards."""
         await self._stream.stop()
-        await self._door.ask("DELETE", f"/v1/subscribers/{part(await self._user())}")
+        await self._door.ask("DELETE", f"/v1/subscribers/{quote_path(await self._user())}")
         self._marks.clear()
 
     async def _user(self) -> str:

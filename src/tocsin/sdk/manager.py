@@ -19,7 +19,7 @@ from tocsin.sdk.models import (
     parse_application,
     parse_group,
     parse_subscriber,
-    part,
+    quote_path,
     whole_group,
 )
 from tocsin.sdk.session import BrokerSession
@@ -77,15 +77,15 @@ class Manager:
 
     async def subscriber(self, user: str) -> Subscriber:
         """A subscriber with its subscriptions, and whether it is online."""
-        return parse_subscriber(await self._of("GET", f"/v1/subscribers/{part(user)}"))
+        return parse_subscriber(await self._of("GET", f"/v1/subscribers/{quote_path(user)}"))
 
     async def set_password(self, user: str, password: str) -> None:
         """Sets a new password, for a user who forgot it. All tokens of the user become invalid."""
-        await self._of("PUT", f"/v1/subscribers/{part(user)}/password", {"password": password})
+        await self._of("PUT", f"/v1/subscribers/{quote_path(user)}/password", {"password": password})
 
     async def remove_subscriber(self, user: str) -> None:
         """Removes the subscriber with everything that it has."""
-        await self._of("DELETE", f"/v1/subscribers/{part(user)}")
+        await self._of("DELETE", f"/v1/subscribers/{quote_path(user)}")
 
     # --- groups
 
@@ -108,20 +108,20 @@ class Manager:
     async def add_members(self, name: str, members: Iterable[str]) -> None:
         """New members get the group's subscriptions from now on."""
         for batch in _portions(members):
-            await self._of("POST", f"/v1/groups/{part(name)}/members", {"members": batch})
+            await self._of("POST", f"/v1/groups/{quote_path(name)}/members", {"members": batch})
 
     async def remove_members(self, name: str, members: Iterable[str]) -> None:
         """Removes members with the subscriptions that they had only through the group. Ignores other users."""
         for user in members:
-            await self._of("DELETE", f"/v1/groups/{part(name)}/members/{part(user)}")
+            await self._of("DELETE", f"/v1/groups/{quote_path(name)}/members/{quote_path(user)}")
 
     async def unsubscribe_group(self, name: str, subscription: str) -> None:
         """Ends a group's subscription, by the id that `group` shows, for all who have it only through the group."""
-        await self._of("DELETE", f"/v1/groups/{part(name)}/subscriptions/{part(subscription)}")
+        await self._of("DELETE", f"/v1/groups/{quote_path(name)}/subscriptions/{quote_path(subscription)}")
 
     async def remove_group(self, name: str) -> None:
         """Removes the group with its subscriptions."""
-        await self._of("DELETE", f"/v1/groups/{part(name)}")
+        await self._of("DELETE", f"/v1/groups/{quote_path(name)}")
 
     # --- applications, for the operator
 
@@ -142,7 +142,7 @@ class Manager:
         return [parse_application(fields) for fields in (await self._ask("GET", "/v1/applications"))["applications"]]
 
     async def application(self, name: str) -> Application:
-        return parse_application(await self._ask("GET", f"/v1/applications/{part(name)}"))
+        return parse_application(await self._ask("GET", f"/v1/applications/{quote_path(name)}"))
 
     async def change_application(
         self,
@@ -155,15 +155,15 @@ class Manager:
         """Changes the given rights; the others stay. Subscriptions to channels that it may no longer use end."""
         rights = {"channels": channels, "feeds": feeds, "limits": limits}
         changes = {right: value for right, value in rights.items() if value is not _SAME}
-        return parse_application(await self._ask("PATCH", f"/v1/applications/{part(name)}", changes))
+        return parse_application(await self._ask("PATCH", f"/v1/applications/{quote_path(name)}", changes))
 
     async def renew_application_token(self, name: str) -> Application:
         """Issues a new `token`; the old one becomes invalid, also for this Manager if it uses that token."""
-        return parse_application(await self._ask("POST", f"/v1/applications/{part(name)}/token"))
+        return parse_application(await self._ask("POST", f"/v1/applications/{quote_path(name)}/token"))
 
     async def remove_application(self, name: str) -> None:
         """Removes the application with its subscribers and groups."""
-        await self._ask("DELETE", f"/v1/applications/{part(name)}")
+        await self._ask("DELETE", f"/v1/applications/{quote_path(name)}")
 
     # --- the broker, for the operator
 

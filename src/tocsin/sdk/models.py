@@ -103,7 +103,7 @@ def parse_application(said: Any) -> Application:
 
 async def whole_group(ask: Callable[..., Awaitable[Any]], name: str) -> Group:
     """The group with the members of all pages."""
-    path, members, after = f"/v1/groups/{part(name)}", [], None
+    path, members, after = f"/v1/groups/{quote_path(name)}", [], None
     while True:
         page = await ask("GET", path, params=None if after is None else {"after": after})
         members += page["members"]
@@ -112,7 +112,7 @@ async def whole_group(ask: Callable[..., Awaitable[Any]], name: str) -> Group:
             return replace(parse_group(page), members=tuple(members))
 
 
-def part(name: str) -> str:
+def quote_path(name: str) -> str:
     """A name, percent-encoded as part of a path."""
     return quote(name, safe="")
 

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from tocsin.sdk.backoff import BackOff
-from tocsin.wire.answers import LoginAnswer, parse_logged_in
+from tocsin.wire.answers import LoginAnswer, parse_login_answer
 from tocsin.wire.errors import (
     InputError,
     LimitError,
@@ -38,7 +38,7 @@ class NoBrokerError(UnavailableError):
     code = "no_broker"
 
 
-def passes(error: TocsinError) -> bool:
+def is_retryable(error: TocsinError) -> bool:
     """Whether the same request may succeed later."""
     return isinstance(error, UnavailableError | StorageFullError) or (
         isinstance(error, LimitError) and error.status == 429
@@ -88,7 +88,7 @@ class BrokerSession:
         if self._credentials is None:
             raise UnauthorizedError("the token is no longer good", hint="log in with user and password")
         answer = await self.call("POST", "/v1/login", self._credentials.to_json(), token=None)
-        return self._keep(parse_logged_in(answer))
+        return self._keep(parse_login_answer(answer))
 
     async def token(self) -> str:
         """A valid token: renewed before its expiry, or from a new login."""
@@ -97,7 +97,7 @@ class BrokerSession:
                 await self.log_in()
             elif time.monotonic() >= self._renew_at_s:
                 try:
-                    self._keep(parse_logged_in(await self.call("POST", "/v1/token", token=self._token)))
+                    self._keep(parse_login_answer(await self.call("POST", "/v1/token", token=self._token)))
                 except UnauthorizedError:
                     await self.log_in()
             assert self._token is not None
@@ -112,7 +112,7 @@ class BrokerSession:
                 await self.token()
                 pauses.reset()
             except TocsinError as error:
-                if not passes(error):
+                if not is_retryable(error):
                     return  # The next request that needs the token gets the error.
                 await asyncio.sleep(pauses.next_s())
 
@@ -179,7 +179,7 @@ class BrokerSession:
                 )
             except TocsinError as error:
                 pause_s = pauses.next_s(float(error.details.get("retry_after_s") or 0.0))
-                if not self._reached or not passes(error) or time.monotonic() + pause_s > until_s:
+                if not self._reached or not is_retryable(error) or time.monotonic() + pause_s > until_s:
                     raise
             await asyncio.sleep(pause_s)
 

@@ -11,7 +11,7 @@ import aiohttp
 
 from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.inbox import AckTracker, Inbox
-from tocsin.sdk.session import BrokerSession, passes
+from tocsin.sdk.session import BrokerSession, is_retryable
 from tocsin.wire.answers import Reply, parse_message
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError, UnavailableError
 from tocsin.wire.subscriber import AckRequest, Request
@@ -72,7 +72,7 @@ class EventStream:
                     await self._connect()
                     error: TocsinError = UnavailableError("the broker closed the connection")
                 except TocsinError as exc:
-                    if not passes(exc):
+                    if not is_retryable(exc):
                         raise
                     error = exc
                 pause_s = self._pauses.next_s(float(error.details.get("retry_after_s") or 0.0))

@@ -64,7 +64,7 @@ def parsed_address(text: str | None) -> Address | None:
     return mapped or parsed
 
 
-def place_of(address: str | None) -> str:
+def address_key(address: str | None) -> str:
     """The unit that address limits count: the address itself for IPv4, its /64 network for IPv6."""
     if not address:
         return UNKNOWN
@@ -76,7 +76,7 @@ def place_of(address: str | None) -> str:
     return address if parsed is None else str(parsed)
 
 
-def is_own(address: str | None) -> bool:
+def is_loopback(address: str | None) -> bool:
     """Whether it is a loopback address of this machine."""
     parsed = parsed_address(address)
     return parsed is not None and parsed.is_loopback

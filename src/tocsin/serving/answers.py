@@ -136,7 +136,7 @@ def is_gone(request: web.BaseRequest, exc: BaseException) -> bool:
     return isinstance(exc, ConnectionError) and (request.transport is None or request.transport.is_closing())
 
 
-async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """The handler's answer, or an error answer. It raises only on cancellation, when the client is gone, or for an
     HTTPException other than 4xx."""
     try:
@@ -156,8 +156,8 @@ async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 @web.middleware
-async def answering(request: web.Request, handler: Handler) -> web.StreamResponse:
-    response = await guarded(request, handler)
+async def answer_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    response = await answer_errors(request, handler)
     _log.debug(
         "answered",
         id=request.get(REQUEST_ID),

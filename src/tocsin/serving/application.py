@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from tocsin.serving.addresses import TRUSTED_PROXIES
-from tocsin.serving.answers import answering, finish_headers, guarded
+from tocsin.serving.answers import answer_errors, answer_middleware, finish_headers
 from tocsin.serving.connections import LimitedServer, count_forwarded
 from tocsin.serving.file_limit import connections_within, raise_file_limit
 from tocsin.serving.limits import MemoryBudget, ServerLimits
@@ -29,7 +29,7 @@ from tocsin.wire.errors import ConflictError, InputError
 _log = structlog.get_logger("tocsin.serving")
 
 LIMITS: Final = web.AppKey("LIMITS", ServerLimits)
-ROOM: Final = web.AppKey("ROOM", MemoryBudget)
+MEMORY_BUDGET: Final = web.AppKey("MEMORY_BUDGET", MemoryBudget)
 METRICS: Final = web.AppKey("METRICS", ServerMetrics)
 
 _BACKLOG = 1024
@@ -44,14 +44,14 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 def application(*, limits: ServerLimits, metrics: ServerMetrics, access: Middleware) -> web.Application:
     """An application without routes that counts requests, answers in one form, and applies the middleware `access`."""
-    app = web.Application(middlewares=[metrics.counting, answering, count_forwarded, access])
+    app = web.Application(middlewares=[metrics.counting, answer_middleware, count_forwarded, access])
     app.on_response_prepare.append(finish_headers)
     app[LIMITS] = limits
     app[TRUSTED_PROXIES] = limits.trusted_proxies
     app[METRICS] = metrics
     # A single client must be able to send the largest body, and to have it parsed.
     own_limit_bytes = max(limits.bodies_limit_bytes // 2, 2 * limits.body_limit_bytes)
-    app[ROOM] = MemoryBudget(
+    app[MEMORY_BUDGET] = MemoryBudget(
         max(limits.bodies_limit_bytes, own_limit_bytes),
         own_limit_bytes=own_limit_bytes,
         refused=metrics.count_refused,
@@ -94,7 +94,7 @@ async def serve(
             task.cancel()
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    with bound(host, port) as (sock, address):
+    with bind_socket(host, port) as (sock, address):
         try:
             handle_signals(on_signal)
             async with start(address) as served:
@@ -103,7 +103,7 @@ async def serve(
                 handle_signals(on_signal)
                 _spare_the_collector()
                 if not stop.is_set():
-                    async with listening(served.app, sock):
+                    async with listen(served.app, sock):
                         on_ready(address)
                         await stop.wait()
         except asyncio.CancelledError:
@@ -135,7 +135,7 @@ def forget_signals() -> None:
 
 
 @contextmanager
-def bound(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
+def bind_socket(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
     """A socket bound to the host and port, and its URL. It refuses connections until it listens."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -163,7 +163,7 @@ def _not_bound(host: str, port: int, exc: OSError) -> InputError:
 
 
 @asynccontextmanager
-async def listening(app: web.Application, sock: socket.socket) -> AsyncIterator[None]:
+async def listen(app: web.Application, sock: socket.socket) -> AsyncIterator[None]:
     """Accepts connections on the bound socket; at the end it accepts no more and finishes those that are open."""
     runner = _Runner(
         app,
@@ -210,7 +210,7 @@ class _Runner(web.AppRunner):
 
         async def handle(request: web.Request) -> web.StreamResponse:
             # This is outside the middlewares, too: a refused `Expect` never reaches them.
-            return await guarded(request, plain.request_handler)
+            return await answer_errors(request, plain.request_handler)
 
         return LimitedServer(
             handle,

@@ -14,10 +14,10 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from tocsin.serving.addresses import client_address, is_own, place_of
+from tocsin.serving.addresses import address_key, client_address, is_loopback
 from tocsin.serving.answers import Handler, internal_answer, raw_refusal, refusal
-from tocsin.serving.limits import RefusalCounter, ServerLimits, nobody_counts
-from tocsin.serving.spare_connections import Spare, SpareConnections
+from tocsin.serving.idle_connections import IdleConnections, IdleReason
+from tocsin.serving.limits import RefusalCounter, ServerLimits, ignore_refusal
 from tocsin.wire.errors import InputError, LimitError, StoppedError, TocsinError, UnavailableError
 
 _LINGER_S = 1.0
@@ -49,7 +49,7 @@ class ClientConnection(web.RequestHandler):
         self._unread_timer: asyncio.TimerHandle | None = None
         self._some_head = False
         self._lingering = False
-        self._spare: Spare | None = None
+        self._spare: IdleReason | None = None
         self._together: AddressConnections | None = None
         # Writes directly to the transport and needs to know when that is possible.
         self.outlet: WriteObserver | None = None
@@ -81,7 +81,7 @@ class ClientConnection(web.RequestHandler):
             self._refuse(manager, cast("asyncio.Transport", transport), manager.all_taken())
             return
         super().connection_made(transport)
-        self._set_spare(Spare.WITHOUT_HEAD)
+        self._set_spare(IdleReason.WITHOUT_HEAD)
         self._expect_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -104,16 +104,16 @@ class ClientConnection(web.RequestHandler):
         elif data:
             self._some_head = True
             self._expect_head()
-            self._set_spare(Spare.WITHOUT_HEAD)
+            self._set_spare(IdleReason.WITHOUT_HEAD)
         if is_served and not self._force_close:
-            self._set_spare(Spare.WITHOUT_BODY if self._lacks_body() else None)
+            self._set_spare(IdleReason.WITHOUT_BODY if self._lacks_body() else None)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         finished = await super().finish_response(request, resp, start_time)
         if self._manager is not None and not self._force_close:
-            self._set_spare(None if self._messages else Spare.BETWEEN_REQUESTS)
+            self._set_spare(None if self._messages else IdleReason.BETWEEN_REQUESTS)
         return finished
 
     def give_way(self) -> None:
@@ -130,7 +130,7 @@ class ClientConnection(web.RequestHandler):
         self.transport = None
         if transport is None:
             return
-        if spare is Spare.BETWEEN_REQUESTS:
+        if spare is IdleReason.BETWEEN_REQUESTS:
             transport.close()
         else:
             self._refuse(manager, transport, manager.all_taken())
@@ -141,7 +141,7 @@ class ClientConnection(web.RequestHandler):
             return len(self._messages) == 1 and not self._request_in_progress and not self._messages[0][1].is_eof()
         return self._current_request is not None and not self._current_request.content.is_eof()
 
-    def _set_spare(self, spare: Spare | None) -> None:
+    def _set_spare(self, spare: IdleReason | None) -> None:
         """Registers why the connection is idle, or that it is busy (None)."""
         if spare is not self._spare:
             spares = cast("LimitedServer", self._manager).spares
@@ -248,13 +248,13 @@ class LimitedServer(web.Server):
     """Creates and counts the connections of one listening server."""
 
     def __init__(
-        self, handler: Any, limits: ServerLimits, *, refused: RefusalCounter = nobody_counts, **options: Any
+        self, handler: Any, limits: ServerLimits, *, refused: RefusalCounter = ignore_refusal, **options: Any
     ) -> None:
         super().__init__(handler, **options)
         self._limits = limits
         self.refused = refused
         self.lingering = 0
-        self.spares: SpareConnections[ClientConnection] = SpareConnections()
+        self.spares: IdleConnections[ClientConnection] = IdleConnections()
         self._by_place: dict[str, AddressConnections] = {}
         self._said_s = -_SAY_EVERY_S
 
@@ -286,19 +286,19 @@ class LimitedServer(web.Server):
         """Counts a connection of the address, if it is limited; raises LimitError (429) if the limit is reached."""
         if address in self._limits.trusted_proxies:
             return None
-        if not self._limits.address_connections_limit and is_own(address):
+        if not self._limits.address_connections_limit and is_loopback(address):
             return None
-        address_key, limit = place_of(address), self._limits.address_connections_limit or self._usual_share()
-        together = self._by_place.get(address_key)
+        key, limit = address_key(address), self._limits.address_connections_limit or self._usual_share()
+        together = self._by_place.get(key)
         if together is None:
-            together = self._by_place[address_key] = AddressConnections(address_key)
+            together = self._by_place[key] = AddressConnections(key)
         if together.count >= limit:
             if time.monotonic() - self._said_s >= _SAY_EVERY_S:
                 self._said_s = time.monotonic()
                 # An operator who put a proxy in front and forgot to trust it finds the cause here.
-                _log.warning("an address has as many connections as it may", address=address_key, connections=limit)
+                _log.warning("an address has as many connections as it may", address=key, connections=limit)
             raise LimitError(
-                f"{address_key} has {limit} connections already", status=429, hint="close some of them", retry=True,
+                f"{key} has {limit} connections already", status=429, hint="close some of them", retry=True,
                 retry_after_s=1,
             )  # fmt: skip
         together.count += 1

@@ -26,7 +26,7 @@ _FEED_BYTES: Final = 1 << 16
 RefusalCounter = Callable[[str], None]
 
 
-def nobody_counts(_limit: str) -> None:
+def ignore_refusal(_limit: str) -> None:
     """Ignores the refusal, for servers without metrics."""
 
 
@@ -66,7 +66,7 @@ class MemoryBudget:
         own_limit_bytes: int | None = None,
         name: str = "body bytes",
         what: str = "the bodies on their way",
-        refused: RefusalCounter = nobody_counts,
+        refused: RefusalCounter = ignore_refusal,
     ) -> None:
         self._what = what
         self._limit_bytes = limit_bytes
@@ -241,7 +241,7 @@ class WaitingLine:
         *,
         own_inside: int | None = None,
         own_waiting: int | None = None,
-        refused: RefusalCounter = nobody_counts,
+        refused: RefusalCounter = ignore_refusal,
     ) -> None:
         self._what = what
         self._inside_limit = inside

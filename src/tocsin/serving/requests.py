@@ -9,8 +9,8 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from tocsin.serving.addresses import client_address, is_own, place_of
-from tocsin.serving.application import LIMITS, ROOM
+from tocsin.serving.addresses import address_key, client_address, is_loopback
+from tocsin.serving.application import LIMITS, MEMORY_BUDGET
 from tocsin.serving.authentication import EVERYBODY, PRINCIPAL
 from tocsin.serving.limits import read_body
 from tocsin.wire.errors import InputError, LimitError
@@ -26,14 +26,14 @@ def askers_of(request: web.Request) -> tuple[str, ...]:
     token = request.get(PRINCIPAL, EVERYBODY)
     address = client_address(request)
     askers = () if token == EVERYBODY else (f"the token {token.name}",)
-    return askers if is_own(address) else (*askers, f"the address {place_of(address)}")
+    return askers if is_loopback(address) else (*askers, f"the address {address_key(address)}")
 
 
 async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
     """The JSON value of the body; with `unpack` the body may be compressed with gzip."""
     limits = request.app[LIMITS]
     limits = dataclasses.replace(limits, body_limit_bytes=min(limits.body_limit_bytes, limit_bytes))
-    with request.app[ROOM].share(*askers_of(request)) as grow:
+    with request.app[MEMORY_BUDGET].share(*askers_of(request)) as grow:
         body = await read_body(request, limits, unpack=unpack, grow=grow)
     if len(body) > VALUES_LIMIT and sum(map(body.count, (b",", b"[", b"{"))) > VALUES_LIMIT:
         raise LimitError(f"the body holds more than {VALUES_LIMIT} values", hint="send it in parts")
@@ -59,7 +59,7 @@ def check_query(request: web.Request, *known: str) -> None:
             raise InputError(f'there is no parameter "{parameter[:100]}"', hint=f"known: {', '.join(known) or 'none'}")
 
 
-def whole(request: web.Request, name: str, default: int, *, most: int) -> int:
+def positive_int(request: web.Request, name: str, default: int, *, most: int) -> int:
     """A positive whole number from the query."""
     text = request.query.get(name)
     if text is None:

@@ -40,7 +40,7 @@ ROLES: Final[dict[str, str]] = {
 }
 
 
-class KeptToken(Protocol):
+class StoredToken(Protocol):
     """The stored part of a token."""
 
     @property
@@ -113,10 +113,10 @@ def secret_in(authorization: str | None) -> str:
     return secret.strip()
 
 
-def check(secret: str, kept: Iterable[KeptToken]) -> Token:
+def check(secret: str, kept: Iterable[StoredToken]) -> Token:
     """The token of this secret. A wrong secret takes as long as a right one, and no message repeats it."""
     shown_digest = digest(secret)
-    match: KeptToken | None = None
+    match: StoredToken | None = None
     for token in kept:
         if hmac.compare_digest(token.digest, shown_digest):
             match = token

@@ -38,7 +38,7 @@ from tocsin.wire.errors import InputError
 __all__ = [
     "AuthSettings", "BrokerSettings", "ChannelSettings", "ClusterSettings", "DatasetSettings", "HttpSettings", "Loaded",
     "PythonSettings", "Section", "Settings", "SettingsError", "SparkSettings", "StatementSettings", "find_file",
-    "is_secret", "known", "read",
+    "is_secret", "known_settings", "read",
 ]  # fmt: skip
 
 PREFIX: Final = "TOCSIN_"
@@ -178,7 +178,7 @@ def find_file(file: Path | None, env: Mapping[str, str] = os.environ) -> Path | 
     return chosen or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
 
 
-def known() -> dict[str, typing.Any]:
+def known_settings() -> dict[str, typing.Any]:
     """Returns every setting's dotted path with its field: type, default and description."""
 
     def walk(model: type[Section], prefix: str) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def is_secret(path: str) -> bool:
     """Whether the value of this setting is never shown: a token, or a key that Spark redacts too."""
     if path.startswith(_SPARK_CONF):
         return _SPARK_SECRETS.search(path.removeprefix(_SPARK_CONF)) is not None
-    info = known().get(path)
+    info = known_settings().get(path)
     return info is not None and info.annotation is SecretStr
 
 
@@ -205,7 +205,7 @@ def _may_hold_secret(path: str) -> bool:
     return (
         is_secret(path)
         or path == _SPARK_CONF[:-1]
-        or any(is_secret(setting) for setting in known() if setting.startswith(f"{path}."))
+        or any(is_secret(setting) for setting in known_settings() if setting.startswith(f"{path}."))
     )
 
 
@@ -220,7 +220,7 @@ def _parse(file: Path) -> dict[str, Any]:
 
 def _put_variable(draft: _Draft, name: str, text: str) -> None:
     path = name.removeprefix(PREFIX).lower().replace("__", ".")
-    info = known().get(path)
+    info = known_settings().get(path)
     if info is None:
         hint = _nearest_variable(name)
         if _is_foreign(name, text, hint):
@@ -249,7 +249,7 @@ def _is_foreign(name: str, text: str, hint: str) -> bool:
 
 
 def _nearest_variable(name: str) -> str:
-    candidates = [_variable(path) for path in known()] + list(OTHER_VARIABLES)
+    candidates = [_variable(path) for path in known_settings()] + list(OTHER_VARIABLES)
     if "__" in name:
         return _nearest(name, candidates)
     # Compare without the common prefix, which says nothing about similarity.
@@ -294,7 +294,7 @@ def _problem(detail: ErrorDetails, draft: _Draft) -> str:
     path = ".".join(str(part) for part in detail["loc"])
     where = f"({draft.source(path)})"
     if detail["type"] == "extra_forbidden":
-        return f"{path}: unknown key{_nearest(path, [*known(), *_tables()])} {where}"
+        return f"{path}: unknown key{_nearest(path, [*known_settings(), *_tables()])} {where}"
     words = _WORDS.get(detail["type"])
     message = words(detail.get("ctx", {})) if words else detail["msg"]
     if _may_hold_secret(path):
@@ -303,7 +303,7 @@ def _problem(detail: ErrorDetails, draft: _Draft) -> str:
 
 
 def _tables() -> set[str]:
-    return {path.rpartition(".")[0] for path in known()} - {""} | {"cluster", "broker"}
+    return {path.rpartition(".")[0] for path in known_settings()} - {""} | {"cluster", "broker"}
 
 
 def _nearest(name: str, candidates: list[str]) -> str:

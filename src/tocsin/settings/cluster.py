@@ -15,7 +15,7 @@ from tocsin.settings.sections import (
     Seconds,
     Section,
     Whole,
-    dotted,
+    dotted_path,
     is_loopback,
     number,
 )
@@ -87,7 +87,7 @@ class SparkSettings(Section):
     """An engine that has not answered for so long is replaced. At most 30, so that work goes on within a minute."""
     unstoppable_limit: Annotated[Whole, Field(ge=1, le=1_000)] = 4
     """So many threads (one token's count once) or tasks that did not end when told to, and the engine is replaced."""
-    conf: Annotated[dict[str, str], BeforeValidator(dotted)] = {}  # noqa: RUF012 - pydantic copies it
+    conf: Annotated[dict[str, str], BeforeValidator(dotted_path)] = {}  # noqa: RUF012 - pydantic copies it
     """Further settings of Spark's own, which win over ours."""
 
 

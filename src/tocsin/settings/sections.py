@@ -28,13 +28,13 @@ def folder(value: object) -> object:
     return value
 
 
-def dotted(value: object) -> object:
+def dotted_path(value: object) -> object:
     # In TOML an unquoted `spark.sql.x = "1"` is three nested tables; the user means one name with dots.
     if not isinstance(value, Mapping):
         return value
     flat: dict[str, object] = {}
     for key, inner in value.items():
-        nested = dotted(inner)
+        nested = dotted_path(inner)
         flat |= {f"{key}.{k}": v for k, v in nested.items()} if isinstance(nested, dict) else {str(key): nested}
     return flat
 

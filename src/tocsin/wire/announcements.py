@@ -28,7 +28,7 @@ from tocsin.wire.results import FetchedResult
 
 
 @dataclass(frozen=True, slots=True)
-class PushedResult:
+class PushedResults:
     """All new results of one interest."""
 
     channel: str
@@ -45,7 +45,7 @@ class Announcement:
     position: Position
     more: bool = False
     news: dict[str, list[tuple[int, Cursor]]] = field(default_factory=dict)
-    pushed: list[PushedResult] = field(default_factory=list)
+    pushed: list[PushedResults] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
     dropped: int = 0
 
@@ -110,14 +110,14 @@ def parse_announcement(body: bytes) -> Announcement:
         raise InputError(f"this is not an announcement: {error}") from None
 
 
-def _pushed(told: list[dict[str, Any]], payloads: bytes) -> list[PushedResult]:
+def _pushed(told: list[dict[str, Any]], payloads: bytes) -> list[PushedResults]:
     pushed, at = [], 0
     for entry in told:
         results = []
         for cursor, executed_us, size_bytes in entry["results"]:
             results.append(FetchedResult(parse_cursor(cursor), executed_us, payloads[at : at + size_bytes]))
             at += size_bytes + 1
-        pushed.append(PushedResult(entry["channel"], entry["interest"], results))
+        pushed.append(PushedResults(entry["channel"], entry["interest"], results))
     if at != len(payloads):
         raise InputError("this is not a whole announcement")
     return pushed

@@ -13,7 +13,7 @@ from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.cursors import cursor_text, parse_cursor
 from tocsin.wire.envelopes import WireEvent, event_of, parse_interest, parse_moment
 from tocsin.wire.errors import InputError, TocsinError, error_of
-from tocsin.wire.subscriber import DEFAULT_MODE, Given, Mode
+from tocsin.wire.subscriber import DEFAULT_MODE, JsonObject, Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class LoginAnswer:
     user: str
     application: str
 
-    def to_json(self) -> Given:
+    def to_json(self) -> JsonObject:
         moment = self.expires_at.isoformat().replace("+00:00", "Z")
         return {"token": self.token, "expires_at": moment, "user": self.user, "application": self.application}
 
 
-def parse_logged_in(said: Any) -> LoginAnswer:
+def parse_login_answer(said: Any) -> LoginAnswer:
     try:
         return LoginAnswer(said["token"], parse_moment(said["expires_at"]), said["user"], said["application"])
     except (KeyError, TypeError, ValueError) as error:
@@ -57,8 +57,8 @@ class Subscription:
     recovered: bool | None = None
     since_applied: bool | None = None
 
-    def to_json(self) -> Given:
-        fields: Given = {
+    def to_json(self) -> JsonObject:
+        fields: JsonObject = {
             "id": self.id,
             "channel": self.channel,
             "parameters": list(self.parameters),
@@ -96,7 +96,7 @@ def parse_subscription(said: Any) -> Subscription:
         raise InputError(f"this is not a subscription: {error!r}") from None
 
 
-def subscriptions_page(subscriptions: Iterable[Subscription], following: str | None) -> Given:
+def subscriptions_page(subscriptions: Iterable[Subscription], following: str | None) -> JsonObject:
     """The answer to a list request."""
     return {"subscriptions": [subscription.to_json() for subscription in subscriptions], "next": following}
 

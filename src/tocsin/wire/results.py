@@ -63,7 +63,7 @@ class NextRange:
         return fields | _limits_json(self)
 
 
-def following(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
+def remaining_ranges(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
     """The ranges to request next. Indexes in the next answer count from `stopped.range`."""
     first = asked[stopped.range]
     rest = Range(first.interest, stopped.after, first.to, stopped.limit, stopped.limit_bytes)

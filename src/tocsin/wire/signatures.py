@@ -39,7 +39,7 @@ def _key(secret: str) -> bytes:
     return key
 
 
-def signed(secret: str, message_id: str, sent_at_s: int, body: bytes) -> dict[str, str]:
+def sign(secret: str, message_id: str, sent_at_s: int, body: bytes) -> dict[str, str]:
     """The headers of a signed message."""
     return {ID: message_id, TIMESTAMP: str(sent_at_s), SIGNATURE: f"v1,{_digest(secret, message_id, sent_at_s, body)}"}
 

@@ -36,7 +36,7 @@ PASSWORD_LIMIT_BYTES: Final = 1_024
 PARAMETERS_LIMIT: Final = 1_000
 ACKS_LIMIT: Final = 10_000
 
-Given = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 # --- requests
@@ -50,7 +50,7 @@ class Credentials:
     password: str
     application: str = DEFAULT_APPLICATION
 
-    def to_json(self) -> Given:
+    def to_json(self) -> JsonObject:
         return {"user": self.user, "password": self.password, "application": self.application}
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class LoginRequest:
 
     token: str
 
-    def to_json(self) -> Given:
+    def to_json(self) -> JsonObject:
         return {"token": self.token}
 
     def __repr__(self) -> str:
@@ -103,8 +103,8 @@ class SubscribeRequest:
     mode: Mode = DEFAULT_MODE
     group: str | None = None
 
-    def to_json(self) -> Given:
-        fields: Given = {"channel": self.channel, "parameters": list(self.parameters), "mode": self.mode}
+    def to_json(self) -> JsonObject:
+        fields: JsonObject = {"channel": self.channel, "parameters": list(self.parameters), "mode": self.mode}
         if self.since is not None:
             fields["since"] = cursor_text(self.since)
         if self.group is not None:
@@ -139,7 +139,7 @@ def parse_subscribe(said: object) -> SubscribeRequest:
 class UnsubscribeRequest:
     id: str
 
-    def to_json(self) -> Given:
+    def to_json(self) -> JsonObject:
         return {"id": self.id}
 
 
@@ -155,8 +155,8 @@ class PullRequest:
     after: Cursor | None = None
     limit: int | None = None
 
-    def to_json(self) -> Given:
-        fields: Given = {"interest": str(self.interest)}
+    def to_json(self) -> JsonObject:
+        fields: JsonObject = {"interest": str(self.interest)}
         if self.after is not None:
             fields["after"] = cursor_text(self.after)
         if self.limit is not None:
@@ -178,7 +178,7 @@ class AckRequest:
 
     cursors: Mapping[int, Cursor]
 
-    def to_json(self) -> Given:
+    def to_json(self) -> JsonObject:
         return {str(interest): cursor_text(cursor) for interest, cursor in self.cursors.items()}
 
 
@@ -199,7 +199,7 @@ class ListRequest:
 
     after: str | None = None
 
-    def to_json(self) -> Given:
+    def to_json(self) -> JsonObject:
         return {} if self.after is None else {"after": self.after}
 
 
@@ -229,7 +229,7 @@ class Request:
     ref: int | None = None
 
     def to_bytes(self) -> bytes:
-        head: Given = {} if self.ref is None else {"ref": self.ref}
+        head: JsonObject = {} if self.ref is None else {"ref": self.ref}
         return orjson.dumps({**head, _WORD_OF[type(self.body)]: self.body.to_json()})
 
 
@@ -274,7 +274,7 @@ def name_of(given: object, what: str) -> str:
     return given
 
 
-def _object(said: object, shape: str, needed: set[str], allowed: frozenset[str] | set[str] = frozenset()) -> Given:
+def _object(said: object, shape: str, needed: set[str], allowed: frozenset[str] | set[str] = frozenset()) -> JsonObject:
     """Checks that it is an object with all needed fields and no unknown ones."""
     if not isinstance(said, dict):
         raise InputError(f"expected {shape}")

@@ -31,7 +31,7 @@ from tocsin import faults
 from tocsin.cluster.feeds import landing_worker, running_feeds
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.datasets import upkeep as upkeep_module
-from tocsin.serving.application import bound, listening
+from tocsin.serving.application import bind_socket, listen
 
 LANDING = [point for point in faults.POINTS if point.startswith("landing.")]
 # Without "intake.append.cut": a torn end is left by a power cut and not by a kill, and tests of the log make one.
@@ -67,8 +67,8 @@ async def small_logs() -> AsyncIterator[None]:
 @asynccontextmanager
 async def served(data: Path) -> AsyncIterator[tuple[Parts, str]]:
     """A cluster, and where it listens."""
-    with eager_upkeep(), bound("127.0.0.1", 0) as (sock, address):
-        async with small_logs(), opened(data) as parts, listening(parts.app, sock):
+    with eager_upkeep(), bind_socket("127.0.0.1", 0) as (sock, address):
+        async with small_logs(), opened(data) as parts, listen(parts.app, sock):
             yield parts, address
 
 

@@ -21,7 +21,7 @@ from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.cluster.feeds import running_feeds
 from tocsin.cluster.feeds.adapters import url_options
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.serving.application import bound, listening
+from tocsin.serving.application import bind_socket, listen
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError
 
@@ -151,10 +151,10 @@ async def test_another_dataset_can_be_connected_while_it_polls(at: Address, tmp_
 async def test_what_is_posted_is_taken_in_the_feeds_format_and_is_no_item(at: Address, tmp_path: Path) -> None:
     feature = {"type": "Feature", "id": 1, "properties": None, "geometry": None}
     at.says(b'{"type": "FeatureCollection", "features": []}')
-    with bound("127.0.0.1", 0) as (sock, here):
+    with bind_socket("127.0.0.1", 0) as (sock, here):
         async with (
             opened(tmp_path / "data") as parts,
-            listening(parts.app, sock),
+            listen(parts.app, sock),
             aiohttp.ClientSession(here) as session,
         ):
             await parts.run(SETUP % (at.url, ', "format": "geojson"'))

@@ -25,7 +25,7 @@ from tocsin.rules.model import types as t
 from tocsin.sdk import START, Available, Client, Ended, Gap, Manager, Result
 from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.sync import BlockingClient
-from tocsin.serving.application import bound
+from tocsin.serving.application import bind_socket
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, UnauthorizedError
 
 ROOT = Path(__file__).parents[3]
@@ -273,7 +273,7 @@ async def process(data: Path, cluster: str, port: int) -> AsyncIterator[asyncio.
 
 
 async def test_a_broker_that_is_killed_under_load_loses_nothing_for_its_clients(tmp_path: Path, here: World) -> None:
-    with bound("127.0.0.1", 0) as (_, url):
+    with bind_socket("127.0.0.1", 0) as (_, url):
         port = int(url.rpartition(":")[2])
     channel = await here.channel("c", t.BIGINT)
     counts = [0, 0]

@@ -24,7 +24,7 @@ from tocsin.cli.commands import publish
 from tocsin.cli.commands.publish import RecordPublisher
 from tocsin.cli.main import main
 from tocsin.cli.records import Format, cutter
-from tocsin.serving.application import bound
+from tocsin.serving.application import bind_socket
 from tocsin.wire.errors import ConflictError, InputError, LimitError
 
 
@@ -111,7 +111,7 @@ async def serving(feed: FakeFeed) -> AsyncIterator[str]:
     )
     runner = web.AppRunner(app)
     await runner.setup()
-    with bound("127.0.0.1", 0) as (sock, address):
+    with bind_socket("127.0.0.1", 0) as (sock, address):
         await web.SockSite(runner, sock).start()
         try:
             yield address
@@ -214,7 +214,7 @@ async def test_rejected_records_are_listed_by_their_place_in_the_whole_and_exit_
 
 
 async def test_without_a_cluster_it_says_so_and_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with bound("127.0.0.1", 0) as (_, address):
+    with bind_socket("127.0.0.1", 0) as (_, address):
         pass
     assert await run(address, __file__) == 2
     assert "no cluster answers" in capsys.readouterr().err
@@ -301,7 +301,7 @@ async def test_patience_ends() -> None:
 
 
 async def test_a_cluster_that_goes_away_for_good_is_an_error() -> None:
-    with bound("127.0.0.1", 0) as (_, address):
+    with bind_socket("127.0.0.1", 0) as (_, address):
         pass
     async with ClusterConnection(address) as client:
         publisher = RecordPublisher(client, "emergency.News", err=io.StringIO(), patience_s=0.0)

@@ -14,7 +14,13 @@ import pytest
 from tests.support.toy_experiment import HIGH, LOW, TOY, TOY_PLACE, toy_model, toy_results
 from tocsin.lab.experiments import queues, registry
 from tocsin.lab.experiments.cells import CellError, _beside, _replay, code_digest, run
-from tocsin.lab.experiments.comparisons import about, depending, judge, surely_more, surely_ordered
+from tocsin.lab.experiments.comparisons import (
+    about,
+    is_surely_ordered,
+    judge,
+    judge_by_choice,
+    surely_more,
+)
 from tocsin.lab.experiments.declaration import (
     Claim,
     Experiment,
@@ -28,7 +34,7 @@ from tocsin.lab.experiments.declaration import (
 from tocsin.lab.experiments.journal import FILE, Journal, look
 from tocsin.lab.experiments.plan import Plan, plan
 from tocsin.lab.experiments.report import write_report
-from tocsin.lab.experiments.run_experiment import conduct, finished
+from tocsin.lab.experiments.run_experiment import conduct, load_finished_run
 from tocsin.lab.experiments.statistics import Estimate, estimate, student_t
 from tocsin.wire.errors import ConflictError, InputError
 
@@ -173,8 +179,8 @@ def test_a_difference_is_taken_seed_by_seed(tmp_path: Path) -> None:
 def test_an_order_counts_only_beyond_its_error(tmp_path: Path) -> None:
     results = toy_results(tmp_path)
     points: list[Mapping[str, float]] = [{"size": size} for size in (1.0, 2.0, 3.0)]
-    assert surely_ordered(results, "score", "sizes", points, where={"policy": "low"})
-    assert surely_ordered(results, "score", "sizes", points[::-1], where={"policy": "low"}) is False
+    assert is_surely_ordered(results, "score", "sizes", points, where={"policy": "low"})
+    assert is_surely_ordered(results, "score", "sizes", points[::-1], where={"policy": "low"}) is False
     assert surely_more(results, "score", "sizes", LOW, LOW) is None
     assert about(Estimate(1.0, 0.1, 3), 1.0, within=0.2)
     assert not about(Estimate(2.0, 0.3, 3), 1.0, within=0.2)
@@ -194,7 +200,7 @@ def test_an_order_counts_only_beyond_its_error(tmp_path: Path) -> None:
 def test_what_is_open_is_neither_yes_nor_no(
     tmp_path: Path, usual: bool | None, other: bool | None, verdict: str
 ) -> None:
-    claim = Claim("one", "", "", lambda _: depending(usual, other, "1 ± 2", on="a choice", against="a reason"))
+    claim = Claim("one", "", "", lambda _: judge_by_choice(usual, other, "1 ± 2", on="a choice", against="a reason"))
     found = judge(claim, toy_results(tmp_path))
     assert found.verdict == verdict
     assert bool(found.because) == (verdict != "reproduced")
@@ -316,7 +322,7 @@ def test_a_report_names_the_code_that_made_its_numbers_also_when_it_is_written_a
     first = (folder / "report.md").read_bytes()
     assert f", code {code_digest(TOY)[:8]}; 3 replications" in first.decode()
     monkeypatch.setattr("tocsin.lab.experiments.cells.code_digest", lambda _: "another" * 5)
-    made, results = finished(TOY, folder)
+    made, results = load_finished_run(TOY, folder)
     write_report(results, made, folder / "report.md", folder / "plots")
     assert (folder / "report.md").read_bytes() == first
 

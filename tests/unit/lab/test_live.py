@@ -20,7 +20,11 @@ from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
 from tocsin.lab.experiments.edge_caching_prototype.live.clients import ClientFigures
 from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour
 from tocsin.lab.experiments.edge_caching_prototype.live.options import options
-from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import StatedFigures, expect, timed
+from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
+    StatedFigures,
+    expect,
+    time_channels,
+)
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
 from tocsin.lab.scenarios.scenario import LogInStep, Scenario, Step, save
 from tocsin.lab.simulators.fast_broker import core_settings
@@ -81,11 +85,11 @@ def test_a_setting_of_a_live_run_that_does_not_fit_is_named(name: str, value: st
 
 def test_timing_moves_results_but_loses_none_of_them() -> None:
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0, join_s=1.0), 2)
-    plain, moved = find(made), timed(made, Streams(1).of("channels"), 30.0)
+    plain, moved = find(made), time_channels(made, Streams(1).of("channels"), 30.0)
     assert len(moved.found) == pytest.approx(len(plain.found), rel=0.05)
     assert [one.at_s for one in moved.found] == sorted(one.at_s for one in moved.found)
     assert moved.interests == plain.interests
-    assert timed(made, Streams(1).of("channels"), 30.0).found == moved.found
+    assert time_channels(made, Streams(1).of("channels"), 30.0).found == moved.found
 
 
 def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() -> None:

@@ -16,7 +16,7 @@ from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.plots import _bar_look, _lines, _look
 from tocsin.lab.experiments.report import write_report
 from tocsin.lab.experiments.results import MissingCellsError, ResultsRow, RunResults, read, write
-from tocsin.lab.experiments.run_experiment import conduct, finished, folder_of
+from tocsin.lab.experiments.run_experiment import conduct, folder_of, load_finished_run
 from tocsin.wire.errors import InputError, NotFoundError
 
 
@@ -86,16 +86,16 @@ def test_a_finished_run_is_known_again_and_an_unfinished_one_is_not(tmp_path: Pa
     made = plan(TOY, seed=4, settings={"on": "false"})
     conduct(made, TOY_PLACE, tmp_path)
     folder = folder_of(tmp_path, "toy", quick=False)
-    again, results = finished(TOY, folder)
+    again, results = load_finished_run(TOY, folder)
     assert list(again.cells()) == [row.cell for row in results.rows] == list(made.cells())
     with pytest.raises(NotFoundError, match="no finished results"):
-        finished(TOY, tmp_path / "elsewhere")
+        load_finished_run(TOY, tmp_path / "elsewhere")
     (folder / "run.json").write_text("{}")
     with pytest.raises(InputError, match=r"run\.json"):
-        finished(TOY, folder)
+        load_finished_run(TOY, folder)
     (folder / "run.json").unlink()
     with pytest.raises(NotFoundError, match="did not finish"):
-        finished(TOY, folder)
+        load_finished_run(TOY, folder)
 
 
 def test_what_is_not_a_number_is_left_out_of_tables_and_plots(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ from tocsin.lab.scenarios.scenario import (
     Step,
     SubscribeStep,
     UnsubscribeStep,
-    kept,
     load,
+    load_or_make_scenario,
     save,
     scenario,
 )
@@ -190,14 +190,14 @@ def test_a_scenario_is_the_same_for_the_same_seed_and_read_back_as_it_was_saved(
 
 @pytest.mark.parametrize("lines", [0, 1, 50])
 def test_a_kept_scenario_that_is_cut_is_made_again(tmp_path: Path, lines: int) -> None:
-    made = kept(tmp_path, "city", lambda: city_scenario(SMALL, 1))
+    made = load_or_make_scenario(tmp_path, "city", lambda: city_scenario(SMALL, 1))
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:lines]))
-    assert kept(tmp_path, "city", lambda: city_scenario(SMALL, 1)).steps == made.steps
+    assert load_or_make_scenario(tmp_path, "city", lambda: city_scenario(SMALL, 1)).steps == made.steps
     assert path.read_bytes() == whole
-    assert kept(tmp_path, "city", lambda: Scenario({}, ())).steps == made.steps
-    assert kept(None, "city", lambda: Scenario({}, ())).steps == ()
+    assert load_or_make_scenario(tmp_path, "city", lambda: Scenario({}, ())).steps == made.steps
+    assert load_or_make_scenario(None, "city", lambda: Scenario({}, ())).steps == ()
 
 
 def test_more_subscribers_do_not_change_what_happens_in_the_city() -> None:

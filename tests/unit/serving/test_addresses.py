@@ -16,7 +16,7 @@ from multidict import CIMultiDict
 from tests.support.waiting import until
 from tocsin.serving.addresses import TRUSTED_PROXIES, Networks, client_address, is_forwarded
 from tocsin.serving.answers import answer
-from tocsin.serving.application import application, bound, listening
+from tocsin.serving.application import application, bind_socket, listen
 from tocsin.serving.limits import ServerLimits
 from tocsin.serving.metrics import ServerMetrics
 
@@ -81,8 +81,8 @@ async def test_limits_by_address_are_for_the_clients_of_a_trusted_proxy_each() -
     app = application(limits=limits, metrics=ServerMetrics(), access=everybody)
     app.add_routes([web.get("/", wait)])
 
-    with bound("127.0.0.1", 0) as (sock, url):
-        async with listening(app, sock), AsyncExitStack() as stack:
+    with bind_socket("127.0.0.1", 0) as (sock, url):
+        async with listen(app, sock), AsyncExitStack() as stack:
             session = await stack.enter_async_context(aiohttp.ClientSession())
 
             async def status(client: str) -> int:
@@ -111,8 +111,8 @@ async def test_an_answer_that_nobody_reads_is_not_kept_for_ever() -> None:
 
     app = application(limits=ServerLimits(write_timeout_s=0.2), metrics=ServerMetrics(), access=everybody)
     app.add_routes([web.get("/", much)])
-    with bound("127.0.0.1", 0) as (sock, url):
-        async with listening(app, sock):
+    with bind_socket("127.0.0.1", 0) as (sock, url):
+        async with listen(app, sock):
             _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port, limit=1)
             writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await until(lambda: asked and (asked[0].transport is None or asked[0].transport.is_closing()))

@@ -18,7 +18,7 @@ import uvloop
 from tests.support.fake_cluster import FakeCredentials, FakeStatements
 from tests.support.waiting import WITHIN_S
 from tocsin.cluster.http.routes import cluster_application
-from tocsin.serving.application import SWITCH_INTERVAL_S, bound, listening
+from tocsin.serving.application import SWITCH_INTERVAL_S, bind_socket, listen
 from tocsin.serving.file_limit import connections_within
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ConflictError
@@ -139,10 +139,13 @@ def test_a_taken_port_is_refused_before_anything_is_started() -> None:
 def test_of_two_that_start_at_the_same_time_on_one_port_only_one_gets_ready() -> None:
     async def race() -> None:
         app, other = (cluster_application(ClusterSettings(), FakeStatements(), FakeCredentials()) for _ in range(2))
-        with bound("127.0.0.1", 0) as (sock, url), bound("127.0.0.1", int(url.rpartition(":")[2])) as (second, _):
-            async with listening(app, sock):
+        with (
+            bind_socket("127.0.0.1", 0) as (sock, url),
+            bind_socket("127.0.0.1", int(url.rpartition(":")[2])) as (second, _),
+        ):
+            async with listen(app, sock):
                 with pytest.raises(ConflictError, match="is taken by another program"):
-                    async with listening(other, second):
+                    async with listen(other, second):
                         pass
 
     uvloop.run(race())

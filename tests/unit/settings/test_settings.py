@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.cli.commands.config import check, show, to_toml
-from tocsin.settings import OTHER_VARIABLES, Settings, SettingsError, known, read
+from tocsin.settings import OTHER_VARIABLES, Settings, SettingsError, known_settings, read
 
 NAMES = "must be a name, or dataverse.name, such as Default.downtown"
 NETWORKS = "must be addresses or networks with spaces between them, such as 127.0.0.1 10.0.0.0/8"
@@ -19,7 +19,7 @@ ADDRESSES = "must be an address such as http://127.0.0.1:8470"
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder without a settings file, and an environment without our variables."""
     monkeypatch.chdir(tmp_path)
-    for name in (*OTHER_VARIABLES, *("TOCSIN_" + path.upper().replace(".", "__") for path in known())):
+    for name in (*OTHER_VARIABLES, *("TOCSIN_" + path.upper().replace(".", "__") for path in known_settings())):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -294,7 +294,7 @@ def test_behind_a_proxy_that_is_named_loopback_is_like_any_other_address() -> No
 
 
 def test_every_setting_has_a_description() -> None:
-    assert [path for path, info in known().items() if not info.description] == []
+    assert [path for path, info in known_settings().items() if not info.description] == []
 
 
 def test_settings_cannot_be_changed_later() -> None:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.rules.model.cursors import Cursor, Position
-from tocsin.wire.announcements import Announcement, PushedResult, parse_announcement
+from tocsin.wire.announcements import Announcement, PushedResults, parse_announcement
 from tocsin.wire.cursors import cursor_text, parse_cursor, parse_position, position_text
 from tocsin.wire.errors import InputError, UnauthorizedError, UnavailableError
 from tocsin.wire.results import FetchedPart, FetchedResult, FrameReader, NextRange, end, frame
-from tocsin.wire.signatures import SIGNATURE, TIMESTAMP, secret_text, signed, verify
+from tocsin.wire.signatures import SIGNATURE, TIMESTAMP, secret_text, sign, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"test": 2432232314}'
@@ -72,7 +72,7 @@ def test_an_answer_that_was_cut_off_or_broke_is_not_taken_for_whole() -> None:
 @given(
     after=positions, position=positions, more=st.booleans(), gaps=st.lists(st.text(max_size=5), max_size=3),
     news=st.dictionaries(st.text(max_size=5), st.lists(st.tuples(numbers, cursors), max_size=4), max_size=3),
-    pushed=st.lists(st.builds(PushedResult, st.text(max_size=5), numbers, results), max_size=3),
+    pushed=st.lists(st.builds(PushedResults, st.text(max_size=5), numbers, results), max_size=3),
 )  # fmt: skip
 def test_announcements_are_read_as_they_were_written(**fields: Any) -> None:
     said = Announcement("v.b", **fields)
@@ -89,7 +89,7 @@ def test_what_is_no_announcement_is_refused(body: bytes) -> None:
 
 
 def test_a_signature_is_that_of_standard_webhooks() -> None:
-    headers = signed(SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", SENT_S, BODY)
+    headers = sign(SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", SENT_S, BODY)
     assert headers == {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp": "1614265330",
@@ -99,7 +99,7 @@ def test_a_signature_is_that_of_standard_webhooks() -> None:
 
 
 def test_one_of_several_signatures_is_enough() -> None:
-    headers = signed(SECRET, "m", SENT_S, BODY)
+    headers = sign(SECRET, "m", SENT_S, BODY)
     several = {**headers, SIGNATURE: f"v1a,xyz v1,AAAA {headers[SIGNATURE]}"}
     assert verify(SECRET, several, BODY, now_s=SENT_S) == "m"
 
@@ -120,7 +120,7 @@ def test_one_of_several_signatures_is_enough() -> None:
     ],
 )
 def test_a_forged_message_is_refused(change: dict[str, str], body: bytes) -> None:
-    headers = signed(SECRET, "m", SENT_S, BODY)
+    headers = sign(SECRET, "m", SENT_S, BODY)
     with pytest.raises(UnauthorizedError):
         verify(SECRET, {**headers, **change}, body, now_s=SENT_S)
     with pytest.raises(UnauthorizedError):
@@ -129,7 +129,7 @@ def test_a_forged_message_is_refused(change: dict[str, str], body: bytes) -> Non
 
 @pytest.mark.parametrize("late_s", [-301, 301, 10**9])
 def test_a_message_sent_again_later_is_refused(late_s: int) -> None:
-    headers = signed(SECRET, "m", SENT_S, BODY)
+    headers = sign(SECRET, "m", SENT_S, BODY)
     with pytest.raises(UnauthorizedError, match="not of now"):
         verify(SECRET, headers, BODY, now_s=SENT_S + late_s)
     assert TIMESTAMP in headers
@@ -138,4 +138,4 @@ def test_a_message_sent_again_later_is_refused(late_s: int) -> None:
 @pytest.mark.parametrize("secret", ["", "whsec_", "whsec_!!!!", "whsec_AAAA", "whsec_" + "A" * 200])
 def test_what_is_no_secret_signs_nothing(secret: str) -> None:
     with pytest.raises(InputError):
-        signed(secret, "m", SENT_S, BODY)
+        sign(secret, "m", SENT_S, BODY)

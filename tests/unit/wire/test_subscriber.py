@@ -23,7 +23,7 @@ from tocsin.wire.answers import (
     events_page,
     ok_reply,
     parse_events_page,
-    parse_logged_in,
+    parse_login_answer,
     parse_message,
     parse_subscription,
     parse_subscriptions_page,
@@ -301,7 +301,7 @@ def test_subscriptions_are_read_as_they_were_written(told: list[Subscription], f
 def test_a_login_is_read_as_it_was_written(at: datetime, token: str, user: str) -> None:
     said = LoginAnswer(token, at, user, "default").to_json()
     assert said["expires_at"].endswith("Z")
-    assert parse_logged_in(said) == LoginAnswer(token, at, user, "default")
+    assert parse_login_answer(said) == LoginAnswer(token, at, user, "default")
 
 
 @pytest.mark.parametrize("more", [None, True, False])
@@ -315,7 +315,7 @@ def test_a_page_of_events_holds_the_envelopes_as_they_are(more: bool | None) -> 
     assert left == bool(more)
 
 
-@pytest.mark.parametrize("parse", [parse_logged_in, parse_subscription, parse_subscriptions_page, parse_events_page])
+@pytest.mark.parametrize("parse", [parse_login_answer, parse_subscription, parse_subscriptions_page, parse_events_page])
 @pytest.mark.parametrize("said", [None, 7, [], {}, {"events": [7], "subscriptions": [7], "next": None}])
 def test_what_is_no_answer_is_refused(parse: Any, said: Any) -> None:
     with pytest.raises(InputError):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Principal, Rights, Session
-from tocsin.broker.accounts.policy import AccountPolicy, name_of, same
+from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize
 from tocsin.serving.tokens import PREFIX, digest
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import ApplicationRow, SubscriberRow
@@ -84,14 +84,14 @@ class Directory:
         own_application = self._by_id.get(own)
         if own_application is None or own_application.closed:
             raise ForbiddenError("the application of this token is being removed")
-        if application is not None and same(application) != own_application.name:
+        if application is not None and normalize(application) != own_application.name:
             raise ForbiddenError(
                 f"this reaches the application {own_application.name} only", hint="leave out the application"
             )
         return own_application
 
     def _named(self, name: str) -> ApplicationRow:
-        application = self._by_name.get(same(name))
+        application = self._by_name.get(normalize(name))
         if application is None:
             raise NotFoundError(f"there is no application {name[:200]!r}")
         return application

@@ -12,7 +12,7 @@ from tocsin.broker.accounts.directory import now_us
 from tocsin.broker.accounts.groups import Groups
 from tocsin.broker.accounts.login_throttle import LoginThrottle
 from tocsin.broker.accounts.passwords import Passwords
-from tocsin.broker.accounts.policy import AccountPolicy, name_of, password_of, same
+from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize, password_of
 from tocsin.broker.accounts.sessions import Claims, SessionTokens
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import PAGE, ApplicationRow, SubscriberRow
@@ -97,7 +97,7 @@ class LocalAccounts(Applications, Groups):
         subscriber = await self._claimed(credentials)
         password = password_of(credentials.password)
         hashed = None if subscriber is None else subscriber.password
-        user = (same(credentials.application), same(credentials.user))
+        user = (normalize(credentials.application), normalize(credentials.user))
         with self._guesses.one(user, origin, issued_us) as attempt:
             attempt.was(await self._passwords.matches(password, hashed, origin))
         if not attempt.right or subscriber is None or hashed is None:
@@ -178,7 +178,7 @@ class LocalAccounts(Applications, Groups):
 
     async def _claimed(self, credentials: Credentials) -> SubscriberRow | None:
         """The subscriber that the credentials name, if it exists."""
-        application = self._by_name.get(same(credentials.application))
+        application = self._by_name.get(normalize(credentials.application))
         try:
             user = name_of("user's name", credentials.user)
         except InputError:

@@ -17,7 +17,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from tocsin.broker.accounts.fair_queue import FairQueue
 from tocsin.broker.accounts.policy import PasswordCost
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 
 Answer = TypeVar("Answer")
 
@@ -65,7 +65,7 @@ class Passwords:
     async def _run(self, work: Callable[[], Answer], origin: str | None) -> Answer:
         async with self._turns.taken(origin):
             # A thread cannot be cancelled, so it occupies its slot until it is done.
-            return await to_the_end(asyncio.get_running_loop().run_in_executor(self._threads, work))
+            return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
 
 def _give_way() -> None:

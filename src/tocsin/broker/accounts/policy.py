@@ -58,14 +58,14 @@ class AccountPolicy:
     )
 
 
-def same(name: str) -> str:
+def normalize(name: str) -> str:
     """Normalizes Unicode, since keyboards compose the same characters differently."""
     return unicodedata.normalize("NFC", name)
 
 
 def name_of(what: str, name: str) -> str:
     """The name as it is stored: names that look the same are the same. Raises InputError for an unreadable name."""
-    normalized = same(name)
+    normalized = normalize(name)
     if len(normalized) > PERSON_LIMIT:
         raise LimitError(
             f"a {what} of {len(normalized)} characters is too long", hint=f"at most {PERSON_LIMIT}", status=400
@@ -84,7 +84,7 @@ def names_of(what: str, names: Iterable[str]) -> list[str]:
 
 def password_of(password: str, at_least: int = 0) -> str:
     """The password as it is hashed, normalized like names."""
-    normalized = same(password)
+    normalized = normalize(password)
     try:
         size_bytes = len(normalized.encode())
     except UnicodeEncodeError:

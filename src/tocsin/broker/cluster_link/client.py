@@ -35,7 +35,7 @@ class RegistrationAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownSubscriptions:
+class RegistrationState:
     """What the cluster knows of this broker: its callback URL, the position up to which it was notified, its
     generation, and how many channels were ever dropped."""
 
@@ -113,13 +113,13 @@ class ClusterClient:
             parse_position(answer["position"]), new_generation, answer.get("secret"), answer["dropped"]
         )
 
-    async def known(self) -> KnownSubscriptions:
+    async def known(self) -> RegistrationState:
         """What the cluster knows of us; raises NotFoundError if it does not know us."""
         answer = await self._ask("GET", self._place)
         position, generation = (
             None if text is None else parse_position(text) for text in (answer["position"], answer["generation"])
         )
-        return KnownSubscriptions(answer["url"], position, generation, answer["dropped"])
+        return RegistrationState(answer["url"], position, generation, answer["dropped"])
 
     async def new_secret(self) -> str:
         return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])

@@ -15,11 +15,11 @@ from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.counters import BrokerCounters
-from tocsin.broker.delivery.cached_payload import kept
+from tocsin.broker.delivery.cached_payload import to_broker_result
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, Range
 from tocsin.wire.errors import TocsinError
-from tocsin.wire.results import FetchedPart, NextRange, following
+from tocsin.wire.results import FetchedPart, NextRange, remaining_ranges
 
 TOGETHER: Final = 2_000
 """The largest number of ranges in one request, so that a very large request does not hold up the others."""
@@ -29,7 +29,7 @@ _log = structlog.get_logger("tocsin.broker.fetcher")
 
 
 @dataclass(slots=True)
-class _Coming:
+class _FetchInProgress:
     fetch: ac.Fetch
     results: list[BrokerResult] = field(default_factory=list)
     size_bytes: int = 0
@@ -93,7 +93,7 @@ class ResultFetcher:
 
     async def _run(self, fetches: Sequence[ac.Fetch]) -> None:
         began_s = time.monotonic()
-        coming = [_Coming(fetch) for fetch in fetches]
+        coming = [_FetchInProgress(fetch) for fetch in fetches]
         self._figures.fetches += 1
         try:
             await self._fetch(coming, began_s)
@@ -106,7 +106,7 @@ class ResultFetcher:
                 if not pending.done:
                     self._machine.handle(ev.FetchFailed(pending.fetch.fetch))
 
-    async def _fetch(self, coming: Sequence[_Coming], began_s: float) -> None:
+    async def _fetch(self, coming: Sequence[_FetchInProgress], began_s: float) -> None:
         """Fetches the ranges, and continues where an answer stopped because it was too large. A range is reported to
         the core as soon as the next one begins."""
         ranges = [_range(pending.fetch) for pending in coming]
@@ -127,19 +127,19 @@ class ResultFetcher:
                 break
             for finished in range(last, first + next_range.range):
                 await self._finish(coming[finished], finished, began_s)
-            ranges = following(ranges, next_range)
+            ranges = remaining_ranges(ranges, next_range)
             first += next_range.range
         for finished in range(last, len(coming)):
             await self._finish(coming[finished], finished, began_s)
 
-    def _take(self, one: _Coming, part: FetchedPart) -> None:
-        one.results += [kept(result) for result in part.results]
+    def _take(self, one: _FetchInProgress, part: FetchedPart) -> None:
+        one.results += [to_broker_result(result) for result in part.results]
         one.size_bytes += sum(len(result.payload) + RESULT_BYTES for result in part.results)
         one.known = one.known and part.known
         if part.gap is not None:
             one.gap = part.gap
 
-    async def _finish(self, one: _Coming, place: int, began_s: float) -> None:
+    async def _finish(self, one: _FetchInProgress, place: int, began_s: float) -> None:
         """Reports one fetch to the core."""
         if one.done:
             return

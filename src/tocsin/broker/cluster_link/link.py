@@ -25,7 +25,7 @@ from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.counters import BrokerCounters
-from tocsin.broker.delivery.cached_payload import kept
+from tocsin.broker.delivery.cached_payload import to_broker_result
 from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.wire.announcements import Announcement, parse_announcement
@@ -411,5 +411,5 @@ def _events_of(told: Announcement) -> Iterator[tuple[int, ev.ResultsAnnounced | 
             yield interest, ev.ResultsAnnounced(interest, cursor)
     for pushed in told.pushed:
         for result in pushed.results:
-            cached = kept(result)
+            cached = to_broker_result(result)
             yield pushed.interest, ev.ResultArrived(pushed.interest, cached.cursor, cached.size_bytes, cached.payload)

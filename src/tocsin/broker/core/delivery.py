@@ -11,10 +11,10 @@ from tocsin.broker.core.fetches import (
     PendingAnswer,
     PendingFetch,
     SharedFetch,
-    answer_of,
+    cut_to_page,
+    join_parts,
     missing_bytes,
-    page,
-    parts_of,
+    split_runs,
 )
 from tocsin.broker.core.interest_state import InterestState
 from tocsin.broker.core.settings import CoreSettings
@@ -55,7 +55,7 @@ class Delivery:
             or cache.resident_bytes >= limits.page_bytes
             or (len(runs) > 2 and missing_bytes(runs) >= limits.page_bytes)
         ):
-            runs = page(runs, limit_results, limits.page_bytes)
+            runs = cut_to_page(runs, limit_results, limits.page_bytes)
         to = runs[-1].to if runs else after
         if len(runs) == 1 and type(runs[0]) is CachedRun and why is DeliveryReason.PULLED:
             # The fast path: everything is cached, as for nearly all subscribers that pull after a notification.
@@ -73,7 +73,7 @@ class Delivery:
                 same.askers += waiting.askers
                 same.groups += waiting.groups
                 return
-            waiting.parts = parts_of(
+            waiting.parts = split_runs(
                 runs, backend.flights, lambda begin, end: self._miss(backend, begin, end, limit_results, actions)
             )
         else:
@@ -186,7 +186,7 @@ class Delivery:
         audience = _audience(askers, waiting.groups) if waiting.groups else tuple([frontend.id for frontend in askers])
         if not audience:
             return
-        (to, results, gap), counts = answer_of(waiting.after, waiting.parts)
+        (to, results, gap), counts = join_parts(waiting.after, waiting.parts)
         head = backend.held.head
         if to == waiting.after < head:
             # The fetches begun for other answers brought nothing of this range, so begin a fetch of its own.

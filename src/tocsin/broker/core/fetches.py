@@ -70,11 +70,11 @@ class PendingAnswer:
         self.parts: list[Part] = []
         # The number of fetches that have not been answered.
         self.lacking = 0
-        self.asked: Asked = (after, to, why is DeliveryReason.PULLED)
+        self.asked: AnswerKey = (after, to, why is DeliveryReason.PULLED)
 
 
 # The range, and whether it was pulled. Pulls and catch-ups of the same range are kept apart.
-Asked = tuple[Cursor, Cursor, bool]
+AnswerKey = tuple[Cursor, Cursor, bool]
 # The cursor up to which the parts can be delivered, their results, and the end of a gap.
 Delivered = tuple[Cursor, tuple[BrokerResult, ...], Cursor | None]
 # Hits, their bytes, misses, their bytes.
@@ -84,7 +84,7 @@ Counts = tuple[int, int, int, int]
 _AFTER: Final = attrgetter("after")
 
 
-def page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
+def cut_to_page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
     """Cuts the runs to one delivery: at most `limit_results` cached results and about `limit_bytes`, including holes.
     The result that reaches a limit is included, so that every page makes progress."""
     results = [result for run in runs if type(run) is CachedRun for result in run.results]
@@ -116,7 +116,7 @@ def missing_bytes(runs: Iterable[Run]) -> int:
     return sum([run.size_bytes for run in runs if type(run) is MissingRun])
 
 
-def parts_of(
+def split_runs(
     runs: Iterable[Run], under_way: Sequence[PendingFetch], begin: Callable[[Cursor, Cursor], PendingFetch]
 ) -> list[Part]:
     """Splits the runs into parts. A missing range uses pending fetches; `begin` starts a fetch for the rest."""
@@ -141,7 +141,7 @@ def parts_of(
     return parts
 
 
-def answer_of(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]:
+def join_parts(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]:
     """Joins the parts, up to the first whose fetch did not reach the end of the part."""
     to, gap = after, None
     results: tuple[BrokerResult, ...] = ()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 
 from tocsin.broker.core.cohorts import Cohort, CohortSnapshot, FrontendState
-from tocsin.broker.core.fetches import Asked, PendingAnswer, PendingFetch
+from tocsin.broker.core.fetches import AnswerKey, PendingAnswer, PendingFetch
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.model.cursors import START, Cursor
@@ -35,7 +35,7 @@ class InterestState:
         self.news: PendingFetch | None = None
         # The fetches of older results that a subscriber lacks and the cache does not have.
         self.flights: list[PendingFetch] = []
-        self.waiting: dict[Asked, PendingAnswer] = {}
+        self.waiting: dict[AnswerKey, PendingAnswer] = {}
         # When the last subscription ended; the grace period starts then.
         self.empty_since_s: float | None = None
         # The lowest marker that was last reported to the cluster.

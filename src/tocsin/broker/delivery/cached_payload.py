@@ -16,7 +16,7 @@ class CachedPayload(NamedTuple):
     executed_us: int
 
 
-def kept(one: FetchedResult) -> BrokerResult:
+def to_broker_result(one: FetchedResult) -> BrokerResult:
     """A fetched result as the cache keeps it, with its envelope item as the payload."""
     text = item(one.cursor, one.executed_us, one.payload)
     return BrokerResult(one.cursor, len(text), CachedPayload(text, one.executed_us))

@@ -27,7 +27,13 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.counters import BrokerCounters
 from tocsin.broker.delivery.event_encoder import EventEncoder
-from tocsin.broker.delivery.outlets import NOBODY, EncodedEvent, EventOutlet, Listener, OutletForm
+from tocsin.broker.delivery.outlets import (
+    NO_SUBSCRIPTIONS,
+    EncodedEvent,
+    EventOutlet,
+    Listener,
+    OutletForm,
+)
 from tocsin.rules.model.cursors import Cursor
 
 _log = structlog.get_logger("tocsin.broker.presence")
@@ -95,7 +101,7 @@ class FanOut:
         else:
             self._machine.handle(ev.SubscriberLoggedOut(subscriber))
         listener.born = self._turn
-        listener.behind = NOBODY
+        listener.behind = NO_SUBSCRIPTIONS
         listener.add(outlet)
         for subscription in self._machine.core.subscriptions_of(subscriber):
             assert isinstance(subscription, int)

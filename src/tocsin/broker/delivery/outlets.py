@@ -71,7 +71,7 @@ class EventOutlet(Protocol):
         """Closes the outlet: it is slower than others of its subscriber, or its subscriber has to reconnect."""
 
 
-NOBODY: Final[set[int]] = set()
+NO_SUBSCRIPTIONS: Final[set[int]] = set()
 """The shared empty set; do not add to it."""
 
 
@@ -90,7 +90,7 @@ class Listener:
         self.outlets: list[EventOutlet] = []
         self.direct: asyncio.Transport | None = None
         # Very few listeners are behind. A set for each of them would be most of a listener's memory.
-        self.behind: set[int] = NOBODY
+        self.behind: set[int] = NO_SUBSCRIPTIONS
         self.patience: asyncio.TimerHandle | None = None
 
     def add(self, outlet: EventOutlet) -> None:
@@ -114,7 +114,7 @@ class Listener:
         return any(outlet.full for outlet in self.outlets)
 
     def put_behind(self, subscription: int) -> None:
-        if self.behind is NOBODY:
+        if self.behind is NO_SUBSCRIPTIONS:
             self.behind = set()
         self.behind.add(subscription)
 

@@ -22,10 +22,10 @@ from tocsin.broker.http.requests import names_of, principal, token_of
 from tocsin.broker.service import BrokerService
 from tocsin.broker.subscriptions import full_name
 from tocsin.broker.transports.webhooks import Webhooks
-from tocsin.serving.addresses import client_address, is_forwarded, place_of
+from tocsin.serving.addresses import address_key, client_address, is_forwarded
 from tocsin.serving.answers import answer
 from tocsin.serving.rate_limit import RateLimiter
-from tocsin.serving.requests import check_query, read_json, read_object, whole
+from tocsin.serving.requests import check_query, positive_int, read_json, read_object
 from tocsin.store.broker.rows import PAGE, ApplicationRights, ApplicationRow, GroupRow, SubscriberRow
 from tocsin.wire.envelopes import moment_text
 from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
@@ -110,7 +110,7 @@ class AccountRoutes:
 
     def _origin(self, request: web.Request) -> str:
         """The address that the request comes from; raises LimitError if it sends passwords too fast."""
-        origin = place_of(client_address(request))
+        origin = address_key(client_address(request))
         self._logins.check(origin, time.monotonic())
         return origin
 
@@ -127,7 +127,7 @@ class AccountRoutes:
 
     async def subscribers(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request, "after", "limit")
-        limit = whole(request, "limit", PAGE, most=PAGE)
+        limit = positive_int(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
         rows = await self._accounts.subscribers(by, application, after=after, limit=limit)
         next_page = rows[-1].user if len(rows) == limit else None
@@ -188,7 +188,7 @@ class AccountRoutes:
 
     async def groups(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request, "after", "limit")
-        limit = whole(request, "limit", PAGE, most=PAGE)
+        limit = positive_int(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
         rows = await self._accounts.groups(by, application, after=after, limit=limit)
         next_page = rows[-1].name if len(rows) == limit else None

@@ -14,9 +14,9 @@ from typing import Final
 from aiohttp import web
 
 from tocsin.broker.cluster_link.link import ClusterLink
-from tocsin.serving.addresses import client_address, place_of
+from tocsin.serving.addresses import address_key, client_address
 from tocsin.serving.answers import answer
-from tocsin.serving.limits import MemoryBudget, RefusalCounter, ServerLimits, nobody_counts, read_body
+from tocsin.serving.limits import MemoryBudget, RefusalCounter, ServerLimits, ignore_refusal, read_body
 from tocsin.serving.rate_limit import RateLimiter
 from tocsin.wire.signatures import check_headers
 
@@ -35,7 +35,7 @@ class AnnouncementRoute:
         link: ClusterLink,
         limits: ServerLimits,
         *,
-        refused: RefusalCounter = nobody_counts,
+        refused: RefusalCounter = ignore_refusal,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         self._link = link
@@ -50,7 +50,7 @@ class AnnouncementRoute:
     async def take(self, request: web.Request) -> web.Response:
         """Receives one announcement; addresses other than the cluster's have a rate limit and a smaller budget."""
         check_headers(request.headers, now_s=self._clock_s())
-        address = place_of(client_address(request))
+        address = address_key(client_address(request))
         budget = self._cluster_room
         if address != self._cluster_place:
             budget = self._strangers_room

@@ -14,7 +14,7 @@ from tocsin.broker.transports import sse, websocket
 from tocsin.broker.transports.long_poll import poll
 from tocsin.broker.transports.webhooks import Webhooks
 from tocsin.serving.answers import answer
-from tocsin.serving.requests import check_query, read_json, read_object, seconds, whole
+from tocsin.serving.requests import check_query, positive_int, read_json, read_object, seconds
 from tocsin.wire.answers import events_page, subscriptions_page
 from tocsin.wire.cursors import parse_cursor
 from tocsin.wire.errors import InputError
@@ -73,7 +73,7 @@ class SubscriberRoutes:
     async def list(self, request: web.Request) -> web.Response:
         who = await self._who(request, whole=True)
         check_query(request, "after", "limit")
-        limit = whole(request, "limit", BrokerService.PAGE, most=BrokerService.PAGE)
+        limit = positive_int(request, "limit", BrokerService.PAGE, most=BrokerService.PAGE)
         after = self._service.page_after(request.query.get("after"))
         page, next_page = await self._service.desk.page(who.subscriber, after, limit)
         return answer(subscriptions_page(page, None if next_page is None else str(next_page)))
@@ -95,7 +95,7 @@ class SubscriberRoutes:
         who = await self._who(request)
         check_query(request, "after", "limit", "wait")
         wait_s = seconds(request, "wait", most=self._service.settings.delivery.wait_limit_s)
-        limit = whole(request, "limit", RESULTS_LIMIT, most=RESULTS_LIMIT)
+        limit = positive_int(request, "limit", RESULTS_LIMIT, most=RESULTS_LIMIT)
         after = request.query.get("after")
         frontend = await self._service.desk.find(who.subscriber, request.match_info["id"])
         pull_request = PullRequest(frontend.interest, None if after is None else parse_cursor(after), limit)

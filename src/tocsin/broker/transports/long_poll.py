@@ -24,11 +24,11 @@ and twice as many in each further round, up to TOGETHER."""
 async def poll(service: BrokerService, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
     """Returns the unacknowledged events, cached or fetched, or else the first events that arrive within `wait_s`."""
     with service.sessions.session(who, service.limit(who, "connections"), lambda _reason: None):
-        events = await _not_acknowledged(service, who)
-    return [event.envelope for event in events] or await _coming(service, who, wait_s, end)
+        events = await _unacknowledged_events(service, who)
+    return [event.envelope for event in events] or await _wait_for_events(service, who, wait_s, end)
 
 
-async def _not_acknowledged(service: BrokerService, who: Session) -> list[EncodedEvent]:
+async def _unacknowledged_events(service: BrokerService, who: Session) -> list[EncodedEvent]:
     """The unacknowledged events, pulled from all subscriptions up to the buffer size."""
     lacking = list(service.machine.core.lacking(who.subscriber))
     events = [service.pulls.available(interest, head) for _, interest, mode, head in lacking if mode is Mode.NOTIFY]
@@ -54,7 +54,7 @@ async def _not_acknowledged(service: BrokerService, who: Session) -> list[Encode
     return events
 
 
-async def _coming(service: BrokerService, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
+async def _wait_for_events(service: BrokerService, who: Session, wait_s: float, end: asyncio.Event) -> list[bytes]:
     """Waits as an outlet for the first events."""
     arrived = asyncio.Event()
     events: list[EncodedEvent] = []

@@ -20,10 +20,10 @@ class WebhookConnections:
 
     def __init__(self, settings: WebhookSettings, figures: BrokerCounters) -> None:
         self._figures = figures
-        self._all = _Places(settings.connections)
-        self._of_application = _Places(settings.application_connections)
-        self._to_host = _Places(settings.host_connections)
-        self._failing = _Places(max(1, settings.application_connections // 4))
+        self._all = _KeyedSlots(settings.connections)
+        self._of_application = _KeyedSlots(settings.application_connections)
+        self._to_host = _KeyedSlots(settings.host_connections)
+        self._failing = _KeyedSlots(max(1, settings.application_connections // 4))
 
     @asynccontextmanager
     async def place(self, application: int, host: str, *, failing: bool) -> AsyncIterator[None]:
@@ -42,7 +42,7 @@ class WebhookConnections:
             yield
 
 
-class _Places:
+class _KeyedSlots:
     """At most `most` holders at a time per key, first come, first served."""
 
     def __init__(self, most: int) -> None:

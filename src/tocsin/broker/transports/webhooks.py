@@ -30,7 +30,7 @@ from tocsin.store.broker.checks import URL_LIMIT
 from tocsin.store.broker.rows import WebhookRow
 from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
-from tocsin.wire.signatures import secret_text, signed
+from tocsin.wire.signatures import secret_text, sign
 
 SECRET_BYTES: Final = 32
 WAITING: Final = 4
@@ -274,7 +274,7 @@ class WebhookSender:
     async def _post(self, told: EncodedEvent) -> int:
         """The HTTP status; 0 if there was no answer."""
         message_id = f"msg_{self.webhook.subscriber}_{told.interest}_{told.mark}"
-        headers = signed(self.webhook.secret, message_id, int(time.time()), told.envelope)
+        headers = sign(self.webhook.secret, message_id, int(time.time()), told.envelope)
         try:
             await self._look_up()
             async with self._session.post(

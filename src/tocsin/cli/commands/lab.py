@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from tocsin.cli.commands import lab_scenarios
-from tocsin.cli.lab_options import OUT, Out, Settings, TraceTo, folders, opened, say_as, settings_of
+from tocsin.cli.lab_options import OUT, Out, Settings, TraceTo, folders, open_output, say_as, settings_of
 from tocsin.wire.errors import InputError
 
 app = App(
@@ -133,7 +133,7 @@ def report(
             lived = registry.live(name).report(out, quick=quick, to=to)
         return _say_lived(lived)
     folder = run_experiment.folder_of(out, name, quick=quick)
-    made, results = run_experiment.finished(experiment, folder)
+    made, results = run_experiment.load_finished_run(experiment, folder)
     path, plots = (folder / "report.md", folder / "plots") if to is None else (to / f"{name}.md", to / name)
     with folders():
         write_report(results, made, path, plots)
@@ -169,13 +169,13 @@ def replay(
     if trace is None:
         metrics = run_experiment.replay(wanted)
     else:
-        with opened(trace) as file:
+        with open_output(trace) as file:
             noted = TraceFile(file, seed=seed, about={"experiment": name, "set": dict(wanted.values)})
             metrics = run_experiment.replay(wanted, trace=noted)
     say = sys.stdout if trace is None or str(trace) != "-" else sys.stderr
     for metric in experiment.metrics:
         say.write(f"{metric.name} {metrics[metric.name]!r}{f' {metric.unit}' if metric.unit else ''}\n")
-    before = run_experiment.kept_before(wanted, run_experiment.folder_of(out, name, quick=quick))
+    before = run_experiment.find_finished_run(wanted, run_experiment.folder_of(out, name, quick=quick))
     if before is None:
         return 0
     # As text: what is not a number on either side is the same.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from tocsin.cli.lab_options import OUT, Settings, TraceTo, folders, opened, say_as, settings_of
+from tocsin.cli.lab_options import OUT, Settings, TraceTo, folders, open_output, say_as, settings_of
 from tocsin.wire.errors import InputError
 
 SCENARIO_EXAMPLES: Final = """Examples:
@@ -123,7 +123,7 @@ def play(
     if trace is None:
         done = list(play_scenario.simulate(made, wanted, links))
     else:
-        with opened(trace) as to:
+        with open_output(trace) as to:
             noted = TraceFile(to, seed=0, about={"scenario": file.name, "policy": wanted[0].name})
             done = list(play_scenario.simulate(made, wanted, links, noted))
     rows = [("simulated", one) for one in done]

@@ -25,7 +25,14 @@ from tocsin import faults
 from tocsin.cluster.backup.archive import TAR, check_files, create_archive, open_archive, read_manifest
 from tocsin.cluster.backup.frozen_state import BackupTable, hold_all
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, MANIFEST, FileChecksum, Manifest
-from tocsin.cluster.backup.progress import Progress, counting, explained, in_thread, no_progress, remove
+from tocsin.cluster.backup.progress import (
+    Progress,
+    count_bytes,
+    explain_os_errors,
+    in_thread,
+    no_progress,
+    remove,
+)
 from tocsin.pipeline.datasets.delta.durability import sync_folder
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import EPOCH, ClusterStore
@@ -52,9 +59,9 @@ async def write_backup(
     that it gets. `on_progress` is called from another thread.
     """
     frozen = data / "scratch" / f"backup-{uuid4().hex}"
-    with explained(destination):
+    with explain_os_errors(destination):
         destination = _new(destination, data)
-    with explained(frozen):
+    with explain_os_errors(frozen):
         frozen.mkdir(mode=0o700, parents=True)
     try:
         if save_brokers is not None:
@@ -92,9 +99,9 @@ def _write(held: Path, about: Manifest, destination: Path, on_progress: Progress
     part = destination.with_name(f"{destination.name}.{uuid4().hex[:8]}.part")
     sources = {path.relative_to(held).as_posix(): path for path in sorted(held.rglob("*")) if path.is_file()}
     # Every byte is written once and read back once.
-    passed = counting(2 * sum(path.stat().st_size for path in sources.values()), on_progress, stop)
+    passed = count_bytes(2 * sum(path.stat().st_size for path in sources.values()), on_progress, stop)
     try:
-        with explained(destination):
+        with explain_os_errors(destination):
             manifest = _fill(part, about, sources, passed, tar=destination.suffix == TAR)
             with open_archive(part) as written:
                 check_files(written, destination, read_manifest(written, destination), None, passed)

@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tocsin.cluster.backup.manifest import DATASETS, INTAKE, PYTHON, DatasetState
-from tocsin.cluster.backup.progress import explained
+from tocsin.cluster.backup.progress import explain_os_errors
 from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, log_versions
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.wire.errors import UnavailableError
@@ -52,7 +52,7 @@ def hold_all(tables: Mapping[str, BackupTable], data: Path, held: Path) -> list[
 
 
 def _hold_files(folder: Path, held: Path, hold: Callable[[Path, Path], Any]) -> None:
-    with explained(held):
+    with explain_os_errors(held):
         for path in sorted(folder.rglob("*")):
             target = held / path.relative_to(folder)
             if path.is_file() and not target.exists():
@@ -62,7 +62,7 @@ def _hold_files(folder: Path, held: Path, hold: Callable[[Path, Path], Any]) -> 
 
 
 def _hold(tables: Mapping[str, BackupTable], datasets: Path, held: Path) -> list[DatasetState]:
-    with explained(held):
+    with explain_os_errors(held):
         return [_hold_table(name, tables[name], datasets / name, held / name) for name in sorted(tables)]
 
 

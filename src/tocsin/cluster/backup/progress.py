@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 from tocsin.pipeline.datasets.delta.durability import is_full_disk
 from tocsin.wire.errors import InputError, StoppedError, StorageFullError
 
@@ -22,7 +22,7 @@ def no_progress(done_bytes: int, all_bytes: int) -> None:
     """Ignores the progress."""
 
 
-def counting(all_bytes: int, on_progress: Progress, stop: threading.Event) -> Callable[[int], None]:
+def count_bytes(all_bytes: int, on_progress: Progress, stop: threading.Event) -> Callable[[int], None]:
     """Returns a callback for the bytes just copied. It raises StoppedError after `stop` is set."""
     done_bytes = 0
 
@@ -39,11 +39,11 @@ def counting(all_bytes: int, on_progress: Progress, stop: threading.Event) -> Ca
 async def in_thread(work: Callable[[threading.Event], T]) -> T:
     """Runs the work in a thread. A cancellation tells the work to stop, and waits for it."""
     stop = threading.Event()
-    return await to_the_end(asyncio.to_thread(work, stop), on_cancel=stop.set)
+    return await wait_despite_cancel(asyncio.to_thread(work, stop), on_cancel=stop.set)
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_os_errors(path: Path) -> Iterator[None]:
     """Translates errors of the operating system to errors that say what to do."""
     try:
         yield

@@ -14,7 +14,14 @@ from tocsin import faults
 from tocsin.cluster.backup.archive import check_files, open_archive, read_manifest, sync_tree
 from tocsin.cluster.backup.frozen_state import IncompleteBackupError, check_table
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, Manifest
-from tocsin.cluster.backup.progress import Progress, counting, explained, in_thread, no_progress, remove
+from tocsin.cluster.backup.progress import (
+    Progress,
+    count_bytes,
+    explain_os_errors,
+    in_thread,
+    no_progress,
+    remove,
+)
 from tocsin.cluster.backup.renewal import renew_catalog, renew_channels
 from tocsin.pipeline.datasets.delta.durability import sync_folder
 from tocsin.store.channels.interface import ChannelStore
@@ -37,8 +44,8 @@ async def restore(
     `settle_broker` checks a saved broker's file and prepares it for use. If anything is wrong with the backup, `data`
     stays unchanged.
     """
-    with explained(data):
-        data = unused(data)
+    with explain_os_errors(data):
+        data = check_unused(data)
         data.parent.mkdir(parents=True, exist_ok=True)
     part = data.with_name(f"{data.name}.{uuid4().hex[:8]}.restoring")
     try:
@@ -49,7 +56,7 @@ async def restore(
         if settle_broker is not None:
             for name in manifest.brokers:
                 await settle_broker(part / name)
-        with explained(data):
+        with explain_os_errors(data):
             sync_tree(part)
             faults.reach("restore.verified")
             _put_in_place(part, data)
@@ -59,7 +66,7 @@ async def restore(
         raise
 
 
-def unused(data: Path) -> Path:
+def check_unused(data: Path) -> Path:
     """Returns the folder if a rename can put the data in place: it is absent or empty, and not a mount point."""
     data = data.absolute()
     if data.is_dir():
@@ -77,12 +84,12 @@ def unused(data: Path) -> Path:
 
 
 def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
-    with explained(source), open_archive(source) as archive:
+    with explain_os_errors(source), open_archive(source) as archive:
         manifest = read_manifest(archive, source)
         if CATALOG not in {file.path for file in manifest.files}:
             raise StoreError(f"the backup {source} is incomplete: its manifest names no {CATALOG}")
-        passed = counting(manifest.size_bytes, on_progress, stop)
-        with explained(part):
+        passed = count_bytes(manifest.size_bytes, on_progress, stop)
+        with explain_os_errors(part):
             part.mkdir(mode=0o700)
             check_files(archive, source, manifest, part, passed)
             (part / DATASETS).mkdir(mode=0o700, exist_ok=True)

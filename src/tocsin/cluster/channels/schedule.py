@@ -25,7 +25,7 @@ def wall_clock() -> datetime:
     return datetime.now(UTC)
 
 
-async def keep(  # noqa: PLR0917
+async def run_ticks(  # noqa: PLR0917
     anchor: datetime,
     period: Duration,
     done: int,

@@ -32,7 +32,7 @@ _LENGTH: Final = struct.Struct("<Q")
 _IS_TEXT: Final = 1 << 63
 
 
-def packed(decoded: Sequence[DecodedRecord], kind: ObjectType, seen: Sequence[bytes] = ()) -> bytes:
+def pack_batch(decoded: Sequence[DecodedRecord], kind: ObjectType, seen: Sequence[bytes] = ()) -> bytes:
     """Packs one batch. `seen` are the marks of its items, of `MARK_BYTES` each."""
     packing = BatchPacker(kind)
     packing.add(decoded)
@@ -128,7 +128,7 @@ def refused_in(payload: bytes) -> Sequence[dict[str, Any]]:
     return refused
 
 
-def seen_in(payload: bytes) -> list[bytes]:
+def seen_marks(payload: bytes) -> list[bytes]:
     """Returns the marks that were packed with the payload."""
     rest = _rest(payload)
     if not isinstance(rest, dict):

@@ -45,7 +45,7 @@ from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 from tocsin.rules.model.types import ObjectType
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
@@ -226,7 +226,7 @@ class Feeds:
             # Ask the catalog whether the feed exists: a commit may succeed although this task was cancelled.
             created = self._catalog.catalog.find(rejected.ref)
             if not isinstance(created, DatasetEntry) or created.folder != rejected.folder:
-                await to_the_end(self._tables.discard(rejected.folder))
+                await wait_despite_cancel(self._tables.discard(rejected.folder))
         return {"name": name}
 
     def _values(self, statement: st.CreateFeed, scope: StatementScope) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class Feeds:
             if self._is_connected(entry, dataset.ref):
                 mover.start()
             else:
-                await to_the_end(feed.remove(mover))
+                await wait_despite_cancel(feed.remove(mover))
         return {"name": entry.name}
 
     def _end(self, entry: FeedEntry) -> int:
@@ -308,7 +308,7 @@ class Feeds:
             faults.reach("feeds.disconnect.recorded")
         finally:
             if not self._is_connected(entry, ref):
-                await to_the_end(feed.remove(mover))
+                await wait_despite_cancel(feed.remove(mover))
         return {"name": entry.name}
 
     def _is_connected(self, entry: FeedEntry, dataset: Ref) -> bool:
@@ -396,7 +396,7 @@ class Feeds:
             elif feed is not None:
                 feed.open()
         if isinstance(rejected, DatasetEntry):
-            await to_the_end(self._tables.drop(rejected.folder))
+            await wait_despite_cancel(self._tables.drop(rejected.folder))
         await self._started.sweep()
         return {"name": name}
 

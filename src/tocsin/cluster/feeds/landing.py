@@ -144,7 +144,7 @@ class Landing:
         records = layout.from_arrow(
             rows.take(pa.array([refusal.index for refusal in refused], pa.int64())), self._feed.type
         )
-        keep_rejected(
+        add_dead_letters(
             self._rejected,
             self._feed,
             [
@@ -179,12 +179,12 @@ class Rejections:
             for refusal in refused_in(entry.payload)
         ]
         if rejections:
-            keep_rejected(self._rejected, self._feed, rejections, {self._name: after})
+            add_dead_letters(self._rejected, self._feed, rejections, {self._name: after})
         self.position = after
         return after
 
 
-def keep_rejected(
+def add_dead_letters(
     rejected: DatasetTable,
     feed: FeedEntry,
     found: Sequence[tuple[int, str, str, str, str | None]],

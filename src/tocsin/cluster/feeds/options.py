@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tocsin.cluster.feeds.adapters import file_options
-from tocsin.cluster.feeds.adapters.file_options import FileOptions, watching
-from tocsin.cluster.feeds.adapters.url_options import POLLED, UrlOptions, polling
+from tocsin.cluster.feeds.adapters.file_options import FileOptions, check_file_options
+from tocsin.cluster.feeds.adapters.url_options import POLLED, UrlOptions, check_url_options
 from tocsin.pipeline.sources.decoder import FORMATS
 from tocsin.wire.errors import InputError
 
@@ -82,8 +82,8 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
         raise InputError('address-type: must be "IP"')
     reading = {name: texts[name] for name in formats[format_] if name in texts}
     sockets = _sockets(texts.get("sockets", "")) if adapter == SOCKET else ()
-    polled = polling(texts, format_) if adapter == URL else None
-    files = watching(texts, format_, reading) if adapter == FILES else None
+    polled = check_url_options(texts, format_) if adapter == URL else None
+    files = check_file_options(texts, format_, reading) if adapter == FILES else None
     return FeedOptions(adapter, texts["type-name"], format_, reading, sockets, polled, files)
 
 

@@ -22,7 +22,7 @@ import orjson
 
 from tocsin.cluster.catalog.entries import FeedEntry, Ref
 from tocsin.cluster.engine.engine import Engine
-from tocsin.cluster.feeds.batches import BatchPacker, packed
+from tocsin.cluster.feeds.batches import BatchPacker, pack_batch
 from tocsin.cluster.feeds.landing_worker import (
     LandingProgress,
     LandingTarget,
@@ -191,7 +191,7 @@ class RunningFeed:
     async def take(self, decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
         """Accepts the items of a poll. Records and marks are durable, in one write, when this returns."""
         async with self._let_in():
-            payload = await asyncio.to_thread(packed, decoded, self.entry.type, seen)
+            payload = await asyncio.to_thread(pack_batch, decoded, self.entry.type, seen)
             await self._log.append(payload, len(decoded))
         accepted = sum(item.record is not None for item in decoded)
         self.counts.accepted += accepted

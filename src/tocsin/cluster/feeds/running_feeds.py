@@ -30,7 +30,7 @@ from tocsin.cluster.feeds.metrics import FeedCounts, FeedMetrics, FeedState
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import RunningFeed
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.sources import polled_items
 from tocsin.pipeline.sources.decoder import Decode, decoder
@@ -281,7 +281,7 @@ class RunningFeeds:
 
     async def end(self, ref: Ref) -> None:
         """Ends a feed if it runs, and forgets its troubles. A cancellation does not interrupt this."""
-        await to_the_end(self._end(ref))
+        await wait_despite_cancel(self._end(ref))
 
     async def _end(self, ref: Ref) -> None:
         feed = self._running.pop(ref, None)

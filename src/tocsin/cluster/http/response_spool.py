@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 from tocsin.wire.errors import LimitError
 
 MEMORY_BYTES: Final = 1 << 20
@@ -84,7 +84,7 @@ class ResponseSpool:
             await self._have_room(len(some))
             self._writing = True
             try:
-                await to_the_end(asyncio.to_thread(self._write, some))
+                await wait_despite_cancel(asyncio.to_thread(self._write, some))
             finally:
                 self._writing = False
         self._filled.set()
@@ -122,7 +122,7 @@ class ResponseSpool:
             self._files.popleft().content.close()
 
     async def _take_from(self, file: _File) -> bytes:
-        piece = await to_the_end(asyncio.to_thread(file.read))
+        piece = await wait_despite_cancel(asyncio.to_thread(file.read))
         file.read_bytes += len(piece)
         self._taken_bytes += len(piece)
         self._drop_read()

@@ -21,7 +21,7 @@ from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_erro
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.limits import MemoryBudget, WaitingLine
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.requests import askers_of, read_json, whole
+from tocsin.serving.requests import askers_of, positive_int, read_json
 from tocsin.serving.tokens import require
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import FetchedRange
@@ -78,7 +78,7 @@ class ResultRoutes:
         if not (interest_text.isascii() and interest_text.isdecimal() and len(interest_text) <= 20):
             raise InputError("an interest is a whole number")
         to = request.query.get("to")
-        limit = whole(request, "limit", LIMIT, most=100_000)
+        limit = positive_int(request, "limit", LIMIT, most=100_000)
         if (after := request.query.get("after")) is None:
             raise InputError("after: which cursor?", hint="?after=0-0-0 asks for everything that is kept")
         # A number beyond 63 bits is simply not found.

@@ -14,7 +14,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from tocsin.cluster.channels.metrics import ChannelCollector, ChannelMetrics
 from tocsin.cluster.data_folder.clock_guard import ClockGuard
-from tocsin.cluster.engine.engine_watch import EngineCollector, EngineWatch
+from tocsin.cluster.engine.watchdog_thread import EngineCollector, EngineWatch
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.metrics import FeedCollector
 from tocsin.cluster.http.broker_api import BrokerApi
@@ -28,7 +28,7 @@ from tocsin.cluster.statements.running_scripts import RunningScript, RunningScri
 from tocsin.pipeline.datasets.data_files import from_us
 from tocsin.serving.addresses import Networks
 from tocsin.serving.answers import REQUEST_ID, answer, is_gone
-from tocsin.serving.application import LIMITS, ROOM, application
+from tocsin.serving.application import LIMITS, MEMORY_BUDGET, application
 from tocsin.serving.authentication import (
     EVERYBODY,
     PRINCIPAL,
@@ -229,7 +229,7 @@ def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]
         if wait not in ("", "visible"):
             raise InputError(f'wait: must be "visible", got "{wait}"')
         key = request.headers.get("Idempotency-Key")
-        with request.app[ROOM].share(*askers_of(request)) as grow:
+        with request.app[MEMORY_BUDGET].share(*askers_of(request)) as grow:
             # Count the body twice: decoding makes a log payload of about the same size.
             body = await read_body(
                 request, request.app[LIMITS], unpack=True, grow=lambda size_bytes: grow(2 * size_bytes)
@@ -330,7 +330,7 @@ class ScriptRoutes:
         require(request[PRINCIPAL], "reader")
         timeout_s = min(asked_timeout_s(request), self._limits.timeout_s)
         askers = askers_of(request)
-        with request.app[ROOM].share(*askers) as grow:
+        with request.app[MEMORY_BUDGET].share(*askers) as grow:
             script = script_of(request, await read_body(request, request.app[LIMITS], grow=grow))
             self.check_ready()
             streamed = wants_stream(request)

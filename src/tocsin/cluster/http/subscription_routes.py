@@ -19,7 +19,7 @@ from tocsin.rules.model.json_form import plain
 from tocsin.rules.model.values import datetime_text
 from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
-from tocsin.serving.requests import read_object, whole
+from tocsin.serving.requests import positive_int, read_object
 from tocsin.serving.tokens import require
 from tocsin.store.channels.interface import PAGE
 from tocsin.store.channels.rows import BrokerName, SubscriptionRow
@@ -117,7 +117,7 @@ class SubscriptionRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
-        limit = whole(request, "limit", PAGE, most=PAGE_LIMIT)
+        limit = positive_int(request, "limit", PAGE, most=PAGE_LIMIT)
         page = await self._subscriptions.page(self._channel(request), request.query.get("after", ""), limit)
         following = page[-1].id if len(page) == limit else None
         return answer({"subscriptions": [_told(row) for row in page], "next": following})
@@ -127,7 +127,7 @@ class SubscriptionRoutes:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
         await self._brokers.registered(broker, request[PRINCIPAL])
-        limit = whole(request, "limit", PAGE, most=PAGE_LIMIT)
+        limit = positive_int(request, "limit", PAGE, most=PAGE_LIMIT)
         channel, _, identity = request.query.get("after", "0 ").partition(" ")
         if not (channel.isascii() and channel.isdecimal() and len(channel) <= 18):
             raise InputError("after: must be what the page before gave as next")

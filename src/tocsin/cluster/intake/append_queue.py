@@ -51,7 +51,7 @@ class ReadWaiter:
 Outcome = tuple["asyncio.Future[Any]", "AppendedRange | TocsinError | None"]
 
 
-def grouped(asked: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
+def group_appends(asked: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
     """Splits the appends into groups; each group becomes one write."""
     group: list[PendingAppend] = []
     size_bytes = 0

@@ -27,7 +27,7 @@ from tocsin.cluster.intake.append_queue import (
     Outcome,
     PendingAppend,
     ReadWaiter,
-    grouped,
+    group_appends,
     tell,
 )
 from tocsin.cluster.intake.frames import (
@@ -224,7 +224,7 @@ class IntakeLog:
                 with self._lock:
                     # `landed` may have passed the segment's end and deleted it during this read
                     self._check_held(after)
-                raise files.explained(problem, segment.path) from problem
+                raise files.explain_os_errors_of_log(problem, segment.path) from problem
 
     def _check_held(self, position: int) -> None:
         if not self._segments[0].first <= position <= self._end:
@@ -301,7 +301,7 @@ class IntakeLog:
                 # Sync after each file: after a power cut the remaining segments have no gap.
                 sync_folder(self._folder)
             except OSError as problem:
-                raise files.explained(problem, self._folder) from problem
+                raise files.explain_os_errors_of_log(problem, self._folder) from problem
             with self._lock:
                 self._segments.remove(segment)
 
@@ -317,7 +317,7 @@ class IntakeLog:
                     pending += next_group
                     next_group = self._groups.get_nowait()
                 ending = True
-            for group in grouped(pending):
+            for group in group_appends(pending):
                 self._commit(group)
 
     def _commit(self, group: list[PendingAppend]) -> None:
@@ -326,7 +326,7 @@ class IntakeLog:
             entries = self._write(group)
         except OSError as problem:
             self._writer.settle_quietly()
-            self._refuse(group, files.explained(problem, self._folder))
+            self._refuse(group, files.explain_os_errors_of_log(problem, self._folder))
         except Exception as problem:
             # A bug, or no memory. The callers must get an error, and the thread must survive.
             with suppress(Exception):
@@ -395,7 +395,7 @@ class IntakeLog:
     # ------------------------------------------------------------ opening and closing
 
     def _recover(self, landed: int | None) -> None:
-        for segment in files.recovered(self._folder, landed or 0, self._recall):
+        for segment in files.recover_segments(self._folder, landed or 0, self._recall):
             self._total_bytes += segment.frames_bytes
             self._segments.append(segment)
         self._landed = self._segments[0].first

@@ -44,11 +44,11 @@ _sync = getattr(os, "fdatasync", os.fsync)
 _log = structlog.get_logger("tocsin.cluster")
 
 
-def damaged(path: Path, where_bytes: int, why: str) -> StoreError:
+def damage_error(path: Path, where_bytes: int, why: str) -> StoreError:
     return StoreError(f"the intake log {path} is damaged at byte {where_bytes}: {why}", hint=_RESTORE)
 
 
-def explained(problem: OSError, folder: Path) -> TocsinError:
+def explain_os_errors_of_log(problem: OSError, folder: Path) -> TocsinError:
     if problem.errno in NO_ROOM:
         return StorageFullError(
             f"there is no room left for the intake log {folder}",
@@ -101,16 +101,16 @@ class Segment:
                 try:
                     frame = read_frame(file, size_bytes - offset, self.salt)
                 except DamagedBytesError as problem:
-                    raise damaged(self.path, offset, str(problem)) from None
+                    raise damage_error(self.path, offset, str(problem)) from None
                 if frame.entry.first != expected:
-                    raise damaged(self.path, offset, f"there is position {frame.entry.first}, not {expected}")
+                    raise damage_error(self.path, offset, f"there is position {frame.entry.first}, not {expected}")
                 if frame.entry.end > position:
                     yield offset, frame.entry
                 offset += frame.size_bytes
                 expected = frame.entry.end
 
 
-def found(folder: Path) -> list[int]:
+def find_segments(folder: Path) -> list[int]:
     """Returns the first positions of the segments in the folder. Deletes unfinished segments of a crash."""
     firsts = []
     for path in list(folder.iterdir()):
@@ -144,7 +144,7 @@ def create(folder: Path, first: int, before_bytes: int) -> Segment:
     return Segment(path, first, salt, before_bytes)
 
 
-def recovered(folder: Path, start: int, take: Callable[[LogEntry], None]) -> Iterator[Segment]:
+def recover_segments(folder: Path, start: int, take: Callable[[LogEntry], None]) -> Iterator[Segment]:
     """Yields the log's segments in order, each after `take` has seen its entries. Creates a missing log at `start`.
 
     A torn write at the end of the last segment is still in the file; a `SegmentWriter` cuts it off.
@@ -152,7 +152,7 @@ def recovered(folder: Path, start: int, take: Callable[[LogEntry], None]) -> Ite
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
-        firsts = found(folder)
+        firsts = find_segments(folder)
         # A crash may have happened after a rename or a deletion and before its sync.
         sync_folder(folder)
         if not firsts:
@@ -170,7 +170,7 @@ def recovered(folder: Path, start: int, take: Callable[[LogEntry], None]) -> Ite
             end = segment.end
             yield segment
     except OSError as problem:
-        raise explained(problem, folder) from problem
+        raise explain_os_errors_of_log(problem, folder) from problem
 
 
 def _opened(folder: Path, first: int, before_bytes: int) -> Segment:
@@ -179,14 +179,14 @@ def _opened(folder: Path, first: int, before_bytes: int) -> Segment:
         try:
             version, salt, stored_first = read_segment_head(file.read(SEGMENT_HEAD_BYTES))
         except DamagedBytesError as problem:
-            raise damaged(path, 0, str(problem)) from None
+            raise damage_error(path, 0, str(problem)) from None
     if version > VERSION:
         raise StoreError(
             f"the intake log {path} was written by a newer Tocsin (format {version}, this one knows {VERSION})",
             hint="start the newer one",
         )
     if stored_first != first:
-        raise damaged(path, 0, f"it begins at position {stored_first}, its name says {first}")
+        raise damage_error(path, 0, f"it begins at position {stored_first}, its name says {first}")
     return Segment(path, first, salt, before_bytes)
 
 
@@ -200,7 +200,7 @@ def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[L
                 frame = read_frame(file, size_bytes - offset, segment.salt)
             except DamagedBytesError as problem:
                 if not newest or _was_synced(segment, offset):
-                    raise damaged(segment.path, offset, str(problem)) from None
+                    raise damage_error(segment.path, offset, str(problem)) from None
                 if warn:
                     _log.warning(
                         "an unfinished write at the end of the intake log is cut off",
@@ -208,7 +208,7 @@ def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[L
                     )  # fmt: skip
                 return
             if frame.entry.first != segment.end or frame.entry.rows < 1:
-                raise damaged(segment.path, offset, f"there is position {frame.entry.first}, not {segment.end}")
+                raise damage_error(segment.path, offset, f"there is position {frame.entry.first}, not {segment.end}")
             segment.grow(frame.entry.first, frame.entry.rows, frame.size_bytes)
             yield frame.entry
 
@@ -262,7 +262,7 @@ def writer(segment: Segment) -> SegmentWriter:
     try:
         return SegmentWriter(segment)
     except OSError as problem:
-        raise explained(problem, segment.path) from problem
+        raise explain_os_errors_of_log(problem, segment.path) from problem
 
 
 class SegmentWriter:

@@ -174,7 +174,7 @@ class Procedures:
         except Exception as error:
             told("error", "a procedure cannot be started", reason=str(error))
             return
-        await schedule.keep(entry.anchor, entry.period, done, run, self._now, self._sleep)
+        await schedule.run_ticks(entry.anchor, entry.period, done, run, self._now, self._sleep)
 
     def _done(self, entry: ProcedureEntry) -> int:
         """Returns the last tick that is known to have run."""

@@ -32,7 +32,7 @@ from tocsin.language.translate.scope import NameScope
 from tocsin.language.types.declarations import key_field, resolve_type
 from tocsin.language.types.typed_sql import TypedSql
 from tocsin.language.types.variant import values
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 from tocsin.pipeline.python.protocol import CallError
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ObjectType, Type
@@ -110,7 +110,7 @@ class DdlHandler:
             # have created it.
             current = self._catalog.catalog.find(ref)
             if not isinstance(current, DatasetEntry) or current.folder != entry.folder:
-                await to_the_end(self._tables.discard(entry.folder))
+                await wait_despite_cancel(self._tables.discard(entry.folder))
 
     async def _create_index(self, statement: st.CreateIndex, scope: StatementScope) -> Summary:
         dataverse = statement.dataset.dataverse or scope.dataverse
@@ -217,7 +217,7 @@ class DdlHandler:
             # Also drop the tables if the statement was cancelled after the catalog removed the entries.
             remaining_folders = {dataset.folder for dataset in self._catalog.catalog.datasets}
             dropped_folders = [dataset.folder for dataset in before.datasets if dataset.folder not in remaining_folders]
-            await to_the_end(self._tables.drop(*dropped_folders))
+            await wait_despite_cancel(self._tables.drop(*dropped_folders))
         return {"name": ref.name}
 
 

@@ -136,14 +136,16 @@ def run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str,
     except TocsinError:
         raise
     except Exception as error:
-        raise CellError(f"{said(cell)}: {type(error).__name__}: {error}", hint=_replay(experiment, cell)) from error
+        raise CellError(
+            f"{describe_cell(cell)}: {type(error).__name__}: {error}", hint=_replay(experiment, cell)
+        ) from error
     declared = {metric.name for metric in experiment.metrics}
     if set(metrics) != declared:
-        raise CellError(f"{said(cell)}: yielded {sorted(metrics)}, declared are {sorted(declared)}")
+        raise CellError(f"{describe_cell(cell)}: yielded {sorted(metrics)}, declared are {sorted(declared)}")
     return metrics
 
 
-def said(cell: Cell) -> str:
+def describe_cell(cell: Cell) -> str:
     """Describes the cell in words."""
     return f"{cell.sweep}, seed {cell.seed}, {', '.join(f'{name}={value}' for name, value in cell.values)}"
 

@@ -43,7 +43,7 @@ def surely_more(
     return surely([results.difference(metric, sweep, one, other)])
 
 
-def surely_ordered(
+def is_surely_ordered(
     results: RunResults, metric: str, sweep: str, points: Sequence[Mapping[str, Value]], *, where: Mapping[str, Value]
 ) -> bool | None:
     """Whether the metric grows strictly from point to point; None if the error of a step leaves it open."""
@@ -88,7 +88,7 @@ def verdict(holds: bool | None, figures: str, against: str) -> Judgement:
     return Judgement("reproduced", figures) if holds else Judgement("not reproduced", figures, against)
 
 
-def depending(usual: bool | None, other: bool | None, figures: str, *, on: str, against: str) -> Judgement:
+def judge_by_choice(usual: bool | None, other: bool | None, figures: str, *, on: str, against: str) -> Judgement:
     """Judges a claim under two choices: if the answers differ, it depends on the choice."""
     if None not in (usual, other) and usual != other:
         return Judgement("depends", figures, on)

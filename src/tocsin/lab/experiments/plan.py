@@ -110,7 +110,7 @@ def plan(
     return Plan(experiment, quick, seed, replication_count, tuple(given_settings.items()), defaults, sweeps)
 
 
-def parsed(parameter: ExperimentParameter, text: str) -> Value:
+def parse_value(parameter: ExperimentParameter, text: str) -> Value:
     """Parses a value of the parameter's kind and range. `InputError` names the parameter."""
     value = _of_kind(parameter, text)
     if parameter.among and value not in parameter.among:
@@ -137,7 +137,7 @@ def _of_kind(parameter: ExperimentParameter, text: str) -> Value:
 
 
 def _values(parameter: ExperimentParameter, text: str) -> tuple[Value, ...]:
-    values = tuple(parsed(parameter, part.strip()) for part in text.split(","))
+    values = tuple(parse_value(parameter, part.strip()) for part in text.split(","))
     if len(set(values)) < len(values):
         raise InputError(f"{parameter.name}: each value once, got {text}")
     return values

@@ -74,7 +74,7 @@ def verdicts(experiment: Experiment, results: RunResults) -> dict[str, Judgement
     return {claim.name: judge(claim, results) for claim in experiment.claims}
 
 
-def finished(experiment: Experiment, folder: Path) -> tuple[Plan, RunResults]:
+def load_finished_run(experiment: Experiment, folder: Path) -> tuple[Plan, RunResults]:
     """Returns the plan and the results of a finished run. Raises `NotFoundError` if there is none."""
     results = files.read(folder, experiment)
     try:
@@ -100,7 +100,7 @@ def replay(wanted: Plan, *, trace: RunTrace | None = None, kept: Path | None = N
     return dict(wanted.experiment.model(Run(dict(wanted.values), wanted.seed, trace=trace, kept=kept)))
 
 
-def kept_before(wanted: Plan, folder: Path) -> Mapping[str, float] | None:
+def find_finished_run(wanted: Plan, folder: Path) -> Mapping[str, float] | None:
     """Returns the saved metrics of exactly this cell and code, if any; another process may be working in the folder."""
     cell = Cell("", wanted.values, 0, wanted.seed)
     return look(folder).get(cell.key(wanted.experiment.name, code_digest(wanted.experiment)))

@@ -127,7 +127,7 @@ def load(path: Path) -> Scenario:
     return Scenario(about, tuple(steps))
 
 
-def kept(folder: Path | None, name: str, make: Callable[[], Scenario]) -> Scenario:
+def load_or_make_scenario(folder: Path | None, name: str, make: Callable[[], Scenario]) -> Scenario:
     """Returns the scenario from the folder if an earlier run saved it whole; otherwise makes and saves it."""
     if folder is None:
         return make()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, in_order, kept
+from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, in_order, load_or_make_events
 from tocsin.lab.workloads.laws import distinct_choices, on_off_moments, poisson_moments, popularity, renewals
 
 LIFETIMES: Final = ("whole", "once", "renewed")
@@ -65,7 +65,7 @@ class EdgeWorkload:
 
 def edge_events(workload: EdgeWorkload, seed: int, folder: Path | None = None) -> WorkloadEvents:
     """Returns the events of one run, from the folder if an earlier cell saved them there."""
-    return kept(folder, workload.name(seed), lambda: make_edge_events(workload, seed))
+    return load_or_make_events(folder, workload.name(seed), lambda: make_edge_events(workload, seed))
 
 
 def make_edge_events(workload: EdgeWorkload, seed: int) -> WorkloadEvents:

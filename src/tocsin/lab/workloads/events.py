@@ -93,7 +93,7 @@ def load(path: Path) -> WorkloadEvents:
         raise InputError(f"{path}: not events of the lab: {error}") from None
 
 
-def kept(folder: Path | None, name: str, make: Callable[[], WorkloadEvents]) -> WorkloadEvents:
+def load_or_make_events(folder: Path | None, name: str, make: Callable[[], WorkloadEvents]) -> WorkloadEvents:
     """Returns the events from the folder if an earlier run saved them whole; otherwise makes and saves them."""
     if folder is None:
         return make()

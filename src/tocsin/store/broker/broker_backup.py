@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 from tocsin.store.broker.files import PATTERN, broker_of
 from tocsin.store.broker.rows import NOT_RESTORED
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
@@ -35,7 +35,7 @@ NAME: Final = "saved-name"
 
 async def save(source: Path, target: Path) -> None:
     """Saves the store in `source` to a new file, complete or not at all, which only its owner may read."""
-    await to_the_end(asyncio.to_thread(_save, source, target))
+    await wait_despite_cancel(asyncio.to_thread(_save, source, target))
 
 
 async def save_all(data: Path, into: Path) -> None:
@@ -46,19 +46,19 @@ async def save_all(data: Path, into: Path) -> None:
             if path.stat().st_size:  # A broker that is just starting has nothing to save.
                 _save(path, into / path.name)
 
-    await to_the_end(asyncio.to_thread(work))
+    await wait_despite_cancel(asyncio.to_thread(work))
 
 
 async def restore_broker(source: Path, target: Path) -> None:
     """Restores a broker's store from a file of `save`, after checking all of it. Raises UnavailableError if a broker
     has the store open, and ConflictError if the store exists.
     """
-    await to_the_end(asyncio.to_thread(_bring_back, source, target))
+    await wait_despite_cancel(asyncio.to_thread(_bring_back, source, target))
 
 
 async def settle(path: Path) -> None:
     """Checks a saved file (StoreError) and turns it into a store, in place."""
-    await to_the_end(asyncio.to_thread(_settle, path))
+    await wait_despite_cancel(asyncio.to_thread(_settle, path))
 
 
 def name_in(saved: Path) -> str | None:

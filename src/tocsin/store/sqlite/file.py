@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import ClassVar, Final, TypedDict, TypeVar, Unpack
 
 from tocsin import faults
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.upgrades import Upgrade, pending_upgrades
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
@@ -111,17 +111,17 @@ class SqliteFile(ABC):
                 return
             try:
                 # Active readers finish first.
-                await to_the_end(asyncio.to_thread(reading.shutdown))
+                await wait_despite_cancel(asyncio.to_thread(reading.shutdown))
             finally:
                 try:
-                    await to_the_end(asyncio.get_running_loop().run_in_executor(thread, self._close))
+                    await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(thread, self._close))
                 finally:
                     thread.shutdown(wait=False)
 
     async def backup_to(self, path: Path) -> None:
         self.check_open()
         # The copy uses its own thread and connection, so that it delays neither reads nor transactions.
-        await to_the_end(asyncio.to_thread(self.copy_to, path))
+        await wait_despite_cancel(asyncio.to_thread(self.copy_to, path))
 
     async def call(self, work: Callable[[], Result]) -> Result:
         """Runs a function on the writer's thread."""
@@ -162,7 +162,7 @@ class SqliteFile(ABC):
     async def _run(self, executor: Executor | None, work: Callable[[], Result]) -> Result:
         if executor is None:
             raise self._not_open()
-        return await to_the_end(asyncio.get_running_loop().run_in_executor(executor, work))
+        return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(executor, work))
 
     def _not_open(self) -> UnavailableError:
         return UnavailableError(f"the store {self.path} is not open")

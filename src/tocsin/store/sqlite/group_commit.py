@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
 
 from tocsin import faults
-from tocsin.patience import to_the_end
+from tocsin.patience import wait_despite_cancel
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker.sqlite.subscriptions import put_markers
 from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
@@ -54,7 +54,7 @@ class GroupCommits(SqliteFile):
 
     async def close(self) -> None:
         while self._committing is not None:
-            await to_the_end(self._committing)
+            await wait_despite_cancel(self._committing)
         await super().close()
 
     async def write(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
@@ -65,7 +65,7 @@ class GroupCommits(SqliteFile):
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(PendingWrite(work, answer))
         self._begin()
-        return await to_the_end(answer)
+        return await wait_despite_cancel(answer)
 
     async def mark(self, markers: Mapping[int, Cursor]) -> None:
         self.check_open()
@@ -81,7 +81,7 @@ class GroupCommits(SqliteFile):
         try:
             await asyncio.shield(marked)
         except asyncio.CancelledError:
-            await to_the_end(marked)
+            await wait_despite_cancel(marked)
             raise
 
     def _begin(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.in_process_broker import PASSWORD, Listener, both, broker
 from tests.support.waiting import WITHIN_S, until
-from tocsin.serving.addresses import is_own, place_of
+from tocsin.serving.addresses import address_key, is_loopback
 from tocsin.serving.rate_limit import TokenBucket
 
 
@@ -241,10 +241,10 @@ async def test_connections_of_one_address_are_limited(cluster: Any, tmp_path: Pa
 
 
 def test_an_address_is_one_whatever_it_is_called() -> None:
-    assert place_of("10.0.0.7") == place_of("::ffff:10.0.0.7") == "10.0.0.7"
-    assert place_of("2001:db8::1") == place_of("2001:db8::ffff:0:0:9%eth0") != place_of("2001:db8:0:1::1")
-    assert place_of(None) == place_of("") == "unknown"
-    assert [is_own(one) for one in ("127.0.0.1", "::1", "::ffff:127.0.0.2", "10.0.0.7", None)] == [True] * 3 + [
+    assert address_key("10.0.0.7") == address_key("::ffff:10.0.0.7") == "10.0.0.7"
+    assert address_key("2001:db8::1") == address_key("2001:db8::ffff:0:0:9%eth0") != address_key("2001:db8:0:1::1")
+    assert address_key(None) == address_key("") == "unknown"
+    assert [is_loopback(one) for one in ("127.0.0.1", "::1", "::ffff:127.0.0.2", "10.0.0.7", None)] == [True] * 3 + [
         False
     ] * 2
 

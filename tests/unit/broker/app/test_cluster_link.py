@@ -19,7 +19,7 @@ from tests.support.waiting import WITHIN_S, until
 from tocsin.broker.cluster_link.link import TURN_EVENTS
 from tocsin.cluster.catalog.catalog import DataverseEntry, Remove
 from tocsin.rules.model import types as t
-from tocsin.serving.application import bound
+from tocsin.serving.application import bind_socket
 
 
 async def test_announcements_that_the_cluster_did_not_sign_are_refused(cluster: Any, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ async def test_a_broker_that_starts_again_goes_on(cluster: Any, tmp_path: Path) 
 
 
 async def test_while_the_cluster_is_away_a_broker_delivers_what_it_has(tmp_path: Path) -> None:
-    with bound("127.0.0.1", 0) as (sock, _):
+    with bind_socket("127.0.0.1", 0) as (sock, _):
         port = sock.getsockname()[1]
     async with world(tmp_path / "cluster", port=port) as here:
         stack = both(tmp_path / "broker", here)

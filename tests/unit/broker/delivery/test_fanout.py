@@ -16,7 +16,7 @@ from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.counters import BrokerCounters
 from tocsin.broker.delivery import fanout as presence_module
-from tocsin.broker.delivery.cached_payload import kept
+from tocsin.broker.delivery.cached_payload import to_broker_result
 from tocsin.broker.delivery.event_encoder import EventEncoder
 from tocsin.broker.delivery.fanout import FanOut
 from tocsin.broker.delivery.outlets import EncodedEvent, Listener, OutletForm
@@ -92,7 +92,7 @@ class Here:
         choice = self.rng.randrange(10)
         if choice < 5:
             number = len(self.results[interest]) + 1
-            one = kept(FetchedResult(Cursor(1, number, 0), 1, b"1"))
+            one = to_broker_result(FetchedResult(Cursor(1, number, 0), 1, b"1"))
             self.results[interest].append(one)
             self.machine.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
         elif outlet is None:
@@ -153,7 +153,7 @@ async def test_a_large_audience_does_not_keep_a_small_one_waiting(slowly: Any) -
         here.outlets[person] = Outlet(random.Random(2), {0: Cursor(1, 0, 0), 1: Cursor(1, 0, 0)})
         here.presence.attach(person, here.outlets[person])
     for interest in (0, 1):
-        one = kept(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
+        one = to_broker_result(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
         here.machine.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
     assert here.outlets[99].position[1].execution == 1
     assert sum(one.position[0].execution for one in here.outlets.values()) < 40
@@ -179,7 +179,7 @@ async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else
         here.outlets[person] = kind(random.Random(2), {0: Cursor(1, 0, 0)})
         here.presence.attach(person, here.outlets[person])
     for number in (1, 2):
-        one = kept(FetchedResult(Cursor(1, number, 0), 1, b"1"))
+        one = to_broker_result(FetchedResult(Cursor(1, number, 0), 1, b"1"))
         here.machine.handle(ev.ResultArrived(0, one.cursor, one.size_bytes, one.payload))
         while here.presence._fanning is not None:
             await asyncio.sleep(0)

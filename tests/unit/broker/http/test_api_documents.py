@@ -12,7 +12,7 @@ import schemathesis
 
 from tests.support.in_process_broker import broker
 from tocsin.broker.core import actions as ac
-from tocsin.broker.delivery.cached_payload import kept
+from tocsin.broker.delivery.cached_payload import to_broker_result
 from tocsin.broker.delivery.event_encoder import EventEncoder
 from tocsin.broker.http.asyncapi import OK, REQUESTS
 from tocsin.broker.http.asyncapi import document as asyncapi
@@ -76,7 +76,9 @@ def test_what_clients_send_is_what_the_document_says(body: subscriber.Body) -> N
 
 def test_what_brokers_send_is_what_the_document_says() -> None:
     letters = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=1_000)
-    results = tuple(kept(FetchedResult(Cursor(1, n, 0), 1_763_200_000_000_000, b'{"n":1}')) for n in range(1, 6))
+    results = tuple(
+        to_broker_result(FetchedResult(Cursor(1, n, 0), 1_763_200_000_000_000, b'{"n":1}')) for n in range(1, 6)
+    )
     deliver = ac.Deliver(17, Cursor(1, 0, 0), Cursor(1, 9, 0), results, (1,), ac.DeliveryReason.LIVE, Cursor(1, 3, 0))
     told = letters.results(deliver)
     events = [orjson.loads(one.envelope) for one in told]

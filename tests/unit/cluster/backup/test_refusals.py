@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cluster.backup.example_backup import STORES, Data, content, leftovers
-from tocsin.cluster.backup.restore import restore, unused
+from tocsin.cluster.backup.restore import check_unused, restore
 from tocsin.wire.errors import ConflictError, InputError, StorageFullError
 
 
@@ -33,7 +33,7 @@ async def test_a_data_folder_in_use_is_not_touched(data: Data, target: Path, tmp
     with pytest.raises(ConflictError, match="is not a folder"):
         await restore(target, tmp_path / "file", **STORES)
     with pytest.raises(InputError, match="mount point"):
-        unused(_EmptyMount(tmp_path / "mounted"))
+        check_unused(_EmptyMount(tmp_path / "mounted"))
     assert content(data.tables["reports"]) == {1: "x", 2: "y", 3: "x"}
 
 

@@ -19,7 +19,7 @@ from tocsin.cluster.channels.executions.execution_parts import (
     MOST_OVERRUNS,
     SHORTEST_S,
     TRIES_ALONE,
-    WAYS_IN_TIME,
+    WAYS_AFTER_DEADLINE,
     ExecutionPart,
     ExecutionSize,
     PartedExecution,
@@ -74,7 +74,7 @@ def pairs_of(part: ExecutionPart) -> set[tuple[int, int]]:
 def bound(made: PartedExecution[list[tuple[int, int]]], interests: int, records: int) -> float:
     """As the module says it."""
     deep = math.log2(records) if records else 0
-    return 2 * len(made.passed) + math.log2(interests) + deep + len(made.aside) * (4 + WAYS_IN_TIME * deep)
+    return 2 * len(made.passed) + math.log2(interests) + deep + len(made.aside) * (4 + WAYS_AFTER_DEADLINE * deep)
 
 
 @given(

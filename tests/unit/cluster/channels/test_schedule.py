@@ -48,7 +48,7 @@ async def runs(
             raise EndedError
 
     with pytest.raises(EndedError):
-        await schedule.keep(ANCHOR, period, done, run, clock.now, clock.sleep, late_ticks=late_ticks)
+        await schedule.run_ticks(ANCHOR, period, done, run, clock.now, clock.sleep, late_ticks=late_ticks)
     return found
 
 
@@ -95,4 +95,4 @@ async def test_it_ends_with_the_calendar() -> None:
 
     clock = Clock()
     clock.at = datetime(9998, 1, 1, tzinfo=UTC)
-    await schedule.keep(clock.at, Duration(months=24), 0, run, clock.now, clock.sleep)
+    await schedule.run_ticks(clock.at, Duration(months=24), 0, run, clock.now, clock.sleep)

@@ -255,7 +255,7 @@ async def test_what_is_due_every_ten_seconds_is_so_whatever_the_clock_does(
             machine.wall_us += step if tick == 10 else -step
 
     with pytest.raises(EndedError):
-        await schedule.keep(now(), Duration(micros=10 * SECOND), 0, run, now, sleep)
+        await schedule.run_ticks(now(), Duration(micros=10 * SECOND), 0, run, now, sleep)
     assert ran == list(range(1, 401))
 
 

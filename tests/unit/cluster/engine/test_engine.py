@@ -23,8 +23,8 @@ from tests import conftest
 from tests.support.waiting import WITHIN_S, until
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
-from tocsin.cluster.engine.engine_watch import EngineCollector, EngineWatch, stuck_tasks, task_slots
 from tocsin.cluster.engine.watchdog import PingAnswered, WatchdogLimits
+from tocsin.cluster.engine.watchdog_thread import EngineCollector, EngineWatch, stuck_tasks, task_slots
 from tocsin.cluster.statements.dml import CancellationToken
 from tocsin.wire.errors import (
     ConflictError,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.strategies import same, typed_records
-from tocsin.cluster.feeds.batches import FEW, packed, refused_in, rows_in
+from tocsin.cluster.feeds.batches import FEW, pack_batch, refused_in, rows_in
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
@@ -22,7 +22,7 @@ def test_accepted_records_come_out_as_they_went_in(
 ) -> None:
     kind, records = drawn
     records = records * (FEW + 1) if are_many else records
-    payload = packed([DecodedRecord(index, record) for index, record in enumerate(records)], kind)
+    payload = pack_batch([DecodedRecord(index, record) for index, record in enumerate(records)], kind)
     rows, counts = rows_in([payload], kind)
     assert same(layout.from_arrow(rows, kind), records)
     assert counts == [len(records)]
@@ -32,8 +32,8 @@ def test_accepted_records_come_out_as_they_went_in(
 @given(typed_records())
 def test_few_records_land_as_the_same_columns_as_many(drawn: tuple[ObjectType, list[dict[str, Any]]]) -> None:
     kind, records = drawn
-    few = [packed([DecodedRecord(0, record)], kind) for record in records]
-    rows, _ = rows_in(few or [packed([], kind)], kind)
+    few = [pack_batch([DecodedRecord(0, record)], kind) for record in records]
+    rows, _ = rows_in(few or [pack_batch([], kind)], kind)
     assert rows.equals(layout.to_arrow(records, kind))
 
 
@@ -43,7 +43,7 @@ def test_refused_records_keep_their_place_their_field_their_reason_and_their_tex
         DecodedRecord(1, {"id": 1}),
         DecodedRecord(2, None, "", "not JSON", b"\xff{"),
     ]
-    payload = packed(decoded, KIND)
+    payload = pack_batch(decoded, KIND)
     assert layout.from_arrow(rows_in([payload], KIND)[0], KIND) == [{"id": 1}]
     assert refused_in(payload) == [
         {"index": 0, "field": "id", "reason": "expected a bigint", "record": '{"id": "x"}'},
@@ -52,7 +52,7 @@ def test_refused_records_keep_their_place_their_field_their_reason_and_their_tex
 
 
 def test_a_request_of_which_nothing_was_accepted_has_no_rows_and_the_feeds_columns() -> None:
-    rows, counts = rows_in([packed([DecodedRecord(0, None, "id", "is missing", b"{}")], KIND)], KIND)
+    rows, counts = rows_in([pack_batch([DecodedRecord(0, None, "id", "is missing", b"{}")], KIND)], KIND)
     assert (rows.num_rows, counts) == (0, [0])
     assert rows.schema == layout.record_schema(KIND)
 
@@ -61,7 +61,7 @@ def test_a_request_of_which_nothing_was_accepted_has_no_rows_and_the_feeds_colum
 def test_small_and_large_requests_keep_their_order(sizes: list[int]) -> None:
     numbers = iter(range(1_000))
     requests = [[{"id": next(numbers), "more": [size]} for _ in range(size)] for size in sizes]
-    payloads = [packed([DecodedRecord(at, record) for at, record in enumerate(one)], KIND) for one in requests]
+    payloads = [pack_batch([DecodedRecord(at, record) for at, record in enumerate(one)], KIND) for one in requests]
     rows, counts = rows_in(payloads, KIND)
     assert layout.from_arrow(rows, KIND) == [record for one in requests for record in one]
     assert counts == sizes

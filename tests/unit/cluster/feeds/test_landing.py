@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tocsin.cluster.catalog.entries import DatasetEntry, FeedEntry
-from tocsin.cluster.feeds.batches import packed
+from tocsin.cluster.feeds.batches import pack_batch
 from tocsin.cluster.feeds.isolate_failures import REASONS, Enrich
 from tocsin.cluster.feeds.landing import REJECTED, Landing, Rejections
 from tocsin.cluster.intake.log import LogEntry
@@ -59,7 +59,7 @@ def logged(*requests: Sequence[dict[str, Any] | str]) -> list[LogEntry]:
             for i, one in enumerate(request)
         ]
         first = entries[-1].end if entries else 0
-        entries.append(LogEntry(first, len(decoded), packed(decoded, FEED), None, b"", 0.0))
+        entries.append(LogEntry(first, len(decoded), pack_batch(decoded, FEED), None, b"", 0.0))
     return entries
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tocsin.cluster.feeds.adapters import seen_items as seen_module
 from tocsin.cluster.feeds.adapters.seen_items import NAME, SeenItems, mark
-from tocsin.cluster.feeds.batches import packed, refused_in, rows_in, seen_in
+from tocsin.cluster.feeds.batches import pack_batch, refused_in, rows_in, seen_marks
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
@@ -24,7 +24,9 @@ def marks(*numbers: int) -> list[bytes]:
 
 
 def payload(*numbers: int) -> bytes:
-    return packed([DecodedRecord(place, {"id": number}) for place, number in enumerate(numbers)], KIND, marks(*numbers))
+    return pack_batch(
+        [DecodedRecord(place, {"id": number}) for place, number in enumerate(numbers)], KIND, marks(*numbers)
+    )
 
 
 def opened(folder: Path, limit: int = 1_000) -> tuple[SeenItems, IntakeLog]:
@@ -38,11 +40,11 @@ def new(seen: SeenItems, *numbers: int) -> list[int]:
 
 def test_the_marks_of_a_poll_are_packed_with_its_records_and_its_refusals() -> None:
     decoded = [DecodedRecord(0, {"id": 1}), DecodedRecord(1, None, "id", "why", b"text")]
-    made = packed(decoded, KIND, marks(1, 2))
-    assert seen_in(made) == marks(1, 2)
+    made = pack_batch(decoded, KIND, marks(1, 2))
+    assert seen_marks(made) == marks(1, 2)
     assert rows_in([made], KIND)[1] == [1]
     assert [one["reason"] for one in refused_in(made)] == ["why"]
-    assert seen_in(packed(decoded, KIND)) == seen_in(packed(decoded[:1], KIND)) == []
+    assert seen_marks(pack_batch(decoded, KIND)) == seen_marks(pack_batch(decoded[:1], KIND)) == []
 
 
 def test_of_equal_items_in_one_answer_the_first_is_new() -> None:

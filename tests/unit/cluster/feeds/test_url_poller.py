@@ -65,7 +65,7 @@ class Kept:
             raise ConflictError("the feed is stopping")
         if self.behind:
             raise LimitError("the feed is behind", status=429, retry_after_s=0)
-        await self.log.append(batches.packed(decoded, KIND, seen), len(decoded))
+        await self.log.append(batches.pack_batch(decoded, KIND, seen), len(decoded))
         self.taken += [one.record["id"] for one in decoded if one.record is not None]
         self.refused += [one.field for one in decoded if one.record is None]
 

@@ -14,7 +14,7 @@ from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.rules.model.cursors import LAST_ORDINAL, Cursor, Position, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName, NewResults
-from tocsin.wire.announcements import Announcement, PushedResult
+from tocsin.wire.announcements import Announcement, PushedResults
 from tocsin.wire.results import FetchedResult
 
 # The number of results read for one announcement, which also bounds its interests.
@@ -52,7 +52,7 @@ class AnnouncementBuilder:
 
     async def _pushed(
         self, items: Sequence[NewResults], channels: dict[int, ChannelEntry]
-    ) -> AsyncIterator[PushedResult]:
+    ) -> AsyncIterator[PushedResults]:
         """Yields the results of these interests as long as they fit. An interest is included completely or not at
         all."""
         ranges = [Range(item.interest, before(item.first), item.cursor) for item in items]
@@ -75,7 +75,7 @@ class AnnouncementBuilder:
         ]
         for place in _fitting(complete_ranges, results_by_range, self._pushed_bytes):
             item = items[place]
-            yield PushedResult(full_name(channels[item.channel_id]), item.interest, results_by_range[place])
+            yield PushedResults(full_name(channels[item.channel_id]), item.interest, results_by_range[place])
 
 
 def full_name(entry: ChannelEntry) -> str:

@@ -20,7 +20,7 @@ from tocsin.store.channels.rows import BrokerName, Registration
 from tocsin.wire.announcements import Announcement
 from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
 from tocsin.wire.results import FRAMES
-from tocsin.wire.signatures import signed
+from tocsin.wire.signatures import sign
 
 log = structlog.get_logger()
 
@@ -138,7 +138,7 @@ class BrokerNotifier:
     async def _tell(self, url: str, message: Announcement) -> None:
         has_many_results = len(message.pushed) > MANY_PUSHED
         body = await asyncio.to_thread(message.to_bytes) if has_many_results else message.to_bytes()
-        headers = signed(self._secret, message.id, int(self._rooms.clock_s()), body)
+        headers = sign(self._secret, message.id, int(self._rooms.clock_s()), body)
         # Follow no redirects: the broker has registered the address that it wants.
         async with self._rooms.session.post(
             url, data=body, headers={**headers, "Content-Type": FRAMES}, allow_redirects=False

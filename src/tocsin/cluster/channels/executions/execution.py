@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from tocsin.cluster.catalog.entries import DatasetEntry
 from tocsin.cluster.channels.executions.execution_parts import (
-    LACKS,
     MOST_LOSSES,
+    RESOURCE_ERRORS,
     ExecutionPart,
     ExecutionSize,
-    Lack,
     PartedExecution,
     PartedRun,
+    ResourceError,
 )
 from tocsin.cluster.channels.executions.execution_runs import SparkQuestion
 from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, folder_of
@@ -160,12 +160,12 @@ class _Runs:
 
     def run(self, part: NewRowsByFolder, among: Ids | None) -> ExecutionResults:
         """Runs the query for all or some of the new records, and for all or some of the interests."""
-        resource_error: Lack | None = None
+        resource_error: ResourceError | None = None
         ids = (among or Ids()).among(self._interests.identities())
         if self._is_thought_to_pass(part, ids):
             try:
                 return self._asked(part, among)
-            except LACKS as error:
+            except RESOURCE_ERRORS as error:
                 self._size.losses += isinstance(error, EngineLostError)
                 is_first_loss = isinstance(error, EngineLostError) and self._size.losses < MOST_LOSSES
                 if self._is_stopped() or is_first_loss:
@@ -198,7 +198,7 @@ class _Runs:
         folders = [entry.folder for entry in self._reading.query.parted_by if isinstance(entry, DatasetEntry)]
         return {folder: part[folder] if folder in part else self.rows_of(folder) for folder in folders}
 
-    def _parted(self, ids: Sequence[int], part: NewRowsByFolder, failed: Lack | None) -> ExecutionResults:
+    def _parted(self, ids: Sequence[int], part: NewRowsByFolder, failed: ResourceError | None) -> ExecutionResults:
         all_suspects = self._interests.suspects
         suspect_ids = [interest for interest in ids if interest in all_suspects] if len(ids) > 1 else []
         other_ids = [interest for interest in ids if interest not in all_suspects] if suspect_ids else list(ids)

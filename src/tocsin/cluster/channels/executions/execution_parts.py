@@ -56,13 +56,13 @@ from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
 
-Lack: TypeAlias = CapacityError | StorageFullError | EngineLostError
-LACKS: Final = (CapacityError, StorageFullError, EngineLostError)
+ResourceError: TypeAlias = CapacityError | StorageFullError | EngineLostError
+RESOURCE_ERRORS: Final = (CapacityError, StorageFullError, EngineLostError)
 # Into how many pieces a failed part is cut.
 WAYS: Final = 4
 # A part that exceeds its deadline has cost all of it. Smaller pieces mean fewer such failures, at the price of more
 # parts that pass.
-WAYS_IN_TIME: Final = 32
+WAYS_AFTER_DEADLINE: Final = 32
 TRIES_ALONE: Final = 2  # failures while no other execution runs, before a part is set aside
 # After one interest has exceeded its deadline on this many single records, its other records get a short deadline.
 MOST_OVERRUNS: Final = 3
@@ -151,7 +151,7 @@ class PartedExecution(Generic[A]):
     with their errors."""
 
     passed: list[tuple[ExecutionPart, A]] = field(default_factory=list)
-    aside: list[tuple[ExecutionPart, Lack]] = field(default_factory=list)
+    aside: list[tuple[ExecutionPart, ResourceError]] = field(default_factory=list)
     failed: list[ExecutionPart] = field(default_factory=list)
 
     @property
@@ -165,8 +165,8 @@ class PartedExecution(Generic[A]):
 
 
 class RunPart(Protocol[A_co]):
-    """Runs one part and returns its results, or raises an error of `LACKS`. With `alone`, no other execution runs
-    meanwhile; `deadline_s` shortens the usual deadline."""
+    """Runs one part and returns its results, or raises an error of `RESOURCE_ERRORS`. With `alone`, no other execution
+    runs meanwhile; `deadline_s` shortens the usual deadline."""
 
     def __call__(self, part: ExecutionPart, /, *, alone: bool, deadline_s: float | None) -> A_co: ...
 
@@ -209,7 +209,7 @@ class PartedRun(Generic[A]):
         )
         self._passed_records = 0  # the largest number of records in a part that passed
         # Single interests that failed with all records; they are split after all other parts.
-        self._heavy: list[tuple[ExecutionPart, Lack]] = []
+        self._heavy: list[tuple[ExecutionPart, ResourceError]] = []
         self._overruns: Counter[int] = Counter()  # by interest: records that were set aside after a deadline
         # By interest: time spent in failed tries with a short deadline.
         self._short_s: defaultdict[int, float] = defaultdict(float)
@@ -221,7 +221,7 @@ class PartedRun(Generic[A]):
         self._lost_interests: Counter[int] = Counter()
         self._made: PartedExecution[A] = PartedExecution()
 
-    def run_parts(self, failed: Lack | None = None) -> PartedExecution[A]:
+    def run_parts(self, failed: ResourceError | None = None) -> PartedExecution[A]:
         """Runs all parts. `failed` is the error of the whole execution, if that was tried before."""
         if failed is not None and self._queue:
             self._made.failed.append(self._queue[0])
@@ -252,7 +252,7 @@ class PartedRun(Generic[A]):
                 self._queue.appendleft(ExecutionPart(interests, records))
         return ExecutionPart(part.interests[: self._most_interests.size], part.records[: self._most_records.size])
 
-    def _fail(self, part: ExecutionPart, error: Lack) -> None:
+    def _fail(self, part: ExecutionPart, error: ResourceError) -> None:
         interests, records, ways = len(part.interests), len(part.records), ways_for(error)
         if self._splits_records and records > self._passed_records > 0:
             # Only smaller numbers of records have passed so far, so this part may have too many records for any
@@ -296,7 +296,7 @@ class PartedRun(Generic[A]):
 
     # ------------------------------------------------------------ one interest
 
-    def _part_records(self, part: ExecutionPart, error: Lack) -> None:
+    def _part_records(self, part: ExecutionPart, error: ResourceError) -> None:
         """Splits the records of an interest that fails by itself, until the failing records are set aside."""
         if not self._splits_records or len(part.records) == 1:
             self._set_aside_alone(part, error)
@@ -322,7 +322,7 @@ class PartedRun(Generic[A]):
             elif self._set_aside_alone(piece, piece_error):
                 self._overruns[interest] += isinstance(piece_error, DeadlineError)
 
-    def _set_aside_alone(self, part: ExecutionPart, error: Lack) -> bool:
+    def _set_aside_alone(self, part: ExecutionPart, error: ResourceError) -> bool:
         """Sets the part aside if it also fails while no other execution runs. Returns whether it did."""
         while self._failures_alone[part] < TRIES_ALONE:
             repeated_error = self._failure(part, alone=True)
@@ -341,13 +341,13 @@ class PartedRun(Generic[A]):
 
     # ------------------------------------------------------------ one try
 
-    def _failure(self, part: ExecutionPart, *, alone: bool = False) -> Lack | None:
+    def _failure(self, part: ExecutionPart, *, alone: bool = False) -> ResourceError | None:
         deadline_s = self._short_deadline_s(part)
         while True:
             alone = alone or self._has_lost_engine
             try:
                 self._made.passed.append((part, self._run(part, alone=alone, deadline_s=deadline_s)))
-            except LACKS as error:
+            except RESOURCE_ERRORS as error:
                 if isinstance(error, EngineLostError) and not self._has_lost_engine:
                     # The loss may have another cause. If this part is the cause, the engine is lost again. From now on
                     # no other execution runs beside a part.
@@ -391,7 +391,7 @@ def _joined(parts: Sequence[ExecutionPart]) -> Iterator[ExecutionPart]:
 
 
 def ways_for(error: Exception) -> int:
-    return WAYS_IN_TIME if isinstance(error, DeadlineError | EngineLostError) else WAYS
+    return WAYS_AFTER_DEADLINE if isinstance(error, DeadlineError | EngineLostError) else WAYS
 
 
 def pieces_of(whole: range, ways: int) -> Iterator[range]:

@@ -168,7 +168,7 @@ class RunningChannel:
             await self._execute_with_retries(due)
 
         done = last_tick(self.entry.anchor, period, last)
-        await schedule.keep(self.entry.anchor, period, done, tick, self._now, late_ticks=self._rooms.late_ticks)
+        await schedule.run_ticks(self.entry.anchor, period, done, tick, self._now, late_ticks=self._rooms.late_ticks)
 
     def _now(self) -> datetime:
         """Returns the time of the clock guard, which continues from its last trusted value while the wall clock is

@@ -52,7 +52,7 @@ def inspect_positions(folder: Path, what: str, first: int | None, positions: Map
             yield Finding("damaged", folder, what, problem, _BETWEEN_GONE)
 
 
-def inspect_seen(folder: Path, what: str) -> Iterator[Finding]:
+def inspect_seen_items(folder: Path, what: str) -> Iterator[Finding]:
     path = folder / SEEN
     try:
         SeenItems.open(folder)

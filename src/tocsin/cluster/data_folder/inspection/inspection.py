@@ -22,7 +22,7 @@ from tocsin.cluster.data_folder.inspection.feeds import (
     inspect_log,
     inspect_notes,
     inspect_positions,
-    inspect_seen,
+    inspect_seen_items,
 )
 from tocsin.cluster.data_folder.inspection.findings import (
     BRING_BACK,
@@ -218,7 +218,7 @@ class Inspection:
             yield from inspect_positions(folder, what, first, self._positions(entry))
             yield from inspect_log(folder, what, begun=entry.started, landed=self._landed(entry))
             if options.polling is not None:
-                yield from inspect_seen(folder, what)
+                yield from inspect_seen_items(folder, what)
 
         return confirm_findings(look)
 

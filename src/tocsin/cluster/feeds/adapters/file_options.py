@@ -34,7 +34,7 @@ class FileOptions:
                 )
 
 
-def watching(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) -> FileOptions:  # noqa: A002
+def check_file_options(texts: Mapping[str, str], format: str, reading: Mapping[str, str]) -> FileOptions:  # noqa: A002
     """Checks the options. InputError names the wrong option."""
     _check_hosts(texts.get("path", ""))
     paths = tuple(_absolute(path) for path in without_hosts(texts.get("path", "")))

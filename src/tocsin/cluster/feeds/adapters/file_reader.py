@@ -21,7 +21,7 @@ from tocsin import faults
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.spark_errors import translate_spark_error
 from tocsin.cluster.feeds.adapters.file_options import FileOptions
-from tocsin.cluster.feeds.batches import packed
+from tocsin.cluster.feeds.batches import pack_batch
 from tocsin.cluster.feeds.landing_worker import RETRY_S
 from tocsin.pipeline.landing.arrivals import Arrivals
 from tocsin.pipeline.landing.checkpoint import Checkpoint
@@ -187,7 +187,7 @@ class FileReader:
     def _piece(self, batch: int, file: int, count: int, part: FilePart) -> FilePiece:
         end = position(batch, file + 1) if part.is_last else position(batch, file, count + 1)
         refused = sum(item.record is None for item in part.records)
-        payload = packed(part.records, self._kind)
+        payload = pack_batch(part.records, self._kind)
         return FilePiece(position(batch, file, count), end, len(part.records), refused, payload)
 
 

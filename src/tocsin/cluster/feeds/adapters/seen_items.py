@@ -20,7 +20,7 @@ from typing import Final, Self
 from zlib import crc32
 
 from tocsin import faults
-from tocsin.cluster.feeds.batches import MARK_BYTES, seen_in
+from tocsin.cluster.feeds.batches import MARK_BYTES, seen_marks
 from tocsin.cluster.intake.frames import LogEntry
 from tocsin.pipeline.datasets.delta.durability import sync_folder
 from tocsin.wire.errors import StoreError
@@ -106,7 +106,7 @@ class SeenItems:
     def recall(self, entry: LogEntry) -> None:
         if entry.end <= self._position:
             return  # the file covers this entry
-        marks = seen_in(entry.payload)
+        marks = seen_marks(entry.payload)
         with self._lock:
             self._marks.update(dict.fromkeys(marks))
             self._position = entry.end

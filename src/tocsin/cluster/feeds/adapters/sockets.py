@@ -19,7 +19,7 @@ import structlog
 from tocsin.cluster.feeds.options import FeedOptions
 from tocsin.cluster.feeds.running_feed import RunningFeed
 from tocsin.rules.model.record_frames import Braces, FrameError, Lines, RecordFraming
-from tocsin.serving.addresses import is_own, place_of
+from tocsin.serving.addresses import address_key, is_loopback
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
 
 log = structlog.get_logger()
@@ -93,8 +93,8 @@ class SocketServer:
         assert task is not None
         peer = writer.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) else None
-        place = place_of(address)
-        self._make_room(place, is_counted=not is_own(address))
+        place = address_key(address)
+        self._make_room(place, is_counted=not is_loopback(address))
         self._connections[task] = place
         self._open_of[place] += 1
         framing: RecordFraming = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)

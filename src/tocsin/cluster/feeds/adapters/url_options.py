@@ -30,7 +30,7 @@ class UrlOptions:
         return urlsplit(self.url).hostname or ""
 
 
-def polling(texts: Mapping[str, str], format: str) -> UrlOptions:  # noqa: A002 - what it is everywhere
+def check_url_options(texts: Mapping[str, str], format: str) -> UrlOptions:  # noqa: A002 - what it is everywhere
     """Checks the options. InputError names the wrong option."""
     period_s = periods.period_s(texts["period"], LEAST_PERIOD_S) if "period" in texts else PERIOD_S
     return UrlOptions(_address(texts.get("url", "").strip()), format, period_s)

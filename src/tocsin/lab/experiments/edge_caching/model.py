@@ -10,7 +10,7 @@ from typing import Any, Final
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.edge_caching.optimum import bound, requests
 from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, core_settings
-from tocsin.lab.simulators.policies import named
+from tocsin.lab.simulators.policies import policy_settings
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, edge_events
 from tocsin.lab.workloads.events import WorkloadEvents
 from tocsin.rules.caching.caches import ResultCaches
@@ -69,7 +69,7 @@ def model(run: Run) -> Mapping[str, float]:
     settings = caching_of(run)
     other_policy = run.text("as_much_as")
     if other_policy:
-        other_settings = replace(settings, **{"eviction": "lru", "expiry": "never", **named(other_policy)})
+        other_settings = replace(settings, **{"eviction": "lru", "expiry": "never", **policy_settings(other_policy)})
         known_mean_mb = _MEANS.get((other_settings, workload, window, run.seed))
         mean_mb = (
             _played(other_settings, workload, events, window, replace(run, trace=None))["mean_mb"]
@@ -99,7 +99,7 @@ def workload_of(run: Run) -> EdgeWorkload:
 def caching_of(run: Run) -> CachingSettings:
     chosen = {name: value for name, value in CHOICES[run.text("choice")].items() if name != "lifetimes"}
     budget = int(run.number("size_mb") * 1e6 * run.number("scale"))
-    return CachingSettings(budget_bytes=budget, **named(run.text("policy")), **chosen)
+    return CachingSettings(budget_bytes=budget, **policy_settings(run.text("policy")), **chosen)
 
 
 def _played(

@@ -9,10 +9,10 @@ from typing import Final
 
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.scenarios.city import City, city_scenario
-from tocsin.lab.scenarios.scenario import Scenario, kept
+from tocsin.lab.scenarios.scenario import Scenario, load_or_make_scenario
 from tocsin.lab.simulators.fast_broker import core_settings
 from tocsin.lab.simulators.network_broker import Links, Made, play_town
-from tocsin.lab.simulators.policies import named
+from tocsin.lab.simulators.policies import policy_settings
 from tocsin.lab.workloads.city_channels import find
 from tocsin.rules.caching.settings import CachingSettings
 
@@ -26,7 +26,7 @@ def model(run: Run) -> Mapping[str, float]:
         budget_bytes=int(run.number("size_kb") * 1e3),
         put_is_access=bool(run.values["put_is_access"]),
         ttl_cap_s=run.number("ttl_cap_s"),
-        **named(run.text("policy")),
+        **policy_settings(run.text("policy")),
     )
     links = Links.of_round_trips(run.number("subscriber_s"), run.number("cluster_s"))
     simulator = play_town(scenario, results, core_settings(caching), links, until_s=span_s, trace=run.trace)
@@ -47,6 +47,8 @@ def model(run: Run) -> Mapping[str, float]:
 def hour(span_s: float, seed: int, folder: Path | None) -> tuple[Scenario, list[Made], int]:
     """Returns the hour, the same for every policy: its scenario, the results of the channels, and the number of
     interests. The folder keeps the scenario's file."""
-    scenario = kept(folder, f"city-{span_s!r}-{seed}", lambda: city_scenario(City(span_s=span_s), seed))
+    scenario = load_or_make_scenario(
+        folder, f"city-{span_s!r}-{seed}", lambda: city_scenario(City(span_s=span_s), seed)
+    )
     run = find(scenario)
     return scenario, list[Made](run.made()), len(run.interests)

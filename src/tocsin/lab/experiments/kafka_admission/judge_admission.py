@@ -8,11 +8,11 @@ from typing import Final
 
 from tocsin.lab.experiments.comparisons import (
     both,
-    depending,
     inside,
+    is_surely_ordered,
+    judge_by_choice,
     several,
     surely,
-    surely_ordered,
     verdict,
 )
 from tocsin.lab.experiments.declaration import Judgement, Value
@@ -31,7 +31,7 @@ def of(name: str) -> Mapping[str, Value]:
     return {"policy": name}
 
 
-def told(results: RunResults, metric: str, policies: tuple[str, ...], **where: Value) -> str:
+def describe_metric(results: RunResults, metric: str, policies: tuple[str, ...], **where: Value) -> str:
     return ", ".join(f"{name} {results.mean(metric, B, policy=name, **where)}" for name in policies)
 
 
@@ -71,8 +71,8 @@ def constant(results: RunResults) -> Judgement:
 
 def hit_order(results: RunResults) -> Judgement:
     records = largest_of(results)
-    holds = surely_ordered(results, "hit_rate", B, [of(name) for name in NOVEL], where={"records": records})
-    return unless_tuned(results, holds, told(results, "hit_rate", NOVEL, records=records))
+    holds = is_surely_ordered(results, "hit_rate", B, [of(name) for name in NOVEL], where={"records": records})
+    return unless_tuned(results, holds, describe_metric(results, "hit_rate", NOVEL, records=records))
 
 
 def unless_tuned(results: RunResults, holds: bool | None, figures: str, because: str = "") -> Judgement:
@@ -85,7 +85,7 @@ def unless_tuned(results: RunResults, holds: bool | None, figures: str, because:
         f"with a batch of 20 ({mean})"
     )
     below = surely([results.between("hit_rate", small_batch, loose_tuning)])
-    return depending(holds, both(holds, below), figures, on=on, against="another order with the usual tuning")
+    return judge_by_choice(holds, both(holds, below), figures, on=on, against="another order with the usual tuning")
 
 
 # The hit rates of Fig. 8 in the paper's analysis; its text on the figure itself says 0.8 for the buffer policy.
@@ -105,7 +105,7 @@ def hit_rates(results: RunResults) -> Judgement:
         "the paper's own duplication factor of 1.7 means 70 %"
     )
     against = "one is further than 0.1 from what is said, with either share of shared records"
-    return depending(answers[0.7], answers[0.5], "; ".join(figures), on=on, against=against)
+    return judge_by_choice(answers[0.7], answers[0.5], "; ".join(figures), on=on, against=against)
 
 
 # The paper distinguishes hit rates of 0.7 and 0.8 in one figure, so this interval does too.
@@ -128,7 +128,7 @@ def buffer_hits(results: RunResults) -> Judgement:
         "paper's analysis of the same figure says"
     )
     not_above = [name for name, is_above in above.items() if not is_above]
-    return depending(
+    return judge_by_choice(
         both(inside(rates.values(), *_AROUND), *above.values()),
         both(inside([learning], *_AROUND), surely([lead])),
         figures,
@@ -202,7 +202,7 @@ def _times(results: RunResults, metric: str, records: int, at: int) -> Estimate:
 def follows_share(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"shared": share} for share in several(results, "shared", "shared")]
     policies = ("all", *NOVEL)
-    ordered = {name: surely_ordered(results, "duplication", "shared", points, where=of(name)) for name in policies}
+    ordered = {name: is_surely_ordered(results, "duplication", "shared", points, where=of(name)) for name in policies}
     figures = "; ".join(
         f"{name} " + ", ".join(f"{results.mean('duplication', 'shared', policy=name, **point)}" for point in points)
         for name in policies
@@ -221,10 +221,10 @@ def duplication_high(results: RunResults) -> Judgement:
     above = [ahead(results, "duplication", name, "all", records) for name in NOVEL]
     holds = both(surely(duplications, than=_CLOSE_TO_2), surely(above))
     loose = results.mean("duplication", "tuning-threshold", fall=0.8, rise=0.2)
-    return depending(
+    return judge_by_choice(
         holds,
         both(holds, surely([loose], than=_CLOSE_TO_2)),
-        told(results, "duplication", ("all", *NOVEL), records=records),
+        describe_metric(results, "duplication", ("all", *NOVEL), records=records),
         on=f"the tuning of the threshold policy: with μ = 0.8, λ = 0.2, its fastest, it is {loose}",
         against="one keeps no more than unlimited caching, or threshold or mean are not above 1.9",
     )
@@ -234,7 +234,7 @@ def equal_value(results: RunResults) -> Judgement:
     records = largest_of(results)
     gaps = [ahead(results, "value", first, other, records) for first, other in itertools.combinations(NOVEL, 2)]
     reason = "duplication is nearly the same and hit rates are not, as the paper's own 0.3, 0.5 and 0.7 say"
-    return verdict(inside(gaps, -0.1, 0.1), told(results, "value", NOVEL, records=records), reason)
+    return verdict(inside(gaps, -0.1, 0.1), describe_metric(results, "value", NOVEL, records=records), reason)
 
 
 # A smaller difference in copies per record does not count.
@@ -248,6 +248,6 @@ def ranking(results: RunResults) -> Judgement:
         f"each {results.mean('duplication', B, policy=name, records=records)} times"
         for name in NOVEL
     )
-    fewer = surely_ordered(results, "hit_rate", B, [of(name) for name in NOVEL], where={"records": records})
+    fewer = is_surely_ordered(results, "hit_rate", B, [of(name) for name in NOVEL], where={"records": records})
     shared = [ahead(results, "duplication", first, other, records) for first, other in itertools.pairwise(NOVEL)]
     return unless_tuned(results, both(fewer, surely(shared, than=-_AS_MANY)), figures)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from tocsin.lab.experiments.comparisons import depending, several, surely, surely_ordered, verdict
+from tocsin.lab.experiments.comparisons import is_surely_ordered, judge_by_choice, several, surely, verdict
 from tocsin.lab.experiments.declaration import Judgement, Value
-from tocsin.lab.experiments.kafka_admission.judge_admission import B, largest_of, of, told, unless_tuned
+from tocsin.lab.experiments.kafka_admission.judge_admission import (
+    B,
+    describe_metric,
+    largest_of,
+    of,
+    unless_tuned,
+)
 from tocsin.lab.experiments.results import Place, RunResults
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
@@ -17,8 +23,8 @@ _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
 def latency_order(results: RunResults) -> Judgement:
     records = largest_of(results)
     order = [of(name) for name in _BY_LATENCY]
-    holds = surely_ordered(results, "latency_s", B, order, where={"records": records})
-    figures = told(results, "latency_s", _BY_LATENCY, records=records)
+    holds = is_surely_ordered(results, "latency_s", B, order, where={"records": records})
+    figures = describe_metric(results, "latency_s", _BY_LATENCY, records=records)
     return unless_tuned(results, holds, figures, "it is the order of the hit rates, and ")
 
 
@@ -38,10 +44,10 @@ def throughput_order(results: RunResults) -> Judgement:
         "what throughput is: the paper inverts the latency, which turns the order round by definition; counted as "
         "records per second until the last one is received, policies with which the database keeps up are equal"
     )
-    return depending(
+    return judge_by_choice(
         falls(*_BY_LATENCY),
         falls("all", "threshold", "none"),
-        told(results, "throughput_per_s", _BY_LATENCY, records=records),
+        describe_metric(results, "throughput_per_s", _BY_LATENCY, records=records),
         on=on,
         against="not even from unlimited caching over threshold to no caching",
     )
@@ -108,7 +114,7 @@ def grows(results: RunResults) -> Judgement:
         f"{name}: " + ", ".join(f"{size} records {estimate(list(gap.values()))} s" for size, gap in gaps.items())
         for name, gaps in gaps_by_load.items()
     )
-    return depending(
+    return judge_by_choice(
         surely(_growth(loaded), than=_GROWN),
         surely(_growth(idle), than=_GROWN),
         figures,

@@ -9,10 +9,10 @@ from typing import Final
 from tocsin.lab.experiments.comparisons import (
     both,
     inside,
+    is_surely_ordered,
     several,
     surely,
     surely_more,
-    surely_ordered,
     verdict,
 )
 from tocsin.lab.experiments.declaration import Judgement, Value
@@ -79,8 +79,8 @@ def _slower(results: RunResults, one: tuple[Value, Value], other: tuple[Value, V
 def mean(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"batch": batch} for batch in several(results, "tuning-mean", "batch")]
     rates = ", ".join(f"batch {point['batch']}: {results.mean('hit_rate', 'tuning-mean', **point)}" for point in points)
-    rises = surely_ordered(results, "hit_rate", "tuning-mean", points, where={})
-    falls = surely_ordered(results, "latency_s", "tuning-mean", points[::-1], where={})
+    rises = is_surely_ordered(results, "hit_rate", "tuning-mean", points, where={})
+    falls = is_surely_ordered(results, "latency_s", "tuning-mean", points[::-1], where={})
     against = "from one batch to the next, hits do not rise or latency does not fall"
     return verdict(both(falls, rises), f"hit rates: {rates}", against)
 

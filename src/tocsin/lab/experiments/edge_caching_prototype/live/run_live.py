@@ -26,7 +26,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.report import LiveOutcom
 from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     StatedFigures,
     expect,
-    parse_expected,
+    parse_stated_figures,
 )
 from tocsin.lab.experiments.journal import Journal
 from tocsin.lab.experiments.results import write_json
@@ -131,7 +131,7 @@ def _known(wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict
     if not path.exists():
         return {}
     saved_cells: list[Mapping[str, Any]] = json.loads(path.read_text("utf-8"))["cells"]
-    by_key = {saved["key"]: parse_expected(saved["stated"]) for saved in saved_cells}
+    by_key = {saved["key"]: parse_stated_figures(saved["stated"]) for saved in saved_cells}
     return {cell: by_key[key] for cell in cells if (key := wanted.key(cell)) in by_key}
 
 

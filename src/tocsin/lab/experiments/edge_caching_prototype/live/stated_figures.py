@@ -69,7 +69,7 @@ def expect(
     figures_by_cell: dict[LiveCell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
     for number in range(RUNS):
         streams = Streams(seed).within("timing").within(str(number))
-        run = timed(made, streams.of("channels"), late_s)
+        run = time_channels(made, streams.of("channels"), late_s)
         results = run.made()
         for cell in cells:
             chance = partial(streams.of(f"fetches of {cell.name}").lognormal, math.log(FETCH_S), SPREAD)
@@ -81,7 +81,7 @@ def expect(
     return {cell: _stated(runs, factor) for cell, runs in figures_by_cell.items()}
 
 
-def timed(made: Scenario, stream: np.random.Generator, late_s: float) -> CityRun:
+def time_channels(made: Scenario, stream: np.random.Generator, late_s: float) -> CityRun:
     """Runs the channels with a random phase within their first period, and a random delay of every execution."""
     phases_s = {channel: period_s * (1 - float(stream.random())) for channel, _, period_s in CHANNELS}
     run = find(made, phases_s=phases_s)
@@ -129,6 +129,6 @@ def _interval(values: Sequence[float], name: str, far: float) -> StatedFigures:
     return StatedFigures(mean, max(0.0, mean - half), mean + half)
 
 
-def parse_expected(said: Mapping[str, Any]) -> dict[str, StatedFigures]:
+def parse_stated_figures(said: Mapping[str, Any]) -> dict[str, StatedFigures]:
     """Parses the stated figures."""
     return {name: StatedFigures(**bounds) for name, bounds in said.items()}

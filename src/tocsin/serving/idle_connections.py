@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 _C = TypeVar("_C", bound=Hashable)
 
 
-class Spare(Enum):
+class IdleReason(Enum):
     """Why a connection is idle, in the order in which connections give way."""
 
     WITHOUT_HEAD = "has sent no whole head"
@@ -18,17 +18,17 @@ class Spare(Enum):
     WITHOUT_BODY = "has sent a head and not all of its body"
 
 
-class SpareConnections(Generic[_C]):
+class IdleConnections(Generic[_C]):
     """The idle connections by reason, each in the order in which they became idle."""
 
     def __init__(self) -> None:
         # Dictionaries keep insertion order: the connection that has been idle longest comes first.
-        self._by_reason: dict[Spare, dict[_C, None]] = {spare: {} for spare in Spare}
+        self._by_reason: dict[IdleReason, dict[_C, None]] = {spare: {} for spare in IdleReason}
 
-    def add(self, connection: _C, spare: Spare) -> None:
+    def add(self, connection: _C, spare: IdleReason) -> None:
         self._by_reason[spare][connection] = None
 
-    def remove(self, connection: _C, spare: Spare) -> None:
+    def remove(self, connection: _C, spare: IdleReason) -> None:
         del self._by_reason[spare][connection]
 
     def first(self) -> _C | None:
