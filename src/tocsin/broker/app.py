@@ -80,9 +80,9 @@ async def run_broker(
         client, backends, store, runtime.core.holds,
         former_until_us=generation.since_us + int(cluster.former_subscriptions_s * 1e6),
     )  # fmt: skip
-    subscriptions = SubscriptionService(runtime, fan_out, holdings=backends, holder=sync, store=store, client=client)
+    subscriptions = SubscriptionService(runtime, fan_out, backends=backends, sync=sync, store=store, client=client)
     link = ClusterLink(
-        client, runtime, holdings=backends, holder=sync, store=store, instance=generation, figures=counters,
+        client, runtime, backends=backends, sync=sync, store=store, instance=generation, figures=counters,
         on_changed=subscriptions.changed,
         callback=f"{(cluster.callback or address).rstrip('/')}/v1/announcements",
         first_retry_s=cluster.first_retry_s, last_retry_s=cluster.last_retry_s, check_every_s=cluster.check_every_s,

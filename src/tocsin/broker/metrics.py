@@ -52,7 +52,7 @@ class BrokerCollector(Collector):
         )
 
     def _caches(self) -> Iterator[Metric]:
-        caches = self._service.machine.core.caches
+        caches = self._service.runtime.core.caches
         ratio = GaugeMetricFamily(
             "tocsin_broker_hit_ratio", "Hits among hits and misses, under each policy.", labels=["policy"]
         )
@@ -69,15 +69,15 @@ class BrokerCollector(Collector):
 
     def _gauges(self) -> Iterator[Metric]:
         service = self._service
-        caches = service.machine.core.caches
+        caches = service.runtime.core.caches
         for name, description, value in (
             ("cache_bytes", "Bytes of results in the caches.", caches.resident_bytes),
             ("cache_limit_bytes", "How many there may be.", caches.limit_bytes),
             ("interests", "Interests with a cache.", len(caches)),
-            ("subscriptions", "Subscriptions of subscribers.", service.desk.subscriptions),
-            ("listeners", "Subscribers who are there.", service.presence.listeners),
+            ("subscriptions", "Subscriptions of subscribers.", service.subscription_service.subscriptions),
+            ("listeners", "Subscribers who are there.", service.fan_out.listeners),
             ("connections", "Connections of subscribers.", service.sessions.connections),
-            ("behind", "Subscribers who take less than there is for them.", service.presence.behind),
+            ("behind", "Subscribers who take less than there is for them.", service.fan_out.behind),
             (
                 "webhook_messages_waiting",
                 "Messages to webhooks that wait until a connection is free.",

@@ -41,9 +41,9 @@ class BrokerService:
 
     settings: BrokerSettings
     store: BrokerStore
-    machine: CoreRuntime
-    presence: FanOut
-    desk: SubscriptionService
+    runtime: CoreRuntime
+    fan_out: FanOut
+    subscription_service: SubscriptionService
     acks: AckBatcher
     pulls: Pulls
     link: ClusterLink
@@ -51,7 +51,7 @@ class BrokerService:
     figures: BrokerCounters
     accounts: Accounts
     sessions: OpenConnections = field(default_factory=OpenConnections)
-    paces: RateLimiter | None = None
+    rate_limiter: RateLimiter | None = None
 
     # --- identity and limits
 
@@ -69,13 +69,13 @@ class BrokerService:
         default: int = getattr(self.settings.limits, name)
         return self.accounts.rights(who.application).limits.get(name, default)
 
-    def check_pace(self, who: Session, *, whole: bool = False) -> None:
+    def check_rate(self, who: Session, *, whole: bool = False) -> None:
         """Applies the rate limit. `whole`: the request covers all subscriptions, and costs more the more there are."""
-        if self.paces is None:
+        if self.rate_limiter is None:
             limits = self.settings.limits
-            self.paces = RateLimiter(limits.requests_per_s, limits.requests_burst, "requests of one subscriber")
-        subscription_count = len(self.machine.core.subscriptions_of(who.subscriber)) if whole else 0
-        self.paces.check(who.subscriber, time.monotonic(), 1.0 + subscription_count / HELD_PER_REQUEST)
+            self.rate_limiter = RateLimiter(limits.requests_per_s, limits.requests_burst, "requests of one subscriber")
+        subscription_count = len(self.runtime.core.subscriptions_of(who.subscriber)) if whole else 0
+        self.rate_limiter.check(who.subscriber, time.monotonic(), 1.0 + subscription_count / HELD_PER_REQUEST)
 
     def page_after(self, text: str | None) -> int:
         if text is None:
@@ -94,7 +94,7 @@ class BrokerService:
         self._check_channel(who, channel)
         if asked.group is None:
             at_most = self.limit(who, "subscriptions")
-            new_subscription = await self.desk.subscribe(
+            new_subscription = await self.subscription_service.subscribe(
                 who.subscriber, asked, application=who.application_name, at_most=at_most, first=first
             )
             await self._still_may(who, channel, told=first is not None)
@@ -103,9 +103,11 @@ class BrokerService:
         if asked.since is not None:
             raise InputError("since: a group's members get what is made from now on")
         at_most = self.limit(who, "group_subscriptions")
-        outcome = await self.desk.subscribe_group(group, asked, application=who.application_name, at_most=at_most)
+        outcome = await self.subscription_service.subscribe_group(
+            group, asked, application=who.application_name, at_most=at_most
+        )
         await self._still_may(who, channel, told=False)
-        page, _ = await self.desk.page(who.subscriber, 0, 1 << 31)
+        page, _ = await self.subscription_service.page(who.subscriber, 0, 1 << 31)
         own = next(candidate for candidate in page if candidate.interest == outcome.subscription.interest)
         subscription = Subscription(
             outcome.subscription.public_id, own.channel, own.parameters, own.interest, own.since, own.mode,
@@ -120,14 +122,14 @@ class BrokerService:
     async def _still_may(self, who: Session, channel: str, *, told: bool) -> None:
         """Ends a subscription to a channel that the application lost while the subscription was made."""
         if not self.accounts.rights(who.application).may_subscribe(channel):
-            await self.desk.to_the_end(self.end_outside(who.application, who.application_name))
+            await self.subscription_service.to_the_end(self.end_outside(who.application, who.application_name))
             if not told:
                 self._check_channel(who, channel)
 
     async def end_outside(self, application: int, name: str) -> None:
         """Ends subscriptions to channels that the application may not use, and notifies their subscribers."""
         async for frontends in self.accounts.end_outside(application):
-            self.desk.went(frontends, f"the application {name} may not use this channel any more")
+            self.subscription_service.went(frontends, f"the application {name} may not use this channel any more")
 
     async def unsubscribe_group(self, group: GroupRow, public_id: str) -> None:
         async def work() -> list[FrontendRow]:
@@ -136,10 +138,12 @@ class BrokerService:
                 raise NotFoundError(f"the group {group.name} has no subscription {public_id[:60]}")
             return frontends
 
-        await self.desk.changing(work(), came=False, reason=f"the group {group.name} does not hold it any more")
+        await self.subscription_service.changing(
+            work(), came=False, reason=f"the group {group.name} does not hold it any more"
+        )
 
     async def pull(self, who: Session, asked: PullRequest, wait_s: float = 0.0) -> Pulled:
-        subscription = self.desk.subscription_of(who.subscriber, asked.interest)
+        subscription = self.subscription_service.subscription_of(who.subscriber, asked.interest)
         if subscription is None:
             raise NotFoundError(f"you have no subscription to the interest {asked.interest}")
         return await self.pulls.pull(subscription, asked.interest, asked.after, asked.limit, wait_s)
@@ -148,7 +152,7 @@ class BrokerService:
         """Acknowledges the interests that the subscriber holds, ignores the others, and returns how many it holds."""
         count = 0
         for interest, cursor in acks.cursors.items():
-            subscription = self.desk.subscription_of(who.subscriber, interest)
+            subscription = self.subscription_service.subscription_of(who.subscriber, interest)
             if subscription is not None:
                 self.acks.acknowledge(subscription, interest, cursor)
                 count += 1

@@ -53,18 +53,18 @@ class SubscriptionService:
 
     def __init__(
         self,
-        machine: CoreRuntime,
-        presence: FanOut,
+        runtime: CoreRuntime,
+        fan_out: FanOut,
         *,
-        holdings: BackendSubscriptions,
-        holder: SubscriptionSync,
+        backends: BackendSubscriptions,
+        sync: SubscriptionSync,
         store: BrokerStore,
         client: ClusterClient,
     ) -> None:
-        self._machine = machine
-        self._presence = presence
-        self._holdings = holdings
-        self._holder = holder
+        self._runtime = runtime
+        self._fan_out = fan_out
+        self._backends = backends
+        self._sync = sync
         self._store = store
         self._client = client
         # The frontend subscription of each pair of subscriber and interest.
@@ -79,10 +79,10 @@ class SubscriptionService:
         count = 0
         async for backends in self._store.backends():
             for backend_row in backends:
-                self._holdings.remember(backend_row)
+                self._backends.remember(backend_row)
         async for frontends in self._store.frontends():
             for frontend in frontends:
-                backend = self._holdings.get(frontend.interest)
+                backend = self._backends.get(frontend.interest)
                 assert backend is not None, "the store keeps no frontend without its backend"
                 # The cluster has announced everything that a subscriber has acknowledged.
                 backend.head = max(backend.head, frontend.marker)
@@ -92,11 +92,11 @@ class SubscriptionService:
             await asyncio.sleep(0)
         # After a crash, backend subscriptions can be left without a frontend subscription. The broker ends them at the
         # cluster when it compares its subscriptions with the cluster's.
-        idle = [backend for backend in self._holdings if not self._machine.core.holds(backend.interest)]
+        idle = [backend for backend in self._backends if not self._runtime.core.holds(backend.interest)]
         ended = set(await self._store.release_backends([backend.interest for backend in idle]))
         for backend in idle:
             if backend.interest in ended:
-                self._holdings.remove(backend)
+                self._backends.remove(backend)
         return count
 
     async def close(self) -> None:
@@ -122,10 +122,10 @@ class SubscriptionService:
         self, one: FrontendRow, groups: dict[int, str] | None = None, recovered: bool | None = None
     ) -> Subscription:
         """The row as the API shows it, with the newest marker."""
-        backend = self._holdings.get(one.interest)
+        backend = self._backends.get(one.interest)
         marker = one.marker
         if self._ids.get((one.subscriber, one.interest)) == one.id:
-            marker = max(marker, self._machine.core.marker(one.id))
+            marker = max(marker, self._runtime.core.marker(one.id))
         group = next((groups[group_id] for group_id in one.groups if group_id in groups), None) if groups else None
         return Subscription(
             one.public_id,
@@ -178,7 +178,7 @@ class SubscriptionService:
             self._activate(outcome.frontend)
             return new_subscription
         finally:
-            self._holder.unpin(holding)
+            self._sync.unpin(holding)
 
     async def subscribe_group(
         self, group: GroupRow, asked: SubscribeRequest, *, application: str, at_most: int
@@ -195,7 +195,7 @@ class SubscriptionService:
                 self.came(outcome.frontends)
                 return outcome
             finally:
-                self._holder.unpin(backend)
+                self._sync.unpin(backend)
 
         return await self.to_the_end(work())
 
@@ -237,21 +237,21 @@ class SubscriptionService:
                 ended_ids.setdefault(frontend.interest, []).append(frontend.id)
         for interest, ids in ended_ids.items():
             if reason is not None:
-                self._presence.ended(ac.EndSubscriptions(interest, ids, reason))
+                self._fan_out.ended(ac.EndSubscriptions(interest, ids, reason))
             for subscription in ids:
-                self._presence.unsubscribed(subscription)
-                self._machine.handle(ev.UnsubscribeRequested(subscription))
+                self._fan_out.unsubscribed(subscription)
+                self._runtime.handle(ev.UnsubscribeRequested(subscription))
 
     def _check_room(self, subscriber: int, asked: SubscribeRequest, at_most: int) -> None:
         """Refuses a subscriber that is over its limit before the cluster is asked; the store makes the final check."""
-        if len(self._machine.core.subscriptions_of(subscriber)) < at_most or subscriber in self._in_groups:
+        if len(self._runtime.core.subscriptions_of(subscriber)) < at_most or subscriber in self._in_groups:
             return
-        backend = self._holdings.find(full_name(asked.channel), values_text(asked.parameters))
+        backend = self._backends.find(full_name(asked.channel), values_text(asked.parameters))
         if backend is None or (subscriber, backend.interest) not in self._ids:
             raise LimitError(f"you have {at_most} subscriptions already", status=429, hint="end some of them")
 
     async def _hold(self, asked: SubscribeRequest, application: str) -> BackendSubscription:
-        return await self._holder.hold(full_name(asked.channel), values_text(asked.parameters), application)
+        return await self._sync.hold(full_name(asked.channel), values_text(asked.parameters), application)
 
     def _activate(self, one: FrontendRow) -> None:
         """Gives a stored frontend to the core, once."""
@@ -261,8 +261,8 @@ class SubscriptionService:
         self._ids[key] = one.id
         if one.groups:
             self._in_groups.add(one.subscriber)
-        self._presence.subscribed(one.subscriber, one.id)
-        self._machine.handle(ev.SubscribeRequested(one.id, one.subscriber, one.interest, one.marker, ev.Mode(one.mode)))
+        self._fan_out.subscribed(one.subscriber, one.id)
+        self._runtime.handle(ev.SubscribeRequested(one.id, one.subscriber, one.interest, one.marker, ev.Mode(one.mode)))
 
     async def _recovered(self, holding: BackendSubscription, since: Cursor | None) -> bool | None:
         """Whether all results after `since` still exist; None without `since`, or while the cluster does not answer."""
@@ -295,10 +295,10 @@ class SubscriptionService:
         """Ends or renumbers subscriptions after a comparison with the cluster."""
         ended_interests = {backend.interest for backend in changed.gone}
         for lost in changed.gone:
-            self._machine.handle(
+            self._runtime.handle(
                 ev.BackendSubscriptionLost(lost.interest, f"the channel {lost.channel} does not have it any more")
             )
-            self._holdings.remove(lost)
+            self._backends.remove(lost)
         if ended_interests:
             self._ids = {key: subscription for key, subscription in self._ids.items() if key[1] not in ended_interests}
         if changed.rebound:
@@ -313,12 +313,12 @@ class SubscriptionService:
             rebound += [frontend for frontend in frontends if frontend.interest in old_of]
         for frontend in rebound:
             self._ids.pop((frontend.subscriber, old_of[frontend.interest]), None)
-            self._presence.unsubscribed(frontend.id)
-            self._machine.handle(ev.UnsubscribeRequested(frontend.id))
+            self._fan_out.unsubscribed(frontend.id)
+            self._runtime.handle(ev.UnsubscribeRequested(frontend.id))
         for frontend in rebound:
             self._activate(frontend)
         for subscriber in {frontend.subscriber for frontend in rebound}:
-            self._presence.shed(subscriber)
+            self._fan_out.shed(subscriber)
 
     @property
     def subscriptions(self) -> int:

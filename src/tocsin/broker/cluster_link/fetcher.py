@@ -45,20 +45,20 @@ class ResultFetcher:
     def __init__(
         self,
         client: ClusterClient,
-        machine: CoreRuntime,
+        runtime: CoreRuntime,
         figures: BrokerCounters,
         on_gone: Callable[[int], None],
         at_once: int,
     ) -> None:
         self._client = client
-        self._machine = machine
+        self._runtime = runtime
         self._figures = figures
         self._on_gone = on_gone
         self._at_once = at_once
         self._wanted: list[ac.Fetch] = []
         self._running: set[asyncio.Task[None]] = set()
         self._called = False
-        machine.on(ac.Fetch, self.add)
+        runtime.on(ac.Fetch, self.add)
 
     def add(self, fetch: ac.Fetch) -> None:
         self._wanted.append(fetch)
@@ -104,7 +104,7 @@ class ResultFetcher:
             # Report every fetch to the core in any case; otherwise the core would wait for it forever.
             for pending in coming:
                 if not pending.done:
-                    self._machine.handle(ev.FetchFailed(pending.fetch.fetch))
+                    self._runtime.handle(ev.FetchFailed(pending.fetch.fetch))
 
     async def _fetch(self, coming: Sequence[_FetchInProgress], began_s: float) -> None:
         """Fetches the ranges, and continues where an answer stopped because it was too large. A range is reported to
@@ -146,14 +146,14 @@ class ResultFetcher:
         one.done = True
         fetch = one.fetch
         if not one.known:
-            self._machine.handle(ev.FetchFailed(fetch.fetch))
+            self._runtime.handle(ev.FetchFailed(fetch.fetch))
             self._on_gone(int(str(fetch.interest)))
             return
         whole = len(one.results) < fetch.limit and one.size_bytes < fetch.limit_bytes
         to = fetch.to if whole else one.results[-1].cursor
         took_s = time.monotonic() - began_s
-        self._machine.handle(ev.FetchSucceeded(fetch.fetch, to, tuple(one.results), took_s, one.gap))
-        self._machine.arrived(fetch.interest)
+        self._runtime.handle(ev.FetchSucceeded(fetch.fetch, to, tuple(one.results), took_s, one.gap))
+        self._runtime.arrived(fetch.interest)
         if place % _BREATH == _BREATH - 1:
             await asyncio.sleep(0)
 

@@ -56,10 +56,10 @@ class ClusterLink:
     def __init__(
         self,
         client: ClusterClient,
-        machine: CoreRuntime,
+        runtime: CoreRuntime,
         *,
-        holdings: BackendSubscriptions,
-        holder: SubscriptionSync,
+        backends: BackendSubscriptions,
+        sync: SubscriptionSync,
         store: BrokerStore,
         instance: BrokerGeneration,
         figures: BrokerCounters,
@@ -71,9 +71,9 @@ class ClusterLink:
         doubt_every_s: float = DOUBT_EVERY_S,
     ) -> None:
         self._client = client
-        self._machine = machine
-        self._holdings = holdings
-        self._holder = holder
+        self._runtime = runtime
+        self._backends = backends
+        self._sync = sync
         self._store = store
         self._instance = instance
         self._figures = figures
@@ -105,14 +105,14 @@ class ClusterLink:
         self._fencing: asyncio.Task[None] | None = None
         self.connected = False
         self.refusal: TocsinError | None = None
-        self.has_met = False
+        self.was_accepted = False
         """Whether the cluster has accepted the broker since the start."""
         self.fenced: asyncio.Future[FencedError] = asyncio.get_running_loop().create_future()
         client.on_away = self._away
         client.on_fenced = self._lost_name
-        machine.on(ac.SubscribeBackend, self._open)
-        machine.on(ac.UnsubscribeBackend, self._let_go)
-        machine.on(ac.ReportConsumed, self._report)
+        runtime.on(ac.SubscribeBackend, self._open)
+        runtime.on(ac.UnsubscribeBackend, self._let_go)
+        runtime.on(ac.ReportConsumed, self._report)
 
     # --- life cycle
 
@@ -139,7 +139,7 @@ class ClusterLink:
         while True:
             try:
                 await self._synchronize()
-                self.connected, self.refusal, self.has_met = True, None, True
+                self.connected, self.refusal, self.was_accepted = True, None, True
                 retry_s = self._first_retry_s
                 delay_s = self._check_every_s
             except FencedError as error:
@@ -206,7 +206,7 @@ class ClusterLink:
         if not self._compared:
             self._compared = True
             try:
-                await self._on_changed(await self._holder.compare())
+                await self._on_changed(await self._sync.compare())
             except BaseException:
                 self._compared = False
                 raise
@@ -322,14 +322,14 @@ class ClusterLink:
         while batch := list(islice(events, TURN_EVENTS)):
             for interest, event in batch:
                 heads[interest] = event.cursor
-                backend = self._holdings.get(interest)
+                backend = self._backends.get(interest)
                 if backend is None:
-                    self._holder.told_early(interest, event.cursor)
+                    self._sync.note_early_announcement(interest, event.cursor)
                 else:
                     backend.head = max(backend.head, event.cursor)
-                self._machine.handle(event)
+                self._runtime.handle(event)
             for interest in {interest for interest, event in batch if isinstance(event, ev.ResultArrived)}:
-                self._machine.arrived(interest)
+                self._runtime.arrived(interest)
             # Let other tasks run, so that a large announcement delays no other subscriber.
             await asyncio.sleep(0)
         faults.reach("delivery.news.taken")
@@ -347,7 +347,7 @@ class ClusterLink:
 
     async def _look_for_gaps(self, channels: set[str]) -> None:
         """Results of these channels expired before they were announced. Asks the cluster which interests have a gap."""
-        backends = [backend for backend in self._holdings if backend.channel in channels]
+        backends = [backend for backend in self._backends if backend.channel in channels]
         for begin in range(0, len(backends), 2_000):
             batch = backends[begin : begin + 2_000]
             ranges = [Range(backend.interest, backend.head, None, 1) for backend in batch]
@@ -358,27 +358,27 @@ class ClusterLink:
     def _tell_gap(self, holding: BackendSubscription, gap: Cursor) -> None:
         if gap > holding.head:
             holding.head = gap
-            self._machine.handle(ev.ResultsAnnounced(holding.interest, gap))
+            self._runtime.handle(ev.ResultsAnnounced(holding.interest, gap))
 
     # --- actions of the core
 
     def _open(self, action: ac.SubscribeBackend) -> None:
         """Answers the core at once: the cluster holds the subscription before a subscriber here gets it."""
         assert isinstance(action.interest, int)
-        backend = self._holdings.get(action.interest)
+        backend = self._backends.get(action.interest)
         assert backend is not None, "a subscription is made for what is held"
         since, backend.opened = backend.head if backend.opened else backend.since, True
-        self._machine.handle(ev.BackendSubscribed(backend.interest, since))
-        self._machine.handle(ev.ResultsAnnounced(backend.interest, backend.head))
+        self._runtime.handle(ev.BackendSubscribed(backend.interest, since))
+        self._runtime.handle(ev.ResultsAnnounced(backend.interest, backend.head))
 
     def _let_go(self, action: ac.UnsubscribeBackend) -> None:
         assert isinstance(action.interest, int)
-        if (backend := self._holdings.get(action.interest)) is not None:
-            self._holder.release(backend)
+        if (backend := self._backends.get(action.interest)) is not None:
+            self._sync.release(backend)
 
     def gone(self, interest: int) -> None:
         """The cluster does not know an interest that we hold: compare all of them."""
-        if self._holdings.get(interest) is not None:
+        if self._backends.get(interest) is not None:
             self._compared = False
             self._wake.set()
 

@@ -74,7 +74,7 @@ class SubscriptionSync:
     def __init__(
         self,
         client: ClusterClient,
-        holdings: BackendSubscriptions,
+        backends: BackendSubscriptions,
         store: BrokerStore,
         needed: Callable[[int], bool],
         *,
@@ -83,7 +83,7 @@ class SubscriptionSync:
         self._needed = needed
         self._former_until_us = former_until_us
         self._client = client
-        self._holdings = holdings
+        self._backends = backends
         self._store = store
         self._queue: list[_Want | _Release | _Share] = []
         self._wake = asyncio.Event()
@@ -107,7 +107,7 @@ class SubscriptionSync:
     async def hold(self, channel: str, parameters: str, application: str) -> BackendSubscription:
         """Returns the backend subscription of these values, pinned; the caller unpins it. Raises InputError if the
         channel does not take the values, UnavailableError while the cluster is away."""
-        backend = self._holdings.find(channel, parameters)
+        backend = self._backends.find(channel, parameters)
         if backend is None:
             request = _Want(channel, parameters, application, asyncio.get_running_loop().create_future())
             self._queue.append(request)
@@ -121,7 +121,7 @@ class SubscriptionSync:
         backend.pins += 1
         if application not in backend.shares:
             # The caller need not wait for this: the cluster uses shares only when it keeps too many results.
-            backend.shares[application] = self._holdings.subscription_id(channel, parameters, application)
+            backend.shares[application] = self._backends.subscription_id(channel, parameters, application)
             self._queue.append(_Share(backend, application))
             self._wake.set()
         return backend
@@ -134,13 +134,13 @@ class SubscriptionSync:
 
     def release(self, holding: BackendSubscription) -> None:
         """Ends a backend subscription that no subscriber here needs."""
-        if holding.pins or self._holdings.get(holding.interest) is not holding:
+        if holding.pins or self._backends.get(holding.interest) is not holding:
             return
-        self._holdings.hide(holding)
+        self._backends.hide(holding)
         self._queue.append(_Release(holding))
         self._wake.set()
 
-    def told_early(self, interest: int, head: Cursor) -> None:
+    def note_early_announcement(self, interest: int, head: Cursor) -> None:
         """Remembers an announcement of an unknown interest, which may belong to a request that is under way."""
         if self._asking:
             self._early[interest] = max(head, self._early.get(interest, head))
@@ -183,12 +183,12 @@ class SubscriptionSync:
             values = list(of_channel.items())
             for begin in range(0, len(values), TOGETHER):
                 await self._ask(channel, application, values[begin : begin + TOGETHER])
-        await self._tell_shares([(item.holding, item.application) for item in now if isinstance(item, _Share)])
+        await self._register_shares([(item.holding, item.application) for item in now if isinstance(item, _Share)])
 
-    async def _end(self, holdings: Sequence[BackendSubscription]) -> None:
+    async def _end(self, backends: Sequence[BackendSubscription]) -> None:
         """Ends them in the store first; the next comparison ends those that only the cluster still has."""
         idle = [
-            backend for backend in dict.fromkeys(holdings) if not backend.pins and not self._needed(backend.interest)
+            backend for backend in dict.fromkeys(backends) if not backend.pins and not self._needed(backend.interest)
         ]
         if not idle:
             return
@@ -199,18 +199,18 @@ class SubscriptionSync:
             released = set()
         for backend in idle:
             if backend.interest in released:
-                self._holdings.remove(backend)
+                self._backends.remove(backend)
             else:
-                self._holdings.add(backend)  # A group without members still holds it.
+                self._backends.add(backend)  # A group without members still holds it.
         try:
-            await self._remove_there(backend for backend in idle if backend.interest in released)
+            await self._unsubscribe_at_cluster(backend for backend in idle if backend.interest in released)
         except TocsinError as error:
             _log.info("interests will be ended at the cluster later", count=len(released), error=str(error))
 
-    async def _remove_there(self, holdings: Iterable[BackendSubscription]) -> None:
+    async def _unsubscribe_at_cluster(self, backends: Iterable[BackendSubscription]) -> None:
         """Ends the subscriptions at the cluster."""
         by_channel: dict[str, list[str]] = {}
-        for backend in holdings:
+        for backend in backends:
             by_channel.setdefault(backend.channel, []).extend({backend.subscription, *backend.shares.values()})
         for channel, subscriptions in by_channel.items():
             try:
@@ -220,7 +220,7 @@ class SubscriptionSync:
 
     async def _ask(self, channel: str, application: str, values: Sequence[tuple[str, list[_Want]]]) -> None:
         """Subscribes to a batch. If the cluster refuses a value, bisection isolates it from the other requests."""
-        identify = self._holdings.subscription_id
+        identify = self._backends.subscription_id
         requests = [(identify(channel, parameters, application), parameters) for parameters, _ in values]
         try:
             granted = await self._subscribe(channel, requests, application)
@@ -244,7 +244,7 @@ class SubscriptionSync:
     ) -> BackendSubscription:
         """Adds a new backend subscription, and hands it to the requests that wait for it, pinned."""
         head = max(one.since, self._early.get(one.interest, one.since))
-        backend = self._holdings.add(
+        backend = self._backends.add(
             BackendSubscription(one.interest, channel, parameters, one.subscription, one.since, head)
         )
         for request in wants:
@@ -261,11 +261,11 @@ class SubscriptionSync:
         values = [(identity, orjson.Fragment(parameters)) for identity, parameters in wanted]
         return await self._client.subscribe(channel, values, application)
 
-    async def _tell_shares(self, shares: Iterable[tuple[BackendSubscription, str]]) -> None:
+    async def _register_shares(self, shares: Iterable[tuple[BackendSubscription, str]]) -> None:
         """Registers further applications of existing subscriptions. Their next subscriber retries a failure."""
         by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
         for shared, application in shares:
-            if self._holdings.get(shared.interest) is shared and application in shared.shares:
+            if self._backends.get(shared.interest) is shared and application in shared.shares:
                 by_channel.setdefault((shared.channel, application), []).append(shared)
         for (channel, application), backends in by_channel.items():
             for begin in range(0, len(backends), TOGETHER):
@@ -284,15 +284,15 @@ class SubscriptionSync:
 
     async def compare(self) -> InterestChange:
         """Makes subscriptions again that the cluster lost, and ends those that it has and no subscriber needs."""
-        prefix = OURS if time.time_ns() // 1_000 >= self._former_until_us else self._holdings.ours
+        prefix = OURS if time.time_ns() // 1_000 >= self._former_until_us else self._backends.ours
         async with self._alone():
             held_interests: dict[str, int] = {}
             orphaned: list[BackendSubscription] = []
-            ours = {backend.subscription: backend for backend in self._holdings}
+            ours = {backend.subscription: backend for backend in self._backends}
             async for page in self._client.held():
                 for held in page:
                     held_interests[held.subscription] = held.interest
-                    own = ours.get(held.subscription) or self._holdings.get(held.interest)
+                    own = ours.get(held.subscription) or self._backends.get(held.interest)
                     if own is not None and held.subscription.startswith(OURS):
                         own.shares.setdefault(held.application, held.subscription)
                     elif held.channel is not None and held.subscription.startswith(prefix):
@@ -300,14 +300,14 @@ class SubscriptionSync:
                         orphaned.append(
                             BackendSubscription(held.interest, held.channel, "", held.subscription, begin, begin)
                         )
-            await self._remove_there(orphaned)
+            await self._unsubscribe_at_cluster(orphaned)
             lost = [
                 backend for backend in ours.values() if held_interests.get(backend.subscription) != backend.interest
             ]
             changed = await self._again(lost)
-            await self._tell_shares(
+            await self._register_shares(
                 (backend, application)
-                for backend in self._holdings
+                for backend in self._backends
                 for application, identity in backend.shares.items()
                 if identity != backend.subscription and identity not in held_interests
             )
@@ -325,28 +325,28 @@ class SubscriptionSync:
         return changed
 
     async def _again_in(
-        self, channel: str, application: str, holdings: Sequence[BackendSubscription], changed: InterestChange
+        self, channel: str, application: str, backends: Sequence[BackendSubscription], changed: InterestChange
     ) -> None:
         """Makes a batch again, by bisection if the cluster refuses a value. Ends what the channel no longer takes, and
         rebinds interests that have another number now."""
-        requests = [(backend.subscription, backend.parameters) for backend in holdings]
+        requests = [(backend.subscription, backend.parameters) for backend in backends]
         try:
             granted = await self._subscribe(channel, requests, application)
         except LimitError:
             raise  # The subscriptions stay here, and the next comparison tries again.
         except InputError as error:
-            if isinstance(error, NotFoundError) or len(holdings) == 1:
+            if isinstance(error, NotFoundError) or len(backends) == 1:
                 # The channel was dropped, or takes other values now.
-                await self._store.drop_backends([backend.interest for backend in holdings])
-                changed.gone.extend(holdings)
+                await self._store.drop_backends([backend.interest for backend in backends])
+                changed.gone.extend(backends)
                 return
-            half = len(holdings) // 2
-            await self._again_in(channel, application, holdings[:half], changed)
-            await self._again_in(channel, application, holdings[half:], changed)
+            half = len(backends) // 2
+            await self._again_in(channel, application, backends[:half], changed)
+            await self._again_in(channel, application, backends[half:], changed)
             return
         renumbered = [
             (backend, grant)
-            for backend, grant in zip(holdings, granted, strict=True)
+            for backend, grant in zip(backends, granted, strict=True)
             if grant.interest != backend.interest
         ]
         await self._store.rebind(
@@ -358,12 +358,12 @@ class SubscriptionSync:
             ]
         )
         for backend, grant in renumbered:
-            self._holdings.remove(backend)
+            self._backends.remove(backend)
             old, backend.interest, backend.subscription = backend.interest, grant.interest, grant.subscription
             backend.head = max(backend.head, grant.since, self._early.get(grant.interest, grant.since))
             changed.rebound.append((old, backend))
         for _, backend in changed.rebound:
-            self._holdings.add(backend)
+            self._backends.add(backend)
 
 
 def _refuse(values: Sequence[tuple[str, list[_Want]]], error: TocsinError) -> None:

@@ -28,8 +28,8 @@ _log = structlog.get_logger("tocsin.broker.acks")
 class AckBatcher:
     """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s` or on `durable`."""
 
-    def __init__(self, machine: CoreRuntime, store: BrokerStore, figures: BrokerCounters, every_s: float) -> None:
-        self._machine = machine
+    def __init__(self, runtime: CoreRuntime, store: BrokerStore, figures: BrokerCounters, every_s: float) -> None:
+        self._runtime = runtime
         self._store = store
         self._figures = figures
         self._every_s = every_s
@@ -79,15 +79,15 @@ class AckBatcher:
             self._timer.cancel()
             self._timer = None
         gathered, self._gathered = self._gathered, {}
-        core = self._machine.core
+        core = self._runtime.core
         single_acks = tuple(
             [(subscribers[0], cursor) for (_, cursor), subscribers in gathered.items() if len(subscribers) == 1]
         )
         if single_acks:
-            self._machine.handle(ev.ResultsAcknowledgedByMany(single_acks))
+            self._runtime.handle(ev.ResultsAcknowledgedByMany(single_acks))
         for (interest, cursor), subscriptions in gathered.items():
             if len(subscriptions) > 1:
-                self._machine.handle(ev.ResultsAcknowledged(interest, cursor, subscriptions))
+                self._runtime.handle(ev.ResultsAcknowledged(interest, cursor, subscriptions))
             for subscription in subscriptions:
                 if core.knows(subscription):
                     self._markers[subscription] = core.marker(subscription)

@@ -58,11 +58,11 @@ class FanOut:
     """The online subscribers with their outlets, and the jobs that write events to them."""
 
     def __init__(
-        self, machine: CoreRuntime, letters: EventEncoder, figures: BrokerCounters, *, patience_s: float
+        self, runtime: CoreRuntime, encoder: EventEncoder, figures: BrokerCounters, *, patience_s: float
     ) -> None:
         self._patience_s = patience_s
-        self._machine = machine
-        self._letters = letters
+        self._runtime = runtime
+        self._encoder = encoder
         self._figures = figures
         self._listeners: dict[int, Listener] = {}
         self._of_subscription: dict[int, Listener] = {}
@@ -73,8 +73,8 @@ class FanOut:
         # Subscriptions that fell behind during a fan-out, with the last job that is not for them.
         self._passed_over: dict[int, int] = {}
         self._fanning: asyncio.Task[None] | None = None
-        machine.on(ac.NotifyAvailable, self._notify)
-        machine.on(ac.EndSubscriptions, self.ended)
+        runtime.on(ac.NotifyAvailable, self._notify)
+        runtime.on(ac.EndSubscriptions, self.ended)
 
     @property
     def listeners(self) -> int:
@@ -99,14 +99,14 @@ class FanOut:
         if listener is None:
             listener = self._listeners[subscriber] = Listener(subscriber, self._turn)
         else:
-            self._machine.handle(ev.SubscriberLoggedOut(subscriber))
+            self._runtime.handle(ev.SubscriberLoggedOut(subscriber))
         listener.born = self._turn
         listener.behind = NO_SUBSCRIPTIONS
         listener.add(outlet)
-        for subscription in self._machine.core.subscriptions_of(subscriber):
+        for subscription in self._runtime.core.subscriptions_of(subscriber):
             assert isinstance(subscription, int)
             self._of_subscription[subscription] = listener
-        self._machine.handle(ev.SubscriberLoggedIn(subscriber))
+        self._runtime.handle(ev.SubscriberLoggedIn(subscriber))
 
     def detach(self, outlet: EventOutlet) -> None:
         """Removes the outlet. After its last outlet the subscriber is offline."""
@@ -120,10 +120,10 @@ class FanOut:
         if listener.patience is not None:
             listener.patience.cancel()
         del self._listeners[listener.subscriber]
-        for subscription in self._machine.core.subscriptions_of(listener.subscriber):
+        for subscription in self._runtime.core.subscriptions_of(listener.subscriber):
             assert isinstance(subscription, int)
             self._of_subscription.pop(subscription, None)
-        self._machine.handle(ev.SubscriberLoggedOut(listener.subscriber))
+        self._runtime.handle(ev.SubscriberLoggedOut(listener.subscriber))
 
     def subscribed(self, subscriber: int, subscription: int) -> None:
         """Call this before the core handles the new subscription."""
@@ -147,7 +147,7 @@ class FanOut:
     def _resume(self, listener: Listener) -> None:
         """Reports subscriptions as ready while there is room, and limits how long a slow outlet delays another."""
         while listener.behind and not listener.full:
-            self._machine.handle(ev.SubscriberReady(listener.behind.pop()))
+            self._runtime.handle(ev.SubscriberReady(listener.behind.pop()))
         if listener.behind and len(listener.outlets) > 1 and listener.patience is None:
             loop = asyncio.get_running_loop()
             listener.patience = loop.call_later(self._patience_s, self._give_up_slow, listener)
@@ -170,18 +170,18 @@ class FanOut:
         if action.why is ac.DeliveryReason.CAUGHT_UP:
             self._catch_up(action)
         else:
-            events = self._letters.results(action)
+            events = self._encoder.results(action)
             executed_us = [result.payload.executed_us for result in action.results]
             self._fan_out(action.interest, events, action.audience, action.after, executed_us)
 
     def _notify(self, action: ac.NotifyAvailable) -> None:
-        events = [self._letters.available(action)]
+        events = [self._encoder.available(action)]
         # A full outlet misses this notification; the core repeats it when the outlet has room.
         self._fan_out(action.interest, events, action.audience, None, ())
 
     def ended(self, action: ac.EndSubscriptions) -> None:
         """Notifies the online subscribers of these subscriptions of their end and the reason."""
-        event = self._letters.ended(action)
+        event = self._encoder.ended(action)
         for subscription in action.audience:
             assert isinstance(subscription, int)
             listener = self._of_subscription.get(subscription)
@@ -201,7 +201,7 @@ class FanOut:
                 self._fell_behind(subscription, listener, action.after)
                 continue
             if events is None:
-                events = self._letters.results(action)
+                events = self._encoder.results(action)
             sent = self._send(listener, events)
             if sent < len(events):
                 to = events[sent - 1].to
@@ -224,7 +224,7 @@ class FanOut:
         asyncio.get_running_loop().call_soon(self._resume, listener)
         if self._under_way:
             self._passed_over[name] = self._turn
-        self._machine.handle(ev.SubscriberFellBehind(name, after))
+        self._runtime.handle(ev.SubscriberFellBehind(name, after))
 
     # --- fan-out to many listeners
 

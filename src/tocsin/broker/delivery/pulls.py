@@ -23,11 +23,11 @@ Pulled = tuple[list[EncodedEvent], bool]
 class Pulls:
     """Pulls that wait for the core. Pulls of a subscription from the same cursor share one request to it."""
 
-    def __init__(self, machine: CoreRuntime, letters: EventEncoder) -> None:
-        self._machine = machine
-        self._letters = letters
+    def __init__(self, runtime: CoreRuntime, encoder: EventEncoder) -> None:
+        self._runtime = runtime
+        self._encoder = encoder
         self._waiting: dict[tuple[Hashable, Cursor], list[asyncio.Future[ac.Deliver]]] = {}
-        machine.on(ac.RefuseEvent, self._refused)
+        runtime.on(ac.RefuseEvent, self._refused)
 
     async def pull(
         self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None, wait_s: float = 0.0
@@ -37,9 +37,9 @@ class Pulls:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         while True:
-            arrival = self._machine.expect(interest)
+            arrival = self._runtime.expect(interest)
             try:
-                events, more = self._letters.first(await self._once(subscription, interest, after, limit), limit)
+                events, more = self._encoder.first(await self._once(subscription, interest, after, limit), limit)
                 if events or loop.time() >= deadline_s:
                     return events, more
                 try:
@@ -48,11 +48,11 @@ class Pulls:
                 except TimeoutError:
                     return events, more
             finally:
-                self._machine.forget(interest, arrival)
+                self._runtime.forget(interest, arrival)
 
     def available(self, interest: Hashable, to: Cursor) -> EncodedEvent:
         """The event that says that there are results to pull."""
-        return self._letters.available(ac.NotifyAvailable(interest, to, ()))
+        return self._encoder.available(ac.NotifyAvailable(interest, to, ()))
 
     def deliver(self, action: ac.Deliver) -> None:
         """Answers the pulls that wait for this range."""
@@ -72,7 +72,7 @@ class Pulls:
         self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None
     ) -> ac.Deliver:
         """One page from the core; raises UnavailableError if the cluster does not answer in time."""
-        core = self._machine.core
+        core = self._runtime.core
         if not core.knows(subscription):
             raise NotFoundError("the subscription is gone")
         begin = core.marker(subscription) if after is None else max(after, core.since(subscription))
@@ -83,7 +83,7 @@ class Pulls:
         futures.append(answer)
         try:
             if len(futures) == 1:
-                self._machine.handle(ev.ResultsRequested(interest, (subscription,), begin, limit))
+                self._runtime.handle(ev.ResultsRequested(interest, (subscription,), begin, limit))
             async with asyncio.timeout(PATIENCE_S):
                 return await answer
         except TimeoutError:

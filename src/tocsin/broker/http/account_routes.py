@@ -136,13 +136,13 @@ class AccountRoutes:
     async def subscriber(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         subscriber = await self._accounts.subscriber(by, request.match_info["user"], application)
-        subscriptions, store = self._service.desk, self._service.store
+        subscriptions, store = self._service.subscription_service, self._service.store
         page, next_page = await subscriptions.page(subscriber.id, 0, BrokerService.PAGE)
         webhook = await store.webhook(subscriber.id)
         return answer(
             {
                 **_subscriber(subscriber),
-                "online": self._service.presence.here(subscriber.id),
+                "online": self._service.fan_out.here(subscriber.id),
                 "subscriptions": [subscription.to_json() for subscription in page],
                 "more": next_page is not None,
                 "webhook": None if webhook is None else webhook.url,
@@ -152,7 +152,7 @@ class AccountRoutes:
     async def remove_subscriber(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         removing = self._accounts.remove_subscriber(by, request.match_info["user"], application)
-        await self._service.desk.to_the_end(self._removed(removing))
+        await self._service.subscription_service.to_the_end(self._removed(removing))
         return answer({})
 
     async def set_password(self, request: web.Request) -> web.Response:
@@ -172,7 +172,7 @@ class AccountRoutes:
     async def _removed(self, removing: Awaitable[Removed]) -> None:
         """Ends the subscriptions, webhooks and connections of removed subscribers."""
         removed = await removing
-        self._service.desk.went(removed.frontends)
+        self._service.subscription_service.went(removed.frontends)
         await self._webhooks.removed(removed.subscribers)
         for subscriber in removed.subscribers:
             self._service.sessions.end_all(subscriber)
@@ -238,11 +238,11 @@ class AccountRoutes:
 
         async def whole() -> GroupChanged:
             changed = await change()
-            self._service.desk.went(changed.gone, reason)
-            self._service.desk.came(changed.made)
+            self._service.subscription_service.went(changed.gone, reason)
+            self._service.subscription_service.came(changed.made)
             return changed
 
-        return await self._service.desk.to_the_end(whole())
+        return await self._service.subscription_service.to_the_end(whole())
 
     # --- applications
 
@@ -280,7 +280,7 @@ class AccountRoutes:
                 await self._service.end_outside(changed.id, changed.name)
             return changed
 
-        return answer(_application(await self._service.desk.to_the_end(whole())))
+        return answer(_application(await self._service.subscription_service.to_the_end(whole())))
 
     async def remove_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]
@@ -292,7 +292,7 @@ class AccountRoutes:
             async for removed in self._accounts.remove_application(by, name):
                 await self._removed(step(removed))
 
-        await self._service.desk.to_the_end(whole())
+        await self._service.subscription_service.to_the_end(whole())
         return answer({})
 
     async def renew_application_token(self, request: web.Request) -> web.Response:

@@ -76,7 +76,7 @@ class StatusRoutes:
         self._service = service
         self._metrics = metrics
         self._announcements = announcements
-        self._pulse = ClusterHealth(service.client)
+        self._cluster_health = ClusterHealth(service.client)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -124,11 +124,11 @@ class StatusRoutes:
         if required not in ("0", "1"):
             raise InputError("cluster: must be 1 or 0")
         link = self._service.link
-        if link.refusal is not None and (required == "1" or not link.has_met):
+        if link.refusal is not None and (required == "1" or not link.was_accepted):
             hint = link.refusal.hint or "see broker.name and broker.cluster in the settings"
             raise UnavailableError(f"the cluster refuses the broker: {link.refusal.message}", hint=hint)
         # Ask the cluster only on demand: a probe must not wait for a cluster that hangs.
-        is_up = link.connected and (required == "0" or await self._pulse.is_up())
+        is_up = link.connected and (required == "0" or await self._cluster_health.is_up())
         if required == "1" and not is_up:
             raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
         cluster = "here" if is_up else "away" if link.refusal is None else "refuses"
@@ -163,16 +163,16 @@ class StatusRoutes:
         for name, value in changes.items():
             if not _fits(value, str(types[name])):
                 raise InputError(f"{name}: must be a value such as {getattr(CachingSettings(), name)!r}")
-        caches = self._service.machine.core.caches
+        caches = self._service.runtime.core.caches
         try:
             caching = dataclasses.replace(caches.settings, **changes)
         except ValueError as error:
             raise InputError(str(error)) from None
-        self._service.machine.handle(ev.CachePoliciesChanged(caching))
+        self._service.runtime.handle(ev.CachePoliciesChanged(caching))
         return answer(self._policies())
 
     def _policies(self) -> dict[str, Any]:
-        caches = self._service.machine.core.caches
+        caches = self._service.runtime.core.caches
         return {
             "policy": caches.settings.policy,
             "settings": dataclasses.asdict(caches.settings),

@@ -60,7 +60,7 @@ class SubscriberRoutes:
 
     async def _who(self, request: web.Request, *, whole: bool = False) -> Session:
         who = await self._service.identify(token_of(request))
-        self._service.check_pace(who, whole=whole)
+        self._service.check_rate(who, whole=whole)
         return who
 
     # --- subscriptions
@@ -75,18 +75,18 @@ class SubscriberRoutes:
         check_query(request, "after", "limit")
         limit = positive_int(request, "limit", BrokerService.PAGE, most=BrokerService.PAGE)
         after = self._service.page_after(request.query.get("after"))
-        page, next_page = await self._service.desk.page(who.subscriber, after, limit)
+        page, next_page = await self._service.subscription_service.page(who.subscriber, after, limit)
         return answer(subscriptions_page(page, None if next_page is None else str(next_page)))
 
     async def one(self, request: web.Request) -> web.Response:
         who = await self._who(request)
-        frontend = await self._service.desk.find(who.subscriber, request.match_info["id"])
+        frontend = await self._service.subscription_service.find(who.subscriber, request.match_info["id"])
         groups = {group.id: group.name for group in await self._service.store.groups_of(who.subscriber)}
-        return answer(self._service.desk.told(frontend, groups).to_json())
+        return answer(self._service.subscription_service.told(frontend, groups).to_json())
 
     async def unsubscribe(self, request: web.Request) -> web.Response:
         who = await self._who(request)
-        await self._service.desk.unsubscribe(who.subscriber, request.match_info["id"])
+        await self._service.subscription_service.unsubscribe(who.subscriber, request.match_info["id"])
         return answer({})
 
     # --- results
@@ -97,7 +97,7 @@ class SubscriberRoutes:
         wait_s = seconds(request, "wait", most=self._service.settings.delivery.wait_limit_s)
         limit = positive_int(request, "limit", RESULTS_LIMIT, most=RESULTS_LIMIT)
         after = request.query.get("after")
-        frontend = await self._service.desk.find(who.subscriber, request.match_info["id"])
+        frontend = await self._service.subscription_service.find(who.subscriber, request.match_info["id"])
         pull_request = PullRequest(frontend.interest, None if after is None else parse_cursor(after), limit)
         events, more = await self._service.pull(who, pull_request, wait_s)
         return _json(events_page([event.envelope for event in events], more=more))
@@ -130,7 +130,7 @@ class SubscriberRoutes:
         # Browsers cannot send headers with an EventSource, so the token may be a query parameter.
         token = token_of(request) or request.query.get("access_token")
         who = await self._service.identify(token)
-        self._service.check_pace(who, whole=True)
+        self._service.check_rate(who, whole=True)
         return await sse.events(self._service, request, who)
 
     # --- webhooks and publishing

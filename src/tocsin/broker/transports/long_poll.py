@@ -30,7 +30,7 @@ async def poll(service: BrokerService, who: Session, wait_s: float, end: asyncio
 
 async def _unacknowledged_events(service: BrokerService, who: Session) -> list[EncodedEvent]:
     """The unacknowledged events, pulled from all subscriptions up to the buffer size."""
-    lacking = list(service.machine.core.lacking(who.subscriber))
+    lacking = list(service.runtime.core.lacking(who.subscriber))
     events = [service.pulls.available(interest, head) for _, interest, mode, head in lacking if mode is Mode.NOTIFY]
     inline = [(subscription, interest) for subscription, interest, mode, _ in lacking if mode is Mode.INLINE]
     size_bytes, failed = 0, None
@@ -74,7 +74,7 @@ async def _wait_for_events(service: BrokerService, who: Session, wait_s: float, 
         arrived.set()
 
     with service.sessions.session(who, service.limit(who, "connections"), ended):
-        service.presence.attach(who.subscriber, outlet)
+        service.fan_out.attach(who.subscriber, outlet)
         try:
             if not events:
                 stopping = loop.create_task(end.wait())
@@ -87,7 +87,7 @@ async def _wait_for_events(service: BrokerService, who: Session, wait_s: float, 
             if events and wait_s > 0:
                 await asyncio.sleep(GATHER_S)
         finally:
-            service.presence.detach(outlet)
+            service.fan_out.detach(outlet)
     return [event.envelope for event in _latest(events)]
 
 

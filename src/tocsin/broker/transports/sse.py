@@ -39,15 +39,15 @@ async def events(service: BrokerService, request: web.Request, who: Session) -> 
     with service.sessions.session(who, service.limit(who, "connections"), end):
         await response.prepare(request)
         await response.write(b"retry: 1000\n\n")
-        outlet = ConnectionOutlet(OutletForm.SERVER_SENT, connection, delivery.buffer_bytes, service.presence.room)
-        service.presence.attach(who.subscriber, outlet)
+        outlet = ConnectionOutlet(OutletForm.SERVER_SENT, connection, delivery.buffer_bytes, service.fan_out.room)
+        service.fan_out.attach(who.subscriber, outlet)
         try:
             while connection.transport is not None and not connection.transport.is_closing():
                 await asyncio.sleep(delivery.heartbeat_s)
                 if not outlet.full:
                     outlet.write_raw(_BEAT)
         finally:
-            service.presence.detach(outlet)
+            service.fan_out.detach(outlet)
             outlet.close()
     with suppress(ConnectionError):
         await response.write_eof()

@@ -216,7 +216,7 @@ class WebhookSender:
 
     def _attach(self) -> None:
         self._attached = True
-        self._service.presence.attach(self.webhook.subscriber, self._outlet)
+        self._service.fan_out.attach(self.webhook.subscriber, self._outlet)
 
     def _take(self, told: EncodedEvent) -> None:
         self._waiting.append(told)
@@ -228,7 +228,7 @@ class WebhookSender:
 
     def detach(self) -> None:
         """Takes no more events. It may be called twice."""
-        self._service.presence.detach(self._outlet)
+        self._service.fan_out.detach(self._outlet)
 
     async def stop(self) -> None:
         self.detach()
@@ -261,13 +261,13 @@ class WebhookSender:
             self._waiting.popleft()
             self._acknowledge(event)
             if len(self._waiting) < WAITING:
-                self._service.presence.room(self._outlet)
+                self._service.fan_out.room(self._outlet)
 
     def _acknowledge(self, told: EncodedEvent) -> None:
         """A message that was taken acknowledges its results."""
         if told.kind != RESULTS or told.to is None:
             return
-        subscription = self._service.desk.subscription_of(self.webhook.subscriber, told.interest)
+        subscription = self._service.subscription_service.subscription_of(self.webhook.subscriber, told.interest)
         if subscription is not None:
             self._service.acks.acknowledge(subscription, told.interest, told.to)
 

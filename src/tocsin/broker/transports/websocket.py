@@ -118,22 +118,22 @@ class WebSocketSession:
         self._bad = 0
         self._closing: asyncio.Task[None] | None = None
         self._outlet = ConnectionOutlet(
-            OutletForm.WEBSOCKET, connection, service.settings.delivery.buffer_bytes, service.presence.room
+            OutletForm.WEBSOCKET, connection, service.settings.delivery.buffer_bytes, service.fan_out.room
         )
 
     async def run(self, ref: int | None) -> None:
         """Serves the connection until it closes. `ref` is that of the login message, to be answered."""
         service, who = self._service, self._who
         try:
-            service.check_pace(who, whole=True)
+            service.check_rate(who, whole=True)
             with service.sessions.session(who, service.limit(who, "connections"), self._end):
                 if ref is not None:
                     self._send(ok_reply(ref, {"user": who.user, "application": who.application_name}))
-                service.presence.attach(who.subscriber, self._outlet)
+                service.fan_out.attach(who.subscriber, self._outlet)
                 try:
                     await self._listen()
                 finally:
-                    service.presence.detach(self._outlet)
+                    service.fan_out.detach(self._outlet)
                     self._outlet.close()
                     for task in self._tasks:
                         task.cancel()
@@ -205,7 +205,7 @@ class WebSocketSession:
 
     async def _answer(self, body: said.Body, ref: int | None) -> Any:
         service, who = self._service, self._who
-        service.check_pace(who, whole=isinstance(body, said.ListRequest))
+        service.check_rate(who, whole=isinstance(body, said.ListRequest))
         match body:
             case said.SubscribeRequest():
                 # The reply must go out before the first event of the subscription.
@@ -216,13 +216,15 @@ class WebSocketSession:
                 made = await service.subscribe(who, body, first=first)
                 return None if body.group is None else made.subscription.to_json()
             case said.UnsubscribeRequest():
-                await service.desk.unsubscribe(who.subscriber, body.id)
+                await service.subscription_service.unsubscribe(who.subscriber, body.id)
                 return {}
             case said.PullRequest():
                 events, more = await service.pull(who, body)
                 return events_page([event.envelope for event in events], more=more)
             case said.ListRequest():
-                page, next_page = await service.desk.page(who.subscriber, service.page_after(body.after), service.PAGE)
+                page, next_page = await service.subscription_service.page(
+                    who.subscriber, service.page_after(body.after), service.PAGE
+                )
                 return subscriptions_page(page, None if next_page is None else str(next_page))
             case _:
                 raise InputError("you are logged in already")

@@ -76,7 +76,9 @@ class Channels:
         self._tables = tables
         self._store = store
         runs = ExecutionRuns(engine, execution_deadline_s)
-        self._rooms = ChannelContext(store, tables, engine, NewRows(engine), runs, announce, late_ticks, matches_limit)
+        self._context = ChannelContext(
+            store, tables, engine, NewRows(engine), runs, announce, late_ticks, matches_limit
+        )
         self._known: dict[int, ChannelEntry] = {}
         self._running: dict[int, RunningChannel] = {}
         self._later: dict[int, asyncio.Task[None]] = {}
@@ -134,13 +136,13 @@ class Channels:
         self._known[entry.channel_id] = entry
         try:
             state = await self._store.state(entry.channel_id)  # raises if its rows are lost
-            query = await self._rooms.runs.ask(
+            query = await self._context.runs.ask(
                 lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
             )
             if state.last_execution == 0:
                 first = self._first(query, moment(self._tables.clock.now_us()))
                 await self._store.commit_execution(entry.channel_id, first, (), ())
-            channel = RunningChannel(entry, query, self._rooms)
+            channel = RunningChannel(entry, query, self._context)
             channel.start()
         except Exception as error:
             # A failure of one channel must not stop the others, and it may pass: try again later.
@@ -161,7 +163,7 @@ class Channels:
     async def close(self) -> None:
         async with self._changing:
             await self._end(list(self._known))
-        self._rooms.runs.close()
+        self._context.runs.close()
 
     async def _end(self, channel_ids: Sequence[int]) -> None:
         for task in [self._later.pop(channel_id) for channel_id in channel_ids if channel_id in self._later]:

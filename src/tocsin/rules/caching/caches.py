@@ -105,7 +105,7 @@ class ResultCaches:
         if cache.residents == 1:
             self._ranks_changed(cache)
         if self.resident_bytes > self.limit_bytes:
-            self._hold_limit(None if self.settings.newcomer_may_go else cache, now_s)
+            self._evict_until_within_limit(None if self.settings.newcomer_may_go else cache, now_s)
         counters.most_bytes = max(counters.most_bytes, self.resident_bytes)
         newest = cache.newest
         return newest is not None and newest.resident
@@ -155,7 +155,7 @@ class ResultCaches:
                 else:
                     self._by_result.needed(entry)
         self._ranks_changed(cache)
-        self._hold_limit(None, now_s)
+        self._evict_until_within_limit(None, now_s)
 
     # --- subscribers
 
@@ -210,7 +210,7 @@ class ResultCaches:
         self._set_times_to_live()
         self._rank_all()
         self.pass_time(now_s)
-        self._hold_limit(None, now_s)
+        self._evict_until_within_limit(None, now_s)
 
     # --- internals
 
@@ -298,7 +298,7 @@ class ResultCaches:
         elif cache.needed != needed:
             self._ranks_changed(cache)
 
-    def _hold_limit(self, newcomer: ResultCache | None, now_s: float) -> None:
+    def _evict_until_within_limit(self, newcomer: ResultCache | None, now_s: float) -> None:
         """Drops results until the limit holds. A newcomer is spared while it is the only resident of its cache."""
         while self._by_result is not None and self.resident_bytes > self.limit_bytes:
             victim = self._by_result.victim(newcomer.newest if newcomer is not None else None, now_s)

@@ -44,7 +44,7 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
             await made.subscribe("ann", "v.c", n)
         many = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [9]}, user="ann")
         assert (many[0], many[1]["error"]["code"]) == (429, "limit")
-        assert len(made.service.desk._holdings) == 2, "the cluster was not asked for it"
+        assert len(made.service.subscription_service._backends) == 2, "the cluster was not asked for it"
         assert (await made.subscribe("ann", "v.c", 1))["parameters"] == [1]
         changed = {"limits": {"subscriptions": 3}}
         assert (await made.ask("PATCH", "/v1/applications/shop", changed, token=admin))[1]["channels"] == [
@@ -54,7 +54,7 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
         await made.subscribe("ann", "v.c", 9)
         assert (await made.ask("DELETE", "/v1/applications/shop", token=admin))[0] == 200
         assert (await made.ask("GET", "/v1/subscriptions", user="ann"))[0] == 401
-        assert made.service.desk.subscriptions == 0
+        assert made.service.subscription_service.subscriptions == 0
 
 
 async def test_the_operator_on_loopback_registers_into_any_application(cluster: Any, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ async def test_pushed_results_need_no_fetch(cluster: Any, tmp_path: Path) -> Non
         channel = await here.channel("p", push=True)
         held = await made.subscribe("ada", "v.p", 1)
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.presence.listeners)
+            await until(lambda: made.service.fan_out.listeners)
             for n in range(3):
                 await here.execute(channel, {int(held["interest"]): [n, n]})
             assert await ada.values_until(6) == [0, 0, 1, 1, 2, 2]
@@ -72,8 +72,8 @@ async def test_a_large_announcement_lets_others_have_their_turns(cluster: Any, t
         channel = await here.channel("p", push=True)
         held = await made.subscribe("ada", "v.p", 1)
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.presence.listeners)
-            made.service.machine.trace = turns
+            await until(lambda: made.service.fan_out.listeners)
+            made.service.runtime.trace = turns
             counting = asyncio.create_task(turns.count())
             await here.execute(channel, {int(held["interest"]): list(range(2_000))})
             assert await ada.values_until(2_000) == list(range(2_000))
@@ -89,7 +89,7 @@ async def test_what_retention_took_is_told_as_a_gap(cluster: Any, tmp_path: Path
         held = await made.subscribe("ada", "v.c", 1)
         for n in range(5):
             await here.execute(channel, {int(held["interest"]): [{"n": n, "pad": "x" * 30}]})
-        await until(lambda: made.service.machine.core.caches[int(held["interest"])].head[1] == 5)
+        await until(lambda: made.service.runtime.core.caches[int(held["interest"])].head[1] == 5)
         await here.retention.look_over()
         async with Listener(made.url, made.tokens["ada"]) as ada:
             await ada.until(lambda: ada.events and ada.values[-1:] and ada.values[-1]["n"] == 4)
@@ -141,7 +141,7 @@ async def test_policies_are_switched_while_it_runs(cluster: Any, tmp_path: Path)
         channel = await here.channel("c")
         held = await made.subscribe("ada", "v.c", 1)
         await here.execute(channel, {int(held["interest"]): ["x"]})
-        await until(lambda: made.service.machine.core.caches.resident_bytes)
+        await until(lambda: made.service.runtime.core.caches.resident_bytes)
         status, said = await made.ask("PUT", "/v1/policies", {"eviction": "lru", "expiry": "ttl"})
         assert (status, said["policy"]) == (200, "all+lru+ttl")
         assert said["resident_bytes"] > 0
@@ -169,7 +169,7 @@ async def test_the_cluster_is_told_what_everybody_has(cluster: Any, tmp_path: Pa
 
 async def life(made: BrokerHere, here: World, channel: Any, interest: int, n: int) -> None:
     await here.execute(channel, {interest: [n]})
-    head = made.service.machine.core.caches
+    head = made.service.runtime.core.caches
     await until(lambda: head[interest].head[1] == n + 1)
 
 
@@ -256,7 +256,7 @@ async def test_subscriptions_end_with_their_channel(cluster: Any, tmp_path: Path
         if not told:
             here.announcer.dropped = lambda: None  # type: ignore[method-assign]
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.presence.listeners)
+            await until(lambda: made.service.fan_out.listeners)
             await here.drop(dropped)
             await ada.until(lambda: [one["type"] for one in ada.events] == ["tocsin.ended"])
             assert ada.events[0]["channel"] == "v.c"
@@ -271,7 +271,7 @@ async def test_a_channel_that_comes_again_under_its_name_is_another_one(cluster:
         channel = await here.channel("c")
         before = int((await made.subscribe("ada", "v.c", 1))["interest"])
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.presence.listeners)
+            await until(lambda: made.service.fan_out.listeners)
             await here.drop(channel)
             again = await here.channel("c")
             # Its subscription has ended, or is one to the new channel: in no case does it hang on the old one.

@@ -63,12 +63,12 @@ async def test_webhooks_are_signed_tried_again_and_acknowledged(cluster: Any, tm
         ids = [verify(said["secret"], {k.lower(): v for k, v in h.items()}, b, now_s=time.time()) for h, b in got]
         assert ids[0] == ids[1] != ids[2]
         assert values([orjson.loads(body) for _, body in got[1:]]) == [0, 1]
-        subscription = made.service.desk.subscription_of(1, int(held["interest"]))
+        subscription = made.service.subscription_service.subscription_of(1, int(held["interest"]))
         assert subscription is not None
-        await until(lambda: made.service.machine.core.marker(subscription).execution == 2)
+        await until(lambda: made.service.runtime.core.marker(subscription).execution == 2)
         await here.execute(channel, {int(held["interest"]): ["last"]})
         await until(lambda: made.service.figures.webhooks.get("gone"))
-        await until(lambda: not made.service.presence.listeners)
+        await until(lambda: not made.service.fan_out.listeners)
         async with asyncio.timeout(WITHIN_S):
             while (await made.ask("GET", "/v1/webhook", user="ada"))[0] != 404:
                 await asyncio.sleep(0.01)
@@ -275,7 +275,7 @@ async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: 
         for method, said in (("PUT", {"url": f"{url}?2"}), ("DELETE", None), ("PUT", {"url": url})):
             assert (await made.ask(method, "/v1/webhook", said, user="ada"))[0] == 200
         await here.execute(channel, {interest: ["y"]})
-        await until(lambda: made.service.machine.core.caches[interest].head[1] == 2)
+        await until(lambda: made.service.runtime.core.caches[interest].head[1] == 2)
         await asyncio.sleep(0.05)  # in which it would have been tried
         assert got == 1
 

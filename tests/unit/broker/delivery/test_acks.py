@@ -35,28 +35,28 @@ class Store:
         self.calls.append(dict(markers))
 
 
-def desk(store: Store, subscriptions: int = 3, every_s: float = 0.01) -> tuple[AckBatcher, CoreRuntime]:
-    machine = CoreRuntime(Broker(CoreSettings(), 0.0))
+def subscription_service(store: Store, subscriptions: int = 3, every_s: float = 0.01) -> tuple[AckBatcher, CoreRuntime]:
+    runtime = CoreRuntime(Broker(CoreSettings(), 0.0))
     for kind in (ac.Subscribed, ac.SubscribeBackend, ac.Fetch, ac.ReportConsumed):
-        machine.on(kind, lambda _: None)
+        runtime.on(kind, lambda _: None)
     for one in range(subscriptions):
-        machine.handle(ev.SubscribeRequested(one, one, 7, None, ev.Mode.NOTIFY))
-    machine.handle(ev.BackendSubscribed(7, Cursor(1, 0, 0)))
+        runtime.handle(ev.SubscribeRequested(one, one, 7, None, ev.Mode.NOTIFY))
+    runtime.handle(ev.BackendSubscribed(7, Cursor(1, 0, 0)))
     for number in (1, 2):
-        machine.handle(ev.ResultArrived(7, Cursor(1, number, 0), 1, None))
-    return AckBatcher(machine, cast("BrokerStore", store), BrokerCounters(), every_s), machine
+        runtime.handle(ev.ResultArrived(7, Cursor(1, number, 0), 1, None))
+    return AckBatcher(runtime, cast("BrokerStore", store), BrokerCounters(), every_s), runtime
 
 
 async def test_those_of_many_are_one_transaction_and_never_beyond_what_there_is() -> None:
     store = Store()
-    acks, machine = desk(store)
+    acks, runtime = subscription_service(store)
     acks.acknowledge(0, 7, Cursor(1, 1, 0))
     acks.acknowledge(1, 7, Cursor(9, 9, 9))
     acks.acknowledge(2, 7, Cursor(1, 1, 0))
     acks.acknowledge(99, 7, Cursor(1, 1, 0))
     await acks.durable()
     assert store.calls == [{0: Cursor(1, 1, 0), 1: Cursor(1, 2, 0), 2: Cursor(1, 1, 0)}]
-    assert machine.core.marker(1) == Cursor(1, 2, 0)
+    assert runtime.core.marker(1) == Cursor(1, 2, 0)
     await acks.durable()
     assert len(store.calls) == 1
 
@@ -64,7 +64,7 @@ async def test_those_of_many_are_one_transaction_and_never_beyond_what_there_is(
 async def test_what_comes_while_one_is_written_is_written_next_and_waited_for() -> None:
     store = Store()
     store.hold = asyncio.Event()
-    acks, _ = desk(store)
+    acks, _ = subscription_service(store)
     acks.acknowledge(0, 7, Cursor(1, 1, 0))
     first = asyncio.create_task(acks.durable())
     await until(lambda: acks._writing is not None)
@@ -81,7 +81,7 @@ async def test_a_full_disk_is_told_to_who_waits_and_nothing_is_lost(monkeypatch:
     monkeypatch.setattr("tocsin.broker.delivery.acks.RETRY_S", 0.01)
     store = Store()
     store.full = True
-    acks, _ = desk(store)
+    acks, _ = subscription_service(store)
     acks.acknowledge(0, 7, Cursor(1, 1, 0))
     with pytest.raises(StorageFullError):
         await acks.durable()
@@ -97,7 +97,7 @@ async def test_a_full_disk_is_told_to_who_waits_and_nothing_is_lost(monkeypatch:
 
 async def test_what_was_acknowledged_is_written_at_the_end() -> None:
     store = Store()
-    acks, _ = desk(store, every_s=60.0)
+    acks, _ = subscription_service(store, every_s=60.0)
     acks.acknowledge(0, 7, Cursor(1, 1, 0))
     await acks.close()
     assert store.calls == [{0: Cursor(1, 1, 0)}]

@@ -57,23 +57,23 @@ class Here:
 
     def __init__(self, rng: random.Random, people: int, interests: int) -> None:
         self.rng = rng
-        self.machine = CoreRuntime(Broker(CoreSettings(page_results=3), 0.0))
+        self.runtime = CoreRuntime(Broker(CoreSettings(page_results=3), 0.0))
         # What the core delivers may be several envelopes, between which somebody may be full.
-        letters = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=10_000)
-        self.presence = FanOut(self.machine, letters, BrokerCounters(), patience_s=60)
+        encoder = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=10_000)
+        self.fan_out = FanOut(self.runtime, encoder, BrokerCounters(), patience_s=60)
         self.results: dict[int, list[BrokerResult]] = {one: [] for one in range(interests)}
         self.markers: dict[tuple[int, int], Cursor] = {}
         self.outlets: dict[int, Outlet] = {}
-        machine = self.machine
-        machine.on(ac.Deliver, self.presence.deliver)
-        machine.on(ac.Fetch, self._fetch)
-        machine.on(ac.SubscribeBackend, lambda it: machine.handle(ev.BackendSubscribed(it.interest, Cursor(1, 0, 0))))
+        runtime = self.runtime
+        runtime.on(ac.Deliver, self.fan_out.deliver)
+        runtime.on(ac.Fetch, self._fetch)
+        runtime.on(ac.SubscribeBackend, lambda it: runtime.handle(ev.BackendSubscribed(it.interest, Cursor(1, 0, 0))))
         for kind in (ac.Subscribed, ac.ReportConsumed, ac.UnsubscribeBackend, ac.RefuseEvent):
-            machine.on(kind, lambda _: None)
+            runtime.on(kind, lambda _: None)
         for person in range(people):
             for interest in range(interests):
-                self.presence.subscribed(person, self.name(person, interest))
-                machine.handle(
+                self.fan_out.subscribed(person, self.name(person, interest))
+                runtime.handle(
                     ev.SubscribeRequested(self.name(person, interest), person, interest, None, ev.Mode.INLINE)
                 )
                 self.markers[person, interest] = Cursor(1, 0, 0)
@@ -85,7 +85,7 @@ class Here:
         found = [one for one in self.results[int(str(fetch.interest))] if fetch.after < one.cursor <= fetch.to]
         some = found[: fetch.limit]
         to = fetch.to if len(some) == len(found) else some[-1].cursor
-        asyncio.get_running_loop().call_soon(self.machine.handle, ev.FetchSucceeded(fetch.fetch, to, tuple(some), 0.01))
+        asyncio.get_running_loop().call_soon(self.runtime.handle, ev.FetchSucceeded(fetch.fetch, to, tuple(some), 0.01))
 
     def step(self, person: int, interest: int) -> None:
         outlet = self.outlets.get(person)
@@ -94,21 +94,21 @@ class Here:
             number = len(self.results[interest]) + 1
             one = to_broker_result(FetchedResult(Cursor(1, number, 0), 1, b"1"))
             self.results[interest].append(one)
-            self.machine.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
+            self.runtime.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
         elif outlet is None:
             mine = {each: cursor for (who, each), cursor in self.markers.items() if who == person}
             self.outlets[person] = outlet = Outlet(self.rng, mine)
-            self.presence.attach(person, outlet)
+            self.fan_out.attach(person, outlet)
         elif choice == 5:
             del self.outlets[person]
-            self.presence.detach(outlet)
+            self.fan_out.detach(outlet)
         elif choice == 6 and not outlet.full:
             cursor = outlet.position[interest]
-            self.machine.handle(ev.ResultsAcknowledged(interest, cursor, [self.name(person, interest)]))
+            self.runtime.handle(ev.ResultsAcknowledged(interest, cursor, [self.name(person, interest)]))
             self.markers[person, interest] = max(cursor, self.markers[person, interest])
         elif outlet.full:
             outlet.full = False
-            self.presence.room(outlet)
+            self.fan_out.room(outlet)
 
     async def settle(self) -> None:
         for _ in range(3_000):
@@ -116,7 +116,7 @@ class Here:
             for outlet in self.outlets.values():
                 if outlet.full:
                     outlet.full = False
-                    self.presence.room(outlet)
+                    self.fan_out.room(outlet)
             if all(self.complete(outlet) for outlet in self.outlets.values()):
                 return
         raise AssertionError({person: outlet.position for person, outlet in self.outlets.items()})
@@ -141,24 +141,24 @@ async def test_whatever_happens_while_results_are_fanned_out_each_gets_all_in_or
             await asyncio.sleep(0)
     await here.settle()
     assert here.outlets
-    await here.presence.close()
+    await here.fan_out.close()
 
 
 async def test_a_large_audience_does_not_keep_a_small_one_waiting(slowly: Any) -> None:
     here = Here(random.Random(1), people=40, interests=1)
     here.results[1] = []
-    here.presence.subscribed(99, 9901)
-    here.machine.handle(ev.SubscribeRequested(9901, 99, 1, None, ev.Mode.INLINE))
+    here.fan_out.subscribed(99, 9901)
+    here.runtime.handle(ev.SubscribeRequested(9901, 99, 1, None, ev.Mode.INLINE))
     for person in (*range(40), 99):
         here.outlets[person] = Outlet(random.Random(2), {0: Cursor(1, 0, 0), 1: Cursor(1, 0, 0)})
-        here.presence.attach(person, here.outlets[person])
+        here.fan_out.attach(person, here.outlets[person])
     for interest in (0, 1):
         one = to_broker_result(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
-        here.machine.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
+        here.runtime.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
     assert here.outlets[99].position[1].execution == 1
     assert sum(one.position[0].execution for one in here.outlets.values()) < 40
     here.results = {0: [one], 1: [one]}
-    while here.presence._fanning is not None:
+    while here.fan_out._fanning is not None:
         await asyncio.sleep(0)
     assert sum(here.outlets[person].position[0].execution for person in range(40)) == 40
 
@@ -177,25 +177,25 @@ async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else
     for person in range(7):
         kind = Broken if person in (0, 3) else Outlet
         here.outlets[person] = kind(random.Random(2), {0: Cursor(1, 0, 0)})
-        here.presence.attach(person, here.outlets[person])
+        here.fan_out.attach(person, here.outlets[person])
     for number in (1, 2):
         one = to_broker_result(FetchedResult(Cursor(1, number, 0), 1, b"1"))
-        here.machine.handle(ev.ResultArrived(0, one.cursor, one.size_bytes, one.payload))
-        while here.presence._fanning is not None:
+        here.runtime.handle(ev.ResultArrived(0, one.cursor, one.size_bytes, one.payload))
+        while here.fan_out._fanning is not None:
             await asyncio.sleep(0)
     assert [person for person, one in here.outlets.items() if one.given_up] == [0, 3]
     assert {one.position[0].execution for person, one in here.outlets.items() if person not in (0, 3)} == {2}
 
 
 async def test_an_action_that_fails_does_not_keep_others_from_being_performed() -> None:
-    machine = CoreRuntime(Broker(CoreSettings(), 0.0))
+    runtime = CoreRuntime(Broker(CoreSettings(), 0.0))
     held: list[Any] = []
 
     def fail(_action: Any) -> None:
         raise ValueError("a fault")
 
-    machine.on(ac.SubscribeBackend, fail)
-    machine.on(ac.Subscribed, held.append)
-    machine.handle(ev.SubscribeRequested(1, 1, 1, None, ev.Mode.INLINE))
-    machine.handle(ev.BackendSubscribed(1, Cursor(1, 0, 0)))
+    runtime.on(ac.SubscribeBackend, fail)
+    runtime.on(ac.Subscribed, held.append)
+    runtime.handle(ev.SubscribeRequested(1, 1, 1, None, ev.Mode.INLINE))
+    runtime.handle(ev.BackendSubscribed(1, Cursor(1, 0, 0)))
     assert len(held) == 1

@@ -75,12 +75,12 @@ def test_what_clients_send_is_what_the_document_says(body: subscriber.Body) -> N
 
 
 def test_what_brokers_send_is_what_the_document_says() -> None:
-    letters = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=1_000)
+    encoder = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=1_000)
     results = tuple(
         to_broker_result(FetchedResult(Cursor(1, n, 0), 1_763_200_000_000_000, b'{"n":1}')) for n in range(1, 6)
     )
     deliver = ac.Deliver(17, Cursor(1, 0, 0), Cursor(1, 9, 0), results, (1,), ac.DeliveryReason.LIVE, Cursor(1, 3, 0))
-    told = letters.results(deliver)
+    told = encoder.results(deliver)
     events = [orjson.loads(one.envelope) for one in told]
     for event in events:
         checked({"$ref": "#/components/schemas/Results"}).validate(event)
@@ -89,7 +89,7 @@ def test_what_brokers_send_is_what_the_document_says() -> None:
     assert [one["data"]["more"] for one in events] == [True, True, False]
     assert [one["data"]["gap"] for one in events] == ["1-3-0", "1-3-0", None]
     assert events[-1]["data"]["to"] == "1-9-0"
-    available = letters.available(ac.NotifyAvailable(17, Cursor(1, 9, 0), (1,)))
+    available = encoder.available(ac.NotifyAvailable(17, Cursor(1, 9, 0), (1,)))
     checked({"$ref": "#/components/schemas/Available"}).validate(orjson.loads(available.envelope))
-    ended = letters.ended(ac.EndSubscriptions(17, (1,), "gone"))
+    ended = encoder.ended(ac.EndSubscriptions(17, (1,), "gone"))
     checked({"$ref": "#/components/schemas/Ended"}).validate(orjson.loads(ended.envelope))

@@ -58,7 +58,7 @@ class NotifierState:
 class BrokerNotifier:
     """Announces everything after the broker's registered position; continues whenever it is woken."""
 
-    def __init__(self, registration: Registration, rooms: NotifierState) -> None:
+    def __init__(self, registration: Registration, context: NotifierState) -> None:
         self.broker = registration.broker
         self.position = registration.position
         self.counts = NotifierCounts()
@@ -71,7 +71,7 @@ class BrokerNotifier:
         self._failures = 0
         # The number of dropped channels at the last announcement, or when this notifier started.
         self._dropped: int | None = None
-        self._rooms = rooms
+        self._context = context
         self._due = asyncio.Event()
         self._at_once = asyncio.Event()
         # Jitter: brokers that were unreachable together must not be retried together.
@@ -105,12 +105,12 @@ class BrokerNotifier:
         """Sends all pending announcements and returns True; after a failure waits for the back-off and returns
         False."""
         try:
-            while (url := self._rooms.url(self.broker)) is not None:
-                message = await self._rooms.news.since(self.broker, self.position, told=self._told)
+            while (url := self._context.url(self.broker)) is not None:
+                message = await self._context.news.since(self.broker, self.position, told=self._told)
                 if self._dropped is None:
                     self._dropped = message.dropped
                 passed_over = message.position.number - self._told.number
-                if message.is_empty and message.dropped == self._dropped and passed_over <= self._rooms.passed_over:
+                if message.is_empty and message.dropped == self._dropped and passed_over <= self._context.passed_over:
                     self.position = message.position
                 else:
                     self.behind_since_s = self.behind_since_s or time.monotonic()
@@ -132,21 +132,21 @@ class BrokerNotifier:
         return False
 
     def _pause_s(self) -> float:
-        longest = min(self._rooms.last_retry_s, self._rooms.first_retry_s * float(1 << min(self._failures - 1, 30)))
+        longest = min(self._context.last_retry_s, self._context.first_retry_s * float(1 << min(self._failures - 1, 30)))
         return longest * self._chance.uniform(0.5, 1.0)
 
     async def _tell(self, url: str, message: Announcement) -> None:
         has_many_results = len(message.pushed) > MANY_PUSHED
         body = await asyncio.to_thread(message.to_bytes) if has_many_results else message.to_bytes()
-        headers = sign(self._secret, message.id, int(self._rooms.clock_s()), body)
+        headers = sign(self._secret, message.id, int(self._context.clock_s()), body)
         # Follow no redirects: the broker has registered the address that it wants.
-        async with self._rooms.session.post(
+        async with self._context.session.post(
             url, data=body, headers={**headers, "Content-Type": FRAMES}, allow_redirects=False
         ) as answer:
             if not 200 <= answer.status < 300:
                 raise UnavailableError(f"it answered {answer.status}")
         faults.reach("announcer.told")
-        self._told = self.position = await self._rooms.store.told(self.broker, message.position)
+        self._told = self.position = await self._context.store.told(self.broker, message.position)
         self._dropped = message.dropped
         self.counts.sent += 1
         self._failures = 0

@@ -78,7 +78,7 @@ class RunningChannel:
     subscription was acknowledged is matched with that subscription. A record version is matched with an interest at
     most once, even if processes are killed."""
 
-    def __init__(self, entry: ChannelEntry, query: SharedQuery, rooms: ChannelContext) -> None:
+    def __init__(self, entry: ChannelEntry, query: SharedQuery, context: ChannelContext) -> None:
         self.entry = entry
         self.query = query
         self.counts = ChannelCounts()
@@ -87,8 +87,8 @@ class RunningChannel:
         self._searching = False  # whether the current execution failed and its poison records are being searched
         self._search_told_at_s = -TOLD_AGAIN_S
         self._parts_told_at_s = -TOLD_AGAIN_S
-        self._rooms = rooms
-        self._interests = InterestTable(lambda: rooms.engine.spark, query)
+        self._context = context
+        self._interests = InterestTable(lambda: context.engine.spark, query)
         self._size = ExecutionSize()
         self._parameters = ParameterValues(entry.parameters, entry.types)
         self._change: int | None = None  # the last interest change that was applied; None: read all interests
@@ -104,7 +104,7 @@ class RunningChannel:
 
     def start(self) -> None:
         watched_datasets = [entry_of(dataset) for dataset in self.query.watched]
-        self._watched = {dataset.folder: self._rooms.tables.table(dataset) for dataset in watched_datasets}
+        self._watched = {dataset.folder: self._context.tables.table(dataset) for dataset in watched_datasets}
         for table in self._watched.values():
             table.recent.want()
             if self.entry.period is None:
@@ -126,7 +126,7 @@ class RunningChannel:
             await asyncio.gather(self._task, return_exceptions=True)
         async with self._turn:
             with suppress(TocsinError, ConnectionError):  # Spark may be gone, and its views with it
-                await self._rooms.engine.work(self._interests.close)
+                await self._context.engine.work(self._interests.close)
 
     def _committed(self, _number: int) -> None:
         """Runs on the thread that committed to a watched dataset."""
@@ -155,7 +155,7 @@ class RunningChannel:
     async def _at_ticks(self) -> None:
         period = self.entry.period
         assert period is not None
-        state = await self._rooms.store.state(self.entry.channel_id)
+        state = await self._context.store.state(self.entry.channel_id)
         last = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
         is_first_tick = True
 
@@ -168,12 +168,12 @@ class RunningChannel:
             await self._execute_with_retries(due)
 
         done = last_tick(self.entry.anchor, period, last)
-        await schedule.run_ticks(self.entry.anchor, period, done, tick, self._now, late_ticks=self._rooms.late_ticks)
+        await schedule.run_ticks(self.entry.anchor, period, done, tick, self._now, late_ticks=self._context.late_ticks)
 
     def _now(self) -> datetime:
         """Returns the time of the clock guard, which continues from its last trusted value while the wall clock is
         suspect."""
-        return moment(self._rooms.tables.clock.now_us())
+        return moment(self._context.tables.clock.now_us())
 
     async def _execute_with_retries(self, tick: datetime | None) -> None:
         """Executes the channel for one instant and retries failures with back-off. If the query itself fails at a
@@ -193,7 +193,7 @@ class RunningChannel:
                 _go_on()
                 return
             _go_on()
-            await self._rooms.engine.pause(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            await self._context.engine.pause(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
 
     def _gives_up(self, error: Exception, tick: datetime | None) -> bool:
@@ -207,12 +207,12 @@ class RunningChannel:
         async with self._turn:
             state, self._state = self._state, None
             if state is None:
-                state = await self._rooms.store.state(self.entry.channel_id)
+                state = await self._context.store.state(self.entry.channel_id)
             self._state = await self._execute(state, tick)
 
     async def _execute(self, state: ChannelState, tick: datetime | None) -> ChannelState:
         """Runs one execution and returns the state after it."""
-        context, started = self._rooms, self._now()
+        context, started = self._context, self._now()
         # If the query reads the previous instant, store every execution: the next one needs its instant.
         uses_previous = f":{PREVIOUS}" in self.query.sql
         if self._nothing_new(state.vector) and not uses_previous:
@@ -265,7 +265,7 @@ class RunningChannel:
     async def _found(
         self, reading: ExecutionSnapshot, now: datetime, previous: datetime
     ) -> tuple[ExecutionResults, list[PoisonRecord]]:
-        context = self._rooms
+        context = self._context
         try:
             return await context.runs.lead(
                 lambda ask: run_execution(
@@ -283,7 +283,7 @@ class RunningChannel:
     async def _begin_reading(self, since: Vector, tick: datetime | None) -> ExecutionSnapshot | None:
         """Takes the snapshots of all datasets as of the tick. If retention has already removed a state, returns
         None when a later tick is due (the ticks coalesce); the latest due tick reads the current states instead."""
-        context = self._rooms
+        context = self._context
 
         def begin(at: datetime | None) -> ExecutionSnapshot:
             return ExecutionSnapshot.begun(context.tables, context.engine, self.query, since, at)
@@ -311,7 +311,7 @@ class RunningChannel:
     async def _follow_interests(self) -> None:
         """Applies the interests that were added and removed since the last execution. Reads all of them at the
         start, or when the store no longer has the changes."""
-        store, channel = self._rooms.store, self.entry.channel_id
+        store, channel = self._context.store, self.entry.channel_id
         while True:
             if self._change is None:
                 change = 0
@@ -339,7 +339,7 @@ class RunningChannel:
             self._interests.change(((interest_id, values(text)) for interest_id, text in added), removed)
 
         if len(added) + len(removed) > _READ_BESIDE:
-            await self._rooms.engine.execution(take_in, f"interests of {self.entry.name}")
+            await self._context.engine.execution(take_in, f"interests of {self.entry.name}")
         else:
             take_in()
 
@@ -397,8 +397,8 @@ class RunningChannel:
         self.trouble = reason
         now_us = micros(self._now())
         try:
-            state = await self._rooms.store.state(self.entry.channel_id)
-            await self._rooms.store.record_failure(
+            state = await self._context.store.state(self.entry.channel_id)
+            await self._context.store.record_failure(
                 self.entry.channel_id,
                 Failure(
                     state.last_execution + 1, now_us, now_us, reason[:2_000], None if tick is None else micros(tick)
