@@ -471,7 +471,7 @@ def _backup(
 ) -> Backup:
     async def write(destination: Path, on_progress: Progress = no_progress) -> Mapping[str, Any]:
         manifest = await write_backup(
-            store, tables, destination, data=settings.data, channels=channels, standstill=feeds.standstill(),
+            store, tables, destination, data=settings.data, channels=channels, backup_barrier=feeds.backup_barrier(),
             save_brokers=lambda held: broker_backup.save_all(settings.data, held), on_progress=on_progress,
         )  # fmt: skip
         return manifest.summary()

@@ -16,7 +16,7 @@ from tocsin.lab.engine.network import LinkSettings
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import LogInStep, LogOutStep, Scenario, SubscribeStep, UnsubscribeStep
 from tocsin.lab.simulators.fast_broker import core_settings
-from tocsin.lab.simulators.network_broker import Links, play_town
+from tocsin.lab.simulators.network_broker import Links, simulate_scenario
 from tocsin.lab.workloads.city_channels import CityResult, CityRun, find
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.sdk.client import Client
@@ -100,7 +100,7 @@ async def test_the_live_broker_and_the_simulated_one_agree_on_a_city(policy: str
     links = Links(*[LinkSettings(0.0)] * 4)
     # One after the other, each had before the next one comes, as below. On a thread: the driver has a loop of its own.
     results = [(at_s + number * 1e-5, interest, size) for number, (at_s, interest, size) in enumerate(run.made())]
-    town = await asyncio.to_thread(play_town, made, results, core_settings(caching), links, until_s=CITY.span_s)
+    town = await asyncio.to_thread(simulate_scenario, made, results, core_settings(caching), links, until_s=CITY.span_s)
     simulated = town.broker.caches.figures
     assert simulated.evicted > 10
 

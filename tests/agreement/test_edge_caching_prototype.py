@@ -19,7 +19,7 @@ from tocsin.lab.scenarios.scenario import (
     UnsubscribeStep,
 )
 from tocsin.lab.simulators.fast_broker import core_settings
-from tocsin.lab.simulators.network_broker import Links, play_town
+from tocsin.lab.simulators.network_broker import Links, simulate_scenario
 from tocsin.lab.workloads.city_channels import find
 from tocsin.rules.caching.settings import CachingSettings
 
@@ -74,7 +74,7 @@ def test_a_city_is_played_with_all_that_is_found() -> None:
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0), 2)
     run = find(made)
     links = Links.of_round_trips(0.01, 0.0)
-    town = play_town(made, run.made(), core_settings(CachingSettings()), links, until_s=700.0)
+    town = simulate_scenario(made, run.made(), core_settings(CachingSettings()), links, until_s=700.0)
     assert town.broker.caches.figures.arrived == len(run.found) > 0
     assert all(one.size_bytes > 200 for one in run.found)
 

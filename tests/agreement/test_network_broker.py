@@ -23,7 +23,7 @@ from tocsin.lab.scenarios.scenario import (
     UnsubscribeStep,
 )
 from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, core_settings
-from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links, Made, NetworkBrokerSim, play_town
+from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links, Made, NetworkBrokerSim, simulate_scenario
 from tocsin.lab.workloads.city_channels import CityRun, find
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
 from tocsin.rules.caching.settings import CachingSettings
@@ -79,7 +79,7 @@ def test_with_the_same_constant_times_a_town_has_what_two_queues_give(policy: st
     settings = core_settings(cell.caching())
     edge = FastBrokerSim(settings, len(run.interests), trips=TRIPS)
     edge.play(events(made, run), 1260.0)
-    town = play_town(made, run.made(), settings, CONSTANT, until_s=1260.0)
+    town = simulate_scenario(made, run.made(), settings, CONSTANT, until_s=1260.0)
     figures = edge.broker.caches.figures
     assert asdict(town.broker.caches.figures) == asdict(figures)
     assert figures.misses > 100
@@ -100,7 +100,7 @@ def ann_and_ben(
     steps += [Step(1.0, SubscribeStep(name, interest, ())) for name in ("ann", "ben") for interest in ("a", "b")]
     settings = CoreSettings(CachingSettings(budget_bytes=budget_bytes, eviction="lru"))
     trace, told = TraceList(), Scenario({}, tuple(steps))
-    town = play_town(told, made, settings, links, until_s=100.0, trace=trace, looks_up_s=looks_up_s)
+    town = simulate_scenario(told, made, settings, links, until_s=100.0, trace=trace, looks_up_s=looks_up_s)
     waited_s = {"ann": 0.0, "ben": 0.0}
     for note in trace.notes:
         if note.what == "Got":
@@ -148,7 +148,7 @@ def test_what_was_on_its_way_to_somebody_who_left_comes_when_it_is_back() -> Non
     steps += [Step(13.0, LogOutStep("ann")), Step(13.5, UnsubscribeStep("ann", "b", ())), Step(20.0, LogInStep("ann"))]
     settings = CoreSettings(CachingSettings(budget_bytes=10_000))
     made = [(10.0, ("a", ()), 100), (10.0, ("b", ()), 100)]
-    town = play_town(Scenario({}, tuple(steps)), made, settings, links, until_s=30.0)
+    town = simulate_scenario(Scenario({}, tuple(steps)), made, settings, links, until_s=30.0)
     # Told at 12 s, answered until 14 s; told again at 22 s, had at 24 s.
     assert (town.retrievals, town.waited_s) == (1, 2.0)
     assert town.broker.caches.figures.hits == 3
@@ -158,5 +158,5 @@ def test_a_long_absence_is_made_up_for_page_by_page() -> None:
     steps = [Step(0.0, SubscribeStep("ann", "a", ())), Step(50.0, LogInStep("ann"))]
     settings = CoreSettings(CachingSettings(budget_bytes=0), page_results=2)
     made: list[Made] = [(float(at_s), ("a", ()), 10) for at_s in range(10, 15)]
-    town = play_town(Scenario({}, tuple(steps)), made, settings, Links.of_round_trips(0.25, 0.5), until_s=90.0)
+    town = simulate_scenario(Scenario({}, tuple(steps)), made, settings, Links.of_round_trips(0.25, 0.5), until_s=90.0)
     assert (town.results, town.retrievals, town.broker.caches.figures.fetched) == (5, 3, 5)

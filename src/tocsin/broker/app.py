@@ -82,7 +82,7 @@ async def run_broker(
     )  # fmt: skip
     subscriptions = SubscriptionService(runtime, fan_out, backends=backends, sync=sync, store=store, client=client)
     link = ClusterLink(
-        client, runtime, backends=backends, sync=sync, store=store, instance=generation, figures=counters,
+        client, runtime, backends=backends, sync=sync, store=store, generation=generation, counters=counters,
         on_changed=subscriptions.changed,
         callback=f"{(cluster.callback or address).rstrip('/')}/v1/announcements",
         first_retry_s=cluster.first_retry_s, last_retry_s=cluster.last_retry_s, check_every_s=cluster.check_every_s,

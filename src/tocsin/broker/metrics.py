@@ -39,7 +39,7 @@ class BrokerCollector(Collector):
         yield from self._caches()
         yield from self._gauges()
         yield from self._counters()
-        counters, buckets = self._service.figures, []
+        counters, buckets = self._service.counters, []
         total = 0
         for bound, count in zip([*BUCKETS_S, None], counters.latencies, strict=True):
             total += count
@@ -81,14 +81,14 @@ class BrokerCollector(Collector):
             (
                 "webhook_messages_waiting",
                 "Messages to webhooks that wait until a connection is free.",
-                service.figures.webhooks_waiting,
+                service.counters.webhooks_waiting,
             ),
             ("cluster_connected", "1 while the cluster answers.", int(service.link.connected)),
         ):
             yield GaugeMetricFamily(f"tocsin_broker_{name}", description, value=float(value))
 
     def _counters(self) -> Iterator[Metric]:
-        counters = self._service.figures
+        counters = self._service.counters
         for name, description, value in (
             ("delivered", "Results written to subscribers.", counters.delivered),
             ("acknowledged", "Acknowledgements of subscribers.", counters.acknowledged),

@@ -48,7 +48,7 @@ class BrokerService:
     pulls: Pulls
     link: ClusterLink
     client: ClusterClient
-    figures: BrokerCounters
+    counters: BrokerCounters
     accounts: Accounts
     sessions: OpenConnections = field(default_factory=OpenConnections)
     rate_limiter: RateLimiter | None = None

@@ -154,20 +154,20 @@ class SubscriptionService:
         self,
         subscriber: int,
         asked: SubscribeRequest,
-        holding: BackendSubscription,
+        backend: BackendSubscription,
         at_most: int,
         first: Callable[[NewSubscription], None] | None,
     ) -> NewSubscription:
         """Stores the subscription, calls `first`, and activates it in the core, in this order."""
         try:
             # A `since` beyond the head cannot be real; clamp it to the head.
-            since = None if asked.since is None else min(asked.since, holding.head)
-            request = FrontendRequest(subscriber, holding.interest, asked.mode, since)
+            since = None if asked.since is None else min(asked.since, backend.head)
+            request = FrontendRequest(subscriber, backend.interest, asked.mode, since)
             (outcome,) = await self._store.subscribe(
-                [request], backends=[holding.new_backend()], created_us=_now_us(), at_most=at_most
+                [request], backends=[backend.new_backend()], created_us=_now_us(), at_most=at_most
             )
             faults.reach("delivery.subscription.kept")
-            recovered = await self._recovered(holding, asked.since) if outcome.made else None
+            recovered = await self._recovered(backend, asked.since) if outcome.made else None
             subscription = self.told(outcome.frontend, recovered=recovered)
             if asked.since is not None:
                 # An existing subscription continues at its marker, so the client must learn that `since` has no effect.
@@ -178,7 +178,7 @@ class SubscriptionService:
             self._activate(outcome.frontend)
             return new_subscription
         finally:
-            self._sync.unpin(holding)
+            self._sync.unpin(backend)
 
     async def subscribe_group(
         self, group: GroupRow, asked: SubscribeRequest, *, application: str, at_most: int
@@ -264,12 +264,12 @@ class SubscriptionService:
         self._fan_out.subscribed(one.subscriber, one.id)
         self._runtime.handle(ev.SubscribeRequested(one.id, one.subscriber, one.interest, one.marker, ev.Mode(one.mode)))
 
-    async def _recovered(self, holding: BackendSubscription, since: Cursor | None) -> bool | None:
+    async def _recovered(self, backend: BackendSubscription, since: Cursor | None) -> bool | None:
         """Whether all results after `since` still exist; None without `since`, or while the cluster does not answer."""
         if since is None:
             return None
         try:
-            async for part in self._client.fetch([Range(holding.interest, since, None, 1)]):
+            async for part in self._client.fetch([Range(backend.interest, since, None, 1)]):
                 if isinstance(part, FetchedPart) and part.gap is not None and part.gap > since:
                     return False
         except TocsinError:

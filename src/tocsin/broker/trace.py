@@ -47,10 +47,10 @@ class BrokerTrace:
         """Call this before the core handles the event: counters that are due describe the state before it."""
         if now_s >= self._figures_due_s:
             self._figures_due_s = now_s + FIGURES_EVERY_S
-            self.figures(now_s)
+            self.counters(now_s)
         self._write({"at_s": round(now_s - self._began_s, 6), "event": type(event).__name__, **_fields(event)})
 
-    def figures(self, now_s: float) -> None:
+    def counters(self, now_s: float) -> None:
         caches = self._core.caches
         self._write(
             {
@@ -66,7 +66,7 @@ class BrokerTrace:
             self._guard(self._file.flush)
 
     def close(self, now_s: float) -> None:
-        self.figures(now_s)
+        self.counters(now_s)
         if self._file is not None:
             self._guard(self._file.close)
             self._file = None

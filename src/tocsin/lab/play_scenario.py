@@ -14,7 +14,7 @@ from tocsin.lab.scenarios.city import CHANNELS
 from tocsin.lab.scenarios.scenario import PublishStep, Scenario, load
 from tocsin.lab.scenarios.validation import check
 from tocsin.lab.simulators.fast_broker import core_settings
-from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links, play_town
+from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links, simulate_scenario
 from tocsin.lab.workloads.city_channels import find
 from tocsin.wire.errors import InputError
 
@@ -59,7 +59,7 @@ def simulate(
     results = find(made).made()
     for cell in cells:
         settings = core_settings(cell.caching())
-        simulator = play_town(made, results, settings, links, until_s=made.span_s() + _AFTER_S, trace=trace)
+        simulator = simulate_scenario(made, results, settings, links, until_s=made.span_s() + _AFTER_S, trace=trace)
         figures = simulator.broker.caches.figures
         values = {
             "hit_ratio": figures.hit_ratio,

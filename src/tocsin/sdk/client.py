@@ -102,31 +102,31 @@ class Client:
         self._credentials = credentials if register else None
         self._application_token = application_token
         self._automatic = ack == "auto"
-        self._door = BrokerSession(url, credentials, token=token, patience_s=patience_s, ssl=ssl)
-        self._marks = AckTracker()
-        self._inbox = Inbox(buffer, self._marks)
+        self._session = BrokerSession(url, credentials, token=token, patience_s=patience_s, ssl=ssl)
+        self._acks = AckTracker()
+        self._inbox = Inbox(buffer, self._acks)
         self._stream = EventStream(
-            self._door, self._inbox, self._marks, heartbeat_s=heartbeat_s, ack_every_s=ack_every_s, pauses=pauses
+            self._session, self._inbox, self._acks, heartbeat_s=heartbeat_s, ack_every_s=ack_every_s, pauses=pauses
         )
         self._renewing: asyncio.Task[None] | None = None
         self.known: dict[int, Subscription] = {}
         """The subscriptions that this client has made or listed, by interest."""
-        self._consumer = Consumer(self._stream, self._inbox, self._marks, self.known, automatic=self._automatic)
+        self._consumer = Consumer(self._stream, self._inbox, self._acks, self.known, automatic=self._automatic)
 
     async def __aenter__(self) -> Self:
-        self._door.open()
+        self._session.open()
         try:
             if self._credentials is not None:
                 # An existing subscriber only needs the right password, which the login checks.
                 with suppress(ConflictError):
-                    await self._door.call(
+                    await self._session.call(
                         "POST", "/v1/register", self._credentials.to_json(), token=self._application_token
                     )
-            await self._door.token()
+            await self._session.token()
         except BaseException:
-            await self._door.close()
+            await self._session.close()
             raise
-        self._renewing = asyncio.create_task(self._door.keep_renewed(), name="tocsin token")
+        self._renewing = asyncio.create_task(self._session.keep_renewed(), name="tocsin token")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -145,22 +145,22 @@ class Client:
             # Unflushed acknowledgements are lost, so some events come again.
             pass
         finally:
-            await self._door.close()
+            await self._session.close()
 
     @property
     def url(self) -> str:
-        return self._door.url
+        return self._session.url
 
     @property
     def who(self) -> LoginAnswer | None:
         """The login in use; None if the client was given a token that has not been renewed yet."""
-        return self._door.who
+        return self._session.who
 
     async def logout(self) -> None:
         """Ends the session and closes every connection that uses its tokens."""
         await self._stream.stop()
         await self.flush()
-        await self._door.ask("POST", "/v1/logout")
+        await self._session.ask("POST", "/v1/logout")
 
     # --- subscriptions
 
@@ -183,7 +183,7 @@ class Client:
             raise InputError("parameters: must be a sequence of values", hint=f"[{parameters!r}]")
         after = parse_cursor(since) if isinstance(since, str) else since
         request = SubscribeRequest(channel, tuple(parameters), after, mode, group)
-        subscription = parse_subscription(await self._door.ask("POST", "/v1/subscriptions", request.to_json()))
+        subscription = parse_subscription(await self._session.ask("POST", "/v1/subscriptions", request.to_json()))
         self.known[subscription.interest] = subscription
         return subscription
 
@@ -193,10 +193,10 @@ class Client:
         if isinstance(subscription, Subscription) and subscription.group is not None and identity.startswith("grp_"):
             await self.unsubscribe_group(subscription.group, identity)
         else:
-            await self._door.ask("DELETE", f"/v1/subscriptions/{quote_path(identity)}")
+            await self._session.ask("DELETE", f"/v1/subscriptions/{quote_path(identity)}")
         for ended in [ended for ended in self.known.values() if ended.id == identity]:
             del self.known[ended.interest]
-            self._marks.forget(ended.interest)
+            self._acks.forget(ended.interest)
             self._inbox.drop(ended.interest)
 
     async def subscriptions(self) -> list[Subscription]:
@@ -204,7 +204,7 @@ class Client:
         all_subscriptions: list[Subscription] = []
         params: dict[str, str] = {}
         while True:
-            answer = await self._door.ask("GET", "/v1/subscriptions", params=params)
+            answer = await self._session.ask("GET", "/v1/subscriptions", params=params)
             page, next_page = parse_subscriptions_page(answer)
             all_subscriptions += page
             if next_page is None:
@@ -215,11 +215,11 @@ class Client:
 
     async def subscription(self, identity: str) -> Subscription:
         """The current state of one subscription."""
-        return parse_subscription(await self._door.ask("GET", f"/v1/subscriptions/{quote_path(identity)}"))
+        return parse_subscription(await self._session.ask("GET", f"/v1/subscriptions/{quote_path(identity)}"))
 
     async def channels(self) -> list[dict[str, Any]]:
         """The channels that the subscriber may use: names and parameters."""
-        channels: list[dict[str, Any]] = (await self._door.ask("GET", "/v1/channels"))["channels"]
+        channels: list[dict[str, Any]] = (await self._session.ask("GET", "/v1/channels"))["channels"]
         return channels
 
     # --- notifications
@@ -255,7 +255,7 @@ class Client:
             if wait_s > 0:
                 params["wait"] = str(wait_s)
             path = f"/v1/subscriptions/{quote_path(identity)}/results"
-            answer = await self._door.ask("GET", path, params=params, answer_s=60.0 + wait_s)
+            answer = await self._session.ask("GET", path, params=params, answer_s=60.0 + wait_s)
             page, more = parse_events_page(answer)
             wait_s = 0.0
             for event in page:
@@ -265,8 +265,8 @@ class Client:
                     if isinstance(entry.told, Result | Gap):
                         yield entry.told
                     if self._automatic and entry.reached is not None:
-                        self._marks.see(entry.interest, entry.reached)
-                        self._marks.take(entry.interest, entry.reached)
+                        self._acks.see(entry.interest, entry.reached)
+                        self._acks.take(entry.interest, entry.reached)
                 after = event.to
             more = more and bool(page)
         await self.flush()
@@ -286,13 +286,13 @@ class Client:
         The broker receives it soon; `flush` waits until it has.
         """
         for event in taken:
-            self._marks.take(event.interest, event.cursor)
+            self._acks.take(event.interest, event.cursor)
 
     async def flush(self) -> None:
         """Returns when all acknowledgements so far are durable at the broker."""
-        while acks := self._marks.unconfirmed(ACKS_AT_ONCE):
-            await self._door.ask("POST", "/v1/acks", {"acks": AckRequest(acks).to_json()})
-            self._marks.confirm(acks)
+        while acks := self._acks.unconfirmed(ACKS_AT_ONCE):
+            await self._session.ask("POST", "/v1/acks", {"acks": AckRequest(acks).to_json()})
+            self._acks.confirm(acks)
 
     @property
     def connected(self) -> bool:
@@ -319,7 +319,7 @@ class Client:
         else:
             items = [records] if isinstance(records, Mapping) else records
             body = b"\n".join(_record(record) for record in items)
-        answer = await self._door.ask(
+        answer = await self._session.ask(
             "POST",
             f"/v1/feeds/{quote_path(feed)}",
             body,
@@ -335,7 +335,7 @@ class Client:
         groups: list[Group] = []
         params: dict[str, str] = {}
         while True:
-            answer = await self._door.ask("GET", "/v1/groups", params=params)
+            answer = await self._session.ask("GET", "/v1/groups", params=params)
             groups += [parse_group(group) for group in answer["groups"]]
             if answer["next"] is None:
                 return groups
@@ -343,32 +343,32 @@ class Client:
 
     async def group(self, name: str) -> Group:
         """A group that the subscriber is in, with its members and subscriptions."""
-        return await whole_group(self._door.ask, name)
+        return await whole_group(self._session.ask, name)
 
     async def leave_group(self, name: str) -> None:
         """Leaves the group; subscriptions that the subscriber had only through it end."""
-        await self._door.ask("DELETE", f"/v1/groups/{quote_path(name)}/members/{quote_path(await self._user())}")
+        await self._session.ask("DELETE", f"/v1/groups/{quote_path(name)}/members/{quote_path(await self._user())}")
 
     async def unsubscribe_group(self, name: str, subscription: str) -> None:
         """Ends a group's subscription for all members, by the id that `group` or `subscribe` returned."""
-        await self._door.ask("DELETE", f"/v1/groups/{quote_path(name)}/subscriptions/{quote_path(subscription)}")
+        await self._session.ask("DELETE", f"/v1/groups/{quote_path(name)}/subscriptions/{quote_path(subscription)}")
 
     async def change_password(self, old: str, new: str) -> None:
         """Changes the password. Earlier tokens and other connections end; this client continues with a new token."""
         user = await self._user()
         body = {"old": old, "password": new}
-        await self._door.ask("PUT", f"/v1/subscribers/{quote_path(user)}/password", body)
+        await self._session.ask("PUT", f"/v1/subscribers/{quote_path(user)}/password", body)
         assert self.who is not None
-        self._door.become(Credentials(user, new, self.who.application))
+        self._session.become(Credentials(user, new, self.who.application))
 
     async def remove_account(self) -> None:
         """Removes the subscriber with everything that it has; the client is of no use afterwards."""
         await self._stream.stop()
-        await self._door.ask("DELETE", f"/v1/subscribers/{quote_path(await self._user())}")
-        self._marks.clear()
+        await self._session.ask("DELETE", f"/v1/subscribers/{quote_path(await self._user())}")
+        self._acks.clear()
 
     async def _user(self) -> str:
-        await self._door.token()
+        await self._session.token()
         assert self.who is not None, "a token was made or renewed"
         return self.who.user
 
@@ -376,16 +376,16 @@ class Client:
 
     async def set_webhook(self, url: str) -> Webhook:
         """Has events posted to this URL from now on."""
-        answer = await self._door.ask("PUT", "/v1/webhook", {"url": url})
+        answer = await self._session.ask("PUT", "/v1/webhook", {"url": url})
         return Webhook(answer["url"], answer.get("secret"))
 
     async def webhook(self) -> Webhook:
         """Raises NotFoundError if there is none."""
-        answer = await self._door.ask("GET", "/v1/webhook")
+        answer = await self._session.ask("GET", "/v1/webhook")
         return Webhook(answer["url"], answer.get("secret"))
 
     async def remove_webhook(self) -> None:
-        await self._door.ask("DELETE", "/v1/webhook")
+        await self._session.ask("DELETE", "/v1/webhook")
 
 
 def _record(record: Mapping[str, Any]) -> bytes:

@@ -19,7 +19,7 @@ class Consumer:
     ) -> None:
         self._stream = stream
         self._inbox = inbox
-        self._marks = marks
+        self._acks = marks
         self._known = known
         self._automatic = automatic
         self._held: InboxEntry | None = None
@@ -37,7 +37,7 @@ class Consumer:
             self._stream.start()
             while True:
                 if (previous := self._held) is not None and previous.reached is not None and self._automatic:
-                    self._marks.take(previous.interest, previous.reached)
+                    self._acks.take(previous.interest, previous.reached)
                 self._held = None
                 self._held = await self._inbox.get()
                 if self._held is None:

@@ -32,7 +32,7 @@ class AckTracker:
     def __init__(self) -> None:
         self._seen: dict[int, Cursor] = {}
         self._taken: dict[int, Cursor] = {}
-        self.untold: dict[int, Cursor] = {}
+        self.unsent: dict[int, Cursor] = {}
         self._unsure: dict[int, Cursor] = {}  # sent, but not confirmed as durable
         self.changed = asyncio.Event()
 
@@ -46,45 +46,45 @@ class AckTracker:
     def take(self, interest: int, cursor: Cursor) -> None:
         """The consumer has taken everything up to the cursor; it will be acknowledged."""
         if cursor > self._taken.get(interest, START):
-            self._taken[interest] = self.untold[interest] = cursor
+            self._taken[interest] = self.unsent[interest] = cursor
             self.changed.set()
 
     def remind(self, interest: int) -> None:
         """The broker repeats results that were taken, so the acknowledgement was lost: send it again."""
         if (taken := self._taken.get(interest)) is not None:
-            self.untold[interest] = taken
+            self.unsent[interest] = taken
             self.changed.set()
 
     def forget(self, interest: int) -> None:
-        for cursors in (self._seen, self._taken, self.untold, self._unsure):
+        for cursors in (self._seen, self._taken, self.unsent, self._unsure):
             cursors.pop(interest, None)
 
     def clear(self) -> None:
         """Drops everything, because there is nothing left to acknowledge."""
-        for cursors in (self._seen, self._taken, self.untold, self._unsure):
+        for cursors in (self._seen, self._taken, self.unsent, self._unsure):
             cursors.clear()
 
     def say(self, most: int) -> dict[int, Cursor]:
         """Takes up to `most` acknowledgements to send now; the broker does not confirm them."""
-        chosen = dict(list(self.untold.items())[:most])
+        chosen = dict(list(self.unsent.items())[:most])
         for interest, cursor in chosen.items():
-            del self.untold[interest]
+            del self.unsent[interest]
             self._unsure[interest] = cursor
-        if not self.untold:
+        if not self.unsent:
             self.changed.clear()
         return chosen
 
     def unconfirmed(self, most: int) -> dict[int, Cursor]:
         """Up to `most` acknowledgements that may not be durable yet."""
-        return dict(list({**self._unsure, **self.untold}.items())[:most])
+        return dict(list({**self._unsure, **self.unsent}.items())[:most])
 
     def confirm(self, acks: dict[int, Cursor]) -> None:
         """The broker has confirmed that these are durable."""
-        for cursors in (self._unsure, self.untold):
+        for cursors in (self._unsure, self.unsent):
             for interest, cursor in acks.items():
                 if cursors.get(interest) == cursor:
                     del cursors[interest]
-        if not self.untold:
+        if not self.unsent:
             self.changed.clear()
 
 
@@ -118,7 +118,7 @@ class Inbox:
 
     def __init__(self, bound: int, marks: AckTracker) -> None:
         self._bound = bound
-        self._marks = marks
+        self._acks = marks
         self._entries: deque[InboxEntry] = deque()
         self._some = asyncio.Event()
         self._room = asyncio.Event()
@@ -130,7 +130,7 @@ class Inbox:
         return len(self._entries)
 
     def add(self, event: WireEvent) -> None:
-        self._entries.extend(entries(event, self._marks))
+        self._entries.extend(entries(event, self._acks))
         if self._entries:
             self._some.set()
         if len(self._entries) >= self._bound:

@@ -47,19 +47,19 @@ class Manager:
         ssl: SSLContext | None = None,
     ) -> None:
         # The token is sent with each request; a session's own token would be renewed like a subscriber's.
-        self._door = BrokerSession(url, None, patience_s=patience_s, ssl=ssl)
+        self._session = BrokerSession(url, None, patience_s=patience_s, ssl=ssl)
         self._token = token
         self._application = application
 
     async def __aenter__(self) -> Self:
-        self._door.open()
+        self._session.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        await self._door.close()
+        await self._session.close()
 
     # --- subscribers
 
@@ -195,7 +195,7 @@ class Manager:
         return await self._ask(method, path, body, params={**scope, **(params or {})})
 
     async def _ask(self, method: str, path: str, body: Any = None, *, params: Mapping[str, str] | None = None) -> Any:
-        return await self._door.call(method, path, body, token=self._token, params=params)
+        return await self._session.call(method, path, body, token=self._token, params=params)
 
 
 def _portions(members: Iterable[str]) -> list[list[str]]:

@@ -35,7 +35,7 @@ class EventStream:
 
     def __init__(
         self,
-        door: BrokerSession,
+        session: BrokerSession,
         inbox: Inbox,
         marks: AckTracker,
         *,
@@ -43,9 +43,9 @@ class EventStream:
         ack_every_s: float = ACK_EVERY_S,
         pauses: BackOff | None = None,
     ) -> None:
-        self._door = door
+        self._session = session
         self._inbox = inbox
-        self._marks = marks
+        self._acks = marks
         self._heartbeat_s = heartbeat_s
         self._ack_every_s = ack_every_s
         self._pauses = pauses or BackOff()
@@ -86,11 +86,11 @@ class EventStream:
 
     async def _connect(self) -> None:
         """Runs one connection until it breaks."""
-        token = await self._door.token()
+        token = await self._session.token()
         headers = {"Authorization": f"Bearer {token}"}
         try:
-            async with self._door.session.ws_connect(
-                f"{self._door.url}/v1/stream",
+            async with self._session.session.ws_connect(
+                f"{self._session.url}/v1/stream",
                 headers=headers,
                 autoping=False,
                 max_msg_size=_MESSAGE_LIMIT_BYTES,
@@ -112,7 +112,7 @@ class EventStream:
         except aiohttp.WSServerHandshakeError as exc:
             raise self._refused(exc, token) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            raise self._door.unreachable(exc) from None
+            raise self._session.unreachable(exc) from None
 
     def _refused(self, exc: aiohttp.WSServerHandshakeError, token: str) -> TocsinError:
         """The error of a failed handshake, from its status only; aiohttp does not give access to the answer's body."""
@@ -126,9 +126,9 @@ class EventStream:
 
     def _unauthorized(self, error: UnauthorizedError, token: str) -> TocsinError:
         """If the client has a password, a new login replaces an expired token, and the connection is retried."""
-        if not self._door.can_log_in:
+        if not self._session.can_log_in:
             return error
-        self._door.refuse(token)
+        self._session.refuse(token)
         return UnavailableError(f"a new login is needed: {error.message}")
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse, token: str) -> None:
@@ -172,9 +172,9 @@ class EventStream:
     async def _ack(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         """Sends acknowledgements in batches."""
         while True:
-            await self._marks.changed.wait()
+            await self._acks.changed.wait()
             await asyncio.sleep(self._ack_every_s)
-            if acks := self._marks.say(ACKS_AT_ONCE):
+            if acks := self._acks.say(ACKS_AT_ONCE):
                 try:
                     await socket.send_str(Request(AckRequest(acks)).to_bytes().decode())
                 except (aiohttp.ClientError, OSError):

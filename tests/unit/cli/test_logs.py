@@ -121,9 +121,9 @@ async def test_landing_goes_on_when_it_cannot_tell_that_it_failed(
 
     async with opened(tmp_path / "log") as log:
         target = Target(error)
-        mover = LandingWorker("F", log, target, engine, counts=FeedCounts(), landed=lambda: None, changed=changed)
-        mover.start()
+        worker_for = LandingWorker("F", log, target, engine, counts=FeedCounts(), landed=lambda: None, changed=changed)
+        worker_for.start()
         await log.append(b"x", 1)
         async with asyncio.timeout(WITHIN_S):
             await landed.wait()
-        await mover.end()
+        await worker_for.end()

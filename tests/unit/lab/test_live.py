@@ -28,7 +28,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
 from tocsin.lab.scenarios.scenario import LogInStep, Scenario, Step, save
 from tocsin.lab.simulators.fast_broker import core_settings
-from tocsin.lab.simulators.network_broker import Links, play_town
+from tocsin.lab.simulators.network_broker import Links, simulate_scenario
 from tocsin.lab.workloads.city_channels import find
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError, NotFoundError
@@ -101,7 +101,9 @@ def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() 
     for cell in cells:
         for one in told[cell].values():
             assert one.low <= one.mean <= one.high
-        figures = play_town(made, results, core_settings(cell.caching()), links, until_s=600.0).broker.caches.figures
+        figures = simulate_scenario(
+            made, results, core_settings(cell.caching()), links, until_s=600.0
+        ).broker.caches.figures
         assert told[cell]["hit_ratio"].holds(figures.hit_ratio)
         assert told[cell]["miss_kb"].holds(figures.miss_bytes / 1e3)
         assert told[cell]["fetch_kb"].holds((figures.arrived_bytes + figures.fetched_bytes) / 1e3)

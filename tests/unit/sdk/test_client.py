@@ -112,7 +112,7 @@ async def test_a_token_is_renewed_before_it_ends(broker: FakeBroker) -> None:
     broker.token_s = -1.0
     async with client(broker) as one:
         first = one.who
-        one._door._renew_at_s = 0.0
+        one._session._renew_at_s = 0.0
         await one.subscriptions()
         assert one.who != first
     assert broker.asked.count("POST /v1/login") == 1
@@ -277,7 +277,7 @@ async def test_acknowledgements_that_were_lost_are_said_again(broker: FakeBroker
         broker.deaf = True
         waiting = await connected(broker, one, 2)
         broker.make(17, "a")
-        await until(lambda: not one._marks.untold and one._marks._taken != {})
+        await until(lambda: not one._acks.unsent and one._acks._taken != {})
         broker.deaf = False
         broker.cut()
         await until(lambda: broker.interests[17].marker == broker.interests[17].results[0][0])
@@ -396,7 +396,7 @@ async def test_closing_ends_the_consumer_and_needs_no_broker() -> None:
         await one.subscribe("v.c", [1])
         waiting = await connected(broker, one, 2)
         broker.make(17, "a")
-        await until(lambda: one._marks._taken != {})
+        await until(lambda: one._acks._taken != {})
     await one.close()
     assert await waiting == ["a"]
     with pytest.raises(StopAsyncIteration):
@@ -440,7 +440,7 @@ def test_however_stretches_overlap_each_result_is_handed_out_once_and_in_order(d
                     marks.take(7, entry.reached)
         assert found == list(range(1, sent + 1))
         assert marks.seen(7) == Cursor(1, sent, 0) or sent == 0
-        assert marks.untold.get(7, Cursor(1, 0, 0)) == Cursor(1, sent, 0)
+        assert marks.unsent.get(7, Cursor(1, 0, 0)) == Cursor(1, sent, 0)
 
     asyncio.run(run())
 

@@ -77,10 +77,10 @@ class BackendSubscriptions:
         backend = self._by_interest.get(interest)
         return backend.channel if backend is not None else ""
 
-    def add(self, holding: BackendSubscription) -> BackendSubscription:
+    def add(self, backend: BackendSubscription) -> BackendSubscription:
         """Returns the backend subscription of the interest, which may exist under another spelling of the values."""
-        key = (holding.channel, holding.parameters)
-        existing = self._by_interest.setdefault(holding.interest, holding)
+        key = (backend.channel, backend.parameters)
+        existing = self._by_interest.setdefault(backend.interest, backend)
         self._by_values[key] = existing
         if key != (existing.channel, existing.parameters):
             self._others.setdefault(existing.interest, set()).add(key)
@@ -90,15 +90,15 @@ class BackendSubscriptions:
         identity = stored.channel, stored.parameters, stored.subscription
         return self.add(BackendSubscription(stored.interest, *identity, stored.since, stored.head, opened=True))
 
-    def remove(self, holding: BackendSubscription) -> None:
-        self.hide(holding)
-        if self._by_interest.get(holding.interest) is holding:
-            del self._by_interest[holding.interest]
+    def remove(self, backend: BackendSubscription) -> None:
+        self.hide(backend)
+        if self._by_interest.get(backend.interest) is backend:
+            del self._by_interest[backend.interest]
 
-    def hide(self, holding: BackendSubscription) -> None:
+    def hide(self, backend: BackendSubscription) -> None:
         """Hides a subscription that may end from the lookup by values: a new request asks the cluster."""
-        if self._by_interest.get(holding.interest) is holding:
-            for key in ((holding.channel, holding.parameters), *self._others.pop(holding.interest, ())):
+        if self._by_interest.get(backend.interest) is backend:
+            for key in ((backend.channel, backend.parameters), *self._others.pop(backend.interest, ())):
                 self._by_values.pop(key, None)
 
     def subscription_id(self, channel: str, parameters: str, application: str) -> str:

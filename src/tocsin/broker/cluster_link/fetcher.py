@@ -46,13 +46,13 @@ class ResultFetcher:
         self,
         client: ClusterClient,
         runtime: CoreRuntime,
-        figures: BrokerCounters,
+        counters: BrokerCounters,
         on_gone: Callable[[int], None],
         at_once: int,
     ) -> None:
         self._client = client
         self._runtime = runtime
-        self._figures = figures
+        self._counters = counters
         self._on_gone = on_gone
         self._at_once = at_once
         self._wanted: list[ac.Fetch] = []
@@ -94,11 +94,11 @@ class ResultFetcher:
     async def _run(self, fetches: Sequence[ac.Fetch]) -> None:
         began_s = time.monotonic()
         coming = [_FetchInProgress(fetch) for fetch in fetches]
-        self._figures.fetches += 1
+        self._counters.fetches += 1
         try:
             await self._fetch(coming, began_s)
         except TocsinError as error:
-            self._figures.fetch_failures += 1
+            self._counters.fetch_failures += 1
             _log.debug("a fetch failed", ranges=len(fetches), error=str(error))
         finally:
             # Report every fetch to the core in any case; otherwise the core would wait for it forever.

@@ -61,8 +61,8 @@ class ClusterLink:
         backends: BackendSubscriptions,
         sync: SubscriptionSync,
         store: BrokerStore,
-        instance: BrokerGeneration,
-        figures: BrokerCounters,
+        generation: BrokerGeneration,
+        counters: BrokerCounters,
         on_changed: Callable[[InterestChange], Awaitable[None]],
         callback: str,
         first_retry_s: float,
@@ -75,8 +75,8 @@ class ClusterLink:
         self._backends = backends
         self._sync = sync
         self._store = store
-        self._instance = instance
-        self._figures = figures
+        self._generation = generation
+        self._counters = counters
         self._on_changed = on_changed
         self._callback = callback
         self._first_retry_s, self._last_retry_s, self._check_every_s = first_retry_s, last_retry_s, check_every_s
@@ -179,7 +179,7 @@ class ClusterLink:
     async def _remember_fenced(self, error: FencedError) -> None:
         """Stores the fence first: after a restart this broker must not take the name back from the newer one."""
         try:
-            await self._instance.was_fenced(error.message)
+            await self._generation.was_fenced(error.message)
         except TocsinError as store_error:
             _log.error("that could not be kept", error=str(store_error))
         if not self.fenced.done():
@@ -214,7 +214,7 @@ class ClusterLink:
 
     async def _register(self) -> None:
         """Registers the broker, and stores the secret, the epoch and the position that the cluster gave it."""
-        generation = self._instance
+        generation = self._generation
         answer = await self._client.register(
             self._callback, store=generation.store_id, generation=generation.generation, starts=generation.starts
         )
@@ -242,7 +242,7 @@ class ClusterLink:
             registration is None
             or registration.url != self._callback
             or registration.position is None
-            or registration.generation != self._instance.generation
+            or registration.generation != self._generation.generation
         ):
             self._compared = False
             await self._register()
@@ -274,7 +274,7 @@ class ClusterLink:
         try:
             verify(self._secret, headers, body, now_s=time.time())
         except UnauthorizedError:
-            self._figures.announced("refused")
+            self._counters.announced("refused")
             self._doubtful = True
             self._doubt()
             raise
@@ -284,13 +284,13 @@ class ClusterLink:
             self._wake.set()
         async with self._news:
             if announcement.position <= self._position:
-                self._figures.announced("again")
+                self._counters.announced("again")
             elif announcement.after <= self._position:
                 # An announcement that begins earlier repeats something and skips nothing.
                 await self._take(announcement)
-                self._figures.announced("taken")
+                self._counters.announced("taken")
             else:
-                self._figures.announced("missed")
+                self._counters.announced("missed")
                 await self._ask()
 
     def _doubt(self) -> None:
@@ -355,10 +355,10 @@ class ClusterLink:
                 if isinstance(part, FetchedPart) and part.gap is not None:
                     self._tell_gap(batch[part.range], part.gap)
 
-    def _tell_gap(self, holding: BackendSubscription, gap: Cursor) -> None:
-        if gap > holding.head:
-            holding.head = gap
-            self._runtime.handle(ev.ResultsAnnounced(holding.interest, gap))
+    def _tell_gap(self, backend: BackendSubscription, gap: Cursor) -> None:
+        if gap > backend.head:
+            backend.head = gap
+            self._runtime.handle(ev.ResultsAnnounced(backend.interest, gap))
 
     # --- actions of the core
 

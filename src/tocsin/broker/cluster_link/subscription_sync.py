@@ -44,14 +44,14 @@ class _Want:
 class _Release:
     """A request to end a backend subscription."""
 
-    holding: BackendSubscription
+    backend: BackendSubscription
 
 
 @dataclass(slots=True, eq=False)
 class _Share:
     """Another application holds an interest that we already hold."""
 
-    holding: BackendSubscription
+    backend: BackendSubscription
     application: str
 
 
@@ -126,18 +126,18 @@ class SubscriptionSync:
             self._wake.set()
         return backend
 
-    def unpin(self, holding: BackendSubscription) -> None:
+    def unpin(self, backend: BackendSubscription) -> None:
         """Call this when the frontend subscription exists or has failed; ends an unneeded backend subscription."""
-        holding.pins -= 1
-        if not self._needed(holding.interest):
-            self.release(holding)
+        backend.pins -= 1
+        if not self._needed(backend.interest):
+            self.release(backend)
 
-    def release(self, holding: BackendSubscription) -> None:
+    def release(self, backend: BackendSubscription) -> None:
         """Ends a backend subscription that no subscriber here needs."""
-        if holding.pins or self._backends.get(holding.interest) is not holding:
+        if backend.pins or self._backends.get(backend.interest) is not backend:
             return
-        self._backends.hide(holding)
-        self._queue.append(_Release(holding))
+        self._backends.hide(backend)
+        self._queue.append(_Release(backend))
         self._wake.set()
 
     def note_early_announcement(self, interest: int, head: Cursor) -> None:
@@ -174,7 +174,7 @@ class SubscriptionSync:
 
     async def _work(self, now: Sequence[_Want | _Release | _Share]) -> None:
         """Performs the queue: ends subscriptions, makes new ones per channel and application, registers shares."""
-        await self._end([item.holding for item in now if isinstance(item, _Release)])
+        await self._end([item.backend for item in now if isinstance(item, _Release)])
         wants: dict[tuple[str, str], dict[str, list[_Want]]] = {}
         for item in now:
             if isinstance(item, _Want):
@@ -183,7 +183,7 @@ class SubscriptionSync:
             values = list(of_channel.items())
             for begin in range(0, len(values), TOGETHER):
                 await self._ask(channel, application, values[begin : begin + TOGETHER])
-        await self._register_shares([(item.holding, item.application) for item in now if isinstance(item, _Share)])
+        await self._register_shares([(item.backend, item.application) for item in now if isinstance(item, _Share)])
 
     async def _end(self, backends: Sequence[BackendSubscription]) -> None:
         """Ends them in the store first; the next comparison ends those that only the cluster still has."""

@@ -28,10 +28,10 @@ _log = structlog.get_logger("tocsin.broker.acks")
 class AckBatcher:
     """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s` or on `durable`."""
 
-    def __init__(self, runtime: CoreRuntime, store: BrokerStore, figures: BrokerCounters, every_s: float) -> None:
+    def __init__(self, runtime: CoreRuntime, store: BrokerStore, counters: BrokerCounters, every_s: float) -> None:
         self._runtime = runtime
         self._store = store
-        self._figures = figures
+        self._counters = counters
         self._every_s = every_s
         self._gathered: dict[tuple[int, Cursor], list[int]] = {}
         self._markers: dict[int, Cursor] = {}
@@ -91,7 +91,7 @@ class AckBatcher:
             for subscription in subscriptions:
                 if core.knows(subscription):
                     self._markers[subscription] = core.marker(subscription)
-            self._figures.acknowledged += len(subscriptions)
+            self._counters.acknowledged += len(subscriptions)
         if self._markers:
             self._write_soon(self._every_s)
 

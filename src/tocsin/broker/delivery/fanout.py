@@ -58,12 +58,12 @@ class FanOut:
     """The online subscribers with their outlets, and the jobs that write events to them."""
 
     def __init__(
-        self, runtime: CoreRuntime, encoder: EventEncoder, figures: BrokerCounters, *, patience_s: float
+        self, runtime: CoreRuntime, encoder: EventEncoder, counters: BrokerCounters, *, patience_s: float
     ) -> None:
         self._patience_s = patience_s
         self._runtime = runtime
         self._encoder = encoder
-        self._figures = figures
+        self._counters = counters
         self._listeners: dict[int, Listener] = {}
         self._of_subscription: dict[int, Listener] = {}
         # The number of the newest job.
@@ -159,7 +159,7 @@ class FanOut:
         if len(full) < len(listener.outlets):
             for outlet in full:
                 listener.remove(outlet)
-                self._figures.shed += 1
+                self._counters.shed += 1
                 outlet.shed()
         self._resume(listener)
 
@@ -205,10 +205,10 @@ class FanOut:
             sent = self._send(listener, events)
             if sent < len(events):
                 to = events[sent - 1].to
-                self._figures.delivered += sum(1 for result in action.results if to is None or result.cursor <= to)
+                self._counters.delivered += sum(1 for result in action.results if to is None or result.cursor <= to)
                 self._fell_behind(subscription, listener, to)
                 continue
-            self._figures.delivered += len(action.results)
+            self._counters.delivered += len(action.results)
             if action.more:
                 listener.put_behind(subscription)
                 # Continue in the next iteration of the event loop, so that many subscribers catch up in turn.
@@ -293,7 +293,7 @@ class FanOut:
                 behind.append((subscription, listener, events[sent - 1].to))
             reached += 1
         if one.executed_us:
-            self._figures.reached(one.executed_us, reached, time.time_ns() // 1_000)
+            self._counters.reached(one.executed_us, reached, time.time_ns() // 1_000)
         for subscription, listener, after in behind:
             self._fell_behind(subscription, listener, after)
 

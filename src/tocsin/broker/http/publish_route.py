@@ -27,13 +27,13 @@ class FeedForwarder:
     """Checks the application's right to publish, and forwards the records."""
 
     def __init__(
-        self, client: ClusterClient, accounts: Accounts, settings: BrokerSettings, figures: BrokerCounters
+        self, client: ClusterClient, accounts: Accounts, settings: BrokerSettings, counters: BrokerCounters
     ) -> None:
         self._client = client
         self._accounts = accounts
         self._settings = settings.publish
         self._broker = quote(settings.name, safe="")
-        self._figures = figures
+        self._counters = counters
 
     def check(self, who: Session, feed: str) -> str:
         """The feed's full name; raises ForbiddenError if the application may not publish to it."""
@@ -57,7 +57,7 @@ class FeedForwarder:
         query = "wait=visible" if wait else ""
         forwarded = await self._client.publish(name, query, body, headers, self._settings.timeout_s)
         status = str(forwarded.status)
-        self._figures.published[status] = self._figures.published.get(status, 0) + 1
+        self._counters.published[status] = self._counters.published.get(status, 0) + 1
         return forwarded
 
 

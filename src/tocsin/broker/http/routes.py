@@ -60,7 +60,7 @@ def broker_application(
     announcements = AnnouncementRoute(service.link, limits, refused=metrics.count_refused)
     app = application(limits=small, metrics=metrics, access=origins(service.settings))
     metrics.registry.register(BrokerCollector(service))
-    publisher = FeedForwarder(service.client, service.accounts, service.settings, service.figures)
+    publisher = FeedForwarder(service.client, service.accounts, service.settings, service.counters)
     subscribers = SubscriberRoutes(service, webhooks, publisher, RequestBodies(limits, room))
     own = StatusRoutes(service, metrics, announcements)
     app.add_routes([*own.routes(), *AccountRoutes(service, webhooks).routes(), *subscribers.routes()])

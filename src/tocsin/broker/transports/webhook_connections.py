@@ -18,8 +18,8 @@ from tocsin.settings.broker import WebhookSettings
 class WebhookConnections:
     """The slots for webhook messages."""
 
-    def __init__(self, settings: WebhookSettings, figures: BrokerCounters) -> None:
-        self._figures = figures
+    def __init__(self, settings: WebhookSettings, counters: BrokerCounters) -> None:
+        self._counters = counters
         self._all = _KeyedSlots(settings.connections)
         self._of_application = _KeyedSlots(settings.application_connections)
         self._to_host = _KeyedSlots(settings.host_connections)
@@ -30,7 +30,7 @@ class WebhookConnections:
         """Holds the slots for one message while it is posted. The narrowest limit comes first: a message never holds a
         shared slot while it waits for one of its own."""
         async with AsyncExitStack() as slots:
-            self._figures.webhooks_waiting += 1
+            self._counters.webhooks_waiting += 1
             try:
                 if failing:
                     await slots.enter_async_context(self._failing.one(application))
@@ -38,7 +38,7 @@ class WebhookConnections:
                 await slots.enter_async_context(self._of_application.one(application))
                 await slots.enter_async_context(self._all.one(None))
             finally:
-                self._figures.webhooks_waiting -= 1
+                self._counters.webhooks_waiting -= 1
             yield
 
 

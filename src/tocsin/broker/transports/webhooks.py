@@ -51,7 +51,7 @@ class Webhooks:
         self._guard = guard
         self._senders: dict[int, WebhookSender] = {}
         self._back_offs: dict[int, WebhookBackOff] = {}
-        self._places = WebhookConnections(self._settings, service.figures)
+        self._places = WebhookConnections(self._settings, service.counters)
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -249,7 +249,7 @@ class WebhookSender:
             async with self._places.place(self.webhook.application, self._host, failing=failing):
                 status = await self._post(event)
             outcome = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
-            self._service.figures.webhooks[outcome] = self._service.figures.webhooks.get(outcome, 0) + 1
+            self._service.counters.webhooks[outcome] = self._service.counters.webhooks.get(outcome, 0) + 1
             if outcome == "gone":
                 self.detach()
                 await self._on_gone(self.webhook)

@@ -48,13 +48,13 @@ async def write_backup(
     data: Path,
     channels: ChannelStore | None = None,
     save_brokers: Callable[[Path], Awaitable[None]] | None = None,
-    standstill: AbstractAsyncContextManager[Any] | None = None,
+    backup_barrier: AbstractAsyncContextManager[Any] | None = None,
     on_progress: Progress = no_progress,
 ) -> Manifest:
     """Writes a backup to a new folder, or to a new file if the name ends with `.tar`, and checks it.
 
-    `tables` has every dataset's table by its folder under `data`/datasets. It is read inside `standstill`, which blocks
-    CREATE and DROP of datasets for that moment; reads, commits and upkeep continue. `channels` is saved before the
+    `tables` has every dataset's table by its folder under `data`/datasets. It is read inside `backup_barrier`, which
+    blocks CREATE and DROP of datasets for that moment; reads, commits and upkeep continue. `channels` is saved before the
     datasets, so that no channel has read further than they go. `save_brokers` writes the brokers' files into the folder
     that it gets. `on_progress` is called from another thread.
     """
@@ -66,7 +66,7 @@ async def write_backup(
     try:
         if save_brokers is not None:
             await save_brokers(frozen)
-        async with standstill if standstill is not None else nullcontext():
+        async with backup_barrier if backup_barrier is not None else nullcontext():
             epoch = (await store.facts())[EPOCH]
             await store.backup_to(frozen / CATALOG)
             present = dict(tables)

@@ -359,7 +359,7 @@ class CatalogStore:
         return self._catalog
 
     @property
-    def standstill(self) -> asyncio.Lock:
+    def backup_barrier(self) -> asyncio.Lock:
         """While a caller holds this lock, the catalog does not change."""
         return self._lock
 

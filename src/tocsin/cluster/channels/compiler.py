@@ -61,7 +61,7 @@ def compile_channel(
 ) -> SharedQuery:
     return shared_query(
         parsed_body(body), parameters, declared,
-        names=CatalogNames(catalog), oracle=engine.oracle, dataverse=dataverse, continuous=continuous,
+        names=CatalogNames(catalog), type_analyser=engine.type_analyser, dataverse=dataverse, continuous=continuous,
     )  # fmt: skip
 
 

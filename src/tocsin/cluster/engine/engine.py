@@ -156,8 +156,8 @@ class Engine:
         return self.session.python
 
     @property
-    def oracle(self) -> SparkTypeAnalyser:
-        return self.session.oracle
+    def type_analyser(self) -> SparkTypeAnalyser:
+        return self.session.type_analyser
 
     @property
     def views(self) -> DatasetViews:

@@ -38,7 +38,7 @@ class EngineSession:
     generation: int
     spark: SparkSession
     python: PythonFunctions
-    oracle: SparkTypeAnalyser
+    type_analyser: SparkTypeAnalyser
     views: DatasetViews
     is_lost: bool = False
     """Set when the session is abandoned, before its JVM is killed."""

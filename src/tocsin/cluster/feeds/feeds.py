@@ -118,10 +118,10 @@ class Feeds:
         await self.settle()
 
     @asynccontextmanager
-    async def standstill(self) -> AsyncIterator[None]:
+    async def backup_barrier(self) -> AsyncIterator[None]:
         """Freezes the catalog, and the landing of feeds of files, until the context ends. A backup then sees datasets
         and file checkpoints that agree."""
-        async with self._catalog.standstill, self._started.standstill.still():
+        async with self._catalog.backup_barrier, self._started.backup_barrier.still():
             yield
 
     def troubles(self, ref: Ref) -> list[LandingTrouble]:
@@ -259,16 +259,16 @@ class Feeds:
         target = await self._engine.work(lambda: self._started.target(entry, FeedConnection(dataset.ref, function, 0)))
         # Do not await between here and `feed.add`: from now on the log must keep records for the new worker.
         target.position = max(target.position, feed.end)
-        mover = feed.add(target)
+        worker_for = feed.add(target)
         connection = FeedConnection(dataset.ref, function, target.position)
         try:
             await self._put(replace(entry, connections=(*entry.connections, connection)))
             faults.reach("feeds.connect.recorded")
         finally:
             if self._is_connected(entry, dataset.ref):
-                mover.start()
+                worker_for.start()
             else:
-                await wait_despite_cancel(feed.remove(mover))
+                await wait_despite_cancel(feed.remove(worker_for))
         return {"name": entry.name}
 
     def _end(self, entry: FeedEntry) -> int:
@@ -298,17 +298,17 @@ class Feeds:
         if feed is None:
             await self._put(replace(entry, connections=remaining))
             return {"name": entry.name}
-        mover = feed.mover(ref)
+        worker_for = feed.worker_for(ref)
         if not statement.force:
             impossible = f"the feed {entry.name} cannot be disconnected from {statement.dataset}"
-            await feed.drained([mover], impossible, "DISCONNECT … FORCE")
+            await feed.drained([worker_for], impossible, "DISCONNECT … FORCE")
             faults.reach("feeds.disconnect.landed")
         try:
             await self._put(replace(entry, connections=remaining))
             faults.reach("feeds.disconnect.recorded")
         finally:
             if not self._is_connected(entry, ref):
-                await wait_despite_cancel(feed.remove(mover))
+                await wait_despite_cancel(feed.remove(worker_for))
         return {"name": entry.name}
 
     def _is_connected(self, entry: FeedEntry, dataset: Ref) -> bool:

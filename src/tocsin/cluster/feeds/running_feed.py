@@ -79,7 +79,7 @@ class RunningFeed:
         self.counts = counts
         self.sources: list[FeedAdapter] = []
         self._log = intake
-        self._movers: list[LandingProgress] = []
+        self._workers: list[LandingProgress] = []
         self._decode = decode
         self._engine = engine
         self._door = asyncio.Event()
@@ -94,7 +94,7 @@ class RunningFeed:
         """Adds a dataset to land in. The worker starts later, but the log keeps records for it from now on."""
         # Skip the offsets that the log no longer has: their records have landed in every dataset.
         target.position = max(target.position, self._log.first)
-        mover = LandingWorker(
+        worker_for = LandingWorker(
             self.entry.name,
             self._log,
             target,
@@ -103,23 +103,23 @@ class RunningFeed:
             landed=self._trim,
             changed=self._notify,
         )
-        self._movers.append(mover)
-        return mover
+        self._workers.append(worker_for)
+        return worker_for
 
-    async def remove(self, mover: LandingProgress) -> None:
-        await mover.end()
-        self._movers.remove(mover)
+    async def remove(self, worker_for: LandingProgress) -> None:
+        await worker_for.end()
+        self._workers.remove(worker_for)
         await self._notify()
 
-    def mover(self, dataset: Ref) -> LandingProgress:
-        return next(mover for mover in self._movers if mover.target.dataset == dataset)
+    def worker_for(self, dataset: Ref) -> LandingProgress:
+        return next(worker_for for worker_for in self._workers if worker_for.target.dataset == dataset)
 
     def _trim(self) -> None:
-        self._log.landed(min(mover.position for mover in list(self._movers)))
+        self._log.landed(min(worker_for.position for worker_for in list(self._workers)))
 
     @property
     def troubles(self) -> list[LandingTrouble]:
-        return [mover.trouble for mover in self._movers if mover.trouble is not None]
+        return [worker_for.trouble for worker_for in self._workers if worker_for.trouble is not None]
 
     @property
     def end(self) -> int:
@@ -132,7 +132,7 @@ class RunningFeed:
 
     def lag(self) -> tuple[int, float]:
         """Returns how many acknowledged records are not yet in every dataset, and the age of the oldest in seconds."""
-        landed = min(mover.position for mover in list(self._movers))
+        landed = min(worker_for.position for worker_for in list(self._workers))
         records = self._log.end - landed
         if records <= 0:
             return 0, 0.0
@@ -151,8 +151,8 @@ class RunningFeed:
     # ------------------------------------------------------------ accepting
 
     def begin(self) -> None:
-        for mover in self._movers:
-            mover.start()
+        for worker_for in self._workers:
+            worker_for.start()
 
     def open(self) -> None:
         self.begin()
@@ -232,15 +232,15 @@ class RunningFeed:
     async def until_landed(self, position: int) -> None:
         """Returns when a query sees every record below the position. Raises UnavailableError if the feed ends before
         that, or if landing keeps failing."""
-        for mover in self._movers:
-            mover.hurry()
-        await self._until(position, self._movers, VISIBLE_PATIENCE_S, _invisible)
+        for worker_for in self._workers:
+            worker_for.hurry()
+        await self._until(position, self._workers, VISIBLE_PATIENCE_S, _invisible)
 
     async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Returns when every acknowledged record has landed in the datasets of these workers. If landing keeps failing,
         the error says what is `impossible`, and what the user can do `otherwise`."""
-        for mover in movers:
-            mover.hurry()
+        for worker_for in movers:
+            worker_for.hurry()
         await self._until(self._log.end, movers, PATIENCE_S, partial(_refusal, impossible, otherwise))
 
     async def _until(
@@ -253,18 +253,18 @@ class RunningFeed:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         async with self._moved:
-            while behind := [mover for mover in movers if mover.position < position]:
+            while behind := [worker_for for worker_for in movers if worker_for.position < position]:
                 if self._ended:
                     raise UnavailableError(
                         f"the feed {self.entry.name} ended before its records were visible",
                         hint="they are kept, and land when it is started again",
                     )
-                troubles = [mover.trouble for mover in behind if mover.trouble is not None]
+                troubles = [worker_for.trouble for worker_for in behind if worker_for.trouble is not None]
                 give_up_s = None
                 if troubles:
                     give_up_s = patience_s + max(began_s, min(trouble.since_s for trouble in troubles))
                     if clock() >= give_up_s:
-                        raise refusal(troubles[0], position - min(mover.position for mover in behind))
+                        raise refusal(troubles[0], position - min(worker_for.position for worker_for in behind))
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(give_up_s):
                         await self._moved.wait()
@@ -287,7 +287,7 @@ class RunningFeed:
             async with self._moved:
                 # Let requests that are under way finish first, so that their records land too.
                 await self._moved.wait_for(lambda: not self._taking)
-            await self.drained(self._movers, impossible, otherwise)
+            await self.drained(self._workers, impossible, otherwise)
         except BaseException:
             if was_open:
                 self.open()
@@ -299,7 +299,7 @@ class RunningFeed:
         self._door.clear()
         for source in self.sources:
             await source.close()
-        await asyncio.gather(*(mover.end() for mover in self._movers))
+        await asyncio.gather(*(worker_for.end() for worker_for in self._workers))
         await self._log.close()
         self._ended = True
         await self._notify()

@@ -67,7 +67,7 @@ class RunningFeeds:
         self._folder = folder
         self._enrich = enrich
         self._running: dict[Ref, AnyFeed] = {}
-        self.standstill = BackupBarrier()
+        self.backup_barrier = BackupBarrier()
         """Holds back the feeds of files during a backup: they have a checkpoint and no log."""
         self._troubles: dict[Ref, LandingTrouble] = {}
         self._counts: dict[str, FeedCounts] = {}
@@ -175,7 +175,12 @@ class RunningFeeds:
         feed: AnyFeed
         if options.files is not None:
             feed = FileFeed(
-                entry, options.files, self.checkpoint(entry), self._engine, self.standstill, counts=self.counts(entry)
+                entry,
+                options.files,
+                self.checkpoint(entry),
+                self._engine,
+                self.backup_barrier,
+                counts=self.counts(entry),
             )
         else:
             feed = await self._logged(entry, options, targets)
@@ -222,7 +227,7 @@ class RunningFeeds:
         def opened() -> IntakeLog:
             now_us, age_us = self._tables.clock.now_us, self._tables.clock.age_us
             open_log = partial(
-                IntakeLog.open, folder, witness=seen, clock=lambda: now_us() / 1e6, age_clock=lambda: age_us() / 1e6
+                IntakeLog.open, folder, observer=seen, clock=lambda: now_us() / 1e6, age_clock=lambda: age_us() / 1e6
             )
             if any(folder.glob("*.log")):
                 return open_log()

@@ -64,7 +64,7 @@ class IntakeLog:
         remember_bytes: int = 64 << 20,
         recent_bytes: int = 8 << 20,
         landed: int | None = None,
-        witness: LogObserver | None = None,
+        observer: LogObserver | None = None,
         clock: Callable[[], float] = time.time,
         age_clock: Callable[[], float] | None = None,
     ) -> IntakeLog:
@@ -73,13 +73,13 @@ class IntakeLog:
 
         `landed` is the position of the datasets. A new log begins there. A log that ends before it, or begins after it,
         has lost entries and is refused. `remember_bytes` bounds the remembered idempotency keys with their answers (the
-        oldest are forgotten early), `recent_bytes` the entries in memory for the next read. The observer (`witness`)
+        oldest are forgotten early), `recent_bytes` the entries in memory for the next read. The observer (`observer`)
         sees every entry, and no segment is deleted before the observer has saved what it needs of it. Keys expire by
         the `age_clock`, which may stand still; it defaults to `clock`.
         """
         keys, recent = RememberedKeys(remember_s, remember_bytes), RecentEntries(recent_bytes)
         log = cls(folder, segment_bytes=segment_bytes, limit_bytes=limit_bytes, keys=keys, recent=recent, clock=clock)
-        log._witness = witness
+        log._observer = observer
         log._age_clock = age_clock or clock
         log._recover(landed)
         log._thread.start()
@@ -113,9 +113,9 @@ class IntakeLog:
         self._waiting_bytes = 0
         self._handed = False
         self._under_way: dict[str, PendingAppend] = {}
-        self._sleepers: set[ReadWaiter] = set()
+        self._read_waiters: set[ReadWaiter] = set()
         self._closed = False
-        self._witness: LogObserver | None = None
+        self._observer: LogObserver | None = None
         # Used by the writer thread only.
         self._writer: SegmentWriter
         self._groups: queue.SimpleQueue[list[PendingAppend] | None] = queue.SimpleQueue()
@@ -241,12 +241,12 @@ class IntakeLog:
                 return
             self._check_open()
             sleeper = ReadWaiter(after, asyncio.get_running_loop().create_future())
-            self._sleepers.add(sleeper)
+            self._read_waiters.add(sleeper)
         try:
             await sleeper.woken
         finally:
             with self._lock:
-                self._sleepers.discard(sleeper)
+                self._read_waiters.discard(sleeper)
 
     # ------------------------------------------------------------ trimming
 
@@ -287,9 +287,9 @@ class IntakeLog:
             needed = self._landed if oldest is None else min(self._landed, oldest)
             # Keep the newest segment: its name guarantees that positions do not go back.
             unneeded = [segment for segment in self._segments[:-1] if segment.end <= needed]
-        if unneeded and self._witness is not None:
+        if unneeded and self._observer is not None:
             try:
-                self._witness.keep(unneeded[-1].end)
+                self._observer.keep(unneeded[-1].end)
             except OSError as problem:
                 # Landing has succeeded nevertheless; the next call deletes the segments.
                 _log.warning("the intake log cannot be trimmed", folder=str(self._folder), reason=str(problem))
@@ -368,7 +368,7 @@ class IntakeLog:
                     outcomes.append((future, AppendedRange(entry.end, entry.answer, repeated)))
             self._end = entries[-1].end
             self._keys.forget(entries[-1].at_s, self._age_clock())
-            outcomes += [(sleeper.woken, None) for sleeper in self._sleepers if sleeper.after < self._end]
+            outcomes += [(sleeper.woken, None) for sleeper in self._read_waiters if sleeper.after < self._end]
         tell(outcomes)
 
     def _refuse(self, group: list[PendingAppend], error: TocsinError) -> None:
@@ -407,8 +407,8 @@ class IntakeLog:
         self._writer = files.writer(self._segments[-1])
 
     def _recall(self, entry: LogEntry) -> None:
-        if self._witness is not None:
-            self._witness.recall(entry)
+        if self._observer is not None:
+            self._observer.recall(entry)
         if entry.key is not None:
             self._keys.add(entry.key, RememberedAnswer(entry.first, entry.end, entry.answer, entry.at_s))
 
@@ -417,7 +417,7 @@ class IntakeLog:
         with self._lock:
             first_time, self._closed = not self._closed, True
             outcomes: list[Outcome] = [
-                (sleeper.woken, UnavailableError("the feed's log is closed")) for sleeper in self._sleepers
+                (sleeper.woken, UnavailableError("the feed's log is closed")) for sleeper in self._read_waiters
             ]
         if first_time:
             self._hand_over()

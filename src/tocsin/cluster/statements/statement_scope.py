@@ -61,7 +61,7 @@ class StatementScope:
         return self.translator().translate(node)
 
     def translator(self) -> Queries:
-        translator = Queries(self, self._engine.oracle, self, self.dataverse, self.now)
+        translator = Queries(self, self._engine.type_analyser, self, self.dataverse, self.now)
         translator.frame = NameScope({name: bind_value(value) for name, value in self.values.items()})
         return translator
 

@@ -324,7 +324,7 @@ def _subscribers(audience: Collection[Hashable]) -> Iterator[str]:
         yield subscription[0]
 
 
-def play_town(
+def simulate_scenario(
     made: acts.Scenario,
     results: Iterable[Made],
     settings: CoreSettings,

@@ -132,7 +132,7 @@ def shared_query(
     declared: Mapping[str, Type],
     *,
     names: NameLookup,
-    oracle: TypeAnalyser,
+    type_analyser: TypeAnalyser,
     dataverse: str,
     continuous: bool,
 ) -> SharedQuery:
@@ -145,14 +145,14 @@ def shared_query(
         function = names.find_function(own or dataverse, name, arity)
         return function is not None and function.language == "PYTHON"
 
-    first_pass = ChannelQueries(names, oracle, dataverse, types)
+    first_pass = ChannelQueries(names, type_analyser, dataverse, types)
     draft = first_pass.statement(build_shared_query(body, parameters, in_python))
     for i, name in enumerate(parameters):
         if name not in declared:
             types[i] = _agreed(name, first_pass.uses_of.get(i, []))
     # No text contains its own digest, so no literal or field in this query has the name of a view or function of ours.
     token = hashlib.sha256(render(draft.query).encode()).hexdigest()[:32]
-    second_pass = ChannelQueries(names, oracle, dataverse, types, token)
+    second_pass = ChannelQueries(names, type_analyser, dataverse, types, token)
     return second_pass.shared(
         build_shared_query(body, parameters, in_python), needs_new=needs_new(body), branches=branches
     )
@@ -176,11 +176,16 @@ class ChannelQueries(Queries):
     """Translates a channel's body, and records what the query needs to run: views, functions, keys and arguments."""
 
     def __init__(
-        self, names: NameLookup, oracle: TypeAnalyser, dataverse: str, types: Sequence[Type], token: str = "0" * 32
+        self,
+        names: NameLookup,
+        type_analyser: TypeAnalyser,
+        dataverse: str,
+        types: Sequence[Type],
+        token: str = "0" * 32,
     ) -> None:
         self.calls: list[CalledFunction] = []
         self._prefix = f"tocsin_channel_{token}"
-        super().__init__(names, oracle, self, dataverse, _ANCIENT)
+        super().__init__(names, type_analyser, self, dataverse, _ANCIENT)
         self.parameters = tuple(types)
         self.matches = JoinRequirements()
         self.uses_of: dict[int, list[Type]] = {}

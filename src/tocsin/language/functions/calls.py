@@ -345,7 +345,7 @@ def _higher_order(self: Expressions, name: str, node: exp.Anonymous) -> TypedSql
         return dynamic.call(name, *blanks)
 
     types_ = [value.type for value, _ in probed]
-    return type_probe.type_by_spark(self.oracle, dynamic.call(name, *sqls), name, question, types_)
+    return type_probe.type_by_spark(self.type_analyser, dynamic.call(name, *sqls), name, question, types_)
 
 
 def _lambda_types(name: str, values: Sequence[TypedSql], wanted: int) -> list[Type]:

@@ -54,9 +54,9 @@ class Expressions(ABC):
     handlers: ClassVar[dict[type, Callable[..., TypedSql]]]
     for_channels = False  # whether functions that only channels have are allowed, although this is no channel
 
-    def __init__(self, names: NameLookup, oracle: TypeAnalyser, dataverse: str, now: datetime) -> None:
+    def __init__(self, names: NameLookup, type_analyser: TypeAnalyser, dataverse: str, now: datetime) -> None:
         self.names = names
-        self.oracle = oracle
+        self.type_analyser = type_analyser
         self.dataverse = dataverse
         self.now = now
         self.frame = NameScope()
@@ -323,7 +323,7 @@ class Expressions(ABC):
         made, parts = text_arguments.with_texts(made, parts)
         types = [part.type for part in parts]
         return type_probe.type_by_spark(
-            self.oracle, made, text_arguments.name_of(made), type_probe.with_typed_nulls(made, parts), types
+            self.type_analyser, made, text_arguments.name_of(made), type_probe.with_typed_nulls(made, parts), types
         )
 
     def blank(self, part: TypedSql) -> exp.Expr:

@@ -72,9 +72,9 @@ class Queries(Subqueries):
     }
 
     def __init__(
-        self, names: NameLookup, oracle: TypeAnalyser, scans: DatasetScans, dataverse: str, now: datetime
+        self, names: NameLookup, type_analyser: TypeAnalyser, scans: DatasetScans, dataverse: str, now: datetime
     ) -> None:
-        super().__init__(names, oracle, dataverse, now)
+        super().__init__(names, type_analyser, dataverse, now)
         self.scans = scans
         self.block = QueryBlock(None)
         self.relations: dict[str, tuple[str, Relation]] = {}

@@ -210,7 +210,7 @@ class Sources(Paths):
         )
         source = rows_sql if isinstance(rows_sql, exp.Values) else exp.Table(this=rows_sql)
         source.set("alias", names)
-        analysed = self.oracle.columns(render_for_analysis(exp.select("*").from_(source.copy())))
+        analysed = self.type_analyser.columns(render_for_analysis(exp.select("*").from_(source.copy())))
         type_ = ObjectType(tuple(Field(name_, kind) for name_, kind in analysed), open=False)
         if any(physical(name_) != name_ for name_, _ in analysed):
             fail("name the columns of this source", node, f"… AS {name}(a, b)")

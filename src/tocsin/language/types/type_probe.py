@@ -168,7 +168,7 @@ def with_typed_nulls(made: exp.Expr, parts: Sequence[TypedSql]) -> Callable[[Nul
 
 
 def type_by_spark(
-    oracle: TypeAnalyser, made: exp.Expr, what: str, question: Callable[[Null], exp.Expr], of: Sequence[Type]
+    type_analyser: TypeAnalyser, made: exp.Expr, what: str, question: Callable[[Null], exp.Expr], of: Sequence[Type]
 ) -> TypedSql:
     """Returns the expression `made`, over values of the types `of`, with the type that Spark's analyser finds.
 
@@ -176,7 +176,7 @@ def type_by_spark(
     """
 
     def asked(null: Null) -> Type:
-        return oracle.columns(f"SELECT {render_for_analysis(question(null))} AS c")[0][1]
+        return type_analyser.columns(f"SELECT {render_for_analysis(question(null))} AS c")[0][1]
 
     hidden = next((inner for type_ in of if (inner := opaque(type_)) is not None), None)
     stand_ins = StandInTypes(everything=True)

@@ -43,7 +43,7 @@ async def test_pushed_results_need_no_fetch(cluster: Any, tmp_path: Path) -> Non
             for n in range(3):
                 await here.execute(channel, {int(held["interest"]): [n, n]})
             assert await ada.values_until(6) == [0, 0, 1, 1, 2, 2]
-        assert made.service.figures.fetches == 0
+        assert made.service.counters.fetches == 0
 
 
 class LoopTurns:
@@ -80,7 +80,7 @@ async def test_a_large_announcement_lets_others_have_their_turns(cluster: Any, t
             counting.cancel()
         assert turns.events.total() >= 2_000
         assert max(turns.events.values()) <= TURN_EVENTS + 1, "some acknowledgements may come between"
-        assert made.service.figures.fetches == 0
+        assert made.service.counters.fetches == 0
 
 
 async def test_what_retention_took_is_told_as_a_gap(cluster: Any, tmp_path: Path) -> None:

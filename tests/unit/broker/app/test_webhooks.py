@@ -67,7 +67,7 @@ async def test_webhooks_are_signed_tried_again_and_acknowledged(cluster: Any, tm
         assert subscription is not None
         await until(lambda: made.service.runtime.core.marker(subscription).execution == 2)
         await here.execute(channel, {int(held["interest"]): ["last"]})
-        await until(lambda: made.service.figures.webhooks.get("gone"))
+        await until(lambda: made.service.counters.webhooks.get("gone"))
         await until(lambda: not made.service.fan_out.listeners)
         async with asyncio.timeout(WITHIN_S):
             while (await made.ask("GET", "/v1/webhook", user="ada"))[0] != 404:
@@ -227,9 +227,9 @@ async def test_silent_receivers_of_200_accounts_delay_nobody_else(cluster: Any, 
             await here.execute(channel, {interest: [n]})
             await until(lambda n=n: got == list(range(n + 1)))
         await until(lambda: len(connections) == made.service.settings.webhooks.host_connections)
-        figures = made.service.figures
-        await until(lambda: figures.webhooks_waiting == 200 - len(connections) and figures.webhooks.get("taken") == 3)
-        assert "failed" not in figures.webhooks, "nobody has failed for want of a connection"
+        counters = made.service.counters
+        await until(lambda: counters.webhooks_waiting == 200 - len(connections) and counters.webhooks.get("taken") == 3)
+        assert "failed" not in counters.webhooks, "nobody has failed for want of a connection"
 
 
 async def test_waiting_for_a_connection_is_not_the_receivers_time(cluster: Any, tmp_path: Path) -> None:
@@ -251,10 +251,10 @@ async def test_waiting_for_a_connection_is_not_the_receivers_time(cluster: Any, 
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         await told_by_webhook(made, "slow", 5, url)
         await here.execute(channel, {interest: ["x"]})
-        await until(lambda: made.service.figures.webhooks_waiting == 4 and got == 1)
+        await until(lambda: made.service.counters.webhooks_waiting == 4 and got == 1)
         release.set()
-        await until(lambda: made.service.figures.webhooks.get("taken") == 5)
-        assert "failed" not in made.service.figures.webhooks
+        await until(lambda: made.service.counters.webhooks.get("taken") == 5)
+        assert "failed" not in made.service.counters.webhooks
 
 
 async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: 
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         await made.ask("PUT", "/v1/webhook", {"url": url}, user="ada")
         await here.execute(channel, {interest: ["x"]})
-        await until(lambda: made.service.figures.webhooks.get("failed") == 1)
+        await until(lambda: made.service.counters.webhooks.get("failed") == 1)
         for method, said in (("PUT", {"url": f"{url}?2"}), ("DELETE", None), ("PUT", {"url": url})):
             assert (await made.ask(method, "/v1/webhook", said, user="ada"))[0] == 200
         await here.execute(channel, {interest: ["y"]})
@@ -282,8 +282,8 @@ async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: 
 
 async def test_places_are_shared_out_by_application_and_host() -> None:
     settings = WebhookSettings(connections=10, application_connections=4, host_connections=2)
-    figures = BrokerCounters()
-    places, stop = WebhookConnections(settings, figures), asyncio.Event()
+    counters = BrokerCounters()
+    places, stop = WebhookConnections(settings, counters), asyncio.Event()
     running: Counter[Any] = Counter()
 
     async def post(application: int, host: str, *, failing: bool = False) -> None:
@@ -293,14 +293,14 @@ async def test_places_are_shared_out_by_application_and_host() -> None:
 
     posts = [asyncio.create_task(post(1, "silent")) for _ in range(100)]
     posts += [asyncio.create_task(post(1, f"host{n}", failing=True)) for n in range(100)]
-    await until(lambda: figures.webhooks_waiting == 200 - 3)
+    await until(lambda: counters.webhooks_waiting == 200 - 3)
     assert running == {(1, "silent", False): 2, (1, "host0", True): 1}
     posts += [asyncio.create_task(post(of, host)) for of in (1, 2) for host in ("silent", "other")]
     await until(lambda: sum(running.values()) == 6)
     assert running[2, "silent", False] == running[2, "other", False] == running[1, "other", False] == 1
     stop.set()
     await asyncio.gather(*posts)
-    assert (figures.webhooks_waiting, places._of_application._by_key) == (0, {})
+    assert (counters.webhooks_waiting, places._of_application._by_key) == (0, {})
 
 
 class SlowNames:
@@ -344,8 +344,8 @@ async def test_a_name_server_that_does_not_answer_delays_no_other_receiver(
         await here.execute(channel, {interest: ["x"]})
         await until(lambda: got == ["quick.test"] and len(slow_names.asked) == 41)
         slow_names.let.set()
-        await until(lambda: made.service.figures.webhooks.get("taken") == 41)
-        assert "failed" not in made.service.figures.webhooks
+        await until(lambda: made.service.counters.webhooks.get("taken") == 41)
+        assert "failed" not in made.service.counters.webhooks
 
 
 async def test_looking_up_a_name_is_not_the_receivers_time(cluster: Any, tmp_path: Path, slow_names: SlowNames) -> None:
@@ -370,6 +370,6 @@ async def test_looking_up_a_name_is_not_the_receivers_time(cluster: Any, tmp_pat
         await until(lambda: slow_names.asked["slow.test"])
         await asyncio.sleep(0.6 * timeout_s)
         slow_names.let.set()
-        await until(lambda: made.service.figures.webhooks.get("taken") == 1)
+        await until(lambda: made.service.counters.webhooks.get("taken") == 1)
         assert looked_up.is_set()
-        assert "failed" not in made.service.figures.webhooks
+        assert "failed" not in made.service.counters.webhooks

@@ -292,11 +292,11 @@ async def test_a_dataset_dropped_while_it_is_copied_is_in_the_backup(data: Data,
 
 async def test_tables_are_looked_up_while_creation_stands_still(data: Data, target: Path, tmp_path: Path) -> None:
     @asynccontextmanager
-    async def standstill() -> Any:
+    async def backup_barrier() -> Any:
         await data.create("late")
         yield
 
-    manifest = await data.back_up(target, standstill=standstill())
+    manifest = await data.back_up(target, backup_barrier=backup_barrier())
     assert {dataset.folder for dataset in manifest.datasets} == {"reports", "empty", "late"}
 
 

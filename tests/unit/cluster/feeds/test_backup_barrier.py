@@ -16,18 +16,18 @@ async def test_many_work_at_the_same_time() -> None:
 
 
 async def test_nobody_begins_while_it_is_still_and_it_is_not_while_somebody_works() -> None:
-    standstill, order = BackupBarrier(), []
+    backup_barrier, order = BackupBarrier(), []
     begun, look = asyncio.Event(), asyncio.Event()
 
     async def work(name: str) -> None:
-        async with standstill.working():
+        async with backup_barrier.working():
             order.append(f"{name} begins")
             begun.set()
             await look.wait()
             order.append(f"{name} ends")
 
     async def hold() -> None:
-        async with standstill.still():
+        async with backup_barrier.still():
             order.append("still")
 
     first = asyncio.create_task(work("first"))
@@ -44,12 +44,12 @@ async def test_nobody_begins_while_it_is_still_and_it_is_not_while_somebody_work
 
 
 async def test_who_gives_up_waiting_for_stillness_leaves_nothing_behind() -> None:
-    standstill = BackupBarrier()
-    async with standstill.working():
+    backup_barrier = BackupBarrier()
+    async with backup_barrier.working():
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01), standstill.still():
+            async with asyncio.timeout(0.01), backup_barrier.still():
                 pass
-        async with standstill.working():
+        async with backup_barrier.working():
             pass
-    async with standstill.still():
+    async with backup_barrier.still():
         pass

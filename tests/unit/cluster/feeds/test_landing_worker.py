@@ -45,7 +45,7 @@ class Engine:
 class World:
     log: IntakeLog
     target: Target
-    mover: LandingWorker
+    worker_for: LandingWorker
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def landed(self, position: int) -> None:
@@ -61,15 +61,15 @@ async def world(folder: Path) -> AsyncIterator[World]:
         async with made.moved:
             made.moved.notify_all()
 
-    mover = LandingWorker(
+    worker_for = LandingWorker(
         "F", log, target, cast("Any", Engine()), counts=FeedCounts(), landed=lambda: None, changed=changed
     )
-    made = World(log, target, mover)
-    mover.start()
+    made = World(log, target, worker_for)
+    worker_for.start()
     try:
         yield made
     finally:
-        await mover.end()
+        await worker_for.end()
         await log.close()
 
 
@@ -87,7 +87,7 @@ async def test_what_comes_while_landing_rests_lands_together_once_somebody_waits
         for _ in range(3):
             await made.log.append(b"x", 1)
         assert made.target.batches == [1]
-        made.mover.hurry()
+        made.worker_for.hurry()
         await made.landed(4)
         assert made.target.batches == [1, 3]
         await made.log.append(b"x", 1)

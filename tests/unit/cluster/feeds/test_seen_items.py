@@ -31,7 +31,7 @@ def payload(*numbers: int) -> bytes:
 
 def opened(folder: Path, limit: int = 1_000) -> tuple[SeenItems, IntakeLog]:
     seen = SeenItems.open(folder, limit=limit)
-    return seen, IntakeLog.open(folder, witness=seen, **SMALL)
+    return seen, IntakeLog.open(folder, observer=seen, **SMALL)
 
 
 def new(seen: SeenItems, *numbers: int) -> list[int]:

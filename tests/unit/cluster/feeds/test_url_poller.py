@@ -75,7 +75,7 @@ async def polled(
     url: str, folder: Path, format_: str = "json", period_s: float = PERIOD_S, **more: Any
 ) -> AsyncIterator[Kept]:
     seen = SeenItems.open(folder)
-    kept = Kept(IntakeLog.open(folder, witness=seen), seen)
+    kept = Kept(IntakeLog.open(folder, observer=seen), seen)
     kept.open.set()
     kept.poller = poller = UrlPoller(
         kept, UrlOptions(url, format_, period_s), seen, judge(KIND), kept.counts, rng=Random(1), **more

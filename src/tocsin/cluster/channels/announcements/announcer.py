@@ -60,7 +60,7 @@ class AnnouncerTiming:
 @dataclass(slots=True)
 class _Started:
     session: aiohttp.ClientSession
-    tellers: dict[BrokerName, BrokerNotifier] = field(default_factory=dict)
+    notifiers: dict[BrokerName, BrokerNotifier] = field(default_factory=dict)
 
 
 class Announcer:
@@ -104,7 +104,7 @@ class Announcer:
             started, self._started = self._started, None
             self._wake_pollers()
             if started is not None:
-                await asyncio.gather(*(notifier.stop() for notifier in started.tellers.values()))
+                await asyncio.gather(*(notifier.stop() for notifier in started.notifiers.values()))
                 await started.session.close()
 
     def committed(self, committed: CommittedExecution) -> None:
@@ -120,7 +120,7 @@ class Announcer:
 
     def _wake_tellers(self) -> None:
         if self._started is not None:
-            for notifier in self._started.tellers.values():
+            for notifier in self._started.notifiers.values():
                 notifier.wake()
 
     async def settle(self) -> None:
@@ -128,7 +128,7 @@ class Announcer:
         async with self._settling:
             if self._started is None:
                 return
-            notifiers = self._started.tellers
+            notifiers = self._started.notifiers
             registered = {registration.broker: registration for registration in await self._store.registrations()}
             brokers = {BrokerName(entry.dataverse, entry.name) for entry in self._catalog.catalog.brokers}
             for broker in [broker for broker in notifiers if broker not in brokers]:
@@ -167,7 +167,7 @@ class Announcer:
         if (
             registration is not None
             and self._started is not None
-            and (notifier := self._started.tellers.get(broker)) is not None
+            and (notifier := self._started.notifiers.get(broker)) is not None
         ):
             notifier.at_once(registration)
 
@@ -212,7 +212,7 @@ class Announcer:
                 None if self._url(notifier.broker) is None else _lag(notifier.position, last),
                 None if notifier.behind_since_s is None else now_s - notifier.behind_since_s,
             )
-            for notifier in list(started.tellers.values())
+            for notifier in list(started.notifiers.values())
         ]
 
     def _url(self, broker: BrokerName) -> str | None:

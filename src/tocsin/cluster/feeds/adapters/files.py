@@ -71,7 +71,7 @@ class FileFeed:
         wanted: FileOptions,
         checkpoint: Checkpoint,
         engine: Engine,
-        standstill: BackupBarrier,
+        backup_barrier: BackupBarrier,
         *,
         counts: FeedCounts,
     ) -> None:
@@ -80,7 +80,7 @@ class FileFeed:
         self._wanted = wanted
         self._checkpoint = checkpoint
         self._engine = engine
-        self._standstill = standstill
+        self._backup_barrier = backup_barrier
         # The receiver for rejected records is the first: a position that all datasets have reached is then wholly done.
         self._receivers: list[FileReceiver] = []
         self._watch: FileReader | None = None
@@ -94,11 +94,11 @@ class FileFeed:
         self._receivers.append(receiver)
         return receiver
 
-    async def remove(self, mover: LandingProgress) -> None:
-        self._receivers = [receiver for receiver in self._receivers if receiver is not mover]
-        await mover.end()
+    async def remove(self, worker_for: LandingProgress) -> None:
+        self._receivers = [receiver for receiver in self._receivers if receiver is not worker_for]
+        await worker_for.end()
 
-    def mover(self, dataset: Ref) -> LandingProgress:
+    def worker_for(self, dataset: Ref) -> LandingProgress:
         return next(receiver for receiver in self._receivers if receiver.target.dataset == dataset)
 
     @property
@@ -168,7 +168,7 @@ class FileFeed:
 
     async def _landed_in(self, receiver: FileReceiver, group: Sequence[FilePiece]) -> bool:
         target = receiver.target
-        async with receiver.turn, self._standstill.working():
+        async with receiver.turn, self._backup_barrier.working():
             pieces = [piece for piece in group if piece.end > target.position]
             if not pieces or receiver.ended:
                 return True

@@ -11,7 +11,7 @@ from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, load_or_make_scenario
 from tocsin.lab.simulators.fast_broker import core_settings
-from tocsin.lab.simulators.network_broker import Links, Made, play_town
+from tocsin.lab.simulators.network_broker import Links, Made, simulate_scenario
 from tocsin.lab.simulators.policies import policy_settings
 from tocsin.lab.workloads.city_channels import find
 from tocsin.rules.caching.settings import CachingSettings
@@ -29,7 +29,7 @@ def model(run: Run) -> Mapping[str, float]:
         **policy_settings(run.text("policy")),
     )
     links = Links.of_round_trips(run.number("subscriber_s"), run.number("cluster_s"))
-    simulator = play_town(scenario, results, core_settings(caching), links, until_s=span_s, trace=run.trace)
+    simulator = simulate_scenario(scenario, results, core_settings(caching), links, until_s=span_s, trace=run.trace)
     figures = simulator.broker.caches.figures
     return {
         "hit_ratio": figures.hit_ratio,

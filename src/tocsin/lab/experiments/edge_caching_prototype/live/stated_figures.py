@@ -25,7 +25,7 @@ from tocsin.lab.experiments.statistics import estimate, student_t
 from tocsin.lab.scenarios.city import CHANNELS
 from tocsin.lab.scenarios.scenario import Scenario
 from tocsin.lab.simulators.fast_broker import core_settings
-from tocsin.lab.simulators.network_broker import Links, NetworkBrokerSim, play_town
+from tocsin.lab.simulators.network_broker import Links, NetworkBrokerSim, simulate_scenario
 from tocsin.lab.workloads.city_channels import CityResult, CityRun, find
 
 CONFIDENCE: Final = 0.99
@@ -74,7 +74,7 @@ def expect(
         for cell in cells:
             chance = partial(streams.of(f"fetches of {cell.name}").lognormal, math.log(FETCH_S), SPREAD)
             settings = core_settings(cell.caching())
-            simulator = play_town(made, results, settings, _LINKS, until_s=end_s, looks_up_s=chance)
+            simulator = simulate_scenario(made, results, settings, _LINKS, until_s=end_s, looks_up_s=chance)
             figures_by_cell[cell].append(_measured(simulator))
     figures = len(cells) * len(TOLERANCE)
     factor = student_t(1 - (1 - CONFIDENCE) / figures, RUNS - 1) * math.sqrt(1 + 1 / RUNS)
