@@ -53,10 +53,10 @@ async def write_backup(
 ) -> Manifest:
     """Writes a backup to a new folder, or to a new file if the name ends with `.tar`, and checks it.
 
-    `tables` has every dataset's table by its folder under `data`/datasets. It is read inside `backup_barrier`, which
-    blocks CREATE and DROP of datasets for that moment; reads, commits and upkeep continue. `channels` is saved before the
-    datasets, so that no channel has read further than they go. `save_brokers` writes the brokers' files into the folder
-    that it gets. `on_progress` is called from another thread.
+    `tables` has every dataset's table by its folder under `data`/datasets. It is read inside `backup_barrier`,
+    which blocks CREATE and DROP of datasets for that moment; reads, commits and upkeep continue. `channels` is
+    saved before the datasets, so that no channel has read further than they go. `save_brokers` writes the brokers'
+    files into the folder that it gets. `on_progress` is called from another thread.
     """
     frozen = data / "scratch" / f"backup-{uuid4().hex}"
     with explain_os_errors(destination):
