@@ -96,7 +96,7 @@ async def test_a_user_registers_once(accounts: LocalAccounts) -> None:
     both = await asyncio.gather(
         *(accounts.register(None, Credentials("ann", SECRET)) for _ in range(2)), return_exceptions=True
     )
-    assert sorted(type(each).__name__ for each in both) == ["ConflictError", "Subscriber"]
+    assert sorted(type(each).__name__ for each in both) == ["ConflictError", "SubscriberRow"]
     with pytest.raises(ConflictError, match="already"):
         await accounts.register(None, Credentials("ann", "another one"))
     await accounts.login(Credentials("ann", SECRET))

@@ -129,7 +129,7 @@ async def test_a_broker_that_starts_again_and_one_whose_cluster_was_restored_kee
             assert first is not None
             assert first.generation is not None
             link = made.service.link
-            await until(lambda: link._instance.generation > first.generation)
+            await until(lambda: link._generation.generation > first.generation)
             again = await here.store.registration(NAME)
             assert again is not None
             assert again.secret != first.secret, "a restored cluster signs with new keys"
