@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from examples.emergency import data
+from tests.support import doc_tables
 from tests.support.fake_cluster import FakeFeeds, FakeStatements, FakeWatch, fake_backup, idle_door
-from tocsin import faults
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.policy import AT_ONCE, AccountPolicy
 from tocsin.cli.commands import check
@@ -33,7 +33,7 @@ from tocsin.rules.caching.expiry import EXPIRY
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.types import PRIMITIVES
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.settings import OTHER_VARIABLES, ClusterSettings, known_settings
+from tocsin.settings import OTHER_VARIABLES, ClusterSettings
 from tocsin.settings.broker import BrokerLimitSettings
 from tocsin.store.broker.checks import PERSON_LIMIT
 from tocsin.wire.errors import TocsinError
@@ -118,19 +118,15 @@ def test_every_statement_that_a_document_shows_can_be_parsed(path: Path) -> None
 # ---------------------------------------------------------------- operations
 
 
-def test_the_table_of_settings_is_that_of_the_code() -> None:
-    told = table_after(document("docs/operations.md"), "## Settings")
-    assert told == {path: [f"`{info.default}`", info.description] for path, info in known_settings().items()}
+@pytest.mark.parametrize("page", sorted({page for page, _ in doc_tables.TABLES}))
+def test_generated_tables_are_those_of_the_code(page: str) -> None:
+    """`./dev docs` writes them."""
+    assert doc_tables.with_generated_tables(page, document(page)) == document(page)
 
 
 def test_every_other_variable_is_told() -> None:
     told = document("docs/operations.md")
     assert all(f"`{name}`" in told for name in OTHER_VARIABLES)
-
-
-def test_the_table_of_crash_points_is_that_of_the_code() -> None:
-    told = table_after(document("docs/operations.md"), "## Crash points")
-    assert told == {place: [what] for place, what in faults.POINTS.items()}
 
 
 def test_the_table_of_metrics_is_that_of_the_code() -> None:

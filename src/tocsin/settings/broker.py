@@ -47,13 +47,13 @@ class BrokerHttpSettings(Section):
     body_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 34)] = 16 << 20
     """The largest request body. Announcements of the cluster need a little more than 1 MiB."""
     connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20_000
-    """Connections at once; for a further one goes one whose request is not whole, or that is idle, or it is refused."""
+    """The most connections. When all are taken, a new one replaces an idle one or one whose request is incomplete."""
     address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
     """Connections of one address at once. 0: a quarter of all, at most 2000; this machine's own are not counted."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
     trusted_proxies: Networks = ""
-    """Proxies, as addresses or networks with spaces between them, whose X-Forwarded-For tells who the client is."""
+    """Proxies whose X-Forwarded-For header is believed: addresses or networks, separated by spaces."""
     origins: str = ""
     """Web pages of these origins may use the broker, separated by spaces; * for all. Those of its own always may."""
 
@@ -72,23 +72,23 @@ class BrokerClusterSettings(Section):
     """The cluster that the broker takes results from."""
 
     url: Address = "http://127.0.0.1:8470"
-    """Where the cluster is."""
+    """The cluster's address."""
     token: SecretStr = SecretStr("")
-    """What is shown there, of the role broker; it names the feeds that subscribers may publish to."""
+    """The token for the cluster, with the role `broker`; it names the feeds that subscribers may publish to."""
     callback: Annotated[str, AfterValidator(lambda text: text and _address(text))] = ""
-    """Where the cluster reaches the broker, if not at the address that it listens on: http://broker.example:8480"""
+    """The address at which the cluster reaches the broker, if it differs from its own: http://broker.example:8480"""
     timeout_s: Seconds = 30.0
     """How long the cluster may take to answer."""
     first_retry_s: Seconds = 0.25
-    """How long to wait before the first further try."""
+    """The first back-off."""
     last_retry_s: Seconds = 15.0
-    """The longest wait between two tries."""
+    """The longest back-off."""
     check_every_s: Seconds = 30.0
-    """How often to look whether the cluster still knows the broker."""
+    """How often the broker checks that the cluster still knows it."""
     former_subscriptions_s: Annotated[float, BeforeValidator(number), Field(ge=0, le=31_536_000)] = 604_800.0
-    """How long what another broker of this name has subscribed to stays at the cluster after this one took over."""
+    """How long the cluster keeps the subscriptions of a previous broker of this name after a take-over."""
     fetches: Annotated[Whole, Field(ge=1, le=64)] = 4
-    """Fetches of results at once, each of many interests."""
+    """The most concurrent fetches of results; each covers many interests."""
 
 
 class BrokerCacheSettings(Section):
@@ -97,39 +97,39 @@ class BrokerCacheSettings(Section):
     budget_bytes: Whole = _CACHING.budget_bytes
     """How many bytes of results are kept in memory."""
     eviction: str = _CACHING.eviction
-    """Who goes when there is no room."""
+    """Eviction policy: which result is dropped when the cache is full."""
     expiry: str = _CACHING.expiry
-    """Who goes although there is room: ttl, or never anybody."""
+    """Expiry policy: `ttl` drops results after their time to live, `never` keeps them until consumed or evicted."""
     admission: str = _CACHING.admission
-    """Which new results are let in."""
+    """Admission policy: which new results enter the cache."""
     put_is_access: bool = _CACHING.put_is_access
-    """For lru: whether a new result counts as an access of its cache, as a read does."""
+    """`lru`: whether a new result counts as an access of its cache, as a read does."""
     newcomer_may_go: bool = _CACHING.newcomer_may_go
-    """Whether the result that fills the cache may be the one that is dropped."""
+    """Whether the new result itself may be evicted when it does not fit."""
     ties: str = _CACHING.ties
-    """Between two of equal value the oldest, the newest or the largest goes."""
+    """Which of two results of equal value is evicted: the `oldest`, the `newest` or the `largest`."""
     fresh_s: Number = _CACHING.fresh_s
-    """For worth and saving: how long after it came a result's readers are on their way at most."""
+    """`worth`, `saving`: how long after arrival online readers may still fetch a result."""
     fetched_enters: bool = _CACHING.fetched_enters
-    """Whether what was fetched because it was missing is kept."""
+    """Whether results that were fetched after a miss enter the cache."""
     ceiling: Number = _CACHING.ceiling
-    """With ttl: at no moment more than so many times the budget."""
+    """`ttl`: the cache never holds more than this many times its budget."""
     ttl_every_s: Number = _CACHING.ttl_every_s
-    """How often times to live are computed anew."""
+    """How often times to live are recomputed."""
     ttl_first_s: Number = _CACHING.ttl_first_s
     """The time to live before a cache's growth is known."""
     ttl_cap_s: Number = _CACHING.ttl_cap_s
     """The longest time to live; a cache that does not grow has it."""
     weights: str = _CACHING.weights
-    """How times to live share the budget: by subscribers, or equal."""
+    """How times to live share the budget: `subscribers` or `equal`."""
     rate_window_s: Number = _CACHING.rate_window_s
     """The time constant of the moving averages of growth."""
     latency_first_s: Number = _CACHING.latency_first_s
-    """For lsd: what a fetch takes before the first was measured."""
+    """`lsd`: the assumed duration of a fetch until the first one is measured."""
     latency_share: Number = _CACHING.latency_share
-    """How much the newest fetch counts in the running estimate of the latency."""
+    """The weight of the newest fetch in the moving average of the latency."""
     buffer_learns_first: bool = _CACHING.buffer_learns_first
-    """For buffer: whether a result moves the threshold before it is judged by it."""
+    """`buffer`: whether a result moves the threshold before it is compared with it."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -145,105 +145,105 @@ class DeliverySettings(Section):
     """How results reach subscribers."""
 
     grace_s: Pause = 60.0
-    """How long an interest is kept at the cluster after its last subscription here has ended."""
+    """How long a backend subscription is kept after its last frontend subscription ended."""
     page_results: Count = 1_000
     """The most results in one envelope."""
     page_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 30)] = 256 << 10
-    """An envelope ends with the result that reaches so many bytes, and so does what is fetched for it."""
+    """The size in bytes at which an envelope, and the fetch for it, ends."""
     buffer_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 30)] = 256 << 10
-    """A client that has not taken so much of what was sent is behind: it gets no more until it has."""
+    """A client with more unread bytes than this is a slow consumer: it gets nothing more until it has read them."""
     patience_s: Seconds = 5.0
-    """How long the slowest of several connections of one subscriber may hold up the others; then it is ended."""
+    """How long the slowest connection of a subscriber may delay its other connections before it is closed."""
     fetch_retry_s: Pause = 1.0
-    """How long after a failed fetch it is asked again."""
+    """How long the broker waits after a failed fetch."""
     report_every_s: Pause = 30.0
-    """How often the cluster is told what everybody here has."""
+    """How often the broker reports to the cluster what all its subscribers have acknowledged."""
     ack_every_s: Annotated[float, BeforeValidator(number), Field(ge=0, le=60)] = 0.05
-    """How long acknowledgements that nobody waits for are gathered before they are written."""
+    """How long acknowledgements without a waiting client are batched before they are written."""
     heartbeat_s: Seconds = 30.0
-    """How often a connection that is silent is tried."""
+    """How often an idle connection is pinged."""
     wait_limit_s: Seconds = 60.0
-    """The longest that a long poll waits."""
+    """The longest wait of a long poll."""
 
 
 class AccountSettings(Section):
     """Subscribers and their tokens."""
 
     registration: Literal["auto", "open", "application"] = "auto"
-    """Who may register subscribers of the application default: anybody (open), or who has its token (application)."""
+    """Who may register subscribers of application `default`: anybody (`open`), or holders of its token."""
     admin_token: SecretStr = SecretStr("")
-    """The operator's token. Empty: on loopback every program is the operator, elsewhere and behind a proxy nobody."""
+    """The operator's token. Empty: every program on loopback is the operator; elsewhere or behind a proxy nobody is."""
     token_s: Seconds = 3_600.0
-    """How long a subscriber's token is good."""
+    """How long a subscriber's token is valid."""
     session_s: Annotated[float, BeforeValidator(number), Field(gt=0, le=3_153_600_000)] = 2_592_000.0
-    """For how long after the login a token can be renewed."""
+    """How long after the login a token can be renewed."""
     password_characters: Annotated[Whole, Field(ge=1, le=200)] = 8
-    """How long a password must be at least."""
+    """The fewest characters of a password."""
     password_threads: Annotated[Whole, Field(ge=1, le=64)] = 1
-    """Passwords that are checked at once; each takes about 20 ms of a core and 19 MiB."""
+    """How many passwords are checked at once; each takes about 20 ms of a core and 19 MiB."""
     password_waiting: Count = 500
-    """Passwords that may wait to be checked."""
+    """How many password checks may wait."""
 
 
 class BrokerLimitSettings(Section):
     """What subscribers may use, where their application has no limit of its own."""
 
     subscribers: Count = 1_000_000
-    """Subscribers of one application."""
+    """The most subscribers of one application."""
     groups: Count = 10_000
-    """Groups of one application."""
+    """The most groups of one application."""
     members: Count = 10_000
-    """Members of one group."""
+    """The most members of one group."""
     group_subscriptions: Count = 1_000
-    """Subscriptions of one group."""
+    """The most subscriptions of one group."""
     connections: Count = 10
-    """Connections of one subscriber at once."""
+    """The most connections of one subscriber."""
     subscriptions: Count = 1_000
-    """Subscriptions of one subscriber."""
+    """The most subscriptions of one subscriber."""
     message_bytes: Annotated[Whole, Field(ge=256, le=1 << 30)] = 64 << 10
     """The largest message that a subscriber sends over a WebSocket."""
     messages_per_s: Count = 200
-    """Messages per second of one connection, on the long run."""
+    """Token bucket per connection: messages per second."""
     messages_burst: Count = 1_000
-    """Messages of one connection at once."""
+    """Token bucket per connection: burst of messages."""
     requests_per_s: Count = 100
-    """Requests per second of one subscriber, on the long run: HTTP, subscribing, pulling."""
+    """Token bucket per subscriber: requests per second (HTTP, subscribe, pull)."""
     requests_burst: Count = 1_000
-    """Requests of one subscriber at once."""
+    """Token bucket per subscriber: burst of requests."""
     logins_per_s: Count = 50
-    """Registrations and logins per second of one address, on the long run."""
+    """Token bucket per address: registrations and logins per second."""
     logins_burst: Count = 1_000
-    """Registrations and logins of one address at once."""
+    """Token bucket per address: burst of registrations and logins."""
     wrong_passwords_per_hour: Count = 60
-    """Wrong passwords for one user per hour, on the long run; further logins are refused, right ones too."""
+    """Token bucket per user: wrong passwords per hour. Beyond it all logins are refused, correct ones too."""
     wrong_passwords_burst: Count = 20
-    """Wrong passwords for one user at once."""
+    """Token bucket per user: burst of wrong passwords."""
 
 
 class WebhookSettings(Section):
     """Results that are posted to subscribers."""
 
     timeout_s: Seconds = 15.0
-    """How long a receiver may take to answer, from when a connection is free for the message."""
+    """How long a receiver may take to answer, counted from when a connection is free for the message."""
     connections: Annotated[Whole, Field(ge=1, le=100_000)] = 500
-    """Messages on their way at once; further ones wait."""
+    """The most messages in flight; others wait."""
     application_connections: Annotated[Whole, Field(ge=1, le=100_000)] = 250
-    """Those of one application; a quarter of them for receivers that did not take the last one."""
+    """The most messages in flight of one application; failing receivers share a quarter of them."""
     host_connections: Annotated[Whole, Field(ge=1, le=100_000)] = 50
-    """Those of one application to one host."""
+    """The most messages in flight of one application to one host."""
     first_retry_s: Seconds = 1.0
-    """How long to wait before the first further try."""
+    """The first back-off."""
     last_retry_s: Seconds = 300.0
-    """The longest wait between two tries."""
+    """The longest back-off."""
     private: Private = "auto"
-    """Private addresses of receivers: allowed, refused, or networks; auto: allowed where the broker is on loopback."""
+    """Private addresses that receivers may have: `allowed`, `refused`, or networks. `auto`: allowed on loopback."""
 
 
 class PublishSettings(Section):
     """Publishing through the broker."""
 
     user_field: str = ""
-    """This field of every record becomes the name of the user who publishes it. Empty: records stay as they are."""
+    """The field of each record that is set to the name of the publishing user. Empty: records stay as they are."""
     timeout_s: Seconds = 60.0
     """How long the cluster may take to accept records."""
 

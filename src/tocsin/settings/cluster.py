@@ -31,15 +31,15 @@ class HttpSettings(Section):
     body_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 34)] = 64 << 20
     """The largest request body, hence the longest script."""
     bodies_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 40)] = 256 << 20
-    """What bodies on their way may take in memory together; half of it those of one token or address."""
+    """Memory for all request bodies that are being read; one token or address gets at most half of it."""
     connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
-    """Connections at once; for a further one goes one whose request is not whole, or that is idle, or it is refused."""
+    """The most connections. When all are taken, a new one replaces an idle one or one whose request is incomplete."""
     address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
-    """Connections of one address at once. 0: a quarter of all; this machine's own are not counted."""
+    """The most connections of one address. 0: a quarter of all; connections of this machine do not count."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
     trusted_proxies: Networks = ""
-    """Proxies, as addresses or networks with spaces between them, whose X-Forwarded-For tells who the client is."""
+    """Proxies whose X-Forwarded-For header is believed: addresses or networks, separated by spaces."""
 
     @property
     def loopback(self) -> bool:
@@ -56,97 +56,97 @@ class AuthSettings(Section):
     """Who may ask."""
 
     mode: Literal["auto", "on", "off"] = "auto"
-    """Whether a token is needed. `auto`: for anything but loopback without a trusted proxy."""
+    """Whether requests need a token. `auto`: yes, unless the server listens on loopback and trusts no proxy."""
 
 
 class StatementSettings(Section):
     """What statements may use."""
 
     timeout_s: Seconds = 300.0
-    """How long a script may run, unless the request asks for less; also a procedure by itself, or a feed's function."""
+    """How long a script, a periodic procedure or a feed's function may run. A request can ask for less."""
     rows_limit: Annotated[Whole, Field(ge=1, le=100_000_000)] = 100_000
     """The most rows in an answer that is not streamed."""
     concurrent: Annotated[Whole, Field(ge=1, le=1_000)] = 8
-    """Scripts that run at once; further ones wait."""
+    """The most scripts that run at once; others wait."""
     token_concurrent: Annotated[Whole, Field(ge=0, le=1_000)] = 0
-    """Scripts of one token, or of one address, that run at once. 0: one for each core, 2 to three quarters of all."""
+    """The most scripts of one token or address at once. 0: one per core, at least 2, at most 3/4 of all."""
     spool_limit_bytes: Annotated[Whole, Field(ge=0, le=1 << 50)] = 1 << 30
-    """What streamed answers that are not read yet may take on disk; half of it those of one token or address."""
+    """Disk space for streamed answers that clients have not read yet; one token or address gets at most half of it."""
     write_timeout_s: Seconds = 30.0
-    """How long a client may take to read the next part of its answer, and how long its script waits for it in all."""
+    """How long a client may take to read the next part of an answer, and how long its script waits in total."""
 
 
 class SparkSettings(Section):
     """The engine."""
 
     master: Annotated[str, Field(min_length=1)] = "local[*]"
-    """Where Spark runs. `local[*]`: in this machine, with more slots than cores (three times as many, at least 6)."""
+    """The Spark master. `local[*]`: on this machine, with three task slots per core, at least 6."""
     driver_memory: Memory = "1g"
     """The most memory for the JVM's heap, such as 512m or 4g."""
     ping_timeout_s: Annotated[Seconds, Field(le=30)] = 20.0
-    """An engine that has not answered for so long is replaced. At most 30, so that work goes on within a minute."""
+    """An engine that does not answer for this long is replaced. At most 30, so that work continues within a minute."""
     unstoppable_limit: Annotated[Whole, Field(ge=1, le=1_000)] = 4
-    """So many threads (one token's count once) or tasks that did not end when told to, and the engine is replaced."""
+    """The engine is replaced when this many cancelled threads or tasks still run; threads of one token count as one."""
     conf: Annotated[dict[str, str], BeforeValidator(dotted_path)] = {}  # noqa: RUF012 - pydantic copies it
-    """Further settings of Spark's own, which win over ours."""
+    """Spark's own settings; they override ours."""
 
 
 class DatasetSettings(Section):
     """Defaults and upkeep of datasets."""
 
     history: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
-    """Past commits that stay queryable, where the dataset itself does not say."""
+    """How many past commits stay queryable, unless the dataset says otherwise."""
     upkeep_period_s: Seconds = 2.0
-    """How often datasets that changed are looked over for compaction and clean-up."""
+    """How often changed datasets are checked for compaction and clean-up."""
     key_index_limit: Annotated[Whole, Field(ge=0, le=1_000_000_000)] = 2_000_000
-    """The most primary keys of one dataset that are kept in memory to tell duplicates quickly."""
+    """The most primary keys of one dataset that are indexed in memory to find duplicates quickly."""
     outside_readers_s: Annotated[float, BeforeValidator(number), Field(ge=0, le=31_536_000)] = 3_600.0
-    """How long files that a dataset needs no more, and dropped datasets, stay for readers outside of Tocsin."""
+    """How long removed files and dropped datasets stay on disk for readers outside Tocsin."""
     outside_readers_bytes: Annotated[Whole, Field(ge=0, le=1 << 50)] = 1 << 32
-    """The most bytes of such files of one dataset; beyond it the oldest go earlier."""
+    """The most bytes of such files per dataset; beyond it the oldest are removed early."""
 
 
 class PythonSettings(Section):
     """Functions in Python."""
 
     folder: Folder = Path("python")
-    """Where the modules of functions in Python lie; a relative path is one in the data folder."""
+    """The folder with the modules of Python functions; a relative path starts at the data folder."""
     call_timeout_s: Seconds = 60.0
-    """How long one call of a function in Python may take."""
+    """How long one call of a Python function may take."""
 
 
 class FeedSettings(Section):
     """Feeds."""
 
     private: Private = "auto"
-    """Private addresses of feeds: allowed, refused, or networks; auto: allowed where the cluster is on loopback."""
+    """Private addresses that feeds may poll: `allowed`, `refused`, or networks. `auto`: allowed on loopback."""
     socket_connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
-    """Connections to the sockets of one feed at once; for a further one goes the most silent of who has most."""
+    """The most socket connections of one feed. A new one replaces the longest-idle one of the address with the most."""
     socket_address_connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 250
-    """Those of one address; this machine's own are not counted."""
+    """The most socket connections of one address; connections of this machine do not count."""
 
 
 class ChannelSettings(Section):
     """Defaults and upkeep of channels."""
 
     retention_s: Annotated[float, BeforeValidator(number), Field(gt=0, le=3_153_600_000)] = 604_800.0
-    """How long results are kept, where the channel itself does not say."""
+    """How long results are kept, unless the channel says otherwise."""
     retention_bytes: Annotated[Whole, Field(ge=1, le=1 << 50)] = 1 << 30
-    """How many bytes of results a channel keeps, where it does not say itself."""
+    """How many bytes of results a channel keeps, unless it says otherwise."""
     matches_limit: Annotated[Whole, Field(ge=1, le=1 << 28)] = 1_000_000
-    """The most results of one execution for one interest; of more, the last ones are kept and a gap is told."""
+    """The most results of one execution for one interest. Beyond it the newest are kept and subscribers get a gap."""
     interests_limit: Annotated[Whole, Field(ge=1, le=1_000_000_000)] = 10_000_000
-    """The most interests, in all channels, of one application of a broker."""
+    """The most interests of one application at one broker, in all channels together."""
     upkeep_period_s: Seconds = 30.0
-    """How often channels that changed are looked over for results that may go."""
+    """How often changed channels are checked for results that can be removed."""
     late_ticks: Annotated[Whole, Field(ge=1, le=100_000)] = 10
-    """Ticks of a repetitive channel that passed meanwhile and are executed one by one; older ones coalesce."""
+    """How many missed ticks of a repetitive channel are executed one by one; older ones coalesce."""
     announcement_timeout_s: Seconds = 10.0
     """How long a broker may take to accept an announcement."""
     private: Private = "auto"
-    """Private addresses of brokers: allowed, refused, or networks; auto: allowed where the cluster is on loopback."""
+    """Private addresses that brokers may have: `allowed`, `refused`, or networks. `auto`: allowed on loopback."""
     execution_deadline_s: Seconds = 60.0
-    """How long Spark may take over an execution; one that takes longer is run in parts, each with as much time."""
+    """The deadline of an execution in Spark. A longer one is run again in parts, each with the same deadline."""
 
 
 class ClusterSettings(Section):
