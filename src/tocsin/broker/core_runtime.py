@@ -18,7 +18,7 @@ from tocsin.broker.trace import BrokerTrace
 
 FLUSH_EVERY_S: Final = 1.0
 
-_log = structlog.get_logger("tocsin.broker.machine")
+_log = structlog.get_logger("tocsin.broker.core_runtime")
 
 Perform = Callable[[Any], None]
 

@@ -37,7 +37,7 @@ from tocsin.wire.subscriber import SubscribeRequest
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("tocsin.broker.desk")
+_log = structlog.get_logger("tocsin.broker.subscriptions")
 
 
 @dataclass(frozen=True, slots=True)

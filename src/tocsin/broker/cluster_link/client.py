@@ -20,7 +20,6 @@ from tocsin.wire.generations import generation_header
 from tocsin.wire.results import FetchedPart, FrameReader, NextRange, fetch_request
 
 _PAGE: Final = 10_000
-_PASSED_ON: Final = frozenset({"Content-Type", "Retry-After"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from tocsin.wire.errors import InputError, LimitError, NotFoundError, TocsinErro
 
 TOGETHER = 10_000
 
-_log = structlog.get_logger("tocsin.broker.holder")
+_log = structlog.get_logger("tocsin.broker.subscription_sync")
 
 
 @dataclass(slots=True, eq=False)

@@ -36,7 +36,7 @@ from tocsin.broker.delivery.outlets import (
 )
 from tocsin.rules.model.cursors import Cursor
 
-_log = structlog.get_logger("tocsin.broker.presence")
+_log = structlog.get_logger("tocsin.broker.fanout")
 
 AT_ONCE: Final = 500
 """The number of writes in a batch, after which other tasks run."""
@@ -51,7 +51,6 @@ class FanOutJob:
     rest: Sequence[int]
     after: Cursor | None
     executed_us: Sequence[int]
-    reached: int = 0
 
 
 class FanOut:

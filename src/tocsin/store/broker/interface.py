@@ -3,7 +3,7 @@
     application ── subscriber ── frontend ── backend       a subscriber's hold on an interest; many share a backend
          └──────── group ─────── group subscription        its members hold what it holds, each with its own marker
 
-Every backend of this interface keeps the promises below; the contract suite (tests/contract/broker_store) tries to
+Every backend of this interface keeps the promises below; the contract suite (tests/contract/store/broker) tries to
 break them.
 
 Each call is one transaction, all or nothing, durable when it returns (kill -9, power cut). Calls that wait at the same

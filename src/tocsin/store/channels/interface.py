@@ -4,7 +4,7 @@
                   └─────── subscription    many share an interest; each belongs to a broker
 
 The catalog (ClusterStore) lists the channels; this store keeps their rows under the number that it gave out. Every
-backend keeps the promises below; the contract suite (tests/contract/channel_store) tries to break them.
+backend keeps the promises below; the contract suite (tests/contract/store/channels) tries to break them.
 
 Each call is one transaction and durable when it returns (kill -9, power cut). A call that says that it works in steps
 commits each step: other writers run between two steps, and the caller can repeat an interrupted call. Reads see the

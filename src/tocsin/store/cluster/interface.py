@@ -3,7 +3,7 @@
     ClusterStore ── transaction() ─▶ Transaction     all of it or nothing, one at a time
           └──────── entries(), tokens(), facts(), removals()     the last committed state
 
-Every backend keeps the promises below; the contract suite (tests/contract/cluster_store) tries to break them.
+Every backend keeps the promises below; the contract suite (tests/contract/store/cluster) tries to break them.
 """
 
 from __future__ import annotations
