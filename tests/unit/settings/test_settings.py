@@ -4,11 +4,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tocsin.cli.commands.config import check, show, to_toml
-from tocsin.settings import OTHER_VARIABLES, Settings, SettingsError, known_settings, read
+from tocsin.settings import OTHER_VARIABLES, Settings, SettingsError, is_secret, known_settings, read
 
 NAMES = "must be a name, or dataverse.name, such as Default.downtown"
 NETWORKS = "must be addresses or networks with spaces between them, such as 127.0.0.1 10.0.0.0/8"
@@ -309,14 +309,20 @@ plain = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0
     data=plain.filter(lambda text: text.strip() and "~" not in text),
     host=plain.filter(bool),
     port=st.integers(0, 65535),
-    conf=st.dictionaries(plain, plain),
+    conf=st.dictionaries(plain | st.sampled_from(["SECRET", "a.password"]), plain),
 )
-def test_what_show_prints_gives_the_same_settings_again(data: str, host: str, port: int, conf: dict[str, str]) -> None:
+@example(data="x", host="x", port=1, conf={"SECRET": ""})
+@example(data="x", host="x", port=1, conf={"SECRET": "x", "spark.x": "1"})
+def test_what_show_prints_gives_the_same_settings_again_but_for_secrets(
+    data: str, host: str, port: int, conf: dict[str, str]
+) -> None:
     flags: dict[str, object] = {"data": Path(data), "cluster.http.host": host, "cluster.http.port": port}
     loaded = read(env={}, flags={**flags, "cluster.spark.conf": conf})
+    shown = {key: value for key, value in conf.items() if not value or not is_secret(f"cluster.spark.conf.{key}")}
+    expected = read(env={}, flags={**flags, "cluster.spark.conf": shown}).settings
     for explain in (False, True):
         tree = tomllib.loads("\n".join(to_toml(loaded, explain=explain)))
-        assert Settings.model_validate(tree) == loaded.settings
+        assert Settings.model_validate(tree) == expected
 
 
 def test_show_says_where_what_is_not_the_default_comes_from(

@@ -95,7 +95,8 @@ def _hidden(path: str, value: Any) -> Iterator[str]:
     if isinstance(value, SecretStr) and value:
         yield path
     elif isinstance(value, Mapping):
-        yield from (f"{path}.{key}" for key in value if is_secret(f"{path}.{key}"))
+        # An empty one says nothing, and is shown like any other that nobody has set.
+        yield from (f"{path}.{key}" for key, inner in value.items() if inner and is_secret(f"{path}.{key}"))
 
 
 def hidden_settings(section: Section, prefix: str = "") -> Iterator[str]:
