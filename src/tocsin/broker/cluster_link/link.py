@@ -316,25 +316,32 @@ class ClusterLink:
                 return found_any
 
     async def _take(self, told: Announcement) -> None:
-        """Hands an announcement to the core, then stores its position and heads in one transaction."""
-        heads: dict[int, Cursor] = {}
+        """Hands an announcement to the core and stores its position and heads in one transaction.
+
+        Other tasks run in between. So the heads are set, and submitted to the store, before anybody can subscribe to a
+        result of a later batch or acknowledge one of the first: no stored marker is ahead of the stored head.
+        """
+        heads = _heads_of(told)
+        for interest, cursor in heads.items():
+            backend = self._backends.get(interest)
+            if backend is None:
+                self._sync.note_early_announcement(interest, cursor)
+            else:
+                backend.head = max(backend.head, cursor)
         events = _events_of(told)
-        while batch := list(islice(events, TURN_EVENTS)):
-            for interest, event in batch:
-                heads[interest] = event.cursor
-                backend = self._backends.get(interest)
-                if backend is None:
-                    self._sync.note_early_announcement(interest, event.cursor)
-                else:
-                    backend.head = max(backend.head, event.cursor)
-                self._runtime.handle(event)
-            for interest in {interest for interest, event in batch if isinstance(event, ev.ResultArrived)}:
-                self._runtime.arrived(interest)
+        has_more = self._handle_batch(events)
+        faults.reach("delivery.news.taken")
+        recording: asyncio.Task[None] | None = None
+        if told.position > self._position or heads:
+            recording = asyncio.get_running_loop().create_task(
+                self._store.record_announcement(max(told.position, self._position), heads)
+            )
+        while has_more:
             # Let other tasks run, so that a large announcement delays no other subscriber.
             await asyncio.sleep(0)
-        faults.reach("delivery.news.taken")
-        if told.position > self._position or heads:
-            await self._store.record_announcement(max(told.position, self._position), heads)
+            has_more = self._handle_batch(events)
+        if recording is not None:
+            await recording
             self._position = max(told.position, self._position)
         faults.reach("delivery.news.recorded")
         if told.position.epoch > self._epoch:
@@ -344,6 +351,15 @@ class ClusterLink:
             self._wake.set()
         if told.gaps:
             await self._look_for_gaps(set(told.gaps))
+
+    def _handle_batch(self, events: Iterator[tuple[int, ev.ResultsAnnounced | ev.ResultArrived]]) -> bool:
+        """Hands the next events to the core. Returns False if there were none."""
+        batch = list(islice(events, TURN_EVENTS))
+        for _, event in batch:
+            self._runtime.handle(event)
+        for interest in {interest for interest, event in batch if isinstance(event, ev.ResultArrived)}:
+            self._runtime.arrived(interest)
+        return bool(batch)
 
     async def _look_for_gaps(self, channels: set[str]) -> None:
         """Results of these channels expired before they were announced. Asks the cluster which interests have a gap."""
@@ -402,6 +418,15 @@ class ClusterLink:
                 _log.debug("the cluster was not told what is acknowledged", error=str(error))
                 self._reports = {**reports, **self._reports}
                 return
+
+
+def _heads_of(told: Announcement) -> dict[int, Cursor]:
+    """The newest cursor of each interest in an announcement."""
+    heads = {interest: cursor for interests in told.news.values() for interest, cursor in interests}
+    for pushed in told.pushed:
+        last = pushed.results[-1].cursor
+        heads[pushed.interest] = max(last, heads.get(pushed.interest, last))
+    return heads
 
 
 def _events_of(told: Announcement) -> Iterator[tuple[int, ev.ResultsAnnounced | ev.ResultArrived]]:
