@@ -16,9 +16,11 @@ from tests.support.python_sources import Modules
 from tests.support.running_channels import Channelled
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.cluster.engine.engine_session import EngineLostError, engine_lost
+from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels.run_query import ExecutionResults
 from tocsin.rules.model.cursors import Range
 from tocsin.store.channels.rows import RecordedExecution
+from tocsin.wire.errors import CapacityError
 
 SETUP = """
 CREATE TYPE Report AS { id: int, kind: string, n: bigint, said: string };
@@ -253,6 +255,62 @@ def test_an_interest_with_a_record_that_ends_the_engine_each_time_is_set_aside_a
     place.write(report(9))
     place.execute()
     assert [len(place.told(subscription)) for subscription in subscriptions] == [6] * 7 + [5] + [6] * 4
+
+
+@pytest.mark.parametrize("lack", [engine_lost, lambda: CapacityError("no memory")], ids=["lost", "no memory"])
+def test_an_execution_whose_interests_cannot_be_handed_over_at_once_ends(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch, lack: Callable[[], Exception]
+) -> None:
+    monkeypatch.setattr(interests_module, "CACHED_FROM", 5)
+    failed: list[object] = []
+
+    def fail(frame: object) -> None:
+        failed.append(frame)
+        raise lack()
+
+    monkeypatch.setattr(interests_module, "_filled", fail)
+    create(place, OWN, NEW)
+    subscriptions = subscribe(place, 12)
+    place.write(report(1), report(2))
+    place.execute()
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [2] * 12
+    assert "culprits" not in succeeded(place).details
+    tries = len(failed)
+    assert tries >= 2 * interests_module.MOST_FAILURES
+    subscribe(place, 14)
+    place.write(report(3))
+    place.execute()
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [3] * 12
+    assert len(failed) == tries, "from then on each part brings its own"
+
+
+def test_a_lost_engine_is_given_the_interests_before_the_next_part_is_asked(
+    place: Channelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no record is to blame for what the interests take."""
+    create(place, OWN, NEW)
+    subscriptions = subscribe(place, 12)
+    place.write(*(report(id_) for id_ in range(5)))
+    runs = LosingRuns(place, lambda text: b'"id":3,' in text and b'"who":17}' in text)
+    asked: list[object] = []
+
+    async def ask(question: Callable[[], Any], what: str, **options: Any) -> Any:
+        try:
+            answer = await runs.ask(question, what, **options)
+        except EngineLostError:
+            asked.append("lost")
+            raise
+        if answer is None or isinstance(answer, ExecutionResults):  # else it is a probe, or records are read
+            asked.append("handed over" if answer is None else "answered")
+        return answer
+
+    monkeypatch.setattr(place.running()._rooms.runs, "ask", ask)
+    with pytest.raises(EngineLostError):
+        place.execute()
+    place.execute()
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [5] * 7 + [4] + [5] * 4
+    after_loss = [asked[place + 1] for place, what in enumerate(asked[:-1]) if what == "lost"]
+    assert set(after_loss[1:]) == {"handed over"}
 
 
 def test_an_engine_that_something_else_has_ended_costs_nobody_a_result(

@@ -2,6 +2,10 @@
 
 A change costs in proportion to its size. Interests that ended stay in the cached table until it is rebuilt; readers of
 the results skip them (`gone`).
+
+The engine may lack memory or time for all interests at once, or be lost. After `MOST_FAILURES` failures their join keys
+are no longer cached, but computed by each query. After as many more, nothing is cached: each part of an execution
+(`part`) sends the interests that it needs.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from tocsin.rules.model.types import Field, ObjectType, Type
 from tocsin.rules.model.values import Duration
 
 CACHED_FROM: Final = 5_000  # fewer interests are sent to Spark again whenever they change
+MOST_FAILURES: Final = 2  # at each step; the first one may have another cause
 _REBUILT_AT: Final = 0.2  # rebuild when this share of the cached interests was added or ended
 BORDERS: Final = 256
 _PLANNED_BYTES: Final = "spark.sql.execution.arrow.localRelationThreshold"
@@ -103,6 +108,7 @@ class InterestTable:
         self._plain_fresh: DataFrame | None = None  # the fresh interests without their join keys
         self._borders: dict[str, list[Any]] = {quantiles.name: [] for quantiles in query.borders}
         self._stale = True
+        self._failures = 0  # of handing the interests over
         self.remembered: dict[str, Any] = {}  # facts derived from the present set of interests
         self.gone: set[int] = set()
         self.suspects: dict[int, SuspectInterest] = {}
@@ -191,10 +197,24 @@ class InterestTable:
         self._present_session()
         return self._stale
 
+    @property
+    def is_piecemeal(self) -> bool:
+        """Whether Spark never gets all interests at once. Then the views of `part` are the only ones."""
+        return self._failures >= 2 * MOST_FAILURES
+
+    def count_failure(self) -> None:
+        """Call this if the engine lacked something for `prepared` or `renew`, or was lost. The count is kept until the
+        channel is started again, because the cause is still there."""
+        self._failures += 1
+
     def prepared(self) -> str:
         """Brings the view up to date and returns its name. It shows all present interests."""
         self._present_session()
         if not self._stale:
+            return self.view
+        if self.is_piecemeal:
+            self._rebuild()
+            self._stale = False
             return self.view
         changes = len(self._fresh) + len(self.gone)
         if self._base is None or changes > max(CACHED_FROM, _REBUILT_AT * len(self._all)):
@@ -212,9 +232,12 @@ class InterestTable:
     def part(self, ids: Ids) -> str:
         """Creates a view of some interests and returns its name; `drop_part` removes it."""
         self.prepared()
-        assert self._plain_fresh is not None
         # Do not compute the keys of other interests: a failure there would fail these, too.
-        frame = self._keyed(self._plain_fresh.where(ids.condition()))
+        if self.is_piecemeal:
+            frame = self._frame({interest: self._all[interest] for interest in ids.among(self._all)})
+        else:
+            assert self._plain_fresh is not None
+            frame = self._keyed(self._plain_fresh.where(ids.condition()))
         if self._base is not None:
             frame = self._base.where(ids.condition()).unionAll(frame)
         # The name is unique, because an abandoned run may still create the view of its part.
@@ -249,11 +272,11 @@ class InterestTable:
             self._cached.unpersist()
         self._cached, base = None, None
         try:
-            if len(self._all) >= CACHED_FROM:
+            if len(self._all) >= CACHED_FROM and not self.is_piecemeal:
                 base = self._cache()
         except BaseException:
             if self._attempt is attempt:
-                self._borders, self._base = borders, None
+                self._borders, self._base, self._stale = borders, None, True
             raise
         self._session()  # raises on an abandoned thread, which must change nothing
         self._base, self._fresh = base, {} if base is not None else dict(self._all)
@@ -262,15 +285,17 @@ class InterestTable:
     def _cache(self) -> DataFrame:
         with _apart(self._present_session()):
             plain = self._plain(self._all)
-        try:
-            self._cached = base = _filled(self._keyed(plain))
-        except Exception:
-            if not self._query.keys:
-                raise
-            # Some keys cannot be computed. Compute each key when it is used, so that the failing interest is found.
-            self._cached = _filled(plain)
-            base = self._keyed(self._cached)
-        return base
+        if self._failures < MOST_FAILURES:
+            try:
+                self._cached = base = _filled(self._keyed(plain))
+            except Exception:
+                if not self._query.keys:
+                    raise
+            else:
+                return base
+        # Some keys cannot be computed. Compute each key when it is used, so that the failing interest is found.
+        self._cached = _filled(plain)
+        return self._keyed(self._cached)
 
     def _chosen_borders(self) -> dict[str, list[Any]]:
         borders = {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tocsin.pipeline.channels import interests as interests_module
-from tocsin.pipeline.channels.interests import Ids, InterestTable
+from tocsin.pipeline.channels.interests import MOST_FAILURES, Ids, InterestTable
 from tocsin.rules.model import types as t
 from tocsin.wire.errors import UnavailableError
 
@@ -119,6 +119,48 @@ def test_where_spark_cannot_take_them_in_none_is_lost(interests: InterestTable, 
             interests.prepared()
     spark.fails = False
     assert seen(interests, spark) == [one for one in range(60) if one != 3]
+
+
+def test_where_they_cannot_be_made_anew_parts_show_all_of_theirs(interests: InterestTable, spark: FakeSpark) -> None:
+    add(interests, *range(20))
+    seen(interests, spark)
+    interests.change([(30, (30,))], [7])
+    seen(interests, spark)
+    spark.fails = True
+    with pytest.raises(OSError, match="no room"):
+        interests.renew()
+    spark.fails = False
+    assert interests.is_stale
+    shown = spark.views[interests.part(Ids())].ids
+    assert sorted(shown) == [one for one in (*range(20), 30) if one != 7]
+
+
+def test_what_the_engine_cannot_take_at_once_is_handed_over_with_less_each_time(
+    interests: InterestTable, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyed: list[list[int]] = []
+
+    def with_keys(_self: InterestTable, frame: Frame) -> Frame:
+        keyed.append(frame.ids)
+        return frame
+
+    monkeypatch.setattr(InterestTable, "_keyed", with_keys)
+    add(interests, *range(20))
+    spark.fails = True
+    for failures in range(1, 2 * MOST_FAILURES + 1):
+        keyed.clear()
+        with pytest.raises(OSError, match="no room"):
+            interests.prepared()
+        interests.count_failure()
+        assert bool(keyed) == (failures <= MOST_FAILURES), "then without keys that are made beforehand"
+    assert interests.is_piecemeal
+    interests.prepared()
+    assert not interests.is_stale
+    assert spark.views[interests.part(Ids(3, 5))].ids == [3, 4, 5]
+    interests.change([(30, (30,))], [4])
+    assert spark.views[interests.part(Ids(only=(3, 4, 5, 30)))].ids == [3, 5, 30]
+    assert spark.cached == 0
+    assert interests.gone == set()
 
 
 def test_some_of_them_are_seen_alone(interests: InterestTable, spark: FakeSpark) -> None:

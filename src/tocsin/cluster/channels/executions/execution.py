@@ -65,7 +65,8 @@ def run_execution(
     Calls `search_begins` on this thread before a poison search, which may take minutes, and `parts_begin` when the
     engine cannot run the execution as a whole."""
     runs = _Runs(reading, interests, new_rows, _moment(reading, now, previous), ask, size, is_stopped, parts_begin)
-    runs.prepare()
+    if interests.is_stale:
+        runs.prepare()
     left_out = interests.left_out()
     poison_records: list[PoisonRecord] = []
     try:
@@ -119,6 +120,7 @@ class _Runs:
         # Records that are set aside for one interest only.
         self._lost_records: dict[int, dict[Record, TocsinError]] = {}
         self._took_s = 0.0  # duration of the last query
+        self._has_interests = True  # False after an engine was lost: the next one does not have the interests yet
 
     @property
     def doubtful(self) -> set[int]:
@@ -142,13 +144,36 @@ class _Runs:
         self._size.losses = 0
 
     def prepare(self) -> None:
-        """Hands the interests over to Spark. This step cannot be split."""
-        if self._interests.is_stale:
-            self._ask(self._interests.prepared)
+        """Hands the interests over to Spark, apart from any query, so that no record is blamed for a failure here."""
+        self._hand_over(self._interests.prepared)
 
     def renew(self) -> None:
         if self._interests.gone:
-            self._ask(self._interests.renew)
+            self._hand_over(self._interests.renew)
+
+    def _hand_over(self, work: Callable[[], object]) -> None:
+        """Repeats the work until it succeeds. After failures the interests are handed over in smaller steps."""
+        has_begun = False
+
+        def hand_over() -> None:
+            nonlocal has_begun
+            has_begun = True
+            work()
+
+        while True:
+            if self._is_stopped():
+                raise UnavailableError("the channel was stopped")
+            has_begun, was_piecemeal = False, self._interests.is_piecemeal
+            try:
+                self._ask(hand_over)
+            except (CapacityError, EngineLostError):
+                if was_piecemeal:
+                    raise
+                if has_begun:
+                    self._interests.count_failure()
+            else:
+                self._has_interests = True
+                return
 
     def rows_of(self, folder: str) -> pa.Table:
         """Returns the new rows of a dataset, which are collected once per execution."""
@@ -187,7 +212,7 @@ class _Runs:
     def _is_thought_to_pass(self, part: NewRowsByFolder, ids: Sequence[int]) -> bool:
         if not self.doubtful.isdisjoint(ids) or not self._size.slow.isdisjoint(ids):
             return False
-        if self._size.losses >= MOST_LOSSES:
+        if self._size.losses >= MOST_LOSSES or self._interests.is_piecemeal:
             return False
         if self._size.pairs is None:
             return True
@@ -293,9 +318,12 @@ class _Runs:
         while True:
             if self._is_stopped():
                 raise UnavailableError("the channel was stopped")
+            if not self._has_interests:
+                self.prepare()
             try:
                 return self._ask(answer, alone=alone, deadline_s=deadline_s)
             except EngineLostError:
+                self._has_interests = False
                 if has_begun:
                     raise
             except CapacityError as error:
