@@ -52,7 +52,8 @@ class Expressions(ABC):
     """Translates expressions in a scope of names. `Queries` extends it with subqueries and sources."""
 
     handlers: ClassVar[dict[type, Callable[..., TypedSql]]]
-    for_channels = False  # whether functions that only channels have are allowed, although this is no channel
+    # Whether a function is being defined: functions that only channels have are allowed, although this is no channel.
+    for_channels = False
 
     def __init__(self, names: NameLookup, type_analyser: TypeAnalyser, dataverse: str, now: datetime) -> None:
         self.names = names

@@ -14,7 +14,7 @@ from tocsin.language.syntax import dialect
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.scope import VALUE, Relation
 from tocsin.language.translate.sources import Sources
-from tocsin.language.types.typed_sql import TypedSql, build
+from tocsin.language.types.typed_sql import TypedSql, build, constant_whole
 from tocsin.language.types.variant import operators, values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
@@ -219,25 +219,36 @@ class Projection(Sources):
         if offset is not None:
             made.set("offset", exp.Offset(expression=offset))
 
-    def bounds(self, node: exp.Expr) -> tuple[exp.Expr | None, exp.Expr | None]:
-        """Returns LIMIT and OFFSET as INT expressions."""
+    def bounds(self, node: exp.Expr, *, computed: bool = False) -> tuple[exp.Expr | None, exp.Expr | None]:
+        """Returns LIMIT and OFFSET as INT expressions: constants, unless they may be `computed`.
 
-        def bound(clause: exp.Expr | None) -> exp.Expr | None:
+        Spark's own LIMIT takes constants only; a slice of an array takes any expression.
+        """
+
+        def bound(word: str, clause: exp.Expr | None) -> exp.Expr | None:
             if clause is None:
                 return None
-            if isinstance(clause, exp.Fetch) or clause.expression is None:
+            given = clause.expression
+            if isinstance(clause, exp.Fetch) or given is None:
                 fail("write LIMIT and a number", clause)
-            if (
-                isinstance(clause.expression, exp.Literal)
-                and not clause.expression.is_string
-                and clause.expression.this.isdigit()
-            ):
-                number = int(clause.expression.this)
-                return exp.Literal.number(min(number, 2**31 - 1))
-            value = self.expression(clause.expression)
+            if isinstance(given, exp.Literal) and not given.is_string and given.this.isdigit():
+                return exp.Literal.number(min(int(given.this), 2**31 - 1))
+            value = self.expression(given)
+            if value.type not in (*t.INTEGERS, t.ANY):
+                fail(f"{word} takes a whole number, this is of type {value.type}", given, f"such as {word} 10")
+            constant = constant_whole(value.sql)
+            if constant is not None and constant < 0:
+                fail(f"{word} takes a number from 0 on, this is {constant}", given, f"such as {word} 10")
+            if constant is not None:
+                return exp.Literal.number(min(constant, 2**31 - 1))
+            # While a function is defined, its parameters have no values yet.
+            is_parameter = self.for_channels and value.sql.find(exp.Column, exp.Query) is None
+            if not computed and not is_parameter:
+                remedy = "write a number, a parameter, or a sum of them"
+                fail(f"{word} takes a number that is known before the query runs", given, remedy)
             return exp.cast(self._as(value, t.BIGINT).copy(), "INT")
 
-        return bound(node.args.get("limit")), bound(node.args.get("offset"))
+        return bound("LIMIT", node.args.get("limit")), bound("OFFSET", node.args.get("offset"))
 
 
 def _total_or(key: exp.Expr) -> exp.Expr:

@@ -85,7 +85,7 @@ class Subqueries(Operators, Projection):
         limit = offset = None
         if isinstance(node, exp.Select) and not node.args.get("distinct") and not node.args.get("with_"):
             relation = self.select(node, outer, keys)
-            limit, offset = self.bounds(node)
+            limit, offset = self.bounds(node, computed=True)
         else:
             if node.args.get("order") or node.args.get("limit"):
                 fail(

@@ -12,6 +12,7 @@ Every function here is strict: SQL NULL in, NULL out.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -332,6 +333,22 @@ def constant_integer(sql: exp.Expr) -> int | None:
     inner = sql.this if isinstance(sql, exp.Cast) and sql.is_type("INT", "BIGINT", "SMALLINT", "TINYINT") else sql
     text = inner.sql() if _is_number(inner) else ""
     return int(text) if re.fullmatch(r"-?\d{1,19}", text) else None
+
+
+_WHOLE: Final[dict[type[exp.Expr], Callable[[int, int], int]]] = {
+    exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul,
+}  # fmt: skip
+
+
+def constant_whole(sql: exp.Expr) -> int | None:
+    """Like `constant_integer`, and also evaluates sums, differences and products of such constants."""
+    if isinstance(sql, exp.Paren) or (isinstance(sql, exp.Cast) and sql.is_type("INT", "BIGINT")):
+        return constant_whole(sql.this)
+    compute = _WHOLE.get(type(sql))
+    if compute is None:
+        return constant_integer(sql)
+    left, right = constant_whole(sql.this), constant_whole(sql.expression)
+    return None if left is None or right is None else compute(left, right)
 
 
 def constant_number(sql: exp.Expr) -> float | None:

@@ -199,6 +199,51 @@ def test_ordinary_sizes_are_taken(call: str) -> None:
     assert translated(f"SELECT VALUE {call}")
 
 
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("LIMIT r", "LIMIT takes a number that is known before the query runs"),
+        ("LIMIT 1 OFFSET 2 * r", "OFFSET takes a number that is known before the query runs"),
+        ("LIMIT 'a'", "LIMIT takes a whole number, this is of type string"),
+        ("LIMIT '1'", "LIMIT takes a whole number, this is of type string"),
+        ("LIMIT 1.5", "LIMIT takes a whole number, this is of type double"),
+        ("LIMIT null", "LIMIT takes a whole number"),
+        ("LIMIT [1, 2]", "LIMIT takes a whole number"),
+        ("LIMIT true", "LIMIT takes a whole number, this is of type boolean"),
+        ("LIMIT -1", "LIMIT takes a number from 0 on, this is -1"),
+        ("LIMIT 1 - 2", "LIMIT takes a number from 0 on, this is -1"),
+        ("LIMIT 1 OFFSET -1", "OFFSET takes a number from 0 on, this is -1"),
+        ("LIMIT abs(3)", "LIMIT takes a number that is known before the query runs"),
+    ],
+)
+def test_a_limit_that_spark_would_not_take_is_refused_at_its_place(limit: str, reason: str) -> None:
+    with pytest.raises(TranslationError, match=reason) as refused:
+        translated(f"SELECT VALUE r FROM [1, 2] AS r {limit}")
+    assert refused.value.hint
+    assert refused.value.offset is not None or limit in ("LIMIT null", "LIMIT true"), "these words have no place"
+
+
+@pytest.mark.parametrize(
+    ("limit", "made"),
+    [
+        ("LIMIT 3", "LIMIT 3"),
+        ("LIMIT 3000000000", "LIMIT 2147483647"),
+        ("LIMIT (2 + 3) * 2 OFFSET 1 - 1", "LIMIT 10 OFFSET 0"),
+        ("LIMIT CAST(3 AS int)", "LIMIT 3"),
+    ],
+)
+def test_a_limit_is_a_constant_of_whole_numbers(limit: str, made: str) -> None:
+    assert translated(f"SELECT VALUE r FROM [1, 2] AS r {limit}").endswith(made)
+
+
+def test_a_limit_may_be_a_parameter_and_that_of_a_list_may_come_from_outside() -> None:
+    top = FunctionOf("top", ("n",), "SELECT VALUE r FROM [1, 2] AS r LIMIT n")
+    assert "SLICE" in translated("SELECT VALUE top(x) FROM [1, 2] AS x", own=(top,)).upper()
+    assert translated("SELECT VALUE f FROM top(1 + 1) f", own=(top,)).count("LIMIT 2") == 1
+    with pytest.raises(TranslationError, match="in function top: LIMIT takes a number that is known"):
+        translated("SELECT VALUE f FROM [1, 2] AS x, top(x) f", own=(top,))
+
+
 def test_a_text_beside_a_window_stays_what_it_is() -> None:
     """Control characters go over as bytes there, too: Spark has other escapes than the writer of the text."""
     sql = translated("SELECT VALUE lag('a', 1, '\x071') OVER (ORDER BY 1)")
