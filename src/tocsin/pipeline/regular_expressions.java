@@ -11,6 +11,25 @@ import org.apache.spark.sql.api.java.UDF2;
 import org.apache.spark.sql.api.java.UDF3;
 import org.apache.spark.sql.api.java.UDF4;
 
+/** Ends the work of a thread whose task or job group is cancelled. */
+public final class Cancellation {
+  public static void check() {
+    TaskContext task = TaskContext.get();
+    if (task != null) task.killTaskIfInterrupted();
+    else if (isCancelled()) throw new IllegalStateException("cancelled");
+  }
+
+  /** Whether this thread's work is cancelled. The optimizer evaluates rows of local relations without a task. */
+  private static boolean isCancelled() {
+    if (Thread.currentThread().isInterrupted()) return true;
+    scala.Option active = org.apache.spark.SparkContext$.MODULE$.getActive();
+    if (active.isEmpty()) return false;
+    SparkContext spark = (SparkContext) active.get();
+    String group = spark.getLocalProperty("spark.jobGroup.id");
+    return group != null && spark.dagScheduler().cancelledJobGroups().contains(group);
+  }
+}
+
 /** A text that counts how often a matcher reads one of its characters. */
 final class CountedText implements CharSequence {
   private static final int MOST_STEPS = @STEPS@;
@@ -30,19 +49,7 @@ final class CountedText implements CharSequence {
 
   private void look() {
     if (steps > MOST_STEPS) throw RegexFunction.tooManySteps();
-    TaskContext task = TaskContext.get();
-    if (task != null) task.killTaskIfInterrupted();
-    else if (isCancelled()) throw new IllegalStateException("cancelled");
-  }
-
-  /** Whether this thread's work is cancelled. The optimizer matches rows of local relations without a task. */
-  private static boolean isCancelled() {
-    if (Thread.currentThread().isInterrupted()) return true;
-    scala.Option active = org.apache.spark.SparkContext$.MODULE$.getActive();
-    if (active.isEmpty()) return false;
-    SparkContext spark = (SparkContext) active.get();
-    String group = spark.getLocalProperty("spark.jobGroup.id");
-    return group != null && spark.dagScheduler().cancelledJobGroups().contains(group);
+    Cancellation.check();
   }
 
   public int length() {

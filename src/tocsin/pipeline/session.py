@@ -76,7 +76,7 @@ def start(
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    from tocsin.pipeline.regular_expressions import register_regex_functions
+    from tocsin.pipeline.java_functions import register_java_functions
 
     if _is_running(SparkContext._active_spark_context):
         raise RuntimeError("this process already has a Spark session; there is one per process")
@@ -111,7 +111,7 @@ def start(
             _forget_session()
             started = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
         _forget_functions(started)
-        register_regex_functions(started, scratch / "tmp")
+        register_java_functions(started, scratch / "tmp")
     except Exception as error:
         reason = str(error)  # str() asks the JVM, so it comes before _end
         _end(gateway)

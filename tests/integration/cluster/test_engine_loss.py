@@ -26,8 +26,10 @@ from tests.support.waiting import wait_until
 # Sooner than by default: what is tested is what happens then.
 QUICK = {"TOCSIN_CLUSTER__SPARK__PING_TIMEOUT_S": "6", "TOCSIN_CLUSTER__SPARK__UNSTOPPABLE_LIMIT": "1"}
 ENDLESS = "SELECT VALUE {'id': a.id} FROM range(100000000) a, range(100000000) b WHERE a.id % 7 = b.id % 5 + 9"
-# Spark's optimizer computes it, in a time longer than anybody lives, and hears nothing meanwhile.
-UNSTOPPABLE = 'SELECT VALUE levenshtein(repeat("e", 5000000), repeat("z", 5000000));'
+# One value, of a fold within a fold, takes a time longer than anybody lives, and Spark hears nothing meanwhile.
+UNSTOPPABLE = """
+SELECT VALUE aggregate(sequence(1, 1000000), 0, (a, x) -> a + aggregate(sequence(1, 1000000), 0, (b, y) -> (b + y) % 7))
+"""
 LOADED_ROWS = 200_000
 SETUP = """
 CREATE DATAVERSE v; USE v;

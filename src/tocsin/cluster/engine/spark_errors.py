@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException, PythonException
 
 from tocsin.cluster.engine.engine_session import engine_lost
 from tocsin.pipeline.analysis import reason
+from tocsin.pipeline.java_functions import function_problem
 from tocsin.pipeline.python.protocol import CallError, parse_call_error
-from tocsin.pipeline.regular_expressions import regex_problem
 from tocsin.wire.errors import CapacityError, ConflictError, StatementError, StorageFullError, TocsinError
 
 _DEEPEST: Final = 20
@@ -71,7 +71,7 @@ def translate_spark_error(error: Exception) -> TocsinError:
         if cause.kind == _PYTHON and (failed := parse_call_error(cause.message)) is not None:
             return translate_call_error(failed)
     for cause in causes:
-        if cause.kind == _WRONG_ARGUMENT and (problem := regex_problem(cause.message)) is not None:
+        if cause.kind == _WRONG_ARGUMENT and (problem := function_problem(cause.message)) is not None:
             return StatementError(problem[0], hint=problem[1])
     if (capacity_error := _capacity(causes)) is not None:
         return capacity_error

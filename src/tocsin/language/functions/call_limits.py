@@ -1,7 +1,8 @@
-"""Limits calls for which Spark builds a plan as large as an argument says: registers, rows, windows, partitions.
+"""Limits calls for which Spark builds a plan or a value as large as an argument says: registers, rows, windows,
+partitions, characters, array items.
 
-Spark builds the plan before anything runs, so nobody can cancel it, and one such plan can take all of the engine's
-memory.
+Spark builds the plan before anything runs and a value in one step, so nobody can cancel it, and one of them can take
+all of the engine's memory. This module checks constant arguments; `bounded_calls` guards computed ones.
 """
 
 from __future__ import annotations
@@ -18,11 +19,17 @@ from tocsin.language.types.typed_sql import (
     constant_integer,
     constant_number,
     constant_string,
+    constant_whole,
 )
 
 DEVIATIONS: Final = (0.01, 0.39)  # of an approximate count: from 16,384 registers to the fewest that Spark accepts
 ROWS: Final = 1_000
 WINDOWS: Final = 1_000
+LETTERS: Final = 10_000_000
+"""The longest text that repeat and similar functions return."""
+ITEMS: Final = 1_000_000
+"""The longest array that sequence and similar functions return."""
+DIGITS: Final = 400  # after the decimal point; the smallest double has 324
 _MICROS: Final = {
     "microsecond": 1, "millisecond": 1_000, "second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000,
     "day": 86_400_000_000, "week": 604_800_000_000,
@@ -31,10 +38,11 @@ _UNIT: Final = re.compile(rf"\s*(\d{{1,18}})\s+({'|'.join(_MICROS)})s?\b", re.AS
 
 
 def check_call(name: str, arguments: Sequence[exp.Expr]) -> None:
-    """Raises FunctionError if the plan of this call would be too large, or if its size is unknown."""
+    """Raises FunctionError if the plan or the value of this call would be too large, or if the plan's size is
+    unknown."""
     check = _CHECKS.get(name)
     if check is not None:
-        check(arguments)
+        check(name, arguments)
 
 
 def _check_deviation(arguments: Sequence[exp.Expr]) -> None:
@@ -75,6 +83,86 @@ def _micros(argument: exp.Expr) -> int | None:
     return None if _UNIT.sub("", rest).strip() else micros
 
 
-_CHECKS: Final[dict[str, Callable[[Sequence[exp.Expr]], None]]] = {
-    "approx_count_distinct": _check_deviation, "range": _check_range, "stack": _check_stack, "window": _check_windows,
-}  # fmt: skip
+def too_long(name: str) -> str:
+    return f"{name} makes texts of at most {LETTERS:,} characters"
+
+
+def too_many(name: str) -> str:
+    return f"{name} makes arrays of at most {ITEMS:,} items"
+
+
+# Width and precision of a format specifier such as %2$-10.3s.
+_WIDTHS: Final = re.compile(r"%(?:\d+\$)?[-#+ 0,(<]*(\d*)(?:\.(\d+))?", re.ASCII)
+
+
+def check_format(name: str, form: str) -> None:
+    """Raises FunctionError if the widths of all specifiers add up to a text that is too long."""
+    numbers = [digits for widths in _WIDTHS.findall(form) for digits in widths if digits]
+    if any(len(digits) > 9 for digits in numbers) or sum(map(int, numbers)) > LETTERS:
+        raise FunctionError(too_long(name))
+
+
+def _at_most(place: int, most: int, message: Callable[[str], str]) -> Callable[[str, Sequence[exp.Expr]], None]:
+    """Returns a check of the argument at this place."""
+
+    def check(name: str, arguments: Sequence[exp.Expr]) -> None:
+        count = constant_whole(arguments[place]) if len(arguments) > place else None
+        if count is not None and abs(count) > most:
+            raise FunctionError(message(name))
+
+    return check
+
+
+def _check_repeat(name: str, arguments: Sequence[exp.Expr]) -> None:
+    if len(arguments) == 2 and (count := constant_whole(arguments[1])) is not None:
+        text = constant_string(arguments[0])
+        if count * (1 if text is None else len(text)) > LETTERS:
+            raise FunctionError(too_long(name))
+
+
+def _check_sequence(name: str, arguments: Sequence[exp.Expr]) -> None:
+    constants = [constant for argument in arguments if (constant := constant_whole(argument)) is not None]
+    if len(constants) == len(arguments) > 1:
+        first, last, step = [*constants, 1][:3]
+        if step and abs(last - first) // abs(step) >= ITEMS:
+            raise FunctionError(too_many(name))
+
+
+def _check_formatted(name: str, arguments: Sequence[exp.Expr]) -> None:
+    form = constant_string(arguments[0]) if arguments else None
+    if form is not None:
+        check_format(name, form)
+
+
+def _check_digits(name: str, arguments: Sequence[exp.Expr]) -> None:
+    if len(arguments) < 2 or constant_string(arguments[1]) is not None:
+        return  # format_number takes a pattern, too
+    digits = constant_whole(arguments[1])
+    if digits is None or abs(digits) > DIGITS:
+        raise FunctionError(f"{name} takes a number of digits, at most {DIGITS}")
+
+
+def _check_random(name: str, arguments: Sequence[exp.Expr]) -> None:
+    count = constant_whole(arguments[0]) if arguments else 0
+    if count is None or count > LETTERS:
+        raise FunctionError(f"{name} takes a number of characters, at most {LETTERS:,}")
+
+
+def _nameless(check: Callable[[Sequence[exp.Expr]], None]) -> Callable[[str, Sequence[exp.Expr]], None]:
+    return lambda _name, arguments: check(arguments)
+
+
+_CHECKS: Final[dict[str, Callable[[str, Sequence[exp.Expr]], None]]] = {
+    "approx_count_distinct": _nameless(_check_deviation),
+    "range": _nameless(_check_range),
+    "stack": _nameless(_check_stack),
+    "window": _nameless(_check_windows),
+    "repeat": _check_repeat,
+    "space": _at_most(0, LETTERS, too_long),
+    **dict.fromkeys(("lpad", "rpad"), _at_most(1, LETTERS, too_long)),
+    **dict.fromkeys(("array_repeat", "array_insert"), _at_most(1, ITEMS, too_many)),
+    "sequence": _check_sequence,
+    **dict.fromkeys(("format_string", "printf"), _check_formatted),
+    **dict.fromkeys(("round", "bround", "ceil", "ceiling", "floor", "format_number"), _check_digits),
+    "randstr": _check_random,
+}

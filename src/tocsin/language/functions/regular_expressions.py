@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.types.typed_sql import FunctionError, build, constant_string, enclose, string
+from tocsin.language.types.typed_sql import build, constant_string, string
 
 LIKE: Final = "tocsin_regexp_like"
 EXTRACT: Final = "tocsin_regexp_extract"
@@ -76,7 +76,7 @@ def _url_part(name: str) -> Callable[[Arguments], exp.Expr]:
 _extract, _extract_all, _split = _call(EXTRACT, 2, [1]), _call(EXTRACT_ALL, 2, [1]), _call(SPLIT, 2, [-1])
 _like = _call(LIKE, 2, [])
 # The allowed numbers of arguments, and the builder.
-_REWRITES: Final[dict[str, tuple[range, Callable[[Arguments], exp.Expr]]]] = {
+REWRITES: Final[dict[str, tuple[range, Callable[[Arguments], exp.Expr]]]] = {
     "rlike": (range(2, 3), _like),
     "regexp": (range(2, 3), _like),
     "regexp_like": (range(2, 3), _like),
@@ -91,48 +91,5 @@ _REWRITES: Final[dict[str, tuple[range, Callable[[Arguments], exp.Expr]]]] = {
     "parse_url": (range(2, 4), _url_part("parse_url")),
     "try_parse_url": (range(2, 4), _url_part("try_parse_url")),
 }
-NAMES: Final = frozenset(_REWRITES)
+NAMES: Final = frozenset(REWRITES)
 """Spark functions that take a regular expression."""
-
-# Nodes in our own templates for which sqlglot has classes.
-_PARSED: Final[dict[type[exp.Expr], tuple[str, tuple[str, ...]]]] = {
-    exp.RegexpLike: ("rlike", ("this", "expression")),
-    exp.RegexpExtract: ("regexp_extract", ("this", "expression", "group")),
-    exp.RegexpExtractAll: ("regexp_extract_all", ("this", "expression", "group")),
-    exp.RegexpReplace: ("regexp_replace", ("this", "expression", "replacement", "position")),
-}
-
-
-def rewrite_regexes(tree: exp.Expr) -> exp.Expr:
-    """Replaces every regular expression call by a call of our function.
-
-    Run this after all checks: it writes names that no statement may contain.
-    """
-    calls = [(node, call) for node in tree.walk() if (call := _called(node)) is not None]
-    if not calls:
-        return tree
-    tree = exp.Paren(this=tree.copy())
-    for node in reversed(list(tree.walk())):  # the innermost first
-        call = _called(node)
-        if call is not None:
-            node.replace(enclose(_rewritten(*call)))
-    result: exp.Expr = tree.this
-    return result.pop()
-
-
-def _called(node: exp.Expr) -> tuple[str, list[exp.Expr]] | None:
-    """Returns name and arguments of a regular expression call, or None for another node."""
-    if isinstance(node, exp.Anonymous):
-        name = str(node.this).lower()
-        return (name, node.expressions) if name in NAMES else None
-    if type(node) in _PARSED:
-        name, arguments = _PARSED[type(node)]
-        return name, [node.args[argument] for argument in arguments if node.args.get(argument) is not None]
-    return None
-
-
-def _rewritten(name: str, arguments: Sequence[exp.Expr]) -> exp.Expr:
-    counts, rewrite = _REWRITES[name]
-    if len(arguments) not in counts:
-        raise FunctionError(f"{name} takes {' or '.join(map(str, counts))} arguments")
-    return rewrite([argument.copy() for argument in arguments])

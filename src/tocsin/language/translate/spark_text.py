@@ -12,7 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.functions import call_limits, like_patterns, spark_functions
-from tocsin.language.functions.regular_expressions import rewrite_regexes
+from tocsin.language.functions.call_rewrites import rewrite_calls
 from tocsin.language.types.typed_sql import FunctionError, enclose
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -59,7 +59,7 @@ _HINTS: Final = frozenset(("BROADCAST",))
 def render(tree: exp.Expr) -> str:
     """Returns the text of a query or an expression that Spark will run."""
     linear = _linear(tree) if tree.find(exp.Like, exp.ILike) else tree
-    return _text(rewrite_regexes(_checked(linear)))
+    return _text(rewrite_calls(_checked(linear)))
 
 
 def render_for_analysis(tree: exp.Expr) -> str:

@@ -12,7 +12,7 @@ from tocsin.language.functions import like_patterns, spark_functions
 from tocsin.language.functions.regular_expressions import NAMES
 from tocsin.language.translate.spark_text import render, render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, build, string
-from tocsin.pipeline.regular_expressions import regex_problem
+from tocsin.pipeline.java_functions import function_problem
 
 CALLS = {
     "rlike": "t, p", "regexp": "t, p", "regexp_like": "t, p", "regexp_count": "t, p", "regexp_extract": "t, p",
@@ -111,4 +111,4 @@ def test_only_what_ours_throw_is_read_as_theirs() -> None:
         ("java.lang.IllegalArgumentException", "said: tocsin regex: it is wrong\nwrite it well"),
     ):
         assert translate_spark_error(error(kind, message)).hint is None
-    assert regex_problem("a record that says tocsin regex: x\ny") is None
+    assert function_problem("a record that says tocsin regex: x\ny") is None

@@ -1,0 +1,93 @@
+"""Bounds calls whose time or result grows with computed arguments, by our own functions (`pipeline/bounded_values.py`).
+
+levenshtein takes time in proportion to the product of two lengths, and cannot be stopped. repeat, lpad, sequence and
+similar functions return a value as large as a number says. `call_limits` checks constant arguments. A condition around
+the call would not be enough for computed ones: the optimizer evaluates a constant call in any branch. So an argument of
+the call raises the error. Each argument is written once, because calls may be nested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language.types.typed_sql import build, constant_string, constant_whole, string
+
+REPEAT: Final = "tocsin_repeat"
+LEVENSHTEIN: Final = "tocsin_levenshtein"
+LETTERS: Final = "tocsin_letters"
+ITEMS: Final = "tocsin_items"
+FORMAT: Final = "tocsin_format"
+SEQUENCE: Final = "tocsin_sequence_fits"
+
+Arguments = Sequence[exp.Expr]
+_ANY_DISTANCE: Final = 2**31 - 1
+
+
+def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
+    return exp.Anonymous(this=name, expressions=list(arguments))
+
+
+def _text(value: exp.Expr) -> exp.Expr:
+    return value if constant_string(value) is not None else exp.cast(value, "STRING")
+
+
+def _levenshtein(given: Arguments) -> exp.Expr:
+    most = given[2] if len(given) > 2 else exp.Literal.number(_ANY_DISTANCE)
+    return _call(LEVENSHTEIN, _text(given[0]), _text(given[1]), exp.cast(most, "INT"))
+
+
+def _repeat(given: Arguments) -> exp.Expr:
+    return _call(REPEAT, _text(given[0]), exp.cast(given[1], "INT"))
+
+
+def _guarded(name: str, place: int, guard: str) -> Callable[[Arguments], exp.Expr]:
+    """Returns a builder of the call that passes a computed number through a guard."""
+
+    def made(given: Arguments) -> exp.Expr:
+        size = given[place]
+        if constant_whole(size) is not None:
+            return _call(name, *given)
+        return _call(name, *given[:place], _call(guard, exp.cast(size, "INT"), string(name)), *given[place + 1 :])
+
+    return made
+
+
+def _formatted(name: str) -> Callable[[Arguments], exp.Expr]:
+    def made(given: Arguments) -> exp.Expr:
+        form = given[0]
+        return _call(name, form if constant_string(form) is not None else _call(FORMAT, _text(form), string(name)),
+                     *given[1:])  # fmt: skip
+
+    return made
+
+
+def _sequence(given: Arguments) -> exp.Expr:
+    if all(constant_whole(one) is not None for one in given):
+        return _call("sequence", *given)
+    step = given[2] if len(given) > 2 else exp.Literal.number(0)
+    bounds = {name: exp.column(name, table="__s") for name in ("a", "b", "s")}
+    fits = _call(SEQUENCE, *(one.copy() for one in bounds.values()))
+    last = exp.If(this=fits, true=bounds["b"].copy(), false=exp.null())
+    made = _call("sequence", bounds["a"], last, *([bounds["s"]] if len(given) > 2 else []))
+    return build(
+        "get(transform(array(named_struct('a', _a, 'b', _b, 's', _step)), __s -> _made), 0)",
+        _a=given[0], _b=given[1], _step=step, _made=made,
+    )  # fmt: skip
+
+
+# The allowed numbers of arguments, and the builder.
+REWRITES: Final[dict[str, tuple[range, Callable[[Arguments], exp.Expr]]]] = {
+    "levenshtein": (range(2, 4), _levenshtein),
+    "repeat": (range(2, 3), _repeat),
+    "space": (range(1, 2), _guarded("space", 0, LETTERS)),
+    "lpad": (range(2, 4), _guarded("lpad", 1, LETTERS)),
+    "rpad": (range(2, 4), _guarded("rpad", 1, LETTERS)),
+    "array_repeat": (range(2, 3), _guarded("array_repeat", 1, ITEMS)),
+    "array_insert": (range(3, 4), _guarded("array_insert", 1, ITEMS)),
+    "format_string": (range(1, 1_000), _formatted("format_string")),
+    "printf": (range(1, 1_000), _formatted("printf")),
+    "sequence": (range(2, 4), _sequence),
+}
