@@ -111,7 +111,7 @@ def compiled(
 ) -> SharedQuery:
     return shared_query(
         parsed_body(body), parameters, declared or {},
-        names=Names(functions), oracle=SparkTypeAnalyser(spark), dataverse="d", continuous=continuous,
+        names=Names(functions), type_analyser=SparkTypeAnalyser(spark), dataverse="d", continuous=continuous,
     )  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def test_so_it_is_in_functions_and_channels(body: str, reason: str) -> None:
     assert reason in refused.value.message
     channel = parsed_body(f"SELECT VALUE {body} FROM Reports r WHERE r.kind = k")
     with pytest.raises(TranslationError) as refused:
-        shared_query(channel, ("k",), {}, names=Names(()), oracle=NoOracle(), dataverse="d", continuous=True)
+        shared_query(channel, ("k",), {}, names=Names(()), type_analyser=NoOracle(), dataverse="d", continuous=True)
     assert reason in refused.value.message or "a window function" in refused.value.message
 
 
