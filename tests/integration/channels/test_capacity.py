@@ -203,7 +203,7 @@ def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_ar
     create(place, "d.id, slow(who) AS who", NEW)
     subscriptions = subscribe(place, 12)
     place.write(report(1))
-    monkeypatch.setattr(place.running()._rooms.runs, "deadline_s", DEADLINE_S)
+    monkeypatch.setattr(place.running()._context.runs, "deadline_s", DEADLINE_S)
     place.execute()
     done = succeeded(place)
     (culprit,) = done.details["culprits"]
@@ -217,7 +217,7 @@ class LosingRuns:
     """Executions of a channel that lose the engine with some of the answers that they would have."""
 
     def __init__(self, place: Channelled, is_lost: Callable[[bytes], bool]) -> None:
-        self._runs = place.running()._rooms.runs
+        self._runs = place.running()._context.runs
         self._ask = self._runs.ask
         self._what = f"channel {place.running().entry.name}"
         self._is_lost = is_lost
@@ -238,7 +238,7 @@ def test_an_interest_with_a_record_that_ends_the_engine_each_time_is_set_aside_a
     subscriptions = subscribe(place, 12)
     place.write(*(report(id_) for id_ in range(5)))
     runs = LosingRuns(place, lambda text: b'"id":3,' in text and b'"who":17}' in text)
-    monkeypatch.setattr(place.running()._rooms.runs, "ask", runs.ask)
+    monkeypatch.setattr(place.running()._context.runs, "ask", runs.ask)
     with pytest.raises(EngineLostError):
         place.execute()
     place.execute()
@@ -304,7 +304,7 @@ def test_a_lost_engine_is_given_the_interests_before_the_next_part_is_asked(
             asked.append("handed over" if answer is None else "answered")
         return answer
 
-    monkeypatch.setattr(place.running()._rooms.runs, "ask", ask)
+    monkeypatch.setattr(place.running()._context.runs, "ask", ask)
     with pytest.raises(EngineLostError):
         place.execute()
     place.execute()
@@ -320,7 +320,7 @@ def test_an_engine_that_something_else_has_ended_costs_nobody_a_result(
     subscriptions = subscribe(place, 3)
     place.write(report(1))
     runs = LosingRuns(place, lambda _text: not runs.lost_alone)
-    monkeypatch.setattr(place.running()._rooms.runs, "ask", runs.ask)
+    monkeypatch.setattr(place.running()._context.runs, "ask", runs.ask)
     with pytest.raises(EngineLostError):
         place.execute()
     place.execute()

@@ -358,7 +358,7 @@ def test_where_nothing_is_new_or_nobody_is_interested_spark_runs_no_job(
 def test_channels_that_share_a_dataset_share_the_reading_of_its_new_rows(
     place: Channelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views = place.parts.channels._rooms.engine.views
+    views = place.parts.channels._context.engine.views
     handed: list[int] = []
     of_rows = views.of_rows
     names = [f"c{i}" for i in range(4)]
