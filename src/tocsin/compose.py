@@ -226,7 +226,7 @@ async def assemble_cluster(
             ping_timeout_s=cluster_settings.spark.ping_timeout_s, lost_limit=cluster_settings.spark.unstoppable_limit
         )
         watch = None if sessions is None else EngineWatch(engine, sessions, limits)
-        loopback = cluster_settings.http.loopback
+        loopback = cluster_settings.http.local
         feed_addresses = AddressGuard.of(cluster_settings.feeds.private, "cluster.feeds.private", loopback=loopback)
         broker_addresses = AddressGuard.of(
             cluster_settings.channels.private, "cluster.channels.private", loopback=loopback

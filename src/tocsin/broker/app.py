@@ -92,7 +92,7 @@ async def run_broker(
     service = BrokerService(
         settings, store, runtime, fan_out, subscriptions, acks, pulls, link, client, counters, accounts
     )
-    guard = AddressGuard.of(settings.webhooks.private, "broker.webhooks.private", loopback=settings.http.loopback)
+    guard = AddressGuard.of(settings.webhooks.private, "broker.webhooks.private", loopback=settings.http.local)
     webhooks = Webhooks(service, guard)
 
     def deliver(action: ac.Deliver) -> None:

@@ -22,6 +22,7 @@ _TYPES: Final[dict[str, Type]] = {
     "void": Primitive("void"),
 }  # fmt: skip
 # A file URL, or a path that a Java exception names.
+_LONGEST_MESSAGE: Final = 2_000
 _PATH: Final = re.compile(r"(?:file:|(?<=Exception: ))/[^\s,\])\"';]*")
 _POINT: Final = [("x", t.DOUBLE), ("y", t.DOUBLE)]
 
@@ -51,7 +52,9 @@ class SparkTypeAnalyser:
 
 def reason(said: str) -> str:
     """Spark's message without its codes, plans and positions in generated SQL."""
-    text = said.split("\n", maxsplit=1)[0]
+    line = said.split("\n", maxsplit=1)[0]
+    # The patterns below take quadratic time, and Spark's messages quote values of any length.
+    text = line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]}…"
     text = re.sub(r"^\[([A-Z_0-9.]+)\]\s*", "", text)
     routine = re.match(r"Cannot resolve routine `(\w+)`", text)
     if routine is not None:

@@ -236,7 +236,7 @@ class WebhookSettings(Section):
     last_retry_s: Seconds = 300.0
     """The longest back-off."""
     private: Private = "auto"
-    """Private addresses that receivers may have: `allowed`, `refused`, or networks. `auto`: allowed on loopback."""
+    """Private addresses of receivers: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
 
 
 class PublishSettings(Section):

@@ -119,7 +119,7 @@ class FeedSettings(Section):
     """Feeds."""
 
     private: Private = "auto"
-    """Private addresses that feeds may poll: `allowed`, `refused`, or networks. `auto`: allowed on loopback."""
+    """Private addresses of feeds: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
     socket_connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
     """The most socket connections of one feed. A new one replaces the longest-idle one of the address with the most."""
     socket_address_connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 250
@@ -144,7 +144,7 @@ class ChannelSettings(Section):
     announcement_timeout_s: Seconds = 10.0
     """How long a broker may take to accept an announcement."""
     private: Private = "auto"
-    """Private addresses that brokers may have: `allowed`, `refused`, or networks. `auto`: allowed on loopback."""
+    """Private addresses of brokers: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
     execution_deadline_s: Seconds = 60.0
     """The deadline of an execution in Spark. A longer one is run again in parts, each with the same deadline."""
 

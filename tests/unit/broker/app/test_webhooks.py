@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from tests.support.in_process_broker import BrokerHere, Listener, both, broker, values
+from tests.support.in_process_broker import PASSWORD, BrokerHere, Listener, both, broker, values
 from tests.support.waiting import WITHIN_S, until
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.counters import BrokerCounters
@@ -145,6 +145,18 @@ async def test_a_webhook_that_is_put_while_another_ends_stays(
         await here.execute(channel, {int(held["interest"]): [2]})
         await until(lambda: got[-1] == 2)
         assert got == [1, 1, 2], "what was not taken comes to the new one"
+
+
+async def test_behind_a_proxy_receivers_are_public_although_the_broker_is_on_loopback(
+    cluster: Any, tmp_path: Path
+) -> None:
+    chosen = {"http__trusted_proxies": "127.0.0.1", "accounts__registration": "open"}
+    async with cluster as here, broker(tmp_path / "broker", here.url, **chosen) as made:
+        assert (await made.ask("POST", "/v1/register", {"user": "ada", "password": PASSWORD}))[0] == 201
+        await made.login("ada")
+        for url in ("http://169.254.169.254/latest/", "http://10.0.0.1/", "http://127.0.0.1:1/"):
+            status, answer = await made.ask("PUT", "/v1/webhook", {"url": url}, user="ada")
+            assert (status, "broker.webhooks.private" in answer["error"]["hint"]) == (400, True)
 
 
 async def test_a_webhook_from_when_private_networks_were_allowed_is_looked_at_again(

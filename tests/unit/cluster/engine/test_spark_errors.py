@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tocsin.cluster.engine.spark_errors import translate_spark_error
+from tocsin.pipeline.analysis import reason
 from tocsin.pipeline.python.protocol import CallError
 from tocsin.wire.errors import CapacityError, ConflictError, StatementError, StorageFullError, TocsinError
 
@@ -112,3 +113,9 @@ def test_whatever_words_a_record_holds_the_fault_is_the_statements(
         origin = thrown(SPARK, f"{TASK}{kind}: {message}", origin)
     for error in (FromJava(origin), Vague(origin)):
         assert type(translate_spark_error(error)) is StatementError
+
+
+def test_a_message_that_quotes_a_long_value_is_cut_before_it_is_searched() -> None:
+    text = reason(f"[CAST_INVALID_INPUT] The value '{'x' * 1_000_000}' cannot be cast. SQLSTATE: 22018")
+    assert len(text) < 3_000
+    assert text.startswith("The value 'xxx")

@@ -128,7 +128,7 @@ async def test_a_wait_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.wait([waiting])
-        assert not log._sleepers
+        assert not log._read_waiters
 
 
 async def test_an_append_that_is_given_up_harms_nobody(tmp_path: Path) -> None:
