@@ -277,8 +277,9 @@ async def assemble_cluster(
         try:
             if watch is not None:
                 watch.start()
-            await announcer.start()
+            # Set channels aside first: the copy has everything, also what a broker's removal then ends.
             await channels.start(lost)
+            await announcer.start()
             retention.start()
             await feeds.start(lost)
             await procedures.start()

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from tocsin import faults
-from tocsin.cluster.catalog.entries import CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
+from tocsin.cluster.catalog.entries import BrokerEntry, CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
 from tocsin.pipeline.datasets.delta.durability import sync_folder
 from tocsin.store.cluster.interface import ClusterStore, Removal, StoreTransaction
 from tocsin.wire.errors import StorageFullError
@@ -27,6 +27,7 @@ from tocsin.wire.errors import StorageFullError
 DATASET: Final = "dataset"
 FEED: Final = "feed"
 CHANNEL: Final = "channel"
+BROKER: Final = "broker"
 
 # Belongs to the file system, if the folder is a mount point.
 _NOT_OURS: Final = frozenset({"lost+found"})
@@ -45,6 +46,8 @@ def removal_of(entry: CatalogEntry) -> Removal | None:
             return Removal(FEED, entry.folder)
         case ChannelEntry():
             return Removal(CHANNEL, str(entry.channel_id))
+        case BrokerEntry():
+            return Removal(BROKER, f"{entry.dataverse}.{entry.name}")
     return None
 
 

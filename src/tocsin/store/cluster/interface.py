@@ -56,8 +56,8 @@ class TokenRow:
 @dataclass(frozen=True, slots=True)
 class Removal:
     """An object outside the catalog that may be removed: the product of an unfinished CREATE (`dropped_at` is None),
-    or the remains of a DROP. `kind` and `name` identify it: the folder of a dataset or a feed, or the number of a
-    channel.
+    or the remains of a DROP. `kind` and `name` identify it: the folder of a dataset or a feed, the number of a
+    channel, or the full name of a broker.
     """
 
     kind: str

@@ -14,6 +14,7 @@ from tocsin import faults
 from tocsin.store.cluster import sqlite_rows as rows
 from tocsin.store.cluster.interface import (
     CREATED_AT,
+    DATAVERSE_LIMIT,
     EPOCH,
     KIND_LIMIT,
     NAME_LIMIT,
@@ -128,7 +129,7 @@ class SqliteTransaction:
 
     async def add_removal(self, removal: Removal) -> None:
         check_text("kind", removal.kind, KIND_LIMIT)
-        check_text("name", removal.name, NAME_LIMIT)
+        check_text("name", removal.name, DATAVERSE_LIMIT + 1 + NAME_LIMIT)
         await self._do(lambda writer: rows.add_removal(writer, removal))
 
     async def forget_removal(self, kind: str, name: str) -> bool:

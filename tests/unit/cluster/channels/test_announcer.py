@@ -13,7 +13,10 @@ from structlog.testing import capture_logs
 
 from tests.support.sparkless_cluster import FakeBroker, World, fake_broker, world
 from tests.support.waiting import WITHIN_S, until
+from tocsin.cluster.catalog.catalog import Remove
+from tocsin.cluster.catalog.entries import broker_ref
 from tocsin.cluster.channels.announcements.announcer import AnnouncerTiming
+from tocsin.cluster.data_folder.removals import BROKER
 from tocsin.rules.model.cursors import BEGINNING, Position
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.addresses import NO_NETWORKS
@@ -332,6 +335,47 @@ async def test_a_broker_that_goes_takes_its_subscriptions_along(here: World) -> 
         await joined(here, "v.east", east)
         assert east.secret != before
         assert [one.broker for one in here.announcer.figures()] == ["v.west", "v.east"]
+
+
+async def test_a_broker_that_an_older_catalog_does_not_know_keeps_its_subscriptions(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    async with world(data) as here:
+        channel = await here.channel("c")
+    older = (data / "catalog.db").read_bytes()
+    async with world(data) as here:
+        await here.register("v.east")
+        await here.register("v.west")
+        await here.subscribe("v.c", "v.east", [1], [2])
+    for path in data.glob("catalog.db*"):
+        path.unlink()
+    (data / "catalog.db").write_bytes(older)
+    with capture_logs() as logs:
+        async with world(data) as here:
+            assert (await here.store.state(channel.channel_id)).subscriptions == 2
+            assert await here.store.registration(EAST) is not None
+            # Nothing is lost with a broker that has none.
+            assert await here.store.registration(BrokerName("v", "west")) is None
+            assert (await here.ask("GET", "/v1/brokers/v.east"))[0] == 404
+            # It continues when it registers again, and goes when it is told to.
+            status, _ = await here.ask("PUT", "/v1/brokers/v.east", {"url": None})
+            assert status == 201
+            assert (await here.store.state(channel.channel_id)).subscriptions == 2
+            assert (await here.ask("DELETE", "/v1/brokers/v.east"))[0] == 200
+            assert (await here.store.state(channel.channel_id)).subscriptions == 0
+            assert await here.catalog.removals.list_for(BROKER) == []
+    assert [entry["broker"] for entry in logs if "keeps its subscriptions" in entry["event"]] == ["v.east"]
+
+
+async def test_a_start_finishes_the_removal_of_a_broker_that_a_crash_interrupted(tmp_path: Path) -> None:
+    async with world(tmp_path / "data") as here:
+        channel = await here.channel("c")
+        await here.register("v.east")
+        await here.subscribe("v.c", "v.east", [1])
+        await here.catalog.apply([Remove(broker_ref(*EAST))])
+    async with world(tmp_path / "data") as here:
+        assert await here.store.registration(EAST) is None
+        assert (await here.store.state(channel.channel_id)).subscriptions == 0
+        assert await here.catalog.removals.list_for(BROKER) == []
 
 
 async def test_what_is_no_address_position_or_acknowledgement_is_refused(here: World) -> None:

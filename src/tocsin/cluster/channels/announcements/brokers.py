@@ -2,7 +2,7 @@
 
 The catalog has their names and addresses; the channel store has their secrets and positions. A broker is registered in
 the store before the catalog knows it, so every broker of the catalog can be notified. The next start removes what a
-crash leaves in between.
+crash leaves in between: a broker without subscriptions, or one that a recorded intent names.
 """
 
 from __future__ import annotations

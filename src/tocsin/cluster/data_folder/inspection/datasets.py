@@ -26,7 +26,7 @@ from tocsin.pipeline.datasets.delta.log_entries import (
     list_added_files,
     read_checkpoint_mark,
 )
-from tocsin.pipeline.datasets.delta.log_recovery import LOST_FOLDER
+from tocsin.pipeline.datasets.delta.log_recovery import LOST_FOLDER, can_be_torn
 
 _NEWEST_TORN: Final = "the next start of the cluster sets it aside: nobody was told of it"
 _DERIVED: Final = f"stop the cluster and move it away, if all log entries before it are there; else {BRING_BACK}"
@@ -76,7 +76,7 @@ class DatasetInspection:
                 continue  # the cluster's clean-up removed it
             self._count(path, len(content))
             state = classify_entry(content)
-            if state is EntryState.TORN and version == entries[-1]:
+            if state is EntryState.TORN and can_be_torn(self._folder, version, entries):
                 yield Finding("note", path, self._what, "was torn by a power cut", _NEWEST_TORN)
             elif state is not EntryState.WHOLE:
                 yield self._damaged(path, "is not as it was written")

@@ -117,7 +117,7 @@ class DeltaLog:
     def create(cls, folder: Path, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock) -> DeltaLog:
         """Creates an empty table, which is on the disk when this returns."""
         folder.mkdir(parents=True, exist_ok=True)
-        recover_log(folder)
+        recover_log(folder, created=False)
         if log_versions(folder)[0]:
             raise ConflictError(f"there is a dataset in {folder} already")
         try:
@@ -138,7 +138,7 @@ class DeltaLog:
     def open(cls, folder: Path, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock) -> DeltaLog:
         """Raises StoreError if the log is damaged, UnavailableError if it cannot be read now (a retry may help)."""
         try:
-            recover_log(folder)
+            recover_log(folder, created=True)
             if not (log_versions(folder)[0] or log_versions(folder)[1]):
                 raise NotFoundError(f"there is no dataset in {folder}")
             return cls(folder, table_properties(schema, outside_readers), clock)

@@ -2,7 +2,8 @@
 
 Our entries have a checksum and are synced before they get their names: an entry with a checksum was once complete, and
 is damaged if the checksum does not agree. Only an entry without a checksum can be torn: one of an older Tocsin, or of
-an interrupted CREATE. Its beginning is there, and after that nothing, or unwritten blocks that read as zeros.
+an interrupted CREATE. Its beginning is there, and after that nothing, or unwritten blocks that read as zeros. Damage
+that took the checksum looks the same: `log_recovery.can_be_torn` decides by the entries before.
 """
 
 from __future__ import annotations
@@ -61,11 +62,15 @@ def sign_entry(content: bytes) -> bytes:
     return "\n".join(json.dumps(action) for action in (signed, *others)).encode()
 
 
+def has_checksum(content: bytes) -> bool:
+    # Two marks, so that damage to one of them does not turn it into an entry without a checksum.
+    return any(b'"%b":' % key.encode() in content for key in (ACTIONS_KEY, CHECK_KEY))
+
+
 def classify_entry(content: bytes) -> EntryState:
     """Classifies the content of an entry that the disk returned without an error."""
     written = content.rstrip(b"\0")
-    # Two marks, so that damage to one of them does not turn it into an entry without a checksum.
-    has_checksum = any(b'"%b":' % key.encode() in content for key in (ACTIONS_KEY, CHECK_KEY))
+    checked = has_checksum(content)
     if not written:
         return EntryState.TORN
     lines = split_lines(written.decode("utf-8", "surrogateescape"))
@@ -76,14 +81,14 @@ def classify_entry(content: bytes) -> EntryState:
         try:
             action = json.loads(line)
         except json.JSONDecodeError as error:
-            cut = not has_checksum and index == len(lines) - 1 and _is_cut_short(line, error)
+            cut = not checked and index == len(lines) - 1 and _is_cut_short(line, error)
             return EntryState.TORN if cut else EntryState.DAMAGED
         except (ValueError, RecursionError):
             return EntryState.DAMAGED
         if not isinstance(action, dict):
             return EntryState.DAMAGED
         actions.append(action)
-    if has_checksum:
+    if checked:
         return EntryState.WHOLE if written == content and _agrees(actions) else EntryState.DAMAGED
     # The entry has no checksum: an older version wrote it.
     return EntryState.WHOLE if written == content else EntryState.TORN

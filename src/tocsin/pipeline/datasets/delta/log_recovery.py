@@ -3,15 +3,16 @@
 A commit syncs its log entry before it renames it into place (`delta_log`). delta-rs does not: it makes the first entry
 of a table and the checkpoints, and in earlier versions it made all entries. After a power cut the newest entry or
 checkpoint may therefore lack its content. Every commit is synced before the next begins, so only the newest entry can
-be torn, it has no checksum, and it was never acknowledged. Recovery moves it to the folder `_lost` of the dataset. All
-other damage concerns acknowledged data: recovery raises an error that names the file and changes nothing. The same
-holds for a read that fails.
+be torn, no entry before it has a checksum, and it was never acknowledged. Recovery moves it to the folder `_lost` of
+the dataset. All other damage concerns acknowledged data: recovery raises an error that names the file and changes
+nothing. The same holds for a read that fails.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ from tocsin.pipeline.datasets.delta.log_entries import (
     EntryState,
     classify_entry,
     compute_digest,
+    has_checksum,
     list_added_files,
     read_checkpoint_mark,
 )
@@ -51,15 +53,18 @@ def damage_error(path: Path, why: str) -> StoreError:
     )
 
 
-def recover_log(folder: Path) -> bool:
-    """Returns whether a file was torn. Raises OSError if the disk cannot be read, StoreError if the log is damaged."""
+def recover_log(folder: Path, *, created: bool) -> bool:
+    """Returns whether a file was torn. Raises OSError if the disk cannot be read, StoreError if the log is damaged.
+
+    `created`: the CREATE of the dataset has succeeded, so that its first entry was synced.
+    """
     logs = folder / LOG_FOLDER
     if not logs.is_dir():
         return False
     torn = _torn_checkpoint(folder)
     entries, checkpoints = log_versions(folder)
     base = max((version for version in checkpoints if checkpoint_path(folder, version) not in torn), default=-1)
-    torn += _torn_entry(folder, [version for version in entries if version > base], base)
+    torn += _torn_entry(folder, entries, base, created=created)
     # Drafts of entries have this suffix until they are complete (log_writer); readers ignore them. `_last_checkpoint`
     # is a hint, which readers can do without.
     unneeded = [path for path in logs.iterdir() if path.suffix == ".tmp"]
@@ -73,18 +78,29 @@ def recover_log(folder: Path) -> bool:
     return bool(torn)
 
 
-def _torn_entry(folder: Path, versions: list[int], base: int) -> list[Path]:
-    """The newest entry, if a power cut tore it. `versions`: those after the checkpoint of the version `base`."""
-    for index, version in enumerate(versions):
+def _torn_entry(folder: Path, entries: list[int], base: int, *, created: bool) -> list[Path]:
+    """The newest entry, if a power cut tore it. Reads the entries after the checkpoint of the version `base`."""
+    for index, version in enumerate(version for version in entries if version > base):
         path = entry_path(folder, version)
         if version != base + 1 + index:
             raise damage_error(entry_path(folder, base + 1 + index), "is missing, and later ones are there")
         state = classify_entry(path.read_bytes())
-        if state is EntryState.TORN and version == versions[-1]:
+        if state is EntryState.TORN and can_be_torn(folder, version, entries, created=created):
             return [path]
         if state is not EntryState.WHOLE:
             raise damage_error(path, "is not as it was written")
     return []
+
+
+def can_be_torn(folder: Path, version: int, entries: Sequence[int], *, created: bool = True) -> bool:
+    """Whether a power cut may have left this entry as it is, and not damage. `entries`: the versions of the log.
+
+    A Tocsin that writes checksums syncs each entry before it gets its name. After an entry with a checksum, an empty or
+    cut entry is therefore an acknowledged commit that lost its content.
+    """
+    if version != entries[-1] or (created and version == 0):
+        return False
+    return not any(has_checksum(entry_path(folder, earlier).read_bytes()) for earlier in reversed(entries[:-1]))
 
 
 def _torn_checkpoint(folder: Path) -> list[Path]:
@@ -132,12 +148,14 @@ def set_aside(folder: Path, path: Path) -> None:
 
 
 def list_files_set_aside(folder: Path) -> set[str]:
-    """The data files that entries in `_lost` name: they stay, so that the lost commit is complete there."""
-    try:
-        entries = list((folder / LOST_FOLDER).glob("*.json"))
-    except FileNotFoundError:
-        return set()
-    return {name for path in entries for name in list_added_files(path.read_bytes())}
+    """The data files that entries in `_lost` name: they stay, so that the lost commit is complete there.
+
+    An entry that is not whole may name any data file: all of them stay.
+    """
+    entries = [path.read_bytes() for path in (folder / LOST_FOLDER).glob("*.json")]
+    if any(classify_entry(content) is not EntryState.WHOLE for content in entries):
+        return {path.name for path in folder.glob("*.parquet")}
+    return {name for content in entries for name in list_added_files(content)}
 
 
 def is_whole_parquet(path: Path) -> bool:
