@@ -82,25 +82,23 @@ class Channel:
         self.spark = spark
         began_s = time.perf_counter()
         self.query: SharedQuery = shared_query(
-            parsed_body(BODY), ["wanted"], {}, names=_Names(), oracle=oracle, dataverse="bench", continuous=True
+            parsed_body(BODY), ["wanted"], {}, names=_Names(), type_analyser=oracle, dataverse="bench", continuous=True
         )
         self.plan_s = time.perf_counter() - began_s
         self.interests = InterestTable(spark, self.query)
         choice = kinds(count)
         self.interests.change(((i, (f"k{i % choice}",)) for i in range(count)), ())
         self.interests.prepared()
-        self.grouping = run_query.UNGROUPED
+        self.in_one_task = True
 
     def join(self, rows: pa.Table) -> pa.Table:
         self.spark.createDataFrame(rows).createOrReplaceTempView("tocsin_records")
-        moment = ExecutionMoment(NOW, NOW, {one.since: 1 for one in self.query.watched})
-        return run_query.answer(
-            self.spark, self.query, self.interests, lambda _: "tocsin_records", moment, how=self.grouping
-        )
+        moment = ExecutionMoment(NOW, NOW, {one.since: 1 for one in self.query.watched}, in_one_task=self.in_one_task)
+        return run_query.answer(self.spark, self.query, self.interests, lambda _: "tocsin_records", moment)
 
     def encode(self, table: pa.Table) -> ExecutionResults:
         found = run_query.encoded(table, self.query, self.interests.gone)
-        self.grouping = run_query.choose_grouping(len(self.interests), found)
+        self.in_one_task = run_query.fits_one_task(len(self.interests), found)
         return found
 
 

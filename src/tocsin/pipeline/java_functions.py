@@ -12,6 +12,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from tocsin.pipeline import bounded_values, regular_expressions
+from tocsin.pipeline.channels import record_payloads
 
 _SOURCES: Final = (regular_expressions, bounded_values)  # the second uses a class of the first
 
@@ -22,9 +23,9 @@ def register_java_functions(spark: SparkSession, folder: Path) -> None:
     session: Any = spark._jsparkSession
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     jar = folder / "tocsin-functions.jar"
-    made = []
+    made: list[tuple[Any, ...]] = []
     with zipfile.ZipFile(jar, "w") as archive:
-        for source in _SOURCES:
+        for source in (*_SOURCES, record_payloads):
             compiler = jvm.org.codehaus.janino.SimpleCompiler()
             compiler.setParentClassLoader(loader)
             compiler.cook(source.java_source())
@@ -33,10 +34,13 @@ def register_java_functions(spark: SparkSession, folder: Path) -> None:
                 archive.writestr(f"{name.replace('.', '/')}.class", bytes(code))
             for name, (kind, result) in source.FUNCTIONS.items():
                 function = loader.loadClass(f"tocsin.{kind}").getConstructors()[0].newInstance(_none(spark))
-                made.append((name, function, jvm.org.apache.spark.sql.types.DataType.fromDDL(result)))
+                if result is None:  # a stateful object, which declares its function itself
+                    made.append((name, function.nondeterministic()))
+                else:
+                    made.append((name, function, jvm.org.apache.spark.sql.types.DataType.fromDDL(result)))
     spark.sparkContext._jsc.addJar(str(jar))
-    for name, function, result in made:
-        session.udf().register(name, function, result)
+    for arguments in made:
+        session.udf().register(*arguments)
 
 
 def function_problem(said: str) -> tuple[str, str] | None:

@@ -20,7 +20,7 @@ from tocsin.language.channels.joins.decorrelate import import_outer_values
 from tocsin.language.channels.joins.rewrite import add_join_keys
 from tocsin.language.channels.joins.sides import JoinRequirements, Quantiles, RuntimeArray
 from tocsin.language.channels.new_rows import mark_new_rows, needs_new, wants_new
-from tocsin.language.channels.per_interest import is_numbered
+from tocsin.language.channels.per_interest import has_column
 from tocsin.language.channels.record_parts import branch_of, mark_branches, parted_datasets
 from tocsin.language.channels.shared_query import ID, INTERESTS, build_shared_query, parameter_column
 from tocsin.language.functions import like_patterns
@@ -111,19 +111,9 @@ class SharedQuery:
     matched_by: tuple[str, ...]
     remedy: str | None  # advice for the first condition on a parameter that no join can use
     uses: frozenset[tuple[str, str, str]]
-    is_numbered: bool = False  # every result has a number, because no result depends on its interest
+    is_numbered: bool = False  # some results have a number, because they do not depend on their interest
+    is_placed: bool = False  # some results have a place
     parted_by: tuple[Dataset, ...] = ()  # the query may receive the new rows of these datasets in parts
-
-    def grouped(self, sql: str, *, in_one_task: bool) -> str:
-        """Returns the query with each result once, beside the list of its `matches` (interest and place).
-
-        With `in_one_task` one task computes all matches, so the grouping needs no shuffle.
-        """
-        match = "named_struct('interest', `interest`, 'place', `place`)"
-        columns = f"`number`, any_value(`result`) AS `result`, collect_list({match}) AS `matches`"
-        assert sql.startswith("SELECT ")
-        matches_query = f"SELECT /*+ COALESCE(1) */ {sql.removeprefix('SELECT ')}" if in_one_task else sql
-        return f"SELECT {columns} FROM ({matches_query}) GROUP BY `number`"  # noqa: S608 - our own query
 
 
 def shared_query(
@@ -198,7 +188,7 @@ class ChannelQueries(Queries):
 
     def shared(self, query: exp.Query, *, needs_new: bool, branches: int) -> SharedQuery:
         """Translates the shared query and collects all that its execution needs."""
-        numbered = is_numbered(query)
+        is_numbered, is_placed = has_column(query, "number"), has_column(query, "place")
         relation = self.statement(query)
         assert isinstance(relation.type, ObjectType)
         result = relation.type.find("result")
@@ -217,7 +207,7 @@ class ChannelQueries(Queries):
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
             needs_new=needs_new, depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
             remedy=next(iter(matches.remedies), None), uses=frozenset(self.uses),
-            is_numbered=numbered,
+            is_numbered=is_numbered, is_placed=is_placed,
             parted_by=parted_datasets([(scan_.dataset, scan_.branch) for scan_ in self.read if scan_.new], branches),
         )  # fmt: skip
 

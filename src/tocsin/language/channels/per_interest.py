@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from sqlglot import exp
 
@@ -19,14 +20,15 @@ def of(variable: str, name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(variable, quoted=True))
 
 
-def is_numbered(query: exp.Expr) -> bool:
-    """Whether no result of a shared query depends on its interest, so that each has its record's number."""
+def has_column(query: exp.Expr, name: Literal["number", "place"]) -> bool:
+    """Whether some results of a shared query have a number or a place. A result that does not depend on its interest
+    has its record's number."""
     if isinstance(query, exp.SetOperation):
-        return is_numbered(query.this) and is_numbered(query.expression)
-    number = next(output.this for output in query.args["expressions"] if output.alias == "number")
-    if isinstance(number, exp.Column) and number.table == _INNER:
-        return is_numbered(query.args["from_"].this.this)
-    return not isinstance(number, exp.Cast)
+        return has_column(query.this, name) or has_column(query.expression, name)
+    value = next(output.this for output in query.args["expressions"] if output.alias == name)
+    if isinstance(value, exp.Column) and value.table == _INNER:
+        return has_column(query.args["from_"].this.this, name)
+    return not isinstance(value, exp.Cast)
 
 
 def first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.Select:

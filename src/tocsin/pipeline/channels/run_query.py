@@ -17,13 +17,12 @@ from pyspark.sql import functions as f
 
 from tocsin.language.channels.compiler import NOW, PREVIOUS, CalledFunction, Scan, SharedQuery
 from tocsin.pipeline.channels.interests import Ids, InterestTable
+from tocsin.pipeline.channels.record_payloads import read_matches, with_single_payloads
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import analyse_query_once
 from tocsin.rules.model.json_form import plain
 
-# Results that many interests have leave Spark once from so many repeated bytes on: below, grouping costs more.
-GROUPED_FROM_BYTES: Final = 4 << 20
-# One task groups its own matches, for 20 to 50 ms of CPU; several need an exchange, for 70 to 280 ms.
+# Up to here one task finds all matches quickly, which saves the shuffle that several tasks need (`record_payloads`).
 ONE_TASK_INTERESTS: Final = 1 << 20
 ONE_TASK_MATCHES: Final = 1 << 17
 _BRANCH_BITS: Final = 56  # of a record's number: above them is its query's
@@ -47,28 +46,10 @@ class ExecutionResults:
     def __len__(self) -> int:
         return len(self.interests)
 
-    def repeated_bytes(self) -> int:
-        """What results take that others have, too."""
-        sizes = np.fromiter(map(len, self.texts), np.int64, len(self.texts))
-        return int(sizes[self.payloads].sum() - sizes.sum())
 
-
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """How results that do not depend on the interest leave Spark: once (grouped) or with every match; and whether one
-    task finds all matches, so that grouping takes no exchange."""
-
-    is_grouped: bool = True
-    in_one_task: bool = True
-
-
-UNGROUPED: Final = Grouping(is_grouped=False)
-
-
-def choose_grouping(interests: int, found: ExecutionResults) -> Grouping:
-    """For the next execution, after one that has found this for so many interests."""
-    is_small = interests <= ONE_TASK_INTERESTS and len(found) <= ONE_TASK_MATCHES
-    return Grouping(found.repeated_bytes() > GROUPED_FROM_BYTES, is_small)
+def fits_one_task(interests: int, found: ExecutionResults) -> bool:
+    """Returns whether one task should find all matches of the next execution, after these results of the last."""
+    return interests <= ONE_TASK_INTERESTS and len(found) <= ONE_TASK_MATCHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +60,7 @@ class ExecutionMoment:
     previous: datetime
     since: Mapping[str, int]
     many: bool = False  # records: too many to be sent to every interest
+    in_one_task: bool = True  # one task finds all matches
 
 
 def run(  # noqa: PLR0917
@@ -88,10 +70,9 @@ def run(  # noqa: PLR0917
     name_of: NameOf,
     moment: ExecutionMoment,
     among: Ids | None = None,
-    how: Grouping = UNGROUPED,
 ) -> ExecutionResults:
     """The results of all interests, or of those alone."""
-    return encoded(answer(spark, query, interests, name_of, moment, among, how), query, interests.gone)
+    return encoded(answer(spark, query, interests, name_of, moment, among), query, interests.gone)
 
 
 def answer(  # noqa: PLR0917
@@ -101,14 +82,13 @@ def answer(  # noqa: PLR0917
     name_of: NameOf,
     moment: ExecutionMoment,
     among: Ids | None = None,
-    how: Grouping = UNGROUPED,
 ) -> pa.Table:
     """What Spark finds: the one job over all interests."""
     if among is None:
-        return _answer(spark, query, interests, name_of, moment, interests.prepared(), how)
+        return _answer(spark, query, interests, name_of, moment, interests.prepared())
     view = interests.part(among)
     try:
-        return _answer(spark, query, interests, name_of, moment, view, how)
+        return _answer(spark, query, interests, name_of, moment, view)
     finally:
         interests.drop_part(view)
 
@@ -120,7 +100,6 @@ def _answer(  # noqa: PLR0917
     name_of: NameOf,
     moment: ExecutionMoment,
     view: str,
-    how: Grouping,
 ) -> pa.Table:
     names = {scan.view: name_of(scan) for scan in query.scans} | {one.name: name_of(one) for one in query.calls}
     names[query.interests_view] = view
@@ -142,9 +121,7 @@ def _answer(  # noqa: PLR0917
             interests.remembered[level.name] = found_levels
         arguments[level.name] = _array(found_levels or [level.nothing])
     sql = query.sql_for_many if moment.many else query.sql
-    if query.is_numbered and how.is_grouped:
-        sql = query.grouped(sql, in_one_task=how.in_one_task and not moment.many)
-    frame: Any = query_of(sql, query.arguments)
+    frame: Any = query_of(with_single_payloads(query, sql, in_one_task=moment.in_one_task), query.arguments)
     # Planned here: if the thread that serves the rows lacks the memory for it, whoever waits for them waits for ever.
     frame._jdf.queryExecution().executedPlan()
     found: pa.Table = frame.toArrow()
@@ -153,16 +130,9 @@ def _answer(  # noqa: PLR0917
 
 def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> ExecutionResults:
     """Each different result as JSON once, however many interests have it."""
-    results = table.column("result")
-    if "matches" in table.column_names:
-        interests, places, payloads = _matches(table)
-        numbers = _numbers(table, "number")[payloads]
-        used = np.arange(table.num_rows)
-    else:
-        interests, places, numbers = (_numbers(table, name) for name in ("interest", "place", "number"))
-        used = payloads = np.arange(table.num_rows)
-        if table.column("number").null_count == 0:
-            _, used, payloads = np.unique(numbers, return_index=True, return_inverse=True)
+    found = read_matches(table)
+    interests, places, payloads = found.interests, found.places, found.payloads
+    numbers, used = found.numbers[payloads], np.arange(len(found.numbers))
     if gone:
         stays = ~np.isin(interests, np.fromiter(gone, np.int64, len(gone)))
         interests, places, numbers, payloads = (one[stays] for one in (interests, places, numbers, payloads))
@@ -171,8 +141,7 @@ def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> ExecutionRes
         used = used[kept]
     order = np.lexsort((numbers, places, interests))
     decode = layout.decoder(query.type)
-    texts = [orjson.dumps(plain(decode(value))) for value in results.take(pa.array(used)).to_pylist()]
-    payloads = payloads.astype(np.int64)
+    texts = [orjson.dumps(plain(decode(value))) for value in found.results.take(pa.array(used)).to_pylist()]
     return ExecutionResults(interests[order], payloads[order], texts, places[order], numbers[order])
 
 
@@ -194,19 +163,6 @@ def together(parts: Sequence[ExecutionResults]) -> ExecutionResults:
     # As one run would have ordered them: a query of a UNION after the other, and in each a record after the other.
     order = np.lexsort((numbers, runs, numbers >> _BRANCH_BITS, places, interests))
     return ExecutionResults(interests[order], payloads[order], list(known))
-
-
-def _matches(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Interests, places, and the rows of the table that they belong to."""
-    matches = table.column("matches").combine_chunks()
-    flat = pa.table({"interest": matches.flatten().field("interest"), "place": matches.flatten().field("place")})
-    rows = matches.value_parent_indices().to_numpy(zero_copy_only=False).astype(np.int64)
-    return _numbers(flat, "interest"), _numbers(flat, "place"), rows
-
-
-def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = table.column(name).combine_chunks().fill_null(0).to_numpy(zero_copy_only=False)
-    return found
 
 
 def named(sql: str, names: Mapping[str, str]) -> str:

@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.channel_compiler import (
-    GROUPINGS,
     NOW,
     PREVIOUS,
     REPORTS,
@@ -36,7 +35,7 @@ from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels import run_query
 from tocsin.pipeline.channels.interests import Ids, InterestTable
-from tocsin.pipeline.channels.run_query import UNGROUPED, Grouping
+from tocsin.pipeline.channels.record_payloads import read_matches
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Type
 from tocsin.rules.model.values import Circle, Point, Polygon
@@ -271,6 +270,8 @@ PARTED: list[tuple[str, list[str], bool]] = [
      ["Reports"], True),
     (("select value r.id from Reports r where r.kind = k and is_new(r) "
      "union all select value u.name from Users u where u.name = k and is_new(u)"), ["Reports", "Users"], True),
+    (("select value r.id from Reports r where r.kind = k and is_new(r) "
+     "union all select value [u.name, k] from Users u where u.name = k and is_new(u)"), ["Reports", "Users"], True),
     ("select value r.id from Reports r where exists (select value t from r.tags t where t = k)", ["Reports"], True),
     # What needs all records at once.
     ("select k, count(*) as n from Reports r where r.kind = k group by k", [], False),
@@ -298,15 +299,17 @@ def test_new_records_may_be_parted_where_the_answers_make_up_the_whole(
     reports = [Version({**one.record, "note": "xyxyx"[i]}, one.commit) for i, one in enumerate(ROWS)]
     rows = {REPORTS.name: reports, "Users": users}
 
-    def told(rows: dict[str, list[Version]], old: dict[str, list[Version]], how: Grouping = UNGROUPED) -> Counter[str]:
+    def told(
+        rows: dict[str, list[Version]], old: dict[str, list[Version]], *, in_one_task: bool = True
+    ) -> Counter[str]:
         with shown(spark, World(old)) as world, shown(spark, World(rows)) as new:
             world.tokens.update({key: view for key, view in new.tokens.items() if key[1]})
-            (found,) = answers(spark, query, world, [("fire",)], how=how)
+            (found,) = answers(spark, query, world, [("fire",)], in_one_task=in_one_task)
             return Counter(found)
 
     whole = told(rows, rows)
     assert whole
-    assert all(told(rows, rows, how) == whole for how in GROUPINGS)
+    assert told(rows, rows, in_one_task=False) == whole
     if datasets:
         nothing: dict[str, list[Version]] = {key: [] for key in datasets}
         halves = [(one, half) for one in datasets for half in (rows[one][:2], rows[one][2:])]
@@ -314,27 +317,48 @@ def test_new_records_may_be_parted_where_the_answers_make_up_the_whole(
         assert sum((told(part, rows) for part in parts), Counter()) == whole
 
 
-@pytest.mark.parametrize("in_one_task", [True, False])
+_LONG = 10_000  # characters of a note
+SAME_FOR_ALL = "select value r.note from Reports r where r.kind = k and r.severity >= least"
+OWN = "select value [r.note, least] from Reports r where r.kind = k and r.severity >= least"
+SINGLE: list[tuple[str, bool, int]] = [
+    (SAME_FOR_ALL, True, 3),
+    (SAME_FOR_ALL, False, 3),
+    (f"{SAME_FOR_ALL} order by r.id desc", True, 3),
+    (f"{SAME_FOR_ALL} union all {SAME_FOR_ALL}", True, 6),
+    # What depends on the interest goes with each match.
+    (f"{OWN} and r.id = 1 union all {SAME_FOR_ALL} and r.id = 2", True, 50 + 1),
+    (f"{OWN} and r.id = 1 union all {SAME_FOR_ALL} and r.id = 2", False, 50 + 1),
+    (f"{OWN} and r.id = 1", True, 50),
+]
+
+
+@pytest.mark.parametrize("in_one_task", [True, False], ids=["in one task", "in several"])
+@pytest.mark.parametrize("many", [False, True], ids=["few records", "many"])
+@pytest.mark.parametrize(("body", "continuous", "payloads"), SINGLE)
 def test_a_result_that_does_not_depend_on_the_interest_leaves_spark_once(
-    spark: SparkSession, in_one_task: bool
+    spark: SparkSession, body: str, continuous: bool, payloads: int, many: bool, in_one_task: bool
 ) -> None:
-    query = compiled(spark, ["k", "least"], "select value r from Reports r where r.kind = k and r.severity >= least")
+    query = compiled(spark, ["k", "least"], body, continuous=continuous)
     interests = InterestTable(spark, query)
     interests.change(enumerate([("fire", -number) for number in range(50)]), [])
-    moment = run_query.ExecutionMoment(NOW, PREVIOUS, {one.since: 1 for one in query.watched})
+    since = {one.since: 1 for one in query.watched}
+    moment = run_query.ExecutionMoment(NOW, PREVIOUS, since, many, in_one_task)
+    rows = [Version({**one.record, "note": f"{i}" * _LONG}, one.commit) for i, one in enumerate(ROWS)]
     try:
-        with shown(spark, World({REPORTS.name: ROWS})) as world:
+        with shown(spark, World({REPORTS.name: rows})) as world:
 
             def view_of(read: Scan | CalledFunction) -> str:
                 assert isinstance(read, Scan)
                 return world.tokens[read.dataset.name, read.new]
 
-            table = run_query.answer(spark, query, interests, view_of, moment, how=Grouping(in_one_task=in_one_task))
+            table = run_query.answer(spark, query, interests, view_of, moment)
     finally:
         interests.close()
-    fires = [one for one in ROWS if one.record["kind"] == "fire"]
-    assert table.num_rows == len(fires)
-    assert [len(matches) for matches in table.column("matches").to_pylist()] == [50] * len(fires)
+    matches = read_matches(table)
+    assert len(matches.results) == payloads
+    assert set(matches.payloads.tolist()) == set(range(payloads))
+    assert set(matches.interests.tolist()) == set(range(50))
+    assert table.nbytes < (payloads + 1) * _LONG, "there is no room for a payload more"
 
 
 # ---------------------------------------------------------------- what Spark would get wrong

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -39,9 +38,9 @@ from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.language.channels.compiler import CalledFunction, Scan
 from tocsin.pipeline.channels import run_query
 from tocsin.pipeline.channels.interests import Ids, InterestTable
-from tocsin.pipeline.channels.run_query import ExecutionMoment, ExecutionResults, Grouping, together
+from tocsin.pipeline.channels.run_query import ExecutionMoment, ExecutionResults, together
 from tocsin.rules.model.columns import COMMIT
-from tocsin.wire.errors import CapacityError, DeadlineError, StatementError, TocsinError, UnavailableError
+from tocsin.wire.errors import CapacityError, StatementError, TocsinError, UnavailableError
 
 Record = tuple[str, tuple[str, ...], int]
 """A record version: its dataset, its key and its commit."""
@@ -64,7 +63,8 @@ def run_execution(
 
     Calls `search_begins` on this thread before a poison search, which may take minutes, and `parts_begin` when the
     engine cannot run the execution as a whole."""
-    runs = _Runs(reading, interests, new_rows, _moment(reading, now, previous), ask, size, is_stopped, parts_begin)
+    moment = _moment(reading, now, previous, in_one_task=size.fits_one_task and reading.fits_one_task())
+    runs = _Runs(reading, interests, new_rows, moment, ask, size, is_stopped, parts_begin)
     if interests.is_stale:
         runs.prepare()
     left_out = interests.left_out()
@@ -86,10 +86,10 @@ def run_execution(
     return results, poison_records + runs.set_aside() + known_records
 
 
-def _moment(reading: ExecutionSnapshot, now: datetime, previous: datetime) -> ExecutionMoment:
+def _moment(reading: ExecutionSnapshot, now: datetime, previous: datetime, *, in_one_task: bool) -> ExecutionMoment:
     since = {watched.since: reading.since.get(folder_of(watched), 0) for watched in reading.query.watched}
     is_small = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
-    return ExecutionMoment(now, previous, since, many=not is_small)
+    return ExecutionMoment(now, previous, since, many=not is_small, in_one_task=in_one_task)
 
 
 class _Runs:
@@ -140,7 +140,7 @@ class _Runs:
 
     def learn(self, found: ExecutionResults) -> None:
         """Keeps what the next execution needs to know from this completed one."""
-        self._size.grouping = run_query.choose_grouping(len(self._interests), found)
+        self._size.fits_one_task = run_query.fits_one_task(len(self._interests), found)
         self._size.losses = 0
 
     def prepare(self) -> None:
@@ -306,12 +306,12 @@ class _Runs:
     ) -> ExecutionResults:
         """Runs the query once. Raises EngineLostError if the engine was lost while the query ran, but retries if it
         was lost before the query began."""
-        has_begun, grouping = False, self._size.grouping
+        has_begun = False
 
         def answer() -> ExecutionResults:
             nonlocal has_begun
             has_begun, began_s = True, time.monotonic()
-            results = self._answer(part, among, grouping)
+            results = self._answer(part, among)
             self._took_s = time.monotonic() - began_s
             return results
 
@@ -326,13 +326,8 @@ class _Runs:
                 self._has_interests = False
                 if has_begun:
                     raise
-            except CapacityError as error:
-                if grouping.is_grouped or isinstance(error, DeadlineError) or not self._reading.query.is_numbered:
-                    raise
-                # Grouping sends a payload that many interests share only once, which needs less memory.
-                self._size.grouping = grouping = replace(grouping, is_grouped=True)
 
-    def _answer(self, part: NewRowsByFolder, among: Ids | None, grouping: Grouping) -> ExecutionResults:
+    def _answer(self, part: NewRowsByFolder, among: Ids | None) -> ExecutionResults:
         """Runs on an engine thread."""
         reading, engine = self._reading, self._reading.engine
         with ExitStack() as resources:
@@ -353,9 +348,7 @@ class _Runs:
                 return name
 
             return engine.asked(
-                lambda: run_query.run(
-                    engine.spark, reading.query, self._interests, name_of, self._moment, among, grouping
-                )
+                lambda: run_query.run(engine.spark, reading.query, self._interests, name_of, self._moment, among)
             )
 
     def _probe(self) -> None:

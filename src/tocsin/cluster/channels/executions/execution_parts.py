@@ -50,7 +50,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from tocsin.cluster.engine.engine_session import EngineLostError
-from tocsin.pipeline.channels.run_query import UNGROUPED, Grouping
 from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 
 A = TypeVar("A")
@@ -93,10 +92,10 @@ class ExecutionPart:
 @dataclass(slots=True)
 class ExecutionSize:
     """What earlier executions of a channel have shown: how large a part passes (None: no execution needed parts yet),
-    and how results should leave Spark."""
+    and whether one task finds all matches quickly."""
 
     pairs: int | None = None
-    grouping: Grouping = UNGROUPED
+    fits_one_task: bool = True
     losses: int = 0  # lost engines while this execution ran as a whole
     slow: set[int] = field(default_factory=set)  # interests that have been set aside, wholly or for some records
     parts: int = 0  # parts run since the channel was started, including failed parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -17,6 +18,9 @@ from tocsin.pipeline.datasets.table import DatasetTable
 
 Vector = dict[str, int]  # dataset folder → commit number
 SMALL_ROWS: Final = 200_000  # at most this many new rows in memory count as small
+# One task reads up to this much quickly.
+ONE_TASK_BYTES: Final = 8 << 20
+ONE_TASK_FILES: Final = 256
 
 
 @dataclass(slots=True)
@@ -67,6 +71,14 @@ class ExecutionSnapshot:
     def is_small(self, folder: str) -> bool:
         rows = self.new_rows(folder)
         return rows is not None and rows.num_rows <= SMALL_ROWS
+
+    def fits_one_task(self) -> bool:
+        """Returns whether one task reads all the data quickly, in memory and in files."""
+        paths: set[str] = set()
+        for scan in self.query.scans:
+            if not scan.new or not self.is_small(folder_of(scan)):
+                paths.update(self.snapshots[folder_of(scan)].files)
+        return len(paths) <= ONE_TASK_FILES and sum(Path(path).stat().st_size for path in paths) <= ONE_TASK_BYTES
 
     def rows_in_files(self, folder: str) -> Snapshot:
         """Returns the files that hold the new rows. They may also hold older rows."""
