@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.older_logs import remove_checksums
 from tests.support.real_processes import environment
 from tests.support.sparkless_process import opened
 from tests.support.waiting import WITHIN_S
@@ -352,6 +353,7 @@ async def test_a_start_killed_while_it_sets_a_torn_entry_aside_goes_on_with_the_
     async with opened(data) as parts:
         await parts.run(TYPE + dataset("C") + 'INSERT INTO v.C {"id": 2}')
         entry = entry_path(parts.table("C").log.folder, 2)
+    remove_checksums(entry.parents[1])
     torn = entry.read_bytes()[:50]
     entry.write_bytes(torn)
     process = await asyncio.to_thread(killed_at, point, data)

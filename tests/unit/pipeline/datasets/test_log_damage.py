@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.older_logs import remove_checksums, without_checksum
 from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.cluster.data_folder.inspection.datasets import DatasetInspection
 from tocsin.cluster.data_folder.inspection.findings import InspectionReport
@@ -62,14 +63,6 @@ def test_a_read_that_fails_is_an_error_and_no_torn_entry(table: DatasetTable, nu
     assert not lost(table)
 
 
-def without_checksum(content: bytes) -> bytes:
-    """As an older Tocsin wrote it."""
-    first, *others = content.split(b"\n")
-    info = json.loads(first)["commitInfo"]
-    del info["tocsin.actions"], info["tocsin.check"]
-    return b"\n".join([json.dumps({"commitInfo": info}).encode(), *others])
-
-
 def flips(whole: bytes) -> Iterator[bytes]:
     """All that one bit can make of it."""
     for place in range(len(whole)):
@@ -87,8 +80,9 @@ def findings(table: DatasetTable) -> list[tuple[str, Path]]:
 def test_an_entry_without_a_checksum_torn_anywhere_is_set_aside(table: DatasetTable) -> None:
     table.insert(rows(1))
     table.insert(rows(2), positions={"feed": 3})
+    remove_checksums(table.log.folder)
     entry = entry_path(table.log.folder, 2)
-    whole = without_checksum(entry.read_bytes())
+    whole = entry.read_bytes()
     assert classify_entry(whole) is EntryState.WHOLE
     states = {length: classify_entry(whole[:length] + bytes(100)) for length in range(len(whole))}
     assert EntryState.WHOLE not in states.values()
@@ -105,6 +99,11 @@ def test_an_entry_without_a_checksum_torn_anywhere_is_set_aside(table: DatasetTa
     assert len(lost(table)) == 4, "each has a name of its own"
     upkeep(table)
     assert len(table.data.names()) == 2, "the file that a torn entry names stays beside it"
+    for path in sorted((table.log.folder / LOST_FOLDER).glob("*"))[1:]:
+        path.unlink()
+    table = reopened(table)
+    upkeep(table)
+    assert len(table.data.names()) == 2, "an empty entry may have named any file"
     table.insert(rows(3))
     assert content(reopened(table).snapshot()) == {1: "a", 3: "a"}
 
@@ -130,6 +129,29 @@ def test_no_flipped_bit_takes_a_commit_back(table: DatasetTable) -> None:
     assert states.count(EntryState.DAMAGED) > len(states) * 0.9
     for unchecked in (made, without_checksum(whole)):
         assert all(classify_entry(damaged) is not EntryState.TORN for damaged in flips(unchecked))
+
+
+@pytest.mark.parametrize("length", [0, 1, 60])
+@pytest.mark.parametrize("filling", [b"", bytes(512)])
+@pytest.mark.parametrize("commits", [0, 2])
+def test_a_commit_whose_entry_lost_its_content_is_named_and_the_dataset_refuses(
+    table: DatasetTable, length: int, filling: bytes, commits: int
+) -> None:
+    for each in range(commits):
+        table.insert(rows(each))
+    entry = entry_path(table.log.folder, commits)
+    whole = entry.read_bytes()
+    assert b'"tocsin.actions":' not in whole[:length]
+    entry.write_bytes(whole[:length] + filling)
+    assert ("damaged", entry) in findings(table)
+    with pytest.raises(StoreError, match=entry.name) as refused:
+        reopened(table)
+    assert "copy of the disk" in (refused.value.hint or "")
+    assert not lost(table)
+    assert len(table.data.names()) == commits
+    entry.write_bytes(whole)
+    assert findings(table) == []
+    assert content(reopened(table).snapshot()) == dict.fromkeys(range(commits), "a")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,22 @@
+"""Datasets' logs as an older Tocsin wrote them: without checksums."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tocsin.pipeline.datasets.delta.durability import entry_path, log_versions
+
+
+def without_checksum(content: bytes) -> bytes:
+    first, *others = content.split(b"\n")
+    info = json.loads(first)["commitInfo"]
+    del info["tocsin.actions"], info["tocsin.check"]
+    return b"\n".join([json.dumps({"commitInfo": info}).encode(), *others])
+
+
+def remove_checksums(folder: Path) -> None:
+    """Makes the log of the dataset in this folder one of an older Tocsin."""
+    for version in log_versions(folder)[0]:
+        entry = entry_path(folder, version)
+        entry.write_bytes(without_checksum(entry.read_bytes()))
