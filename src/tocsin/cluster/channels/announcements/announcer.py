@@ -10,12 +10,13 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import aiohttp
+import structlog
 
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import BrokerEntry, broker_ref
@@ -28,6 +29,7 @@ from tocsin.cluster.channels.announcements.broker_notifier import (
     NotifierCounts,
     NotifierState,
 )
+from tocsin.cluster.data_folder.removals import BROKER
 from tocsin.rules.model.cursors import BEGINNING, Position
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.store.channels.interface import ChannelStore
@@ -36,6 +38,8 @@ from tocsin.wire.announcements import Announcement
 from tocsin.wire.signatures import secret_text
 
 SECRET_BYTES: Final = 32
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class Announcer:
         self._settling = asyncio.Lock()
         self._moved = asyncio.Event()
         self._expected: Counter[BrokerName] = Counter()
+        self._kept: set[BrokerName] = set()  # reported once
         self._last = BEGINNING
 
     # ------------------------------------------------------------ lifecycle
@@ -133,9 +138,7 @@ class Announcer:
             brokers = {BrokerName(entry.dataverse, entry.name) for entry in self._catalog.catalog.brokers}
             for broker in [broker for broker in notifiers if broker not in brokers]:
                 await notifiers.pop(broker).stop()
-            for broker in registered.keys() - brokers:
-                if not self._expected[broker] and self._catalog.catalog.find(broker_ref(*broker)) is None:
-                    await self._store.unregister(broker)
+            await self._unregister_dropped(registered.keys() - brokers)
             for broker in brokers - registered.keys():
                 registered[broker] = await self._store.register(broker, new_secret(), owner=None)
             notifier_state = NotifierState(
@@ -147,6 +150,26 @@ class Announcer:
                 if broker not in notifiers:
                     notifiers[broker] = BrokerNotifier(registered[broker], notifier_state)
                     notifiers[broker].wake()
+
+    async def _unregister_dropped(self, unknown: Set[BrokerName]) -> None:
+        """Removes the registrations of dropped brokers. A broker with subscriptions that no statement dropped is kept:
+        the catalog is an older copy, and the broker gets its subscriptions back when it registers again."""
+        removals = self._catalog.removals
+        intended = {removal.name for removal in await removals.list_for(BROKER)}
+        for broker in sorted(unknown):
+            if self._expected[broker] or self._catalog.catalog.find(broker_ref(*broker)) is not None:
+                intended.discard(_full_name(broker))
+            elif _full_name(broker) in intended or not await self._store.subscriptions_of(broker, limit=1):
+                await self._store.unregister(broker)
+            elif broker not in self._kept:
+                self._kept.add(broker)
+                log.warning(
+                    "a broker that the catalog does not know keeps its subscriptions",
+                    broker=_full_name(broker),
+                    hint="it continues when it registers again; to end its subscriptions, register it (PUT "
+                    f"/v1/brokers/{_full_name(broker)}), then DELETE it there",
+                )  # fmt: skip
+        await removals.forget(BROKER, intended)
 
     @contextmanager
     def expecting(self, broker: BrokerName) -> Iterator[None]:
@@ -207,7 +230,7 @@ class Announcer:
             return []
         return [
             BrokerCounts(
-                f"{notifier.broker.dataverse}.{notifier.broker.name}",
+                _full_name(notifier.broker),
                 notifier.counts,
                 None if self._url(notifier.broker) is None else _lag(notifier.position, last),
                 None if notifier.behind_since_s is None else now_s - notifier.behind_since_s,
@@ -222,6 +245,10 @@ class Announcer:
 
 def new_secret() -> str:
     return secret_text(secrets.token_bytes(SECRET_BYTES))
+
+
+def _full_name(broker: BrokerName) -> str:
+    return f"{broker.dataverse}.{broker.name}"
 
 
 def _lag(position: Position, last: Position) -> int:
