@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ T = TypeVar("T")
 
 LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread blocks while its job runs: few long executions leave room for short ones
+HUGE_BYTES: Final = 1 << 20
+TURN_S: Final = 0.02
 _GONE_S: Final = 1.0
 
 
@@ -96,8 +99,10 @@ class Engine:
         self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
         self._channels = ThreadPoolExecutor(CHANNEL_THREADS + lost_limit, thread_name_prefix="channel")
         self._errands = ThreadPoolExecutor(1, thread_name_prefix="errand")
-        # A single thread: each further thread that computes in Python delays the event loop.
+        # A single thread each: each further thread that computes in Python delays the event loop. Beside them, a body
+        # of ordinary size never waits for the part of a huge one that cannot be interrupted.
         self._bodies = ThreadPoolExecutor(1, thread_name_prefix="body")
+        self._huge_bodies = ThreadPoolExecutor(1, thread_name_prefix="huge-body")
         self._needed = ((self._threads, threads), (self._channels, CHANNEL_THREADS))
         self._work_threads = WorkThreads(give_up_s)
         self._bound = threading.local()
@@ -187,7 +192,7 @@ class Engine:
         return self._work_threads.asked_by(asker)
 
     def close(self) -> None:
-        for threads in (self._threads, self._landing, self._channels, self._errands, self._bodies):
+        for threads in (self._threads, self._landing, self._channels, self._errands, self._bodies, self._huge_bodies):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def pause(self, seconds: float) -> None:
@@ -261,9 +266,25 @@ class Engine:
 
         return await self._work_threads.carry_out(self._threads, run, stop=lambda: True)
 
-    async def read_body(self, work: Callable[[], T]) -> T:
-        """Decodes a large body to its end. All bodies share one thread, so they delay nothing but each other."""
-        return await self._work_threads.carry_out(self._bodies, work, stop=lambda: False)
+    async def read_body(self, steps: Generator[None, None, T], size_bytes: int) -> T:
+        """Decodes a large body, and returns what its steps return. Bodies share a thread, or another if they are huge,
+        so they delay nothing but each other. They take turns: after TURN_S of steps, the next body goes on.
+        """
+
+        def take_turn() -> tuple[T] | None:
+            until_s = time.monotonic() + TURN_S
+            try:
+                while time.monotonic() < until_s:
+                    next(steps)
+            except StopIteration as ended:
+                return (ended.value,)
+            return None
+
+        threads = self._bodies if size_bytes <= HUGE_BYTES else self._huge_bodies
+        while True:
+            result = await self._work_threads.carry_out(threads, take_turn, stop=lambda: False)
+            if result is not None:
+                return result[0]
 
     async def _carry_out(
         self,

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import orjson
 
@@ -42,6 +42,7 @@ from tocsin.wire.errors import (
 )
 
 _SHOWN_REFUSALS: Final = 1_000  # per answer; `<feed>Rejected` keeps all of them
+_ReadBody: TypeAlias = tuple[bytes, int, int, dict[str, Any]]  # payload, rows, status and answer
 # Decoding a body of this size takes less time than handing it to a thread.
 _SMALL_BYTES: Final = 4096
 # A statement waits this long for records to land while landing fails. While landing makes progress, it waits up to the
@@ -167,9 +168,9 @@ class RunningFeed:
         """Accepts the records of a request body. When this returns, the accepted records are durable."""
         async with self._let_in():
             if len(body) <= _SMALL_BYTES:
-                payload, rows, status, answer = self._read(body)
+                payload, rows, status, answer = _run_to_end(self._read(body))
             else:
-                payload, rows, status, answer = await self._engine.read_body(partial(self._read, body))
+                payload, rows, status, answer = await self._engine.read_body(self._read(body), len(body))
             if rows == 0:
                 return AcceptedRecords(status, answer, self._log.end)
             digest = "" if key is None else blake2b(body, digest_size=16).hexdigest()
@@ -209,7 +210,8 @@ class RunningFeed:
             if not self._door.is_set():
                 await self._notify()
 
-    def _read(self, body: bytes) -> tuple[bytes, int, int, dict[str, Any]]:
+    def _read(self, body: bytes) -> Generator[None, None, _ReadBody]:
+        """Decodes and packs a body, a batch with each step."""
         packing = BatchPacker(self.entry.type)
         shown_refusals: list[dict[str, Any]] = []
         rows = refused = 0
@@ -222,6 +224,7 @@ class RunningFeed:
                 {"index": item.index, "field": item.field, "reason": item.reason}
                 for item in refusals[: _SHOWN_REFUSALS - len(shown_refusals)]
             ]
+            yield
         answer: dict[str, Any] = {"accepted": rows - refused, "rejected": shown_refusals}
         if refused > _SHOWN_REFUSALS:
             answer["rejected_in_all"] = refused
@@ -303,6 +306,15 @@ class RunningFeed:
         await self._log.close()
         self._ended = True
         await self._notify()
+
+
+def _run_to_end(steps: Generator[None, None, _ReadBody]) -> _ReadBody:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            read: _ReadBody = ended.value
+            return read
 
 
 def _refusal(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tocsin.pipeline.sources.reader_types import BadRecord
+from tocsin.rules.model.json_spans import MAX_DEPTH
 from tocsin.rules.model.record_frames import Braces, FrameError
 from tocsin.wire.errors import InputError, LimitError
 
@@ -35,7 +36,7 @@ UNREAD: Final = object()
 
 def split_records(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
     """The records between balanced braces, each with its line; the last may be an unrecognisable rest."""
-    braces = Braces(len(text))
+    braces = Braces(len(text), MAX_DEPTH)
     for at in range(0, len(text), _FRAMED_BYTES):
         try:
             records = braces.numbered(text[at : at + _FRAMED_BYTES])

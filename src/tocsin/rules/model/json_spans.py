@@ -14,6 +14,9 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
+MAX_DEPTH: Final = 256
+"""Levels of an item. No type has as many, and a text of brackets alone must not be read to its end."""
+
 
 class TooManyItemsError(ValueError):
     """The array has more items than the caller allows."""
@@ -38,16 +41,26 @@ class Spans:
         self._borders.append(end)
 
 
+class TooDeepError(ValueError):
+    """A value has more than MAX_DEPTH levels."""
+
+    def __init__(self) -> None:
+        super().__init__(f"is nested more than {MAX_DEPTH} levels deep")
+
+
 class BrokenArrayError(ValueError):
-    """The array is malformed at `at`. If an item has no end, `at` is the item's beginning and `is_inside` is True.
-    `spans` are the items before it.
+    """The array is malformed at `at`. If an item has no end, `at` is the item's beginning and `is_inside` is True; if
+    it has more than MAX_DEPTH levels, `is_too_deep` is True. `spans` are the items before it.
     """
 
-    def __init__(self, reason: str, at: int, spans: Spans, *, is_inside: bool = False) -> None:
+    def __init__(
+        self, reason: str, at: int, spans: Spans, *, is_inside: bool = False, is_too_deep: bool = False
+    ) -> None:
         super().__init__(reason)
         self.at = at
         self.spans = spans
         self.is_inside = is_inside
+        self.is_too_deep = is_too_deep
 
 
 def array_items(text: bytes, at: int, *, most: int) -> Spans:
@@ -60,7 +73,10 @@ def array_items(text: bytes, at: int, *, most: int) -> Spans:
     if _has_more(text, at, most):
         raise TooManyItemsError(f"more than {most} items")
     while True:
-        end = _value_end(text, at)
+        try:
+            end = _value_end(text, at)
+        except TooDeepError as error:
+            raise BrokenArrayError(str(error), at, spans, is_too_deep=True) from None
         if end is None:
             raise BrokenArrayError("the text ends inside of an item", at, spans, is_inside=True)
         if end == at:
@@ -92,7 +108,10 @@ def _has_more(text: bytes, at: int, most: int) -> bool:
         at, count = match.end(), count + step
         if (len(text) - at) * count < (most - count) * (at - begin):
             return False
-    end = _value_end(text, at)
+    try:
+        end = _value_end(text, at)
+    except TooDeepError:
+        return True
     return end is not None and end > at
 
 
@@ -112,7 +131,9 @@ def object_fields(text: bytes, at: int) -> Iterator[tuple[tuple[int, int], tuple
 
 
 def _value_end(text: bytes, at: int) -> int | None:
-    """The end of the value that begins at `at`; `at` if no value begins there, None if the value does not end."""
+    """The end of the value that begins at `at`; `at` if no value begins there, None if the value does not end. Raises
+    TooDeepError.
+    """
     if (flat := _FLAT.match(text, at)) is not None:
         return flat.end()
     if text[at : at + 1] not in (b"[", b"{"):
@@ -124,6 +145,8 @@ def _value_end(text: bytes, at: int) -> int | None:
             return None
         depth += 1 if text[at] in _OPENING else -1
         at += 1
+        if depth > MAX_DEPTH:
+            raise TooDeepError
         if not depth:
             return at
 

@@ -85,11 +85,12 @@ class Lines:
 class Braces:
     """Records of JSON or ADM, each of one or many lines; braces inside strings do not count.
 
-    `finish` returns an incomplete record.
+    `finish` returns an incomplete record. With `max_depth`, a record with more levels of braces is a FrameError.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, max_depth: int | None = None) -> None:
         self._limit_bytes = limit_bytes
+        self._max_depth = limit_bytes if max_depth is None else max_depth
         self._begun = bytearray()
         self._begun_on = 1
         self._line = 1
@@ -132,6 +133,9 @@ class Braces:
             at += 1
             if byte == _OPEN:
                 self._depth += 1
+                if self._depth > self._max_depth:
+                    reason = f"a record is nested more than {self._max_depth} levels deep"
+                    raise FrameError(self._begun_on, reason, records)
             elif byte == _CLOSE:
                 self._depth -= 1
                 if not self._depth:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from subprocess import TimeoutExpired
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from structlog.testing import capture_logs
 
 from tests import conftest
 from tests.support.waiting import WITHIN_S, until
-from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.engine.engine import HUGE_BYTES, TURN_S, Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.cluster.engine.watchdog import PingAnswered, WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineCollector, EngineWatch, stuck_tasks, task_slots
@@ -88,18 +87,64 @@ async def test_large_bodies_are_read_one_after_the_other_while_others_compute(tm
     begun: list[int] = []
     let = threading.Event()
 
-    def read(number: int) -> int:
+    def read(number: int) -> Generator[None, None, int]:
         begun.append(number)
         let.wait()
+        yield
         return number
 
     with engine_of(FakeSpark(), tmp_path) as engine:
-        reading = [asyncio.create_task(engine.read_body(partial(read, number))) for number in range(3)]
+        reading = [asyncio.create_task(engine.read_body(read(number), 10_000)) for number in range(3)]
         await until(lambda: begun)
         assert await engine.compute(lambda: list(begun)) == [0]
         let.set()
         assert await asyncio.gather(*reading) == [0, 1, 2]
     assert begun == [0, 1, 2]
+
+
+async def test_a_body_that_takes_long_lets_others_take_turns(tmp_path: Path) -> None:
+    has_ended = threading.Event()
+
+    def read_long() -> Generator[None, None, None]:
+        while not has_ended.wait(TURN_S):
+            yield
+
+    def read_short() -> Generator[None, None, str]:
+        yield
+        return "read"
+
+    with engine_of(FakeSpark(), tmp_path) as engine:
+        for size_bytes in (10_000, 2 * HUGE_BYTES):
+            has_ended.clear()
+            reading = asyncio.create_task(engine.read_body(read_long(), size_bytes))
+            await asyncio.sleep(0)
+            async with asyncio.timeout(WITHIN_S):
+                assert await engine.read_body(read_short(), size_bytes) == "read"
+            assert not reading.done()
+            has_ended.set()
+            await reading
+
+
+async def test_no_step_of_a_huge_body_holds_up_an_ordinary_body(tmp_path: Path) -> None:
+    let = threading.Event()
+
+    def scan() -> Generator[None, None, None]:
+        let.wait()
+        yield
+
+    def read() -> Generator[None, None, str]:
+        yield
+        return "read"
+
+    with engine_of(FakeSpark(), tmp_path) as engine:
+        scanning = asyncio.create_task(engine.read_body(scan(), HUGE_BYTES + 1))
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                assert await engine.read_body(read(), HUGE_BYTES) == "read"
+        finally:
+            let.set()
+        await scanning
 
 
 def raising(error: Exception) -> Callable[[], None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -135,7 +137,12 @@ def test_what_was_refused_is_kept_as_it_was_sent() -> None:
         ('[{"id": 1},\n{"id": 2}', "line 2, column 10: the body cannot be read: is not JSON: Expecting ',' delimiter"),
         ('[\n{"id": 1}\n,\n{"id": 2}\n', "line 5"),
         ('[{"id": 1}] x', "line 1, column 13"),
-        ("[" * 100_000, "nested too deep"),
+        ("[" * 100_000, "line 1, column 2: the body cannot be read: is nested more than 256 levels deep"),
+        (
+            '[{"id": 1}, {"x": ' + "[" * 256 + "]" * 256 + "}]",
+            "column 13: the body cannot be read: is nested more than",
+        ),
+        ('{"a":\n' * 300_000, "line 1, column 1: the body cannot be read: a record is nested more than 256 levels"),
         (b"\xff\xfe\x00", "the body cannot be read"),
         (b"\x1f\x8b\x08", "the body cannot be read"),
     ],
@@ -372,3 +379,21 @@ def test_xml_that_is_broken_or_more_than_xml_is_refused(body: str | bytes, said:
 def test_an_element_without_an_end_is_not_collected_for_ever(begun: str) -> None:
     with pytest.raises(InputError, match="an element is longer than 1000 bytes"):
         decode(begun + "x" * 300_000, "xml", limits=BodyLimits(record_bytes=1000))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * (8 << 20),
+        b'{"a":' * (2 << 20),
+        b"\n" * (8 << 20) + b'{"id": 1}',
+        b"x\n" * (4 << 20),
+        b'["' + b"\\" * (8 << 20),
+    ],
+    ids=["brackets", "braces", "blank lines", "broken lines", "backslashes"],
+)
+def test_no_body_takes_longer_to_read_than_its_size_explains(body: bytes) -> None:
+    began_s = time.process_time()
+    with suppress(InputError):
+        decode(body)
+    assert time.process_time() - began_s < 2.5

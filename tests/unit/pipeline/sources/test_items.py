@@ -68,7 +68,7 @@ def test_identities_are_short_whatever_the_item_says() -> None:
         ('[{"id": 1},\n tru]', "json", "line 2, column 2: the answer cannot be read: is not JSON"),
         ('{"id": 1}\n{"id"', "json", "line 2"),
         (b"\xff", "json", "is not"),
-        ("[" * 100_000, "json", "nested too deep"),
+        ("[" * 100_000, "json", "nested more than 256 levels deep"),
         ("{}", "geojson", "expected a GeoJSON Feature or FeatureCollection, got an object"),
         ('{"type": "Point"}', "geojson", "got a Point"),
         ('{"type": "FeatureCollection"}', "geojson", "expected an array of features"),

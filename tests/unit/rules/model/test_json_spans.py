@@ -86,3 +86,15 @@ def test_whatever_the_text_is_spans_lie_in_it_in_their_order(text: bytes) -> Non
     borders = [border for span in spans for border in span]
     assert borders == sorted(borders)
     assert not borders or borders[-1] < spans.end <= len(text) + 1
+
+
+def test_an_item_may_have_256_levels() -> None:
+    def text(levels: int) -> bytes:
+        return b"[1, " + b"[" * levels + b"]" * levels + b"]"
+
+    assert len(array_items(text(256), 0, most=2)) == 2
+    with pytest.raises(BrokenArrayError, match="more than 256 levels") as caught:
+        array_items(text(257), 0, most=2)
+    assert (caught.value.at, len(caught.value.spans), caught.value.is_too_deep) == (4, 1, True)
+    with pytest.raises(TooManyItemsError):
+        array_items(text(257), 0, most=1)
