@@ -37,7 +37,7 @@ _UNRECORDED_US: Final = 2 * _RECORD_EVERY_US
 class ClockSuspicion(Enum):
     STEPPED = "it was set by more than an hour while the cluster ran"
     BEFORE = "it is before the newest time on record"
-    UNSETTLED = "before the machine last booted it was set by more than an hour, and nobody has set it right since"
+    UNSETTLED = "it was suspect before the machine last booted, and is not right since"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class ClockRecord:
     """The state of the guard in its file, so that the next process continues with it.
 
     `base_us` (wall clock) and `boot_us` (clock since boot) are the same moment, the last at which the guard believed
-    the wall clock. They are comparable until the machine boots again, which changes `boot_id`. `stepped_to_us` is the
-    time that a suspect wall clock was set to.
+    the wall clock. They are comparable until the machine boots again, which changes `boot_id`. `suspicion` is the name
+    of the guard's suspicion: the next process begins with it, wherever the clock was set to meanwhile.
     """
 
     newest_us: int
     base_us: int
     boot_us: int
     boot_id: str
-    stepped_to_us: int | None = None
+    suspicion: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,20 +141,24 @@ class ClockGuard:
 
     def _start(self, known: ClockRecord | None, committed_us: int) -> None:
         wall_us, boot_us, boot_id = self._clocks.wall_us(), self._clocks.boot_us(), self._clocks.boot_id
-        self._record = record = known or ClockRecord(wall_us, wall_us, boot_us, boot_id)
+        # Without a record, the newest commit is all that is known of the time.
+        self._record = record = known or ClockRecord(max(wall_us, committed_us), wall_us, boot_us, boot_id)
         # Ignore later commit times: they come from a clock that was ahead and that an operator has since accepted.
         if self._record_us() < committed_us <= self._record_us() + _UNRECORDED_US:
             self._record = record = replace(record, newest_us=committed_us)
-        if record.stepped_to_us is None or record.boot_id != boot_id:
-            # Time that passed while no process ran is not a step.
-            base_us = wall_us
+        suspicion = None if record.suspicion is None else ClockSuspicion[record.suspicion]
+        if suspicion is None or record.boot_id != boot_id:
+            # Nobody knows how long the machine was off, so a clock that was suspect is not believed far ahead.
+            suspicion = None if suspicion is None else ClockSuspicion.UNSETTLED
             if wall_us < record.newest_us:
-                base_us = self._record_us()
-                self._suspect(ClockSuspicion.BEFORE, wall_us)
-            elif record.stepped_to_us is not None and wall_us >= record.stepped_to_us:
-                base_us = self._record_us()
-                self._suspect(ClockSuspicion.UNSETTLED, record.newest_us)
+                suspicion = ClockSuspicion.BEFORE
+            # Time that passed while no process ran is not a step.
+            base_us = wall_us if suspicion is None else self._record_us()
             self._record = replace(record, base_us=base_us, boot_us=boot_us, boot_id=boot_id)
+        if suspicion is not None and not self._is_right(suspicion, wall_us, self._expected_us()):
+            self._suspect(suspicion, min(wall_us, record.newest_us))
+        elif suspicion is not None:
+            self._believe(wall_us)
         self._look()
         self._write()
 
@@ -170,43 +174,28 @@ class ClockGuard:
         if self._suspicion is not None:
             self._record = replace(self._record, base_us=self._expected_us(), boot_us=self._clocks.boot_us())
 
-    def _step_known(self, wall_us: int, expected_us: int) -> int | None:
-        """Returns the time that a suspect clock was set ahead to: the first of several, because after a boot any later
-        time may still be wrong. A clock that was set back shows then as before the newest time."""
-        known_us = self._record.stepped_to_us
-        if wall_us <= expected_us:
-            return known_us
-        return wall_us if known_us is None else min(known_us, wall_us)
-
     def _look(self) -> int:
         """Updates the suspicion, and returns the wall clock."""
         wall_us, expected_us = self._clocks.wall_us(), self._expected_us()
-        if self._suspicion in (None, ClockSuspicion.STEPPED) and abs(wall_us - expected_us) > STEP_US:
-            stepped_to_us = self._step_known(wall_us, expected_us)
-            if self._suspicion is not None and stepped_to_us == self._record.stepped_to_us:
-                return wall_us
-            self._record = replace(self._record, stepped_to_us=stepped_to_us)
-            if self._suspicion is None:
+        if self._suspicion is None:
+            if abs(wall_us - expected_us) > STEP_US:
                 self._suspect(ClockSuspicion.STEPPED, min(wall_us, expected_us))
-            self._write()
-        elif self._suspicion is not None and self._is_right_again(wall_us, expected_us):
+                self._write()
+            else:
+                self._believe(wall_us)
+        elif self._is_right(self._suspicion, wall_us, expected_us):
             log.warning("the wall clock is right again; what is too old is deleted again")
             self._suspicion = None
             self._believe(wall_us)
             self._write()
-        elif self._suspicion is None:
-            self._believe(wall_us)
         return wall_us
 
-    def _is_right_again(self, wall_us: int, expected_us: int) -> bool:
-        stepped_to_us = self._record.stepped_to_us
-        match self._suspicion:
-            case ClockSuspicion.STEPPED:
-                return abs(wall_us - expected_us) <= STEP_US
-            case ClockSuspicion.UNSETTLED:
-                return stepped_to_us is None or self._record.newest_us <= wall_us < stepped_to_us
-            case _:
-                return self._record.newest_us <= wall_us <= expected_us + STEP_US
+    def _is_right(self, suspicion: ClockSuspicion, wall_us: int, expected_us: int) -> bool:
+        """Whether a suspect clock agrees with the last believed time and the time since."""
+        if suspicion is ClockSuspicion.STEPPED:
+            return abs(wall_us - expected_us) <= STEP_US
+        # The expected time began at the newest one, which a clock behind it has yet to reach.
+        return self._record.newest_us <= wall_us <= expected_us + STEP_US
 
     def _believe(self, wall_us: int) -> None:
         newest_us = max(wall_us, self._record.newest_us)
@@ -214,6 +203,7 @@ class ClockGuard:
 
     def _suspect(self, suspicion: ClockSuspicion, stopped_us: int) -> None:
         self._suspicion, self._stopped_us = suspicion, stopped_us
+        self._record = replace(self._record, suspicion=suspicion.name)
         folder = self._path.parent.absolute()
         log.error(
             "the wall clock is not believed: nothing is deleted by age",
@@ -236,13 +226,18 @@ class ClockGuard:
 def parse_record(content: bytes) -> ClockRecord:
     """Parses the record. Raises ValueError if it is damaged."""
     fields = json.loads(content)
+    # Older records had the time that a suspect clock was set ahead to.
+    if isinstance(fields, dict) and fields.pop("stepped_to_us", None) is not None:
+        fields["suspicion"] = ClockSuspicion.STEPPED.name
     try:
         record = ClockRecord(**fields)
     except TypeError as error:
         raise ValueError(str(error)) from None
-    times = (record.newest_us, record.base_us, record.boot_us, record.stepped_to_us or 0)
+    times = (record.newest_us, record.base_us, record.boot_us)
     if not (all(type(time_us) is int for time_us in times) and isinstance(record.boot_id, str)):
         raise ValueError("its fields are no times")
+    if record.suspicion not in (None, *ClockSuspicion.__members__):
+        raise ValueError("its suspicion is unknown")
     return record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -218,6 +219,70 @@ def test_a_leap_ahead_is_not_believed_either_after_a_start_before_the_newest_tim
     assert guard.suspicion() is not None
     machine.wall_us -= 3650 * DAY - 2 * SECOND
     assert guard.suspicion() is None
+
+
+@pytest.mark.parametrize("reboots", [False, True])
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_suspect_clock_that_leaps_ahead_stays_suspect_at_the_next_start(
+    machine: Machine, start: Callable[[], ClockGuard], runs: bool, reboots: bool
+) -> None:
+    guard = start()
+    if not runs:
+        guard.close()
+    machine.wall_us -= 2 * DAY
+    guard = guard if runs else start()
+    assert guard.suspicion() is (ClockSuspicion.STEPPED if runs else ClockSuspicion.BEFORE)
+    machine.wall_us += 402 * DAY
+    assert guard.suspicion() is not None
+    # Killed: nothing is written any more.
+    if reboots:
+        machine.start_anew(SECOND)
+    for _ in range(2):
+        guard = start()
+        assert guard.suspicion() is not None
+        assert guard.age_us() <= BEGIN
+        assert guard.now_us() <= BEGIN + HOUR
+        machine.pass_time(5 * SECOND)
+    machine.wall_us -= 400 * DAY
+    assert guard.suspicion() is None
+    assert start().suspicion() is None
+
+
+@pytest.mark.parametrize("reboots", [False, True])
+def test_a_clock_that_was_set_back_is_not_believed_far_ahead_after_a_stop(
+    machine: Machine, start: Callable[[], ClockGuard], reboots: bool
+) -> None:
+    guard = start()
+    machine.wall_us -= 2 * DAY
+    assert guard.suspicion() is ClockSuspicion.STEPPED
+    guard.close()
+    machine.wall_us += 402 * DAY
+    if reboots:
+        machine.start_anew(SECOND)
+    guard = start()
+    assert guard.suspicion() is not None
+    assert guard.age_us() <= BEGIN
+    guard.accept()
+    assert start().suspicion() is None
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_without_a_record_the_newest_commit_counts(machine: Machine, tmp_path: Path, damaged: bool) -> None:
+    if damaged:
+        (tmp_path / RECORD).write_bytes(b"{")
+    guard = ClockGuard(tmp_path, machine.clocks(), BEGIN + 10 * DAY)
+    assert guard.suspicion() is ClockSuspicion.BEFORE
+    assert guard.age_us() == BEGIN
+    assert guard.now_us() == BEGIN + 10 * DAY
+
+
+def test_a_record_of_an_older_version_that_was_suspect_still_is(machine: Machine, tmp_path: Path) -> None:
+    record = {"newest_us": BEGIN, "base_us": BEGIN, "boot_us": machine.boot_us, "boot_id": machine.clocks().boot_id}
+    (tmp_path / RECORD).write_text(json.dumps({**record, "stepped_to_us": BEGIN + 30 * DAY}))
+    machine.wall_us += 31 * DAY
+    assert ClockGuard(tmp_path, machine.clocks()).suspicion() is ClockSuspicion.STEPPED
+    (tmp_path / RECORD).write_text(json.dumps({**record, "stepped_to_us": None}))
+    assert ClockGuard(tmp_path, machine.clocks()).suspicion() is None
 
 
 def test_a_clock_that_was_set_back_and_is_right_after_a_restart_of_the_machine_is_believed(
