@@ -79,7 +79,10 @@ def with_user(body: bytes, field: str, user: str) -> bytes:
         if not isinstance(record, dict):
             raise InputError(f"record {number}: expected a JSON object")
         record[field] = user
-        output.write(orjson.dumps(record))
+        try:
+            output.write(orjson.dumps(record))
+        except TypeError as error:  # more levels than orjson writes, though it reads them
+            raise InputError(f"record {number}: {error}") from None
         output.write(b"\n")
     return output.getvalue()
 

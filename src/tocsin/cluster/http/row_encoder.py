@@ -6,12 +6,11 @@ import threading
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 
 from tocsin.cluster.statements.dml import decode_rows
 from tocsin.language.translate.queries import TranslatedQuery
-from tocsin.rules.model.json_form import plain
+from tocsin.pipeline.result_json import result_json
 
 TURN_ROWS: Final = 500
 
@@ -27,7 +26,5 @@ class RowEncoder:
         encoded: list[bytes] = []
         for start in range(0, rows.num_rows, TURN_ROWS):
             with self._turn:
-                encoded += [
-                    orjson.dumps(plain(value)) for value in decode_rows(rows.slice(start, TURN_ROWS), translated)
-                ]
+                encoded += map(result_json, decode_rows(rows.slice(start, TURN_ROWS), translated))
         return encoded

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -20,7 +19,7 @@ from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.channels.record_payloads import read_matches, with_single_payloads
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import analyse_query_once
-from tocsin.rules.model.json_form import plain
+from tocsin.pipeline.result_json import result_json
 
 # Up to here one task finds all matches quickly, which saves the shuffle that several tasks need (`record_payloads`).
 ONE_TASK_INTERESTS: Final = 1 << 20
@@ -141,7 +140,7 @@ def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> ExecutionRes
         used = used[kept]
     order = np.lexsort((numbers, places, interests))
     decode = layout.decoder(query.type)
-    texts = [orjson.dumps(plain(decode(value))) for value in found.results.take(pa.array(used)).to_pylist()]
+    texts = [result_json(decode(value)) for value in found.results.take(pa.array(used)).to_pylist()]
     return ExecutionResults(interests[order], payloads[order], texts, places[order], numbers[order])
 
 

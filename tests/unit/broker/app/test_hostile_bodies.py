@@ -173,3 +173,8 @@ async def test_records_are_read_beside_the_event_loop(
         await made.ask("POST", "/v1/feeds/v.Nowhere", data=b"{}", user="ada")
     assert threads
     assert threading.get_ident() not in threads
+
+
+def test_a_record_that_is_read_but_too_deep_to_be_written_is_refused() -> None:
+    with pytest.raises(InputError, match="record 2"):
+        with_user(b'{"a": 1}\n{"a": ' + b"[" * 300 + b"]" * 300 + b"}", "user", "ada")
