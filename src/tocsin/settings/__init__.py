@@ -45,9 +45,13 @@ PREFIX: Final = "TOCSIN_"
 # Variables that Kubernetes sets in every container for a Service whose name begins with "tocsin"; also …_PORT=tcp://….
 _KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SPARK_CONF: Final = "cluster.spark.conf."
-# The keys that Spark itself redacts (spark.redaction.regex), and a few more.
-_SPARK_SECRETS: Final = re.compile(r"secret|password|token|credential|access[.]?key", re.IGNORECASE)
-_USER_INFO: Final = re.compile(r"//.*@")
+# Rather hide a harmless value than show a secret: these are more keys than Spark redacts (spark.redaction.regex).
+_SENSITIVE: Final = r"(?:key|secret|passw|passphrase|pwd|token|credential|\bsig\b)"
+_SECRET_KEY: Final = re.compile(_SENSITIVE, re.IGNORECASE)
+# A secret inside a value: a parameter of an address, a property of Java, a field of JSON.
+_SECRET_PARAMETER: Final = re.compile(rf"({_SENSITIVE}[^\s=:&]*[\s=:]+)\S.*", re.IGNORECASE | re.DOTALL)
+# An address without a scheme can have user information, too. The last @ ends it: a password may contain others.
+_USER_INFO: Final = re.compile(r"^([\[({'\"]*(?:[\w+.-]+://)?).*@", re.DOTALL)
 DEFAULT_FILE: Final = Path("tocsin.toml")
 # Variables with our prefix that are not settings.
 OTHER_VARIABLES: Final[dict[str, str]] = {
@@ -193,12 +197,18 @@ def known_settings() -> dict[str, typing.Any]:
     return walk(Settings, "")
 
 
-def is_secret(path: str) -> bool:
-    """Whether the value of this setting is never shown: a token, or a key that Spark redacts too."""
+def is_secret(path: str, value: object = "") -> bool:
+    """Whether this value of the setting is never shown: a token, or an entry for Spark with a secret in its key or
+    value."""
     if path.startswith(_SPARK_CONF):
-        return _SPARK_SECRETS.search(path.removeprefix(_SPARK_CONF)) is not None
+        return _SECRET_KEY.search(path.removeprefix(_SPARK_CONF)) is not None or _masked(str(value)) != str(value)
     info = known_settings().get(path)
     return info is not None and info.annotation is SecretStr
+
+
+def _masked(text: str) -> str:
+    """Returns the text without user information, and without what follows the name of a secret."""
+    return _SECRET_PARAMETER.sub(r"\1…", _USER_INFO.sub(r"\1…@", text))
 
 
 def _may_hold_secret(path: str) -> bool:
@@ -299,7 +309,9 @@ def _problem(detail: ErrorDetails, draft: _Draft) -> str:
     message = words(detail.get("ctx", {})) if words else detail["msg"]
     if _may_hold_secret(path):
         return f"{path}: {message} {where}"
-    return f"{path}: {message}, got {_USER_INFO.sub('//…@', repr(detail['input']))} {where}"
+    given = detail["input"]
+    shown = repr(_masked(given)) if isinstance(given, str) else _masked(repr(given))
+    return f"{path}: {message}, got {shown} {where}"
 
 
 def _tables() -> set[str]:

@@ -230,10 +230,46 @@ def test_show_prints_no_secret_and_what_it_prints_is_a_file_that_says_so(
         f"cluster.spark.conf = '{SECRET}'",
         f"cluster.spark.conf.'a.password' = ['{SECRET}']",
         f"x = {SECRET}",
+        f"broker.cluster.url = 'u:{SECRET}@x'",
+        f"broker.cluster.url = '{SECRET}@x'",
+        f"broker.cluster.url = ['u:{SECRET}@x']",
+        f"broker.cluster.url = 'u:a@{SECRET}@x'",
+        *(
+            f"broker.cluster.url = 'http://x y/?a=1&{name}={SECRET}'"
+            for name in ("token", "access_token", "apiKey", "client-secret", "PASSWORD", "credentials", "sig")
+        ),
+        f"broker.cluster.url = ['http://x/?token={SECRET}']",
+        f"cluster.spark.conf.'spark.x' = ['-Djavax.net.ssl.keyStorePassword={SECRET}']",
+        f"cluster.spark.conf.'fs.azure.account.key.x' = ['{SECRET}']",
     ],
 )
 def test_no_error_of_settings_repeats_a_secret(text: str) -> None:
     assert SECRET not in str(problems(text))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fs.azure.account.key.x", SECRET),
+        ("spark.x.apiKey", SECRET),
+        ("spark.x.PassPhrase", SECRET),
+        ("spark.driver.extraJavaOptions", f"-Dx=1 -Djavax.net.ssl.keyStorePassword={SECRET} -Dy=2"),
+        ("spark.driver.extraJavaOptions", f"--password {SECRET}"),
+        ("spark.x.url", f"jdbc:postgresql://db/x?user=me&password={SECRET}"),
+        ("spark.x.url", f"jdbc:postgresql://me:{SECRET}@db/x"),
+        ("spark.x.url", f"jdbc:oracle:thin:me/{SECRET}@db"),
+        ("spark.x.url", f"jdbc:sqlserver://db;user=me;pwd={SECRET}"),
+        ("spark.x.json", f'{{"token": "{SECRET}"}}'),
+        ("spark.x.url", f"https://x.example/?sv=1&sig={SECRET}"),
+    ],
+)
+def test_show_prints_no_secret_in_a_key_or_value_for_spark(key: str, value: str) -> None:
+    loaded = read(env={}, flags={"cluster.spark.conf": {key: value, "spark.ui.port": "4040", "spark.x.y": "-Dx=1"}})
+    out = "\n".join(to_toml(loaded))
+    assert SECRET not in out
+    assert f'# conf also has "{key}", which is not shown' in out
+    conf = Settings.model_validate(tomllib.loads(out)).cluster.spark.conf
+    assert conf == {"spark.ui.port": "4040", "spark.x.y": "-Dx=1"}
 
 
 def test_no_error_about_a_variable_repeats_a_secret() -> None:
@@ -318,7 +354,9 @@ def test_what_show_prints_gives_the_same_settings_again_but_for_secrets(
 ) -> None:
     flags: dict[str, object] = {"data": Path(data), "cluster.http.host": host, "cluster.http.port": port}
     loaded = read(env={}, flags={**flags, "cluster.spark.conf": conf})
-    shown = {key: value for key, value in conf.items() if not value or not is_secret(f"cluster.spark.conf.{key}")}
+    shown = {
+        key: value for key, value in conf.items() if not value or not is_secret(f"cluster.spark.conf.{key}", value)
+    }
     expected = read(env={}, flags={**flags, "cluster.spark.conf": shown}).settings
     for explain in (False, True):
         tree = tomllib.loads("\n".join(to_toml(loaded, explain=explain)))

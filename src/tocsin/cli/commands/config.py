@@ -96,7 +96,7 @@ def _hidden(path: str, value: Any) -> Iterator[str]:
         yield path
     elif isinstance(value, Mapping):
         # An empty one says nothing, and is shown like any other that nobody has set.
-        yield from (f"{path}.{key}" for key, inner in value.items() if inner and is_secret(f"{path}.{key}"))
+        yield from (f"{path}.{key}" for key, inner in value.items() if inner and is_secret(f"{path}.{key}", inner))
 
 
 def hidden_settings(section: Section, prefix: str = "") -> Iterator[str]:
