@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.intake.log import IntakeLog, LogEntry
 
 ALL = {"max_rows": 1 << 40, "max_bytes": 1 << 40}
@@ -22,7 +24,9 @@ class Clock:
 
 @asynccontextmanager
 async def opened(folder: Path, **options: Any) -> AsyncIterator[IntakeLog]:
-    log = IntakeLog.open(folder, **options)
+    """The log in this folder, with a lost folder beside it."""
+    lost = LostFolder(folder.parent, lambda: datetime(2026, 11, 16, tzinfo=UTC))
+    log = IntakeLog.open(folder, lost=lost, **options)
     try:
         yield log
     finally:

@@ -4,6 +4,7 @@ lost/20261116T131500Z-dataset-3f2a…    a folder of datasets/ that the catalog 
 lost/20261116T131500Z-feed-81bc…       a feed's log that the catalog does not know
 lost/20261116T131500Z-channels.db      a copy of the channels' store with channels that the catalog does not know
 lost/20261116T131500Z-clock.json       a record of the clock that cannot be read
+lost/20261116T131500Z-tail-81bc…       the end of a feed's log, which fails its check
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tocsin.pipeline.datasets.delta.durability import sync_folder
 from tocsin.wire.errors import StoreError
 
 LOST: Final = "lost"
+TAIL: Final = "tail"
 SET_ASIDE_FLAG: Final = "--set-aside"
 
 log = structlog.get_logger()
@@ -62,6 +64,20 @@ class LostFolder:
                 self._say(f"the catalog does not know {path} ({about}); it stays where it is: {error.strerror}")
                 continue
             self.report(str(path), about, destination)
+
+    def store_copy(self, content: bytes, name: str) -> Path:
+        """Stores content that is about to be cut off. It is on the disk when this returns."""
+        place = self.choose_place(name)
+        try:
+            with place.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            place.unlink(missing_ok=True)
+            raise
+        sync_folder(place.parent)
+        return place
 
     def report(self, what: str, about: str, place: Path) -> None:
         log.warning("set aside, because the catalog does not know it", path=what, about=about, now=str(place))

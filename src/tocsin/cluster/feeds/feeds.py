@@ -277,7 +277,7 @@ class Feeds:
         path = self._started.folder(entry)
         if not path.exists():
             return 0
-        intake = IntakeLog.open(path)
+        intake = IntakeLog.open(path, lost=self._started.lost)
         try:
             return intake.end
         finally:

@@ -73,11 +73,13 @@ class RunningFeeds:
         self._counts: dict[str, FeedCounts] = {}
         """By the folder of the feed's log; no other feed ever gets the same folder."""
         self._retrying: dict[Ref, asyncio.Task[None]] = {}
+        self.lost: LostFolder | None = None
 
     # ------------------------------------------------------------ start and end of the cluster
 
     async def start(self, lost: LostFolder) -> None:
         """Resumes started feeds, deletes the logs of dropped ones, and sets unexplained logs aside."""
+        self.lost = lost
         self._folder.mkdir(parents=True, exist_ok=True)
         await self.sweep()
         known_folders = {entry.folder for entry in self._catalog.catalog.feeds}
@@ -227,8 +229,9 @@ class RunningFeeds:
         def opened() -> IntakeLog:
             now_us, age_us = self._tables.clock.now_us, self._tables.clock.age_us
             open_log = partial(
-                IntakeLog.open, folder, observer=seen, clock=lambda: now_us() / 1e6, age_clock=lambda: age_us() / 1e6
-            )
+                IntakeLog.open, folder, observer=seen, lost=self.lost,
+                clock=lambda: now_us() / 1e6, age_clock=lambda: age_us() / 1e6,
+            )  # fmt: skip
             if any(folder.glob("*.log")):
                 return open_log()
             if (entry.started or landed) and not (folder / _BEGIN_ANEW).exists():

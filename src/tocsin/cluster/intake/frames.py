@@ -5,8 +5,9 @@
 
 `synced` is the synced size of the segment when the frame was written. It tells a torn tail from damage. A write begins
 only after the previous write was synced, so a whole frame that says "the bytes up to here were synced" proves that a
-broken frame below was once whole, and acknowledged. The checksums start from the segment's random salt, so bytes that a
-publisher sends cannot pass for a frame.
+broken frame below was once whole, and acknowledged. Of the last write nothing proves that: if the file ends before its
+frame does, it is torn; if the frame is there in its full length and fails its check, it may be either. The checksums
+start from the segment's random salt, so bytes that a publisher sends cannot pass for a frame.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ _NO_KEY: Final = 0xFFFF
 
 class DamagedBytesError(Exception):
     """The bytes differ from what was written; the text says how."""
+
+
+class CutShortError(DamagedBytesError):
+    """The bytes end before the frame does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,7 @@ def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> LogFrame:
     """Reads the frame at the file's current offset. It must end within `room_bytes`."""
     head = file.read(min(FRAME_HEAD_BYTES, room_bytes))
     if len(head) < FRAME_HEAD_BYTES:
-        raise DamagedBytesError("a frame's head is cut short")
+        raise CutShortError("a frame's head is cut short")
     magic, check = _CHECK.unpack_from(head)
     if magic != FRAME_MAGIC:
         raise DamagedBytesError("there is no frame")
@@ -120,7 +125,7 @@ def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> LogFrame:
     key_bytes = key_bytes if has_key else 0
     body_bytes = key_bytes + answer_bytes + payload_bytes
     if body_bytes > room_bytes - FRAME_HEAD_BYTES:
-        raise DamagedBytesError("a frame is cut short")
+        raise CutShortError("a frame is cut short")
     key, answer, payload = file.read(key_bytes), file.read(answer_bytes), file.read(payload_bytes)
     if body_check != crc32(payload, crc32(answer, crc32(key, salt))):
         raise DamagedBytesError("a frame fails its check")

@@ -21,6 +21,7 @@ from pathlib import Path
 import structlog
 
 from tocsin import faults
+from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.intake import segments as files
 from tocsin.cluster.intake.append_queue import (
     AppendedRange,
@@ -65,11 +66,13 @@ class IntakeLog:
         recent_bytes: int = 8 << 20,
         landed: int | None = None,
         observer: LogObserver | None = None,
+        lost: LostFolder | None = None,
         clock: Callable[[], float] = time.time,
         age_clock: Callable[[], float] | None = None,
     ) -> IntakeLog:
         """Opens the log in the folder, or creates it. Cuts off a torn write of a crash; other damage raises a
-        `StoreError`.
+        `StoreError`. If the last write may be torn or damaged, it goes to the lost folder (`lost`); without one it
+        counts as damage.
 
         `landed` is the position of the datasets. A new log begins there. A log that ends before it, or begins after it,
         has lost entries and is refused. `remember_bytes` bounds the remembered idempotency keys with their answers (the
@@ -81,7 +84,7 @@ class IntakeLog:
         log = cls(folder, segment_bytes=segment_bytes, limit_bytes=limit_bytes, keys=keys, recent=recent, clock=clock)
         log._observer = observer
         log._age_clock = age_clock or clock
-        log._recover(landed)
+        log._recover(landed, lost)
         log._thread.start()
         return log
 
@@ -394,7 +397,7 @@ class IntakeLog:
 
     # ------------------------------------------------------------ opening and closing
 
-    def _recover(self, landed: int | None) -> None:
+    def _recover(self, landed: int | None, lost: LostFolder | None) -> None:
         for segment in files.recover_segments(self._folder, landed or 0, self._recall):
             self._total_bytes += segment.frames_bytes
             self._segments.append(segment)
@@ -404,7 +407,7 @@ class IntakeLog:
         if landed is not None:
             self._check_held(landed)
             self._landed, self._landed_bytes = landed, self._bytes_before(landed)
-        self._writer = files.writer(self._segments[-1])
+        self._writer = files.writer(self._segments[-1], lost)
 
     def _recall(self, entry: LogEntry) -> None:
         if self._observer is not None:

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -18,10 +19,12 @@ from typing import Final
 import structlog
 
 from tocsin import faults
+from tocsin.cluster.data_folder.lost_folder import TAIL, LostFolder
 from tocsin.cluster.intake.frames import (
     FRAME_MAGIC,
     SEGMENT_HEAD_BYTES,
     VERSION,
+    CutShortError,
     DamagedBytesError,
     LogEntry,
     new_salt,
@@ -60,7 +63,9 @@ def explain_os_errors_of_log(problem: OSError, folder: Path) -> TocsinError:
 class Segment:
     """One file: which positions it holds, how much of it is synced, and marks to find a position by."""
 
-    __slots__ = ("_marked_offsets", "_marked_positions", "before_bytes", "end", "first", "path", "salt", "size_bytes")
+    __slots__ = (
+        "_marked_offsets", "_marked_positions", "before_bytes", "doubt", "end", "first", "path", "salt", "size_bytes",
+    )  # fmt: skip
 
     def __init__(self, path: Path, first: int, salt: int, before_bytes: int) -> None:
         self.path = path
@@ -70,6 +75,8 @@ class Segment:
         self.before_bytes = before_bytes
         """The frame bytes in all segments before this one."""
         self.size_bytes = SEGMENT_HEAD_BYTES
+        self.doubt: str | None = None
+        """What is wrong with the bytes after the end, if they may have been acknowledged."""
         self._marked_positions: list[int] = []
         self._marked_offsets: list[int] = []
 
@@ -147,7 +154,7 @@ def create(folder: Path, first: int, before_bytes: int) -> Segment:
 def recover_segments(folder: Path, start: int, take: Callable[[LogEntry], None]) -> Iterator[Segment]:
     """Yields the log's segments in order, each after `take` has seen its entries. Creates a missing log at `start`.
 
-    A torn write at the end of the last segment is still in the file; a `SegmentWriter` cuts it off.
+    A torn write at the end of the last segment is still in the file; `writer` cuts it off.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -201,7 +208,9 @@ def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[L
             except DamagedBytesError as problem:
                 if not newest or _was_synced(segment, offset):
                     raise damage_error(segment.path, offset, str(problem)) from None
-                if warn:
+                if not isinstance(problem, CutShortError) and any(_read_tail(segment)):
+                    segment.doubt = str(problem)
+                elif warn:
                     _log.warning(
                         "an unfinished write at the end of the intake log is cut off",
                         file=str(segment.path), at_bytes=offset, cut_bytes=size_bytes - offset,
@@ -213,11 +222,16 @@ def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[L
             yield frame.entry
 
 
+def _read_tail(segment: Segment) -> bytes:
+    """Returns the bytes after the last whole frame."""
+    with segment.path.open("rb") as file:
+        file.seek(segment.size_bytes)
+        return file.read()
+
+
 def _was_synced(segment: Segment, offset: int) -> bool:
     """Whether a whole frame after this offset says that the bytes at the offset were synced before it was written."""
-    with segment.path.open("rb") as file:
-        file.seek(offset)
-        tail = file.read()
+    tail = _read_tail(segment)
     reader = BytesIO(tail)
     start = tail.find(FRAME_MAGIC)
     while start >= 0:
@@ -236,14 +250,22 @@ def find_first(folder: Path) -> int | None:
     return min((int(name[1]) for path in folder.glob("*.log") if (name := _NAME.fullmatch(path.name))), default=None)
 
 
-def inspect(folder: Path) -> int:
-    """Reads a log that another process may be writing to, without changes. Returns the position after the last whole
-    entry.
+@dataclass(frozen=True, slots=True)
+class InspectedLog:
+    end: int
+    """The position after the last whole entry."""
+    doubt: str | None
+    """What is wrong with the bytes after it, if they may have been acknowledged."""
+
+
+def inspect(folder: Path) -> InspectedLog:
+    """Reads a log that another process may be writing to, without changes.
 
     Raises StoreError for damage, and FileNotFoundError if segments were deleted meanwhile because they had landed.
     """
     firsts = sorted(int(name[1]) for path in folder.iterdir() if (name := _NAME.fullmatch(path.name)))
     end: int | None = None
+    doubt: str | None = None
     for first in firsts:
         if end is not None and end != first:
             raise StoreError(
@@ -254,12 +276,30 @@ def inspect(folder: Path) -> int:
         for _ in _entries(segment, newest=first == firsts[-1], warn=False):
             pass
         end = segment.end
-    return end or 0
+        if segment.doubt is not None:
+            doubt = f"{segment.path.name}, byte {segment.size_bytes}: {segment.doubt}"
+    return InspectedLog(end or 0, doubt)
 
 
-def writer(segment: Segment) -> SegmentWriter:
-    """Returns a writer that continues after the last whole frame."""
+def writer(segment: Segment, lost: LostFolder | None) -> SegmentWriter:
+    """Returns a writer that continues after the last whole frame.
+
+    It cuts off what comes after that frame. What may have been acknowledged is copied to the lost folder before;
+    without a lost folder it is refused as damage.
+    """
     try:
+        if segment.doubt is not None:
+            if lost is None:
+                raise damage_error(segment.path, segment.size_bytes, segment.doubt)
+            tail = _read_tail(segment)
+            place = lost.store_copy(tail, f"{TAIL}-{segment.path.parent.name}-{segment.path.name}-{segment.size_bytes}")
+            _log.error(
+                "the end of the intake log fails its check: an unfinished write, or acknowledged records that were "
+                "damaged; it is set aside",
+                file=str(segment.path), at_bytes=segment.size_bytes, cut_bytes=len(tail), now=str(place),
+                reason=segment.doubt,
+            )  # fmt: skip
+            segment.doubt = None
         return SegmentWriter(segment)
     except OSError as problem:
         raise explain_os_errors_of_log(problem, segment.path) from problem

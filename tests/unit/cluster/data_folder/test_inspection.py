@@ -15,6 +15,7 @@ from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, rows
 from tocsin.cli.commands.check import check
 from tocsin.cluster.catalog.catalog import CatalogStore, DataverseEntry, Put
 from tocsin.cluster.catalog.entries import ChannelEntry, DatasetEntry, TypeEntry
+from tocsin.cluster.data_folder.lost_folder import TAIL, LostFolder
 from tocsin.pipeline.datasets.delta.durability import entry_path
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model import types as t
@@ -90,6 +91,17 @@ def test_a_newest_entry_that_was_whole_is_named_and_no_note(
     status, found = checked(folder, capsys)
     assert status == 1
     assert (str(entry), "is not as it was written") in [(one["path"], one["problem"]) for one in found]
+
+
+def test_the_end_of_a_feeds_log_that_was_set_aside_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = LostFolder(folder, lambda: datetime(2026, 11, 16, tzinfo=UTC))
+    place = lost.store_copy(b"precious", f"{TAIL}-81bc-00000000000000000000.log-28")
+    assert place.read_bytes() == b"precious"
+    assert check(data=folder, form="json") == 0
+    (note,) = json.loads(capsys.readouterr().out)["notes"]
+    assert note["path"] == str(place)
+    assert note["problem"] == "was cut off the end of a feed's log, because it failed its check"
+    assert "publish them again" in note["remedy"]
 
 
 @pytest.mark.parametrize("vector", ["{", "[]", '{"d": "x"}'])

@@ -6,13 +6,17 @@ import asyncio
 import errno
 import os
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.intake_logs import ALL, all_of, newest, opened
+from tocsin.cluster.data_folder.inspection.feeds import inspect_log
+from tocsin.cluster.data_folder.lost_folder import LOST
 from tocsin.cluster.intake import frames, segments
 from tocsin.cluster.intake.log import AppendedRange, IntakeLog
 from tocsin.wire.errors import StorageFullError, StoreError
@@ -54,6 +58,60 @@ async def test_a_hole_in_a_torn_write_does_not_pass_for_damage(tmp_path: Path) -
     newest(tmp_path / "log").write_bytes(torn)
     async with opened(tmp_path / "log") as log:
         assert all_of(log) == [b"old0", b"old1"]
+    assert set_aside(tmp_path) == [bytes(torn[synced_bytes:])], "nothing tells it from damage"
+
+
+def set_aside(data: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((data / LOST).glob("*"))]
+
+
+async def test_a_flipped_bit_in_the_last_frame_is_told_and_its_bytes_are_set_aside(tmp_path: Path) -> None:
+    async with opened(tmp_path / "log") as log:
+        await log.append(b"kept", 1)
+        synced_bytes = log.size_bytes
+        await log.append(b"precious", 1)
+    path = newest(tmp_path / "log")
+    whole = path.read_bytes()
+    assert list(inspect_log(tmp_path / "log", "feed v.F", begun=True, landed=0)) == []
+    for at in range(synced_bytes, len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x40
+        path.write_bytes(damaged)
+        (found,) = inspect_log(tmp_path / "log", "feed v.F", begun=True, landed=0)
+        assert (found.severity, found.path) == ("damaged", tmp_path / "log")
+        assert "acknowledged and damaged" in found.problem
+        with pytest.raises(StoreError, match=f"is damaged at byte {synced_bytes}"):
+            IntakeLog.open(tmp_path / "log")
+        assert path.read_bytes() == damaged, "without a lost folder nothing is cut off"
+        with capture_logs() as logs:
+            async with opened(tmp_path / "log") as log:
+                assert all_of(log) == [b"kept"]
+        assert [(line["log_level"], line["cut_bytes"]) for line in logs] == [("error", len(whole) - synced_bytes)]
+        assert path.read_bytes() == whole[:synced_bytes]
+        assert set_aside(tmp_path) == [bytes(damaged[synced_bytes:])]
+        assert list(inspect_log(tmp_path / "log", "feed v.F", begun=True, landed=0)) == []
+        shutil.rmtree(tmp_path / LOST)
+
+
+async def test_what_cannot_be_set_aside_is_not_cut_off(tmp_path: Path) -> None:
+    whole, _ = await two_groups(tmp_path / "log")
+    damaged = whole[:-1] + b"?"
+    newest(tmp_path / "log").write_bytes(damaged)
+    (tmp_path / LOST).write_bytes(b"no folder")
+    with pytest.raises(StoreError, match="cannot be used"):
+        async with opened(tmp_path / "log"):
+            pass
+    assert newest(tmp_path / "log").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("left", [b"", bytes(200)])
+async def test_a_write_that_ends_too_early_is_torn_and_nothing_is_set_aside(tmp_path: Path, left: bytes) -> None:
+    whole, synced_bytes = await two_groups(tmp_path / "log")
+    newest(tmp_path / "log").write_bytes(whole[:synced_bytes] + (left or whole[synced_bytes:-1]))
+    assert list(inspect_log(tmp_path / "log", "feed v.F", begun=True, landed=0)) == []
+    async with opened(tmp_path / "log") as log:
+        assert all_of(log)[:2] == [b"old0", b"old1"]
+    assert set_aside(tmp_path) == []
 
 
 async def test_damage_in_what_was_synced_is_an_error_and_is_left_alone(tmp_path: Path) -> None:

@@ -19,6 +19,10 @@ _SEEN_AGAIN: Final = f"{BRING_BACK}; or move it away: then items that are still 
 _BETWEEN_GONE: Final = (
     "restore log and datasets from one backup, or publish what is missing again; the feed goes on without it"
 )
+_TAIL_IN_DOUBT: Final = (
+    "bring the file back from a copy of the disk before the feed starts, if records are missing; its start sets the "
+    "write aside in lost/ and goes on without it"
+)
 _NOTES_AGAIN: Final = f"{BRING_BACK}; without the feed's notes, DROP and CREATE the feed: its files come again"
 
 
@@ -30,10 +34,13 @@ def inspect_log(folder: Path, what: str, *, begun: bool, landed: int) -> Iterato
             yield Finding("damaged", folder, what, "is missing: what had not landed is lost with it", hint)
         return
     try:
-        end = segments.inspect(folder)
-        if end < landed:
-            problem = f"ends at position {end}, and its datasets are at {landed}"
+        log = segments.inspect(folder)
+        if log.end < landed:
+            problem = f"ends at position {log.end}, and its datasets are at {landed}"
             yield Finding("damaged", folder, what, problem, "restore log and datasets from one backup")
+        if log.doubt is not None:
+            problem = f"ends in a write that was torn, or acknowledged and damaged ({log.doubt})"
+            yield Finding("damaged", folder, what, problem, _TAIL_IN_DOUBT)
     except StoreError as error:
         yield Finding("damaged", folder, what, error.message)
     except FileNotFoundError:

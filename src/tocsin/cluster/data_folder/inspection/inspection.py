@@ -31,7 +31,7 @@ from tocsin.cluster.data_folder.inspection.findings import (
     confirm_findings,
     unreadable_finding,
 )
-from tocsin.cluster.data_folder.lost_folder import LOST, describe
+from tocsin.cluster.data_folder.lost_folder import LOST, TAIL, describe
 from tocsin.cluster.data_folder.removals import list_paths
 from tocsin.cluster.feeds.options import feed_options
 from tocsin.cluster.intake import segments
@@ -276,11 +276,18 @@ class Inspection:
             remedy = "remove it if unneeded"
             if not path.name.endswith(CLOCK):
                 remedy = f"{_OLDER_CATALOG}, and move this back ({_SECTION}); if it is unneeded, remove it"
-            yield Finding("note", path, describe(path, kind), "was set aside", remedy)
+            problem = "was set aside"
+            if kind == TAIL:
+                problem, remedy = "was cut off the end of a feed's log, because it failed its check", _TAIL_REMEDY
+            yield Finding("note", path, describe(path, kind), problem, remedy)
 
 
 _SECTION = 'see "Damage, and what was set aside" in docs/operations.md'
 _OLDER_CATALOG = "the catalog may be older than the data: put the newer one in place before you start"
+_TAIL_REMEDY = (
+    "if records are missing that the feed had acknowledged, publish them again: most of them can be read in this file; "
+    "then remove it"
+)
 _CLOCK_REMEDY = (
     "set the machine's clock right, if it is not, and start the cluster: it sets the file aside and begins a new record"
 )
