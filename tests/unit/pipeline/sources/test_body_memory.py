@@ -11,7 +11,7 @@ import pytest
 MEASURED = """
 import sys
 from pathlib import Path
-from tocsin.cluster.feeds.batches import Packing
+from tocsin.cluster.feeds.batches import BatchPacker
 from tocsin.pipeline.sources.decoder import decoder
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
 from tocsin.wire.errors import InputError
@@ -19,7 +19,7 @@ from tocsin.wire.errors import InputError
 KIND = ObjectType((Field("id", BIGINT, optional=True),))
 
 def read(form, body):
-    packing = Packing(KIND)
+    packing = BatchPacker(KIND)
     for batch in decoder(form, KIND)(body):
         packing.add(batch)
     return packing.finish()
@@ -75,7 +75,7 @@ def test_a_body_takes_a_small_multiple_of_its_bytes(form: str, body: str) -> Non
 FILE_MEASURED = """
 import io, sys
 from pathlib import Path
-from tocsin.pipeline.sources import json_each
+from tocsin.pipeline.sources.formats import json_each
 
 def peak_bytes():
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
