@@ -14,6 +14,8 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
+from tocsin.rules.model.bracket_depths import BracketState, bracket_table, follow_brackets
+
 MAX_DEPTH: Final = 256
 """Levels of an item. No type has as many, and a text of brackets alone must not be read to its end."""
 
@@ -138,13 +140,19 @@ def _value_end(text: bytes, at: int) -> int | None:
         return flat.end()
     if text[at : at + 1] not in (b"[", b"{"):
         return None if text[at : at + 1] == b'"' else at
-    depth = 0
+    depth = count = 0
     while True:
         at = _past(_CALM, text, at)
         if at == len(text) or text[at] == _QUOTE:  # the text ends, or a string does not
             return None
         depth += 1 if text[at] in _OPENING else -1
         at += 1
+        count += 1
+        if count == _FEW_BRACKETS and depth:
+            at, state = follow_brackets(text, at, BracketState(depth), _BRACKETS, MAX_DEPTH)
+            if state.depth > MAX_DEPTH:
+                raise TooDeepError
+            return None if state.depth else at
         if depth > MAX_DEPTH:
             raise TooDeepError
         if not depth:
@@ -159,6 +167,8 @@ def _past(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
 
 _QUOTE: Final = ord('"')
 _OPENING: Final = b"[{"
+_BRACKETS: Final = bracket_table(_OPENING, b"]}")
+_FEW_BRACKETS: Final = 1_000  # up to these, a step for each is faster
 # All patterns are possessive: they look at no byte twice and keep no state for backtracking.
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")

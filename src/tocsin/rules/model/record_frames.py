@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from typing import Final, Protocol
 
+from tocsin.rules.model.bracket_depths import BracketState, bracket_table, follow_brackets
+
 
 class FrameError(ValueError):
     """The stream cannot be split from `line` (counted from 1) on. `numbered` are the records of the last piece that
@@ -114,6 +116,7 @@ class Braces:
         """Like `feed`, with the line on which each record begins."""
         records: list[tuple[int, bytes]] = []
         start, at = 0, self._rest_of_string(data) if self._in_string else 0
+        count = 0  # the steps of these bytes within one record
         while at < len(data):
             if not self._depth:
                 start = _past(_BETWEEN, data, at)
@@ -125,7 +128,19 @@ class Braces:
                     raise FrameError(self._line, reason, records)
                 self._begun_on = self._line
                 self._depth = 1
-                at = start + 1
+                at, count = start + 1, 0
+            count += 1
+            if count == _FEW_STEPS:
+                state = BracketState(self._depth)
+                at, state = follow_brackets(data, at, state, _BRACES, self._max_depth)
+                self._depth, self._in_string, self._escaped = state.depth, state.in_string, state.escaped
+                if self._depth > self._max_depth:
+                    raise self._too_deep(records)
+                if self._depth:
+                    break
+                records.append((self._begun_on, self._whole(data[start:at], records)))
+                start = at
+                continue
             at = _past(_CALM, data, at)
             if at == len(data):
                 break
@@ -134,8 +149,7 @@ class Braces:
             if byte == _OPEN:
                 self._depth += 1
                 if self._depth > self._max_depth:
-                    reason = f"a record is nested more than {self._max_depth} levels deep"
-                    raise FrameError(self._begun_on, reason, records)
+                    raise self._too_deep(records)
             elif byte == _CLOSE:
                 self._depth -= 1
                 if not self._depth:
@@ -168,6 +182,9 @@ class Braces:
         if len(self._begun) > self._limit_bytes:
             raise _too_long(self._begun_on, self._limit_bytes, found)
 
+    def _too_deep(self, found: list[tuple[int, bytes]]) -> FrameError:
+        return FrameError(self._begun_on, f"a record is nested more than {self._max_depth} levels deep", found)
+
     def _whole(self, data: bytes, found: list[tuple[int, bytes]]) -> bytes:
         record = data
         if self._begun:
@@ -181,6 +198,8 @@ class Braces:
 
 _BLANK: Final = b" \t\r\n"
 _OPEN, _CLOSE, _BACKSLASH = b"{}\\"
+_BRACES: Final = bracket_table(b"{", b"}")
+_FEW_STEPS: Final = 500  # up to these, steps from brace to brace are faster
 # All patterns are possessive: they look at no byte twice and keep no state for backtracking.
 _BETWEEN: Final = re.compile(rb"[ \t\r\n,\[\]]*+")
 # Up to the next brace, over all strings that are complete in these bytes.

@@ -389,8 +389,10 @@ def test_an_element_without_an_end_is_not_collected_for_ever(begun: str) -> None
         b"\n" * (8 << 20) + b'{"id": 1}',
         b"x\n" * (4 << 20),
         b'["' + b"\\" * (8 << 20),
+        b"[[" + b"[]," * (5 << 20) + b"1]]",
+        b'{"a": [' + b"{}," * (5 << 20) + b"1]}",
     ],
-    ids=["brackets", "braces", "blank lines", "broken lines", "backslashes"],
+    ids=["brackets", "braces", "blank lines", "broken lines", "backslashes", "wide array", "wide object"],
 )
 def test_no_body_takes_longer_to_read_than_its_size_explains(body: bytes) -> None:
     began_s = time.process_time()

@@ -98,3 +98,17 @@ def test_an_item_may_have_256_levels() -> None:
     assert (caught.value.at, len(caught.value.spans), caught.value.is_too_deep) == (4, 1, True)
     with pytest.raises(TooManyItemsError):
         array_items(text(257), 0, most=1)
+
+
+@pytest.mark.parametrize("inner", [b"[]", b'{"]": "[\\\\\\""}', b"[[{}]]"])
+def test_an_item_of_many_brackets_has_the_same_end(inner: bytes) -> None:
+    item = b"[" + b", ".join([inner] * 20_000) + b"]"
+    text = b"[1, " + item + b", 2]"
+    assert [text[begin:end] for begin, end in array_items(text, 0, most=3)] == [b"1", item, b"2"]
+    with pytest.raises(BrokenArrayError) as caught:
+        array_items(text[: len(item)], 0, most=3)
+    assert caught.value.is_inside
+    with pytest.raises(BrokenArrayError, match="more than 256 levels"):
+        array_items(text.replace(b", 2]", b", [" + b"[" * 300), 0, most=3)
+    with pytest.raises(BrokenArrayError, match="more than 256 levels"):
+        array_items(b"[" + item[:-1] + b", " + b"[" * 300, 0, most=3)

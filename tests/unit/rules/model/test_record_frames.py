@@ -103,3 +103,21 @@ def test_a_stream_without_an_end_is_not_kept() -> None:
         assert tracemalloc.get_traced_memory()[1] < 200_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_record_of_many_braces_is_whole_wherever_the_bytes_are_cut() -> None:
+    record = b'{"a": [\n' + rb'{"}": "{\\\""}, ' * 3_000 + b"{}]}"
+    stream = b"\n".join([record, b"{}", record])
+    for size in (997, 16_384, len(stream)):
+        braces = Braces(len(stream))
+        found = [row for at in range(0, len(stream), size) for row in braces.numbered(stream[at : at + size])]
+        assert found == [(1, record), (3, b"{}"), (4, record)]
+        assert braces.finish() is None
+
+
+def test_a_record_with_too_many_levels_of_braces_ends_the_stream() -> None:
+    assert Braces(1_000, max_depth=3).feed(b'{"a":{"a":{}}}') == [b'{"a":{"a":{}}}']
+    for wide in (b"", b"{}," * 2_000):
+        with pytest.raises(FrameError, match="line 2: a record is nested more than 3 levels deep") as caught:
+            Braces(100_000, max_depth=3).feed(b'{}\n{"a":[' + wide + b'{"a":{"a":{')
+        assert caught.value.numbered == [(1, b"{}")]
