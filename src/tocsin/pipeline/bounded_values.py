@@ -1,6 +1,6 @@
 """Our own functions for Spark in place of those whose time or result grows without a limit, and guards of arguments.
 
-The language calls these (`language/functions/bounded_calls.py`).
+The language calls these (`language/functions/bounds/bounded_calls.py`).
 """
 
 from __future__ import annotations
@@ -8,8 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tocsin.language.functions import call_limits
-from tocsin.language.functions.bounded_calls import FORMAT, ITEMS, LETTERS, LEVENSHTEIN, REPEAT, SEQUENCE
+from tocsin.language.functions.bounds import call_limits
+from tocsin.language.functions.bounds.bounded_calls import (
+    FORMAT,
+    ITEMS,
+    LETTERS,
+    LEVENSHTEIN,
+    REPEAT,
+    SEQUENCE,
+)
 
 STEPS: Final = 50_000_000
 """How many pairs of characters levenshtein may compare, which takes a second at most."""

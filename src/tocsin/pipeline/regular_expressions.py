@@ -1,7 +1,7 @@
 """Our own regular expression functions for Spark: they limit their steps and stop when their task is killed.
 
 Java's matcher does neither, and some expressions would keep it busy practically forever. Spark's own functions are
-therefore never run: the language calls these (`language/functions/regular_expressions.py`).
+therefore never run: the language calls these (`language/functions/bounds/regular_expressions.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tocsin.language.functions.regular_expressions import (
+from tocsin.language.functions.bounds.regular_expressions import (
     EXTRACT,
     EXTRACT_ALL,
     LIKE,

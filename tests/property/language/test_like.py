@@ -15,7 +15,7 @@ from sqlglot import exp
 from tests.support.channel_compiler import Version, World, compiled, shown
 from tests.support.channel_compiler import answers as answers_of_channel
 from tests.support.examples import examples
-from tocsin.language.functions import like_patterns
+from tocsin.language.functions.bounds import like_patterns
 from tocsin.language.translate.spark_text import render
 from tocsin.language.types.typed_sql import FunctionError, string
 

@@ -23,7 +23,7 @@ from tocsin.language.channels.new_rows import mark_new_rows, needs_new, wants_ne
 from tocsin.language.channels.per_interest import has_column
 from tocsin.language.channels.record_parts import branch_of, mark_branches, parted_datasets
 from tocsin.language.channels.shared_query import ID, INTERESTS, build_shared_query, parameter_column
-from tocsin.language.functions import like_patterns
+from tocsin.language.functions.bounds import like_patterns
 from tocsin.language.translate.expressions import TranslationError, fail
 from tocsin.language.translate.name_lookup import Dataset, Function, NameLookup, TypeAnalyser
 from tocsin.language.translate.queries import Queries

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.functions import bounded_calls, regular_expressions
+from tocsin.language.functions.bounds import bounded_calls, regular_expressions
 from tocsin.language.types.typed_sql import FunctionError, enclose
 
 _REWRITES: Final = {**regular_expressions.REWRITES, **bounded_calls.REWRITES}

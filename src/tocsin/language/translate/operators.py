@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from sqlglot import exp
 
-from tocsin.language.functions import like_patterns, temporal
+from tocsin.language.functions import temporal
+from tocsin.language.functions.bounds import like_patterns
 from tocsin.language.syntax import dialect
 from tocsin.language.translate import predicate_notes
 from tocsin.language.translate.expressions import Expressions, fail

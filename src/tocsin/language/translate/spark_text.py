@@ -11,7 +11,8 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.functions import call_limits, like_patterns, spark_functions
+from tocsin.language.functions import spark_functions
+from tocsin.language.functions.bounds import call_limits, like_patterns
 from tocsin.language.functions.call_rewrites import rewrite_calls
 from tocsin.language.types.typed_sql import FunctionError, enclose
 

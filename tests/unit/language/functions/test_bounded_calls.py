@@ -7,8 +7,9 @@ import re
 import pytest
 from sqlglot import exp
 
-from tocsin.language.functions import bounded_calls, spark_functions
-from tocsin.language.functions.call_limits import check_format
+from tocsin.language.functions import spark_functions
+from tocsin.language.functions.bounds import bounded_calls
+from tocsin.language.functions.bounds.call_limits import check_format
 from tocsin.language.translate.spark_text import render, render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, literal, string
 from tocsin.pipeline import bounded_values

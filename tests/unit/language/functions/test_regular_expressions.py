@@ -8,8 +8,9 @@ import pytest
 from sqlglot import exp
 
 from tocsin.cluster.engine.spark_errors import translate_spark_error
-from tocsin.language.functions import like_patterns, spark_functions
-from tocsin.language.functions.regular_expressions import NAMES
+from tocsin.language.functions import spark_functions
+from tocsin.language.functions.bounds import like_patterns
+from tocsin.language.functions.bounds.regular_expressions import NAMES
 from tocsin.language.translate.spark_text import render, render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, build, string
 from tocsin.pipeline.java_functions import function_problem
