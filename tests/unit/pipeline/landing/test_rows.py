@@ -85,7 +85,7 @@ def test_the_fast_way_gives_what_the_slow_way_gives(
 
 
 def test_rows_of_the_same_columns_are_not_read_one_by_one() -> None:
-    with mock.patch.object(fitting, "checked", side_effect=AssertionError("the slow way")):
+    with mock.patch.object(fitting, "check_rows", side_effect=AssertionError("the slow way")):
         fitted = fitter(FEED, DATASET, (KEY,))(rows([{"name": "a", "more": 1}, {"name": "b"}]))
     assert fitted.rows.num_rows == 2
 
