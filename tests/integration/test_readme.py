@@ -191,7 +191,9 @@ def test_every_command_of_the_readme_prints_what_the_readme_shows(tmp_path: Path
 def test_the_commands_that_are_tested_elsewhere_are_known_to_dev() -> None:
     known = (ROOT / "dev").read_text("utf-8")
     for command in _ELSEWHERE:
-        assert f"\n    {command.removeprefix('./dev ')})\n" in known
+        name, *options = command.removeprefix("./dev ").split()
+        assert f"\n    {name})\n" in known
+        assert all(f" {option}) " in known for option in options)
 
 
 @pytest.fixture
