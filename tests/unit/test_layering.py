@@ -17,49 +17,51 @@ ALL = frozenset({"*"})
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """`ours`: the rooms it may import, itself included always. `others`: third-party packages, `*` for any."""
+class PackageRule:
+    """`ours`: the packages it may import, itself included always. `others`: third-party packages, `*` for any."""
 
     ours: frozenset[str]
     others: frozenset[str] = ALL
 
 
-def room(ours: str = "", others: str = "*") -> Room:
-    return Room(frozenset(ours.split()), frozenset(others.split()))
+def package_rule(ours: str = "", others: str = "*") -> PackageRule:
+    return PackageRule(frozenset(ours.split()), frozenset(others.split()))
 
 
-# A room is a folder or a file directly under src/tocsin. One that is not listed here fails.
-ROOMS: dict[str, Room] = {
+# A package is a folder or a file directly under src/tocsin. One that is not listed here fails.
+PACKAGES: dict[str, PackageRule] = {
     # pure: the standard library, and numpy where arrays are the point
-    "rules": room("", others="numpy"),
+    "rules": package_rule("", others="numpy"),
     # what crosses a process boundary, light enough for every client
-    "wire": room("rules", others="orjson"),
-    "sdk": room("wire settings", others="aiohttp orjson"),
-    "faults": room("", others=""),
-    "patience": room("", others=""),
-    "settings": room("rules wire", others="pydantic pydantic_core pydantic_settings"),
-    "language": room("rules wire faults"),
-    "store": room("rules wire faults patience"),
-    "pipeline": room("rules wire language faults"),
-    "serving": room("rules wire faults"),
-    "cluster": room("rules wire language pipeline store serving settings faults patience"),
+    "wire": package_rule("rules", others="orjson"),
+    "sdk": package_rule("wire settings", others="aiohttp orjson"),
+    "faults": package_rule("", others=""),
+    "patience": package_rule("", others=""),
+    "settings": package_rule("rules wire", others="pydantic pydantic_core pydantic_settings"),
+    "language": package_rule("rules wire faults"),
+    "store": package_rule("rules wire faults patience"),
+    "pipeline": package_rule("rules wire language faults"),
+    "serving": package_rule("rules wire faults"),
+    "cluster": package_rule("rules wire language pipeline store serving settings faults patience"),
     # brokers and the cluster meet at the model and on the wire only
-    "broker": room("rules wire store serving settings faults patience"),
-    "coordinator": room("rules wire store serving settings faults"),
-    "overlay": room("rules wire serving settings faults"),
+    "broker": package_rule("rules wire store serving settings faults patience"),
+    "coordinator": package_rule("rules wire store serving settings faults"),
+    "overlay": package_rule("rules wire serving settings faults"),
     # the lab runs the cores; `SERVERS` keeps it from the rest of those processes, and it installs without Spark. Where
     # it plays to the live system, that is processes of their own, met over the wire
-    "lab": room("rules wire sdk broker coordinator overlay settings faults", others="numpy pyarrow matplotlib psutil"),
+    "lab": package_rule(
+        "rules wire sdk broker coordinator overlay settings faults", others="numpy pyarrow matplotlib psutil"
+    ),
     # edges: they speak the wire protocol; the command line starts servers through `compose`, and experiments
-    "cli": room("wire sdk settings faults compose compose_broker lab"),
-    "dashboard": room("wire sdk settings"),
+    "cli": package_rule("wire sdk settings faults compose compose_broker lab"),
+    "dashboard": package_rule("wire sdk settings"),
     # the only file that names concrete classes
-    "compose": room("*"),
+    "compose": package_rule("*"),
     # and, so that brokers start without the engine, the one for them
-    "compose_broker": room("rules wire broker store serving settings faults"),
-    "__init__": room("", others=""),
+    "compose_broker": package_rule("rules wire broker store serving settings faults"),
+    "__init__": package_rule("", others=""),
 }
-# Standard modules with which a pure room would reach for I/O, a clock or another thread.
+# Standard modules with which a pure package would reach for I/O, a clock or another thread.
 IMPURE = frozenset(
     "asyncio concurrent http logging multiprocessing os selectors shutil signal socket socketserver sqlite3 ssl "
     "subprocess tempfile threading time urllib".split()
@@ -93,7 +95,7 @@ def imports(source: str, package: str) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            # `from tocsin import cluster` imports a room although it names the package.
+            # `from tocsin import cluster` imports a package although it names the package.
             names = [f"{base}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"importlib.import_module", "__import__"}:
             names = [str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant)]
@@ -105,10 +107,10 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def broken_rules(name: str, source: str, package: str) -> list[str]:
-    """What a source file of the room `name` imports against the table."""
-    rule = ROOMS.get(name)
+    """What a source file of the package `name` imports against the table."""
+    rule = PACKAGES.get(name)
     if rule is None:
-        return [f"{name} is not in the table of rooms: say there what it may import"]
+        return [f"{name} is not in the table of packages: say there what it may import"]
     found = []
     for each in imports(source, package):
         top, _, rest = each.module.partition(".")
@@ -116,7 +118,7 @@ def broken_rules(name: str, source: str, package: str) -> list[str]:
         if top == "tocsin":
             target = rest.partition(".")[0]
             allowed = rule.ours | {name}
-            if target in ROOMS and target not in allowed and "*" not in rule.ours:
+            if target in PACKAGES and target not in allowed and "*" not in rule.ours:
                 why = f"{name} may import of ours only: {' '.join(sorted(allowed))}"
             elif target in LAZY.get(name, ()) and each.at_top:
                 why = f"{name} imports {target} inside functions only"
@@ -154,7 +156,7 @@ def files() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-def room_of(file: Path) -> str:
+def package_of_file(file: Path) -> str:
     return file.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
@@ -163,8 +165,8 @@ def package_of(file: Path) -> str:
 
 
 @pytest.mark.parametrize("file", files(), ids=lambda file: str(file.relative_to(SOURCE)))
-def test_a_file_imports_only_what_its_room_may(file: Path) -> None:
-    assert broken_rules(room_of(file), file.read_text(), package_of(file)) == []
+def test_a_file_imports_only_what_its_package_may(file: Path) -> None:
+    assert broken_rules(package_of_file(file), file.read_text(), package_of(file)) == []
 
 
 @pytest.mark.parametrize("core", sorted(CORES))

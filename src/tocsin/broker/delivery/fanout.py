@@ -47,7 +47,7 @@ class FanOutJob:
     """An event on its way to many subscribers. `rest`: the subscriptions not reached yet; `turn`: the job's number."""
 
     turn: int
-    told: Sequence[EncodedEvent]
+    events: Sequence[EncodedEvent]
     rest: Sequence[int]
     after: Cursor | None
     executed_us: Sequence[int]
@@ -230,7 +230,7 @@ class FanOut:
     def _fan_out(
         self,
         interest: Hashable,
-        told: Sequence[EncodedEvent],
+        events: Sequence[EncodedEvent],
         audience: Collection[Hashable],
         after: Cursor | None,
         executed_us: Sequence[int],
@@ -238,7 +238,7 @@ class FanOut:
         """Writes a small audience at once; queues a large one, or one whose interest has jobs in progress."""
         self._turn += 1
         subscriptions: Sequence[int] = list(audience)  # type: ignore[arg-type]
-        job = FanOutJob(self._turn, told, subscriptions, after, executed_us)
+        job = FanOutJob(self._turn, events, subscriptions, after, executed_us)
         queue = self._under_way.get(interest)
         if queue is None and len(subscriptions) <= AT_ONCE:
             self._write(job, subscriptions)
@@ -267,7 +267,7 @@ class FanOut:
 
     def _write(self, one: FanOutJob, names: Sequence[int]) -> None:
         """Writes the job's events to a batch of subscriptions, and reports slow consumers to the core."""
-        listeners, passed_over, turn, events = self._of_subscription, self._passed_over, one.turn, one.told
+        listeners, passed_over, turn, events = self._of_subscription, self._passed_over, one.turn, one.events
         frame = events[0].form(OutletForm.WEBSOCKET)
         at_once = len(events) == 1
         behind: list[tuple[int, Listener, Cursor | None]] = []
@@ -296,10 +296,10 @@ class FanOut:
         for subscription, listener, after in behind:
             self._fell_behind(subscription, listener, after)
 
-    def _send(self, listener: Listener, told: Sequence[EncodedEvent]) -> int:
+    def _send(self, listener: Listener, events: Sequence[EncodedEvent]) -> int:
         """Writes the events until the listener is full; returns how many it took, at least one."""
         outlets = list(listener.outlets)
-        for index, event in enumerate(told):
+        for index, event in enumerate(events):
             if index and listener.full:
                 return index
             for outlet in tuple(outlets):
@@ -308,7 +308,7 @@ class FanOut:
                 except Exception as error:
                     outlets.remove(outlet)
                     self._broke(outlet, error)
-        return len(told)
+        return len(events)
 
     def _broke(self, outlet: EventOutlet, error: Exception) -> None:
         """Closes a broken outlet without effect on others. Its subscriber gets unacknowledged results again."""

@@ -60,7 +60,7 @@ class ScriptRunner:
         changes: DmlHandler,
         procedures: Procedures,
         channels: Channels,
-        rooms: Sequence[LifecycleHandler],
+        lifecycle_handlers: Sequence[LifecycleHandler],
         settings: ClusterSettings,
         data: Path,
     ) -> None:
@@ -74,7 +74,7 @@ class ScriptRunner:
         self._changes = changes
         self._procedures = procedures
         self._channels = channels
-        self._rooms: tuple[LifecycleHandler, ...] = (procedures, *rooms)
+        self._lifecycle_handlers: tuple[LifecycleHandler, ...] = (procedures, *lifecycle_handlers)
 
     async def close(self) -> None:
         self._engine.close()
@@ -135,10 +135,10 @@ class ScriptRunner:
                 return await self._called(number, statement, scope, stream)
             if isinstance(statement, st.DropDataverse):
                 async with AsyncExitStack() as stack:
-                    for lifecycle_handler in self._rooms:
+                    for lifecycle_handler in self._lifecycle_handlers:
                         await stack.enter_async_context(lifecycle_handler.leaving(statement.name))
                     return StatementOutcome(number, kind, await self._definitions.run(statement, scope) or {}, None)
-            handlers: tuple[StatementHandler, ...] = (self._definitions, self._changes, *self._rooms)
+            handlers: tuple[StatementHandler, ...] = (self._definitions, self._changes, *self._lifecycle_handlers)
             for handler in handlers:
                 summary = await handler.run(statement, scope)
                 if summary is not None:
