@@ -80,18 +80,18 @@ class Heard:
     """`online_since_s`: since when they had been online when they heard it. `live`: they were when it was sent."""
 
     user: str
-    notification: Result
+    result: Result
     at_s: float
     online_since_s: float
     live: bool
 
     @property
     def number(self) -> int:
-        return int(self.notification.result["report"]["number"])
+        return int(self.result.result["report"]["number"])
 
     @property
     def executed_s(self) -> float:
-        return self.notification.executed_at.timestamp()
+        return self.result.executed_at.timestamp()
 
 
 class History:
@@ -160,7 +160,7 @@ def judge(history: History) -> Verdict:
     wrong, again = list(history.trouble), 0
     named: set[tuple[str, int, Cursor]] = set()
     for heard in history.heard:
-        one = heard.notification
+        one = heard.result
         name = (heard.user, one.interest, one.cursor)
         if name in named:
             again += 1
@@ -237,7 +237,7 @@ class _Judge:
         sent = self._reports[heard.number]
         at_once = watch.rule.window_s is None
         look = self._match_of(watch, sent) if at_once else self._execution(watch, heard.executed_s)
-        return self._tells(watch, sent, look)[1] and self._right_shelters(sent.report, heard.notification.result)
+        return self._tells(watch, sent, look)[1] and self._right_shelters(sent.report, heard.result.result)
 
     def silent(self) -> Iterator[str]:
         """Channels with a period of which no execution is known at all, although there was time for some."""
@@ -306,7 +306,7 @@ class _Judge:
 
 
 def channel_of(heard: Heard) -> str:
-    return heard.notification.channel.rpartition(".")[2]
+    return heard.result.channel.rpartition(".")[2]
 
 
 def _inside(report: Report, place: Place) -> _Sure:

@@ -99,7 +99,7 @@ class Person:
                 self._keep_token(client)
 
     async def _listen(self, client: Client) -> None:
-        async for told in client.notifications():
+        async for told in client.results():
             self._history.told(self.name, told, time(), self.online_since_s)
 
     def _walk(self) -> None:

@@ -49,7 +49,7 @@ class View:
         online = sum(one.online for one in self._people)
         return (
             f"{self.phase}: {online} of {len(self._people)} online, published {places_of(self._history):,} places and "
-            f"{len(self._history.reports):,} reports, delivered {len(self._history.heard):,} notifications"
+            f"{len(self._history.reports):,} reports, delivered {len(self._history.heard):,} results"
         )
 
     def _picture(self, now_s: float) -> RenderableType:
@@ -70,7 +70,7 @@ class View:
 
     def _latest(self) -> Iterator[Text]:
         for heard in [one for one in self._history.heard[-200:] if kind_of(one) != FLARE][-_LATEST:]:
-            report = heard.notification.result["report"]
+            report = heard.result.result["report"]
             line = Text(f"  {clock(heard.at_s)}  ", style="dim", overflow="ellipsis", no_wrap=True)
             line.append(f"{heard.user}: ", style="not dim bold")
             line.append(f"{kind_of(heard)} of severity {report['severity']}. {report['message']}", style="not dim")
@@ -112,7 +112,7 @@ def places_of(history: History) -> int:
 
 
 def kind_of(heard: Heard) -> str:
-    return str(heard.notification.result["report"]["emergencyType"])
+    return str(heard.result.result["report"]["emergencyType"])
 
 
 # ---------------------------------------------------------------- at the end
@@ -120,7 +120,7 @@ def kind_of(heard: Heard) -> str:
 
 def table_of(history: History, verdict: Verdict, people: int, hit_ratio: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
-    results = {(one.notification.interest, one.notification.cursor) for one in history.heard}
+    results = {(one.result.interest, one.result.cursor) for one in history.heard}
     interests = {interest for _, interest in history.watches}
     away = sum(not one.live for one in history.heard)
     for name, value in (
@@ -128,7 +128,7 @@ def table_of(history: History, verdict: Verdict, people: int, hit_ratio: str) ->
         ("matched", f"{len(results):,} results for {len(interests):,} interests"),
         (
             "delivered",
-            f"{len(history.heard):,} notifications, {away:,} of them to people who were away when it was reported",
+            f"{len(history.heard):,} results, {away:,} of them to people who were away when it was reported",
         ),
         ("hit ratio", hit_ratio),
         ("latency, online", latency_text(from_sending_s(history))),

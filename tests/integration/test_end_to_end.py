@@ -136,15 +136,15 @@ async def test_published_through_a_broker_delivered_to_all_whoever_is_killed(tmp
         async with Client(url, "zoe", "correct horse battery", register=True) as client:
             await client.subscribe("v.c", ["b"], since="0-0-0")
             told = []
-            async for notification in client.notifications():
-                told.append(notification.result)
+            async for result in client.results():
+                told.append(result.result)
                 if len(told) == len(publisher.ids["b"]):
                     break
             assert sorted(told) == publisher.ids["b"]
             # Its subscription ends with its channel.
             assert (await asyncio.to_thread(cluster.client.run, "USE v; DROP CHANNEL c;")).status == 200
             async with asyncio.timeout(WITHIN_S):
-                async for event in client.notifications():
+                async for event in client.results():
                     if isinstance(event, Ended):
                         break
             assert event.channel == "v.c"

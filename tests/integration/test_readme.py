@@ -222,7 +222,7 @@ def read_until(process: subprocess.Popen[str], holds: Callable[[str], bool]) -> 
 
 
 def delivered(line: str) -> int:
-    found = re.search(r"delivered ([\d,]+) notifications", line)
+    found = re.search(r"delivered ([\d,]+) results", line)
     return int(found[1].replace(",", "")) if found else 0
 
 

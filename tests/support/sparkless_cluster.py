@@ -139,7 +139,7 @@ async def opened(
     *,
     limits: FetchLimits | None = None,
     pace: AnnouncerTiming = QUICK,
-    news: Mapping[str, int] | None = None,
+    announced: Mapping[str, int] | None = None,
     upkeep_s: float = 3_600.0,
     guard: AddressGuard = UNGUARDED,
     **channels: Any,
@@ -153,7 +153,7 @@ async def opened(
     catalog = CatalogStore(store)
     await catalog.load()
     announcer = Announcer(
-        catalog, kept, news=AnnouncementBuilder(catalog, kept, **(news or {})), pace=pace, guard=guard
+        catalog, kept, builder=AnnouncementBuilder(catalog, kept, **(announced or {})), pace=pace, guard=guard
     )
     brokers = Brokers(catalog, kept, announcer)
     retention = Retention(catalog, kept, settings.channels)
@@ -241,7 +241,7 @@ class FakeBroker:
         """The last cursor of each interest that came, in whatever way."""
         found: dict[int, str] = {}
         for one in self.got:
-            for interests in one.news.values():
+            for interests in one.heads.values():
                 found |= {interest: f"{cursor.execution}-{cursor.ordinal}" for interest, cursor in interests}
             for each in one.pushed:
                 last = each.results[-1].cursor
@@ -253,13 +253,13 @@ class FakeBroker:
 async def fake_broker(port: int = 0) -> AsyncIterator[FakeBroker]:
     made = FakeBroker()
     app = web.Application()
-    app.add_routes([web.post("/news", made.take)])
+    app.add_routes([web.post("/announcements", made.take)])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", port)
         await site.start()
-        made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/news"
+        made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/announcements"
         yield made
     finally:
         await runner.cleanup()

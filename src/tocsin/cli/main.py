@@ -20,7 +20,7 @@ Start a cluster, then talk to it:
     tocsin sql -e 'SELECT VALUE 1 + 1;'   one script
     tocsin publish Reports reports.json   records into a feed
     tocsin subscribe Alerts 17 --user ann --register
-                                          a channel's notifications, from a broker
+                                          a channel's results, from a broker
 """
 
 app = App(name="tocsin", help=_HELP, version=version, help_format="plaintext")
@@ -30,7 +30,7 @@ app.command("tocsin.cli.commands.sql:app", name="sql", help="Run statements: at 
 app.command(
     "tocsin.cli.commands.publish:publish", name="publish", help="Send records to a feed, from a file or a pipe."
 )
-app.command("tocsin.cli.commands.subscribe:app", name="subscribe", help="Print a channel's notifications as they come.")
+app.command("tocsin.cli.commands.subscribe:app", name="subscribe", help="Print a channel's results as they come.")
 app.command("tocsin.cli.commands.subscriber:app", name="subscriber", help="List and show the subscribers of a broker.")
 app.command("tocsin.cli.commands.token:app", name="token", help="Make, list and revoke tokens.")
 app.command("tocsin.cli.commands.config:app", name="config", help="Show or check the settings.")

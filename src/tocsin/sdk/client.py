@@ -2,8 +2,8 @@
 
 async with Client("http://127.0.0.1:8480", "ann", "secret", register=True) as client:
     await client.subscribe("emergency.Alerts", [-41.29, 174.78])
-    async for notification in client.notifications():
-        print(notification)
+    async for result in client.results():
+        print(result)
 """
 
 from __future__ import annotations
@@ -222,9 +222,9 @@ class Client:
         channels: list[dict[str, Any]] = (await self._session.ask("GET", "/v1/channels"))["channels"]
         return channels
 
-    # --- notifications
+    # --- results
 
-    def notifications(self) -> AsyncIterator[Event]:
+    def results(self) -> AsyncIterator[Event]:
         """All events, in order within each subscription: first those that were missed, then new ones.
 
         Yields `Result` and, where it applies, `Gap` (results no longer exist), `Available` (there are results to pull)
@@ -244,7 +244,7 @@ class Client:
     ) -> AsyncIterator[Result | Gap]:
         """The results that are not acknowledged, or all after `after`; waits up to `wait_s` for the first.
 
-        Acknowledges as `notifications` does. It requests `limit` results at a time.
+        Acknowledges as `results` does. It requests `limit` results at a time.
         """
         identity = await self._id_of(subscription)
         marks, more = AckTracker(), True

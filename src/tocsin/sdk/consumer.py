@@ -31,7 +31,7 @@ class Consumer:
     async def __anext__(self) -> Event:
         """The next event; acknowledges the one before, if `automatic`."""
         if self._asked:
-            raise InputError("somebody waits for the next notification already", hint="one consumer per client")
+            raise InputError("somebody waits for the next result already", hint="one consumer per client")
         self._asked = True
         try:
             self._stream.start()

@@ -81,8 +81,8 @@ class EventStream:
         except TocsinError as error:
             self._inbox.fail(error)
         except Exception as exc:
-            _log.exception("the stream of notifications ended")
-            self._inbox.fail(TocsinError(f"the stream of notifications ended: {exc!r}"))
+            _log.exception("the stream of results ended")
+            self._inbox.fail(TocsinError(f"the stream of results ended: {exc!r}"))
 
     async def _connect(self) -> None:
         """Runs one connection until it breaks."""

@@ -2,8 +2,8 @@
 
     with BlockingClient("http://127.0.0.1:8480", "ann", "secret", register=True) as client:
         client.subscribe("emergency.Alerts", [-41.29, 174.78])
-        for notification in client.notifications():
-            print(notification)
+        for result in client.results():
+            print(result)
 
 No code is written twice: an event loop in a thread runs the asynchronous client, and its methods are available here
 under the same names. Events keep arriving in the buffer while the program does something else.

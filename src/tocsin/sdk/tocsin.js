@@ -6,11 +6,11 @@
  *     const client = new Client({ url: "http://127.0.0.1:8480", user: "ann", password: "a good secret", register: true });
  *     await client.open();
  *     await client.subscribe("emergency.Alerts", [-41.29, 174.78]);
- *     for await (const told of client.notifications()) console.log(told.channel, told.result);
+ *     for await (const told of client.results()) console.log(told.channel, told.result);
  *
  * Everything made after subscribing arrives, in order and once, whatever happens to the connection: the client connects
  * again by itself, the broker goes on after the last acknowledgement that reached it, and what comes twice is dropped by
- * (interest, cursor). Asking for the next notification acknowledges the one before. What the broker no longer has is told
+ * (interest, cursor). Asking for the next result acknowledges the one before. What the broker no longer has is told
  * as a gap. Whole numbers in results beyond 2^53 are rounded, as JSON.parse does; cursors and interests are texts.
  */
 
@@ -66,9 +66,9 @@ class BackOff {
  *   user, password    who it is; or `token`, which is renewed while the client is open
  *   application       whose user it is ("default")
  *   register          make the user where it is not there yet
- *   ack               "auto": a notification is acknowledged when the next one is asked for; "manual": by ack()
- *   buffer            so many notifications wait for the consumer; beyond that the connection is left until it has room
- *   patienceS         how long a request is tried again while the broker is away; notifications never give up
+ *   ack               "auto": a result is acknowledged when the next one is asked for; "manual": by ack()
+ *   buffer            so many results wait for the consumer; beyond that the connection is left until it has room
+ *   patienceS         how long a request is tried again while the broker is away; the stream of results never gives up
  *   heartbeatS        a connection that is silent for so long is tried
  *   onstate           is called with "connected" or "disconnected"
  */
@@ -190,13 +190,13 @@ export class Client {
     return (await this.#ask("GET", "/v1/channels")).channels;
   }
 
-  // --- notifications
+  // --- results
 
   /**
    * Everything that comes, in the order of each subscription: what was missed first, then what is new. Each has `type`,
    * `channel` and `interest`, and
    *
-   *   notification   cursor, executed_at, result
+   *   result         cursor, executed_at, result
    *   gap            cursor: results up to it that did not come are gone for good
    *   available      cursor: there are results up to it, to be pulled
    *   ended          reason: the subscription is gone
@@ -204,7 +204,7 @@ export class Client {
    * Ends when the client is closed; throws only what trying again does not mend. Asking for the next one acknowledges
    * the one before; the one that the consumer holds when it leaves comes again, unless ack() was called for it.
    */
-  notifications() {
+  results() {
     return this.#iterator;
   }
 
@@ -249,7 +249,7 @@ export class Client {
     }
   }
 
-  /** Whether notifications could come at this moment. */
+  /** Whether results could come at this moment. */
   get connected() {
     return this.#socket?.ready === true;
   }
@@ -312,7 +312,7 @@ export class Client {
   // --- the consumer's side
 
   async #next() {
-    if (this.#waiting !== null) throw new TocsinError("somebody waits for the next notification already");
+    if (this.#waiting !== null) throw new TocsinError("somebody waits for the next result already");
     this.#running ??= this.#closed ? null : this.#run();
     for (;;) {
       const held = this.#held;
@@ -600,7 +600,7 @@ function entries({ type, channel, interest, data }, before) {
   }
   const fresh = data.results.filter((one) => later(one.cursor, before));
   const told = fresh.map((one, i) => ({
-    told: { type: "notification", channel, interest, ...one },
+    told: { type: "result", channel, interest, ...one },
     interest,
     reached: i === fresh.length - 1 ? data.to : one.cursor,
   }));

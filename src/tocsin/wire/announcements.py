@@ -1,12 +1,12 @@
 """Announcements to brokers: one line of JSON, followed by the results that are pushed.
 
     {"broker":"v.b","after":"1763200000-10","position":"1763200000-250","more":false,
-     "news":[{"channel":"v.c","interests":[[17,"1763200000-12-0"],…]},…],
+     "heads":[{"channel":"v.c","interests":[[17,"1763200000-12-0"],…]},…],
      "pushed":[{"channel":"v.p","interest":9,"results":[["1763200000-12-0",1763200000000000,88],…]},…],
      "gaps":["v.c"],"dropped":2}
     …88 bytes of JSON…                      one result after the other, each followed by a line feed
 
-An announcement covers everything after `after` and up to `position`. The interests in `news` have results up to the
+An announcement covers everything after `after` and up to `position`. The interests in `heads` have results up to the
 cursor, which the broker fetches. `pushed` contains all new results of its interests. Channels in `gaps` have lost
 results already. `dropped` counts the channels that were ever dropped: a broker that sees the count grow checks its
 subscriptions. `more` says that further announcements follow. A broker whose position is not `after` has missed
@@ -38,25 +38,25 @@ class PushedResults:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An announcement. `news`: per channel, the interests with new results, each with its newest cursor."""
+    """An announcement. `heads`: per channel, the interests with new results, each with its newest cursor."""
 
     broker: str
     after: Position
     position: Position
     more: bool = False
-    news: dict[str, list[tuple[int, Cursor]]] = field(default_factory=dict)
+    heads: dict[str, list[tuple[int, Cursor]]] = field(default_factory=dict)
     pushed: list[PushedResults] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
     dropped: int = 0
 
     @property
     def is_empty(self) -> bool:
-        return not (self.news or self.pushed or self.gaps)
+        return not (self.heads or self.pushed or self.gaps)
 
     @property
     def id(self) -> str:
         """The same for the same content, so that a receiver recognises a repeated message."""
-        return f"news_{position_text(self.after)}_{position_text(self.position)}_{self.dropped}"
+        return f"announcement_{position_text(self.after)}_{position_text(self.position)}_{self.dropped}"
 
     def to_bytes(self) -> bytes:
         head = {
@@ -64,9 +64,9 @@ class Announcement:
             "after": position_text(self.after),
             "position": position_text(self.position),
             "more": self.more,
-            "news": [
+            "heads": [
                 {"channel": channel, "interests": [(interest, cursor_text(cursor)) for interest, cursor in interests]}
-                for channel, interests in self.news.items()
+                for channel, interests in self.heads.items()
             ],
             "pushed": [
                 {
@@ -97,10 +97,10 @@ def parse_announcement(body: bytes) -> Announcement:
             parse_position(head["position"]),
             head["more"],
             {
-                channel_news["channel"]: [
-                    (interest, parse_cursor(cursor)) for interest, cursor in channel_news["interests"]
+                channel_heads["channel"]: [
+                    (interest, parse_cursor(cursor)) for interest, cursor in channel_heads["interests"]
                 ]
-                for channel_news in head["news"]
+                for channel_heads in head["heads"]
             },
             _pushed(head["pushed"], rest),
             head["gaps"],

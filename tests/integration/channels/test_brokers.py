@@ -45,7 +45,7 @@ def test_a_record_reaches_the_brokers_that_asked_for_it(served: ServedCluster) -
         return answer
 
     def told(after: str) -> Announcement:
-        return parse_announcement(ask("GET", f"/v1/brokers/v.b/news?after={after}&wait=50").content)
+        return parse_announcement(ask("GET", f"/v1/brokers/v.b/announcements?after={after}&wait=50").content)
 
     start = ask("PUT", "/v1/brokers/v.b", {"url": None}).json()["position"]
     wanted = {"broker": "v.b", "subscriptions": [{"parameters": ["flood"]}, {"parameters": ["fire"]}]}
@@ -55,7 +55,7 @@ def test_a_record_reaches_the_brokers_that_asked_for_it(served: ServedCluster) -
             {"id": 1, "kind": "flood", "said": "up"}, {"id": 2, "kind": "storm", "said": "no"}];"""
     )
     found = told(start)
-    assert [(name, [one for one, _ in news]) for name, news in found.news.items()] == [
+    assert [(name, [one for one, _ in heads]) for name, heads in found.heads.items()] == [
         ("v.OfKind", [flood["interest"]])
     ]
     ranges = [Range(one["interest"], parse_cursor(one["since"])) for one in (flood, fire)]
@@ -64,7 +64,7 @@ def test_a_record_reaches_the_brokers_that_asked_for_it(served: ServedCluster) -
     parts = list(reader.feed(answer.content))
     assert reader.check() is None
     assert [[orjson.loads(one.payload) for one in part.results] for part in parts] == [[{"said": "up"}], []]
-    assert parts[0].results[0].cursor == found.news["v.OfKind"][0][1]
+    assert parts[0].results[0].cursor == found.heads["v.OfKind"][0][1]
 
     (alarm,) = ask(
         "POST", "/v1/channels/v.Alarms/subscriptions", {"broker": "v.b", "subscriptions": [{"parameters": ["fire"]}]}

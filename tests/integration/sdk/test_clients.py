@@ -58,7 +58,7 @@ class Consumer:
         self._task = asyncio.create_task(self._follow(one))
 
     async def _follow(self, one: Client) -> None:
-        async for told in one.notifications():
+        async for told in one.results():
             if isinstance(told, Result):
                 self.results.append(told.result)
             else:
@@ -168,7 +168,7 @@ async def test_who_is_only_told_pulls_and_who_blocks_gets_the_same(here: World, 
             also = bob.subscribe("v.c", [7])
             found = []
             asyncio.run_coroutine_threadsafe(here.execute(channel, {also.interest: ["a", "b"]}), loop).result()
-            for each in bob.notifications():
+            for each in bob.results():
                 found.append(each.result)
                 if len(found) == 2:
                     return found
@@ -182,7 +182,7 @@ async def test_a_consumer_that_is_slow_gets_everything_and_holds_little(tmp_path
         channel = await here.channel("c", t.BIGINT)
         async with client(made.url, buffer=3) as one:
             held = await one.subscribe("v.c", [1])
-            stream = one.notifications()
+            stream = one.results()
             await here.execute(channel, {held.interest: [{"n": 0}]})
             await anext(stream)
             count = 1
@@ -208,7 +208,7 @@ async def test_pages_in_a_browser_get_what_a_real_broker_sends_from_wherever_the
       window.client = await new Client({ url, user, password, register: true }).open();
       const held = await client.subscribe("v.c", [1]);
       window.taken = [];
-      (async () => { for await (const told of client.notifications()) taken.push(told.result); })();
+      (async () => { for await (const told of client.results()) taken.push(told.result); })();
       return held.interest;
     }"""
     async with (
@@ -291,7 +291,7 @@ async def test_a_broker_that_is_killed_under_load_loses_nothing_for_its_clients(
         found: dict[int, list[Any]] = {each.interest: [] for each in held}
 
         async def follow() -> None:
-            async for told in one.notifications():
+            async for told in one.results():
                 assert isinstance(told, Result)
                 found[told.interest].append(told.result)
 

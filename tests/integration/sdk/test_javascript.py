@@ -24,8 +24,8 @@ window.made = (options) => new tocsin.Client({
   user: "ann", password: "secret", ackEveryMs: 0, pauses: quick, onstate: (state) => states.push(state), ...options,
 });
 window.follow = async (client, most = Infinity) => {
-  for await (const told of client.notifications()) {
-    taken.push(told.type === "notification" ? told.result : told);
+  for await (const told of client.results()) {
+    taken.push(told.type === "result" ? told.result : told);
     if (taken.length >= most) return;
   }
 };
@@ -58,7 +58,7 @@ async def taken(page: Page, number: int) -> list[Any]:
     return found
 
 
-async def test_notifications_reach_a_page_in_order_and_once_whatever_breaks(broker: FakeBroker, page: Page) -> None:
+async def test_results_reach_a_page_in_order_and_once_whatever_breaks(broker: FakeBroker, page: Page) -> None:
     made = await run(
         page,
         """
@@ -152,7 +152,7 @@ async def test_a_page_that_is_slow_or_leaves_holds_no_more_than_its_buffer_and_m
         """
         window.client = await made({ buffer: 5 }).open();
         await client.subscribe("v.c", [1]);
-        window.first = client.notifications().next();
+        window.first = client.results().next();
         """,
     )
     await until(lambda: bool(broker.sockets))
@@ -171,7 +171,7 @@ async def test_a_page_that_is_slow_or_leaves_holds_no_more_than_its_buffer_and_m
         page,
         """
         window.client = await made({ ack: "manual" }).open();
-        const { value } = await client.notifications().next();
+        const { value } = await client.results().next();
         client.ack(value);
         await client.close();
         """,
@@ -227,6 +227,6 @@ async def test_requests_and_errors_are_as_the_contract_says(broker: FakeBroker, 
     await run(page, "window.bare = await made({ user: undefined, password: undefined, token: 'given' }).open()")
     assert await page.evaluate("bare.who.user") == "ann"
     broker.tokens.clear()
-    assert await run(page, refused % "await bare.notifications().next()") == ["TocsinError", "unauthorized", 401]
+    assert await run(page, refused % "await bare.results().next()") == ["TocsinError", "unauthorized", 401]
     await run(page, "await client.logout()")
     assert broker.tokens == {}

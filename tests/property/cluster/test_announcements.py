@@ -35,7 +35,7 @@ class Follower:
                     self.take(pushed.interest, result.cursor, result.payload)
             wanted = [
                 Range(interest, self.at.get(interest, START), to=cursor)
-                for interests in one.news.values()
+                for interests in one.heads.values()
                 for interest, cursor in interests
             ]
             parts, more = await here.fetch(*wanted)
@@ -56,10 +56,10 @@ async def test_a_broker_misses_nothing_whatever_fails(seed: int, tmp_path: Path)
     chance = Random(seed)
     expected: dict[int, list[object]] = defaultdict(list)
     follower, made, secret = Follower(), 0, ""
-    news = {"items": chance.choice([2, 7, 10_000]), "pushed_bytes": chance.choice([20, 200, 1 << 20])}
+    limits = {"items": chance.choice([2, 7, 10_000]), "pushed_bytes": chance.choice([20, 200, 1 << 20])}
     async with fake_broker() as first:
         port = int(first.url.split(":")[2].split("/")[0])
-        async with world(tmp_path, news=news) as here:
+        async with world(tmp_path, announced=limits) as here:
             for channel in (await here.channel("c"), await here.channel("p", push=True)):
                 if not secret:
                     first.secret = secret = await here.register("v.b", first.url)
@@ -67,7 +67,7 @@ async def test_a_broker_misses_nothing_whatever_fails(seed: int, tmp_path: Path)
                 await here.subscribe(f"v.{channel.name}", "v.b", *([n] for n in range(5)))
                 await here.subscribe(f"v.{channel.name}", "v.other", *([n] for n in range(3, 8)))
     while made < STEPS:
-        async with world(tmp_path, news=news) as here:
+        async with world(tmp_path, announced=limits) as here:
             channels = here.catalog.catalog.channels
             mine = {
                 one.channel_id: [held.interest for held in await here.store.subscriptions(one.channel_id)]
@@ -92,7 +92,7 @@ async def test_a_broker_misses_nothing_whatever_fails(seed: int, tmp_path: Path)
                 if not away and chance.random() < 0.5:
                     await broker.until(lambda: broker.answers == [] and bool(broker.got))
                 await follower.follow(here, broker)
-    async with fake_broker(port) as broker, world(tmp_path, news=news) as here:
+    async with fake_broker(port) as broker, world(tmp_path, announced=limits) as here:
         broker.secret = secret
         # One more, so that there is an end to wait for.
         channel = here.catalog.catalog.channels[0]

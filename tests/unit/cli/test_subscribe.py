@@ -14,7 +14,7 @@ from tests.support.commands import command
 from tests.support.fake_broker import FakeBroker, listening
 from tests.support.waiting import WITHIN_S, until
 from tocsin.cli.commands import subscribe
-from tocsin.cli.commands.subscribe import NotificationPrinter, value_of
+from tocsin.cli.commands.subscribe import ResultPrinter, value_of
 from tocsin.cli.main import main
 from tocsin.sdk import Client
 from tocsin.wire.cursors import Cursor, cursor_text
@@ -26,7 +26,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
-async def test_notifications_are_printed_as_they_come_until_ctrl_c_and_then_do_not_come_again(
+async def test_results_are_printed_as_they_come_until_ctrl_c_and_then_do_not_come_again(
     broker: FakeBroker,
 ) -> None:
     arguments = ("subscribe", "v.c", "-41.29", "here", '["a"]', "--broker", broker.url, "--user", "eve", "--register")
@@ -57,7 +57,7 @@ def follow(broker: FakeBroker, form: Any = "json", count: int | None = 1, **opti
         async with Client(broker.url, "ann", "secret", ack="manual") as client:
             made = await client.subscribe("v.c", [1], **options)
             async with asyncio.timeout(WITHIN_S):
-                status = await subscribe.follow(client, made, NotificationPrinter(form, out, err), count)
+                status = await subscribe.follow(client, made, ResultPrinter(form, out, err), count)
         return status, out.getvalue(), err.getvalue()
 
     return run()

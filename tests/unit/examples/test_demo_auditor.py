@@ -109,7 +109,7 @@ def test_a_channel_that_never_runs_has_lost_everything(story: Story) -> None:
     assert len(story.judged().lost) == 2
 
 
-def test_one_of_many_notifications_that_is_missing_is_found(story: Story) -> None:
+def test_one_of_many_results_that_is_missing_is_found(story: Story) -> None:
     ann = story.subscribes("ann")
     for second in range(1, 40):
         story.is_at("ann", 100, at=second)

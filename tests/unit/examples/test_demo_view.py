@@ -54,7 +54,7 @@ async def test_the_view_says_who_is_online_and_what_was_told(
     await until(lambda: "9 of 17 online" in out.getvalue())
     running.cancel()
     await asyncio.wait([running])
-    assert "delivered 9 notifications" in out.getvalue()
+    assert "delivered 9 results" in out.getvalue()
     assert (f"{people[14].name}: storm of severity 9. Stay indoors" in out.getvalue()) == terminal
     assert ("●" in out.getvalue() and "·" in out.getvalue()) == terminal
 
@@ -70,7 +70,7 @@ def test_the_table_at_the_end_says_what_was_lost(history: History, people: list[
     lines = (line.strip() for line in console.export_text().splitlines())
     told = dict(re.split(r" {2,}", line, maxsplit=1) for line in lines if line)
     assert told["lost"] == "1"
-    assert told["delivered"] == "9 notifications, 3 of them to people who were away when it was reported"
+    assert told["delivered"] == "9 results, 3 of them to people who were away when it was reported"
     assert told["latency, online"] == "0.50 s in the median, 0.50 s at the 99th percentile"
     assert told["latency, away"] == "2.00 s in the median, 2.00 s at the 99th percentile, after the return"
     assert told["hit ratio"] == "0.750 of 12"

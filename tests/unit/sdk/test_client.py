@@ -46,10 +46,10 @@ async def subscribed(broker: FakeBroker, **options: Any) -> AsyncIterator[Client
 
 
 async def taken(one: Client, number: int) -> list[Any]:
-    """The next so many notifications' results; what else is told, as it is."""
+    """The values of the next so many results; other events as they are."""
     found: list[Any] = []
     async with asyncio.timeout(WITHIN_S):
-        async for told in one.notifications():
+        async for told in one.results():
             found.append(told.result if isinstance(told, Result) else told)
             if len(found) == number:
                 return found
@@ -57,7 +57,7 @@ async def taken(one: Client, number: int) -> list[Any]:
 
 
 async def connected(broker: FakeBroker, one: Client, number: int = 1) -> asyncio.Task[Any]:
-    """Somebody waits for the next notifications, and the broker knows."""
+    """Somebody waits for the next results, and the broker knows."""
     waiting = asyncio.create_task(taken(one, number))
     await until(lambda: bool(broker.sockets))
     return waiting
@@ -200,10 +200,10 @@ async def test_webhooks_are_set_shown_and_removed(broker: FakeBroker) -> None:
         await one.remove_webhook()
 
 
-# --- notifications
+# --- results
 
 
-async def test_notifications_come_in_order_and_are_acknowledged_when_the_next_is_asked_for(broker: FakeBroker) -> None:
+async def test_results_come_in_order_and_are_acknowledged_when_the_next_is_asked_for(broker: FakeBroker) -> None:
     async with subscribed(broker) as one:
         waiting = await connected(broker, one, 3)
         broker.make(17, "a", "b")
@@ -220,7 +220,7 @@ async def test_notifications_come_in_order_and_are_acknowledged_when_the_next_is
 async def test_what_was_taken_last_can_be_acknowledged_before_leaving(broker: FakeBroker) -> None:
     async with subscribed(broker, ack="manual") as one:
         broker.make(17, "a", "b")
-        stream = one.notifications()
+        stream = one.results()
         first, second = await anext(stream), await anext(stream)
         assert isinstance(first, Result)
         assert isinstance(second, Result)
@@ -235,7 +235,7 @@ async def test_whatever_breaks_everything_comes_once_and_in_order(broker: FakeBr
     found: list[Any] = []
 
     async def follow(one: Client) -> None:
-        async for told in one.notifications():
+        async for told in one.results():
             found.append(told.result if isinstance(told, Result) else told)  # noqa: PERF401 - as it comes
 
     async with subscribed(broker) as one:
@@ -368,7 +368,7 @@ async def test_a_broker_that_is_silent_is_left(broker: FakeBroker) -> None:
         assert await waiting == ["a"]
 
 
-async def test_only_one_waits_for_the_next_notification(broker: FakeBroker) -> None:
+async def test_only_one_waits_for_the_next_result(broker: FakeBroker) -> None:
     async with subscribed(broker) as one:
         waiting = await connected(broker, one, 1)
         with pytest.raises(InputError, match="one consumer"):
@@ -400,7 +400,7 @@ async def test_closing_ends_the_consumer_and_needs_no_broker() -> None:
     await one.close()
     assert await waiting == ["a"]
     with pytest.raises(StopAsyncIteration):
-        await anext(one.notifications())
+        await anext(one.results())
 
 
 # --- parts

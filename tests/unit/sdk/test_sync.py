@@ -34,7 +34,7 @@ def threads() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name == "tocsin-sdk"]
 
 
-async def test_notifications_are_a_plain_iterator(broker: FakeBroker) -> None:
+async def test_results_are_a_plain_iterator(broker: FakeBroker) -> None:
     loop = asyncio.get_running_loop()
 
     def work() -> list[Any]:
@@ -42,12 +42,12 @@ async def test_notifications_are_a_plain_iterator(broker: FakeBroker) -> None:
             made = client.subscribe("v.c", [1])
             found = []
             loop.call_soon_threadsafe(broker.make, 17, 1, 2, 3)
-            for told in client.notifications():
+            for told in client.results():
                 found.append(told.result)
                 if len(found) == 2:
                     break
             # Going on acknowledges what was held, and skips nothing.
-            found.append(next(client.notifications()).result)
+            found.append(next(client.results()).result)
             client.flush()
             assert broker.interests[17].marker == broker.interests[17].results[1][0]
             found.append([one.result for one in client.pull(made)])

@@ -71,7 +71,7 @@ def test_an_answer_that_was_cut_off_or_broke_is_not_taken_for_whole() -> None:
 
 @given(
     after=positions, position=positions, more=st.booleans(), gaps=st.lists(st.text(max_size=5), max_size=3),
-    news=st.dictionaries(st.text(max_size=5), st.lists(st.tuples(numbers, cursors), max_size=4), max_size=3),
+    heads=st.dictionaries(st.text(max_size=5), st.lists(st.tuples(numbers, cursors), max_size=4), max_size=3),
     pushed=st.lists(st.builds(PushedResults, st.text(max_size=5), numbers, results), max_size=3),
 )  # fmt: skip
 def test_announcements_are_read_as_they_were_written(**fields: Any) -> None:

@@ -123,9 +123,9 @@ class ClusterClient:
     async def new_secret(self) -> str:
         return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])
 
-    async def news(self, after: Position) -> Announcement:
+    async def announcement(self, after: Position) -> Announcement:
         """The announcement of everything after the position."""
-        return parse_announcement(await self._raw("GET", f"{self._place}/news?after={position_text(after)}"))
+        return parse_announcement(await self._raw("GET", f"{self._place}/announcements?after={position_text(after)}"))
 
     async def acknowledge(self, cursors: Mapping[int, Cursor]) -> None:
         """Reports up to which cursor each interest is consumed."""

@@ -95,7 +95,7 @@ class ClusterLink:
         self._dropped = 0
         self._registered = False
         # Serializes the handling of announcements, since each moves the position.
-        self._news = asyncio.Lock()
+        self._announcing = asyncio.Lock()
         # Wakes the loop for an immediate check of the cluster.
         self._wake = asyncio.Event()
         # Acknowledged cursors that the cluster has not received yet.
@@ -221,7 +221,7 @@ class ClusterLink:
         await generation.was_given(answer.generation)
         self._client.generation = answer.generation
         secret = answer.secret or self._secret or await self._client.new_secret()
-        async with self._news:
+        async with self._announcing:
             self._secret = secret
             if self._epoch == 0:
                 self._position = answer.position
@@ -259,7 +259,7 @@ class ClusterLink:
         """Requests a new secret for signatures and stores it."""
         self._secret_asked_s = time.monotonic()
         secret = await self._client.new_secret()
-        async with self._news:
+        async with self._announcing:
             self._secret = secret
             await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
 
@@ -282,7 +282,7 @@ class ClusterLink:
         announcement = await asyncio.to_thread(parse_announcement, body) if large else parse_announcement(body)
         if announcement.dropped > self._dropped:
             self._wake.set()
-        async with self._news:
+        async with self._announcing:
             if announcement.position <= self._position:
                 self._counters.announced("again")
             elif announcement.after <= self._position:
@@ -303,13 +303,13 @@ class ClusterLink:
 
     async def catch_up(self) -> bool:
         """Asks for everything since our position; returns whether there was anything."""
-        async with self._news:
+        async with self._announcing:
             return await self._ask()
 
     async def _ask(self) -> bool:
         found_any = False
         while True:
-            announcement = await self._client.news(self._position)
+            announcement = await self._client.announcement(self._position)
             found_any = found_any or not announcement.is_empty
             await self._take(announcement)
             if not announcement.more:
@@ -422,7 +422,7 @@ class ClusterLink:
 
 def _heads_of(told: Announcement) -> dict[int, Cursor]:
     """The newest cursor of each interest in an announcement."""
-    heads = {interest: cursor for interests in told.news.values() for interest, cursor in interests}
+    heads = {interest: cursor for interests in told.heads.values() for interest, cursor in interests}
     for pushed in told.pushed:
         last = pushed.results[-1].cursor
         heads[pushed.interest] = max(last, heads.get(pushed.interest, last))
@@ -431,7 +431,7 @@ def _heads_of(told: Announcement) -> dict[int, Cursor]:
 
 def _events_of(told: Announcement) -> Iterator[tuple[int, ev.ResultsAnnounced | ev.ResultArrived]]:
     """The events of an announcement, each with its interest."""
-    for interests in told.news.values():
+    for interests in told.heads.values():
         for interest, cursor in interests:
             yield interest, ev.ResultsAnnounced(interest, cursor)
     for pushed in told.pushed:

@@ -1,4 +1,4 @@
-"""`tocsin subscribe`: notifications of a channel as they come."""
+"""`tocsin subscribe`: results of a channel as they come."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def subscribe(
     format: Annotated[  # noqa: A002 - the flag is called so
         Literal["text", "json"], Parameter(help="json prints one object per line, with cursor and time.")
     ] = "text",
-    count: Annotated[int | None, Parameter(help="Leave after so many notifications.")] = None,
+    count: Annotated[int | None, Parameter(help="Leave after so many results.")] = None,
     drop: Annotated[bool, Parameter(negative="", help="End the subscription when leaving.")] = False,
     broker: Broker = None,
     user: Annotated[str | None, Parameter(env_var="TOCSIN_USER", help="Who subscribes.")] = None,
@@ -67,7 +67,7 @@ def subscribe(
     ),
     token: Annotated[str | None, Parameter(help="An application's token, where registering needs one.")] = None,
 ) -> int:
-    """Subscribe to a channel and print its notifications as they come."""
+    """Subscribe to a channel and print its results as they come."""
     from tocsin.sdk import DEFAULT_URL, START, Client
 
     if user is None:
@@ -84,7 +84,7 @@ def subscribe(
         application_token=token,
         ack="manual",
     )
-    printer = NotificationPrinter(format, sys.stdout, sys.stderr)
+    printer = ResultPrinter(format, sys.stdout, sys.stderr)
     values = [value_of(each) for each in parameters]
 
     async def work(client: Client) -> int:
@@ -141,13 +141,13 @@ async def _until_interrupted(client: Client, work: Any) -> int:
                 loop.remove_signal_handler(each)
 
 
-async def follow(client: Client, made: Subscription, printer: NotificationPrinter, count: int | None) -> int:
+async def follow(client: Client, made: Subscription, printer: ResultPrinter, count: int | None) -> int:
     """Print what comes for this subscription; what else its user holds waits for somebody else."""
     from tocsin.sdk import Available, Ended, Gap, Result
 
     printer.began(made)
     left = count
-    async for told in client.notifications():
+    async for told in client.results():
         if told.interest != made.interest:
             continue
         if isinstance(told, Ended):
@@ -168,8 +168,8 @@ async def follow(client: Client, made: Subscription, printer: NotificationPrinte
     return 0
 
 
-class NotificationPrinter:
-    """Notifications on standard output, everything about them on standard error."""
+class ResultPrinter:
+    """Results on standard output, everything about them on standard error."""
 
     def __init__(self, form: Literal["text", "json"], out: TextIO, err: TextIO) -> None:
         self._json = form == "json"

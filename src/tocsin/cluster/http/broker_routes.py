@@ -51,7 +51,7 @@ class BrokerRoutes:
             web.get("/v1/brokers/{name}", self.one),
             web.delete("/v1/brokers/{name}", self.remove),
             web.post("/v1/brokers/{name}/secret", self.renew_secret),
-            web.get("/v1/brokers/{name}/news", self.news),
+            web.get("/v1/brokers/{name}/announcements", self.announcements),
             web.post("/v1/brokers/{name}/acks", self.acknowledge),
         ]
 
@@ -99,13 +99,15 @@ class BrokerRoutes:
         secret = await self._brokers.renew_secret(BrokerName(*path_name(request)), request[PRINCIPAL])
         return answer({"secret": secret})
 
-    async def news(self, request: web.Request) -> web.Response:
+    async def announcements(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
         registration = await self._brokers.registered(broker, request[PRINCIPAL])
         after = request.query.get("after")
         position = registration.position if after is None else parse_position(after)
-        announcement = await self._announcer.news(broker, position, seconds(request, "wait", most=self._wait_limit_s))
+        announcement = await self._announcer.announcement(
+            broker, position, seconds(request, "wait", most=self._wait_limit_s)
+        )
         return web.Response(body=announcement.to_bytes(), content_type=FRAMES)
 
     async def acknowledge(self, request: web.Request) -> web.Response:

@@ -224,9 +224,9 @@ def broker_paths(refusals: Refusals) -> dict[str, Any]:
                 parameters=[broker], answers=_json(_object({"secret": {"type": "string"}}, "secret")),
             )
         },
-        "/v1/brokers/{name}/news": {
+        "/v1/brokers/{name}/announcements": {
             "get": operation(
-                "news", "What a broker would be told after a position; needs the role broker.", "404 500 503",
+                "announcements", "What a broker would be told after a position; needs the role broker.", "404 500 503",
                 parameters=[
                     broker, _query("after", _POSITION),
                     {

@@ -71,18 +71,18 @@ async def test_announcements_are_neither_packed_nor_large(cluster: Any, tmp_path
 
 async def test_messages_that_are_not_the_clusters_do_not_make_the_broker_ask_it(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here, both(tmp_path / "broker", here) as made:
-        before = await asked_for_news(here)
+        before = await asked_for_announcements(here)
         for _ in range(50):
             assert (await made.ask("POST", "/v1/announcements", data=b"{}", headers=forged()))[0] == 401
-        assert await asked_for_news(here) - before <= 2
+        assert await asked_for_announcements(here) - before <= 2
 
 
-async def asked_for_news(here: World) -> float:
+async def asked_for_announcements(here: World) -> float:
     _, exposed = await here.ask("GET", "/metrics")
     return sum(
         float(line.split()[-1])
         for line in exposed.decode().splitlines()
-        if line.startswith("tocsin_http_requests_total") and "/news" in line
+        if line.startswith("tocsin_http_requests_total") and "/announcements" in line
     )
 
 

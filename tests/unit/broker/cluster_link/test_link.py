@@ -39,7 +39,7 @@ class Store:
         return SimpleNamespace(epoch=1, position=self.position, secret=SECRET)
 
     async def record_announcement(self, position: Position, heads: Mapping[int, Cursor]) -> None:
-        self.log.append("news")
+        self.log.append("announcement")
         self.position = max(self.position, position)
         self.heads.update({interest: max(head, self.heads[interest]) for interest, head in heads.items()
                            if interest in self.heads})  # fmt: skip
@@ -149,7 +149,7 @@ async def test_what_is_subscribed_to_in_between_begins_where_the_announcement_en
     """Its row may be written before or after the news are; the head is told once, and must be in one of both."""
     interests = range(100, 100 + 5 * TURN_EVENTS)
     told = Announcement(
-        "v.b", Position(1, 1), Position(1, 2), news={"v.c": [(interest, cursor(3)) for interest in interests]},
+        "v.b", Position(1, 1), Position(1, 2), heads={"v.c": [(interest, cursor(3)) for interest in interests]},
         pushed=[pushed(1, 3 * TURN_EVENTS)],
     )  # fmt: skip
     waiting = iter([*interests[::7], 1])
@@ -198,7 +198,7 @@ async def test_one_that_is_given_up_in_between_is_told_again_in_full(place: Plac
 async def test_a_new_life_of_the_cluster_is_noticed_when_its_announcement_is_taken(place: Place) -> None:
     place.hold(7)
     life = Announcement("v.b", Position(1, 1), Position(2, 5), pushed=[pushed(7, 3 * TURN_EVENTS)])
-    older = Announcement("v.b", Position(1, 1), Position(1, 9), news={"v.c": [(7, cursor(9))]})
+    older = Announcement("v.b", Position(1, 1), Position(1, 9), heads={"v.c": [(7, cursor(9))]})
     await asyncio.gather(place.announced(life), place.announced(older))
     assert place.counted == ["taken", "again"]
     assert place.link.position == place.store.position == Position(2, 5)

@@ -37,14 +37,14 @@ async def joined(here: World, name: str, broker: FakeBroker) -> None:
     broker.secret = await here.register(name, broker.url)
 
 
-async def news(here: World, name: str, after: Position, **query: object) -> Announcement:
+async def announcement(here: World, name: str, after: Position, **query: object) -> Announcement:
     more = "".join(f"&{key}={value}" for key, value in query.items())
-    status, body = await here.ask("GET", f"/v1/brokers/{name}/news?after={position_text(after)}{more}")
+    status, body = await here.ask("GET", f"/v1/brokers/{name}/announcements?after={position_text(after)}{more}")
     assert status == 200, body
     return parse_announcement(body)
 
 
-async def test_a_broker_is_told_which_of_its_interests_have_news(here: World) -> None:
+async def test_a_broker_is_told_which_of_its_interests_have_new_results(here: World) -> None:
     channel = await here.channel("c")
     async with fake_broker() as east, fake_broker() as west:
         await joined(here, "v.east", east)
@@ -56,7 +56,7 @@ async def test_a_broker_is_told_which_of_its_interests_have_news(here: World) ->
         await west.until(lambda: west.told == {three: "1-0"})
         await here.execute(channel, {two: ["d"]})
         await east.until(lambda: two in east.told)
-    assert [list(each.news) for each in east.got] == [["v.c"], ["v.c"]]
+    assert [list(each.heads) for each in east.got] == [["v.c"], ["v.c"]]
     assert east.got[0].broker == "v.east"
     # Each goes on where the one before ended.
     assert east.got[1].after == east.got[0].position
@@ -64,20 +64,20 @@ async def test_a_broker_is_told_which_of_its_interests_have_news(here: World) ->
 
 
 async def test_results_of_a_push_channel_are_inside_and_what_does_not_fit_is_told(tmp_path: Path) -> None:
-    async with world(tmp_path, news={"pushed_bytes": 1_000}) as here, fake_broker() as east:
+    async with world(tmp_path, announced={"pushed_bytes": 1_000}) as here, fake_broker() as east:
         pushed, pulled = await here.channel("p", push=True), await here.channel("c")
         await joined(here, "v.east", east)
         small, large, last = await here.subscribe("v.p", "v.east", [1], [2], [3])
         (other,) = await here.subscribe("v.c", "v.east", [1])
         await here.execute(pushed, {small: [{"n": 1}, {"n": 2}]})
         await east.until(lambda: east.told == {small: "1-1"})
-        ((inside,), told) = east.got[0].pushed, east.got[0].news
+        ((inside,), told) = east.got[0].pushed, east.got[0].heads
         assert (inside.channel, inside.interest, told) == ("v.p", small, {})
         assert [orjson.loads(one.payload) for one in inside.results] == [{"n": 1}, {"n": 2}]
         # Only what is new comes, also of an interest that was told before.
         await here.execute(pushed, {small: [{"n": 3}], large: ["x" * 2_000], last: ["y"]})
         await east.until(lambda: last in east.told)
-        ((inside,), told) = east.got[1].pushed, east.got[1].news
+        ((inside,), told) = east.got[1].pushed, east.got[1].heads
         assert [orjson.loads(one.payload) for one in inside.results] == [{"n": 3}]
         assert [interest for interest, _ in told["v.p"]] == [large, last]
         await here.execute(pulled, {other: ["z"]})
@@ -137,7 +137,7 @@ async def test_a_broker_that_was_away_is_told_everything_after_a_restart_of_both
         await here.execute(channel, {one: ["a"]})
         await east.until(lambda: east.told == {one: "1-0"})
         await here.until_kept(BrokerName("v", "east"))
-        secret, port = east.secret, int(east.url.rpartition(":")[2].removesuffix("/news"))
+        secret, port = east.secret, int(east.url.rpartition(":")[2].removesuffix("/announcements"))
     async with world(tmp_path / "data") as here:
         (channel,) = here.catalog.catalog.channels
         await here.execute(channel, {one: ["b"], two: ["c"]})
@@ -169,13 +169,13 @@ async def test_a_broker_that_shows_up_again_is_not_waited_for_any_longer(tmp_pat
 
 
 async def test_many_news_come_in_bounded_announcements_in_order(tmp_path: Path) -> None:
-    async with world(tmp_path, news={"items": 10}) as here, fake_broker() as east:
+    async with world(tmp_path, announced={"items": 10}) as here, fake_broker() as east:
         channel = await here.channel("c")
         await joined(here, "v.east", east)
         interests = await here.subscribe("v.c", "v.east", *([n] for n in range(95)))
         await here.execute(channel, {one: ["x"] for one in interests})
         await east.until(lambda: len(east.told) == 95)
-        assert max(len(one.news["v.c"]) for one in east.got) == 10
+        assert max(len(one.heads["v.c"]) for one in east.got) == 10
         assert [one.after for one in east.got[1:]] == [one.position for one in east.got[:-1]]
         assert [one.more for one in east.got] == [True] * (len(east.got) - 1) + [False]
         assert len(set(east.ids)) == len(east.ids)
@@ -224,19 +224,19 @@ async def test_news_are_asked_for_in_one_call_from_any_position(here: World) -> 
     await here.execute(channel, {two: ["x"]})
     await here.execute(pushed, {three: ["y"]})
     epoch = here.store.epoch
-    found = await news(here, "v.east", start)
-    assert found.news == {"v.c": [(one, (epoch, 3, 0)), (two, (epoch, 4, 0))]}
+    found = await announcement(here, "v.east", start)
+    assert found.heads == {"v.c": [(one, (epoch, 3, 0)), (two, (epoch, 4, 0))]}
     assert [each.interest for each in found.pushed] == [three]
     assert (found.after, found.position, found.more) == (start, await here.store.position(), False)
-    assert (await news(here, "v.east", between)).news == {"v.c": [(two, (epoch, 4, 0))]}
-    assert (await news(here, "v.east", BEGINNING)).news == found.news
-    assert (await news(here, "v.east", found.position)).is_empty
+    assert (await announcement(here, "v.east", between)).heads == {"v.c": [(two, (epoch, 4, 0))]}
+    assert (await announcement(here, "v.east", BEGINNING)).heads == found.heads
+    assert (await announcement(here, "v.east", found.position)).is_empty
     # Without a position: from where the cluster knows it to be.
-    status, body = await here.ask("GET", "/v1/brokers/v.east/news")
-    assert parse_announcement(body).news == found.news
+    status, body = await here.ask("GET", "/v1/brokers/v.east/announcements")
+    assert parse_announcement(body).heads == found.heads
     acked = {"position": position_text(between)}
     assert (await here.ask("POST", "/v1/brokers/v.east/acks", acked))[0] == 200
-    status, body = await here.ask("GET", "/v1/brokers/v.east/news")
+    status, body = await here.ask("GET", "/v1/brokers/v.east/announcements")
     assert status == 200
     assert parse_announcement(body).after == between
 
@@ -248,14 +248,14 @@ async def test_a_broker_may_wait_for_news(here: World) -> None:
     (one,) = await here.subscribe("v.c", "v.east", [1])
     (other,) = await here.subscribe("v.c", "v.west", [2])
     start = await here.store.position()
-    assert (await news(here, "v.east", start, wait=0.05)).is_empty
-    waiting = asyncio.create_task(news(here, "v.east", start, wait=50))
+    assert (await announcement(here, "v.east", start, wait=0.05)).is_empty
+    waiting = asyncio.create_task(announcement(here, "v.east", start, wait=50))
     await here.execute(channel, {other: ["not its own"]})
     await asyncio.sleep(0)
     assert not waiting.done()
     await here.execute(channel, {one: ["a"]})
     found = await asyncio.wait_for(waiting, WITHIN_S)
-    assert found.news == {"v.c": [(one, (here.store.epoch, 2, 0))]}
+    assert found.heads == {"v.c": [(one, (here.store.epoch, 2, 0))]}
     assert found.after == start
 
 
@@ -263,7 +263,7 @@ async def test_whoever_waits_is_answered_when_the_cluster_stops(tmp_path: Path) 
     async with world(tmp_path) as here:
         await here.channel("c")
         await here.register("v.east")
-        waiting = asyncio.create_task(news(here, "v.east", BEGINNING, wait=50))
+        waiting = asyncio.create_task(announcement(here, "v.east", BEGINNING, wait=50))
         while not here.announcer._moved._waiters:  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
         began_s = time.perf_counter()
@@ -279,9 +279,9 @@ async def test_news_removed_by_retention_are_told_as_a_gap(here: World) -> None:
     await here.execute(channel, {one: ["old"]})
     await here.execute(channel, {one: ["new"]})
     await here.retention.look_over()
-    found = await news(here, "v.east", start)
+    found = await announcement(here, "v.east", start)
     assert found.gaps == ["v.c"]
-    assert found.news == {"v.c": [(one, (here.store.epoch, 2, 0))]}
+    assert found.heads == {"v.c": [(one, (here.store.epoch, 2, 0))]}
 
 
 async def test_what_all_brokers_have_acknowledged_goes_on_request(here: World) -> None:
@@ -384,7 +384,8 @@ async def test_what_is_no_address_position_or_acknowledgement_is_refused(here: W
     bad: Any
     for bad in ({}, [], {"url": 1}, {"url": "ftp://x/"}, {"url": "http://a:b@c/"}, {"url": "x"}, {"url": None, "x": 1}):
         assert (await here.ask("PUT", "/v1/brokers/v.b", bad))[0] == 400, bad
-    for path in ("news?after=x", "news?after=1", "news?after=1-2-3", "news?wait=x", "news?wait=-1", "news?wait=nan",
+    for path in ("announcements?after=x", "announcements?after=1", "announcements?after=1-2-3", "announcements?wait=x",
+                 "announcements?wait=-1", "announcements?wait=nan",
                  "subscriptions?after=x", "subscriptions?limit=0"):  # fmt: skip
         assert (await here.ask("GET", f"/v1/brokers/v.b/{path}"))[0] == 400, path
     for bad in ([], {"x": 1}, {"cursors": []}, {"cursors": {"x": "0-0-0"}}, {"cursors": {"1": 1}}, {"position": "x"},
@@ -401,8 +402,8 @@ async def test_a_position_from_the_future_is_not_believed(here: World) -> None:
     said = {"position": f"{here.store.epoch + 5}-999999"}
     assert (await here.ask("POST", "/v1/brokers/v.b/acks", said))[0] == 200
     await here.execute(channel, {one: ["a"]})
-    status, body = await here.ask("GET", "/v1/brokers/v.b/news")
-    assert (status, len(parse_announcement(body).news["v.c"])) == (200, 1)
+    status, body = await here.ask("GET", "/v1/brokers/v.b/announcements")
+    assert (status, len(parse_announcement(body).heads["v.c"])) == (200, 1)
     assert parse_position(f"{here.store.epoch}-0") <= parse_announcement(body).after
 
 

@@ -299,7 +299,7 @@ async def test_what_is_not_there_is_said_not_to_be(here: World) -> None:
     assert (await here.ask("POST", "/v1/channels/v.nowhere/subscriptions", body))[0] == 404
     assert (await here.ask("POST", "/v1/channels/c/subscriptions", body))[0] == 404
     assert (await here.ask("POST", "/v1/channels/v.c/subscriptions", {**body, "broker": "v.nobody"}))[0] == 404
-    for path in ("/v1/channels/v.x/subscriptions", "/v1/brokers/v.x/news", "/v1/brokers/v.x", "/v1/brokers/x"):
+    for path in ("/v1/channels/v.x/subscriptions", "/v1/brokers/v.x/announcements", "/v1/brokers/v.x", "/v1/brokers/x"):
         assert (await here.ask("GET", path))[0] == 404
     assert (await here.ask("POST", "/v1/brokers/v.x/secret"))[0] == 404
     assert (await here.ask("POST", "/v1/brokers/v.x/acks", {}))[0] == 404
@@ -313,7 +313,8 @@ async def test_names_and_ids_of_strange_characters_are_not_found(here: World) ->
     for strange in ("%ED%A0%80", "%FF", "%00", "%F0%9F%94%A5", "..%2F..", "%25", "'%20OR%20''='"):
         for path in (
             f"/v1/channels/v.c/subscriptions/{strange}", f"/v1/channels/{strange}/subscriptions",
-            f"/v1/channels/v.{strange}/subscriptions", f"/v1/brokers/{strange}", f"/v1/brokers/v.{strange}/news",
+            f"/v1/channels/v.{strange}/subscriptions", f"/v1/brokers/{strange}",
+            f"/v1/brokers/v.{strange}/announcements",
         ):  # fmt: skip
             assert (await here.ask("GET", path))[0] in (400, 404), path
         status, _ = await here.ask("GET", f"/v1/channels/v.c/subscriptions?after={strange}")
@@ -344,7 +345,8 @@ async def test_each_role_may_do_its_part(tmp_path: Path) -> None:
         body = {"broker": "v.east", "subscriptions": [{"parameters": [1]}]}
         assert (await here.ask("POST", "/v1/channels/v.c/subscriptions", body))[0] == 403
         for method, path, said in (
-            ("PUT", "/v1/brokers/v.east", {"url": "http://evil.example/"}), ("GET", "/v1/brokers/v.east/news", None),
+            ("PUT", "/v1/brokers/v.east", {"url": "http://evil.example/"}),
+            ("GET", "/v1/brokers/v.east/announcements", None),
             ("POST", "/v1/brokers/v.east/secret", None), ("POST", "/v1/brokers/v.east/acks", {}),
             ("DELETE", "/v1/brokers/v.east", None), ("GET", "/v1/brokers/v.east/subscriptions", None),
         ):  # fmt: skip
@@ -422,7 +424,8 @@ async def test_whatever_an_older_broker_of_the_name_asks_for_is_refused(here: Wo
     assert parse_position(second["generation"]) > parse_position(first["generation"])
     assert second["secret"] != first["secret"], "the older one could still read and forge what the newer is told"
     for method, path, said in (
-        ("GET", "/v1/brokers/v.b", None), ("GET", "/v1/brokers/v.b/news", None), ("POST", "/v1/brokers/v.b/acks", {}),
+        ("GET", "/v1/brokers/v.b", None), ("GET", "/v1/brokers/v.b/announcements", None),
+        ("POST", "/v1/brokers/v.b/acks", {}),
         ("POST", "/v1/brokers/v.b/secret", None), ("GET", "/v1/brokers/v.b/subscriptions", None),
         ("DELETE", "/v1/brokers/v.b", None), ("POST", "/v1/results:fetch", {"ranges": []}),
         ("POST", "/v1/channels/v.c/subscriptions", subscription),
@@ -438,7 +441,7 @@ async def test_whatever_an_older_broker_of_the_name_asks_for_is_refused(here: Wo
     assert (kept["generation"], "secret" in kept) == (second["generation"], False)
     again = (await claimed(here, "two", second["generation"]))[1]
     new = {"Tocsin-Broker": f"v.b {again['generation']}"}
-    assert (await here.ask("GET", "/v1/brokers/v.b/news", headers=new))[0] == 200
+    assert (await here.ask("GET", "/v1/brokers/v.b/announcements", headers=new))[0] == 200
     held = (await here.ask("GET", "/v1/brokers/v.b/subscriptions", headers=new))[1]["subscriptions"]
     assert [one["id"] for one in held] == ["broker:x"]
 

@@ -1,7 +1,7 @@
 """Announces new results to all brokers, each by a notifier of its own, so that a slow broker never delays another.
 
 The announcer does not poll the store: the code that commits an execution calls `committed`. A broker can also ask for
-its announcements by long poll (`news`).
+its announcements by long poll (`announcement`).
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class Announcer:
         catalog: CatalogStore,
         store: ChannelStore,
         *,
-        news: AnnouncementBuilder | None = None,
+        builder: AnnouncementBuilder | None = None,
         pace: AnnouncerTiming | None = None,
         guard: AddressGuard = UNGUARDED,
     ) -> None:
         self.guard = guard
         self._catalog = catalog
         self._store = store
-        self._news = news or AnnouncementBuilder(catalog, store)
+        self._builder = builder or AnnouncementBuilder(catalog, store)
         self._pace = pace or AnnouncerTiming()
         self._started: _Started | None = None
         self._settling = asyncio.Lock()
@@ -142,7 +142,7 @@ class Announcer:
             for broker in brokers - registered.keys():
                 registered[broker] = await self._store.register(broker, new_secret(), owner=None)
             notifier_state = NotifierState(
-                self._store, self._news, self._started.session, self._url,
+                self._store, self._builder, self._started.session, self._url,
                 first_retry_s=self._pace.first_retry_s, last_retry_s=self._pace.last_retry_s,
                 passed_over=self._pace.passed_over,
             )  # fmt: skip
@@ -196,14 +196,14 @@ class Announcer:
 
     # ------------------------------------------------------------ long polls
 
-    async def news(self, broker: BrokerName, after: Position, wait_s: float = 0.0) -> Announcement:
+    async def announcement(self, broker: BrokerName, after: Position, wait_s: float = 0.0) -> Announcement:
         """Returns the announcement after this position, as a long poll: waits up to `wait_s` for new results."""
         until_s = asyncio.get_running_loop().time() + wait_s
         begin = after
         while True:
             # Take the event before the query: a commit during the query then sets it.
             committed_event = self._moved
-            announcement = await self._news.since(broker, begin, told=after)
+            announcement = await self._builder.since(broker, begin, told=after)
             if not announcement.is_empty:
                 return announcement
             begin = announcement.position

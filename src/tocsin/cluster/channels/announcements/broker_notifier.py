@@ -46,7 +46,7 @@ class NotifierState:
     """What all notifiers share. `url` returns the address of a broker, or None if it has none now."""
 
     store: ChannelStore
-    news: AnnouncementBuilder
+    builder: AnnouncementBuilder
     session: aiohttp.ClientSession
     url: Callable[[BrokerName], str | None]
     clock_s: Callable[[], float] = time.time
@@ -106,7 +106,7 @@ class BrokerNotifier:
         False."""
         try:
             while (url := self._context.url(self.broker)) is not None:
-                message = await self._context.news.since(self.broker, self.position, told=self._told)
+                message = await self._context.builder.since(self.broker, self.position, told=self._told)
                 if self._dropped is None:
                     self._dropped = message.dropped
                 passed_over = message.position.number - self._told.number

@@ -122,7 +122,7 @@ class LiveClient:
             self._stream = None
 
     async def _listen(self, stream: Client) -> None:
-        async for event in stream.notifications():
+        async for event in stream.results():
             if isinstance(event, Available):
                 async with self._pulling:
                     with suppress(NotFoundError):  # it has just unsubscribed

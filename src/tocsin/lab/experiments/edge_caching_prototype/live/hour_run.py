@@ -188,7 +188,7 @@ def _drills() -> list[tuple[str, list[Any]]]:
 
 
 async def _heard(client: Client, count: int) -> None:
-    async for event in client.notifications():
+    async for event in client.results():
         if isinstance(event, Result):
             count -= 1
             await client.ack(event)
