@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Self
 
 import orjson
 
-from tocsin.sdk.backoff import BackOff
+from tocsin.rules.backoff import BackOff
 from tocsin.sdk.consumer import Consumer
 from tocsin.sdk.events import Available, Event, Gap, Result
 from tocsin.sdk.inbox import AckTracker, Inbox, entries

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from tocsin.sdk.backoff import BackOff
+from tocsin.rules.backoff import BackOff
 from tocsin.wire.answers import LoginAnswer, parse_login_answer
 from tocsin.wire.errors import (
     InputError,

@@ -9,7 +9,7 @@ from typing import Final
 
 import aiohttp
 
-from tocsin.sdk.backoff import BackOff
+from tocsin.rules.backoff import BackOff
 from tocsin.sdk.inbox import AckTracker, Inbox
 from tocsin.sdk.session import BrokerSession, is_retryable
 from tocsin.wire.answers import Reply, parse_message

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from tocsin.rules.backoff import BackOff
 from tocsin.wire.errors import EXIT_FENCED
 
 FIRST_PAUSE_S: Final = 0.5
@@ -56,7 +57,7 @@ class Supervisor:
 
     async def _keep(self, command: Command) -> None:
         """Runs the command again and again, with back-off, until it is fenced or cancelled."""
-        pause_s = self._first_pause_s
+        back_off = BackOff(self._first_pause_s, LAST_PAUSE_S)
         while True:
             began_s = time.monotonic()
             try:
@@ -68,10 +69,10 @@ class Supervisor:
             except OSError as error:
                 reason = str(error)
             if time.monotonic() - began_s >= self._stayed_s:
-                pause_s = self._first_pause_s
-            _log.warning("a process is started again", name=command.name, why=reason, after_s=pause_s)
+                back_off.reset()
+            pause_s = back_off.next_s()
+            _log.warning("a process is started again", name=command.name, why=reason, after_s=round(pause_s, 1))
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_PAUSE_S)
 
     async def _run(self, command: Command) -> int:
         process = await asyncio.create_subprocess_exec(

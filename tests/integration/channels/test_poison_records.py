@@ -24,7 +24,7 @@ INVERSE = "CREATE CONTINUOUS CHANNEL p(k) { SELECT VALUE 6 div d.n FROM D d WHER
 
 @pytest.fixture
 def place(cluster: LocalCluster, dataverse: str, monkeypatch: pytest.MonkeyPatch) -> Channelled:
-    monkeypatch.setattr(channel_module, "RETRY_S", (0.05,))
+    monkeypatch.setattr(channel_module, "LAST_RETRY_S", 0.05)
     made = Channelled(cluster, dataverse)
     made.run(SETUP)
     return made

@@ -207,7 +207,7 @@ async def test_a_port_that_is_taken_after_a_restart_is_told_and_taken_when_it_is
     async with opened(tmp_path / "data") as parts:
         await parts.run(f"{SETUP}; CREATE FEED S WITH {sockets}; CONNECT FEED S TO DATASET D; START FEED S")
         await parts.feeds.accept("v.S", b'{"id": 1}', None, visible=True)
-    monkeypatch.setattr(running_feeds, "_RETRY_S", (0.05,))
+    monkeypatch.setattr(running_feeds, "LAST_RETRY_S", 0.05)
     with socket.create_server(("127.0.0.1", port)) as taken:
         async with opened(tmp_path / "data") as parts:
             # The others go on, and so does this one as far as it can.

@@ -21,9 +21,9 @@ from tests.support.in_process_broker import PASSWORD, BrokerHere, both
 from tests.support.sparkless_cluster import World, world
 from tests.support.waiting import WITHIN_S, until
 from tocsin.cluster.catalog.catalog import Remove
+from tocsin.rules.backoff import BackOff
 from tocsin.rules.model import types as t
 from tocsin.sdk import START, Available, Client, Ended, Gap, Manager, Result
-from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.sync import BlockingClient
 from tocsin.serving.application import bind_socket
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, UnauthorizedError

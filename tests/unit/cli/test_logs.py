@@ -20,6 +20,7 @@ from tocsin.cluster.feeds import landing_worker
 from tocsin.cluster.feeds.landing import LandableBatch
 from tocsin.cluster.feeds.landing_worker import LandingWorker
 from tocsin.cluster.feeds.metrics import FeedCounts
+from tocsin.rules.backoff import BackOff
 from tocsin.wire.errors import StoreError
 
 TELLING = """
@@ -112,7 +113,6 @@ async def test_landing_goes_on_when_it_cannot_tell_that_it_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(landing_worker, "log", Broken())
-    monkeypatch.setattr(landing_worker, "RETRY_S", (0.0,))
     landed, engine = asyncio.Event(), cast("Any", Engine())
 
     async def changed() -> None:
@@ -121,7 +121,10 @@ async def test_landing_goes_on_when_it_cannot_tell_that_it_failed(
 
     async with opened(tmp_path / "log") as log:
         target = Target(error)
-        worker_for = LandingWorker("F", log, target, engine, counts=FeedCounts(), landed=lambda: None, changed=changed)
+        worker_for = LandingWorker(
+            "F", log, target, engine, counts=FeedCounts(), landed=lambda: None, changed=changed,
+            back_off=BackOff(0.0),
+        )  # fmt: skip
         worker_for.start()
         await log.append(b"x", 1)
         async with asyncio.timeout(WITHIN_S):

@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.support.fake_broker import EPOCH, FakeBroker, listening, port_of, too_many
 from tests.support.waiting import WITHIN_S, until
+from tocsin.rules.backoff import BackOff
 from tocsin.sdk import Available, Client, Ended, Gap, NoBrokerError, PublishAnswer, Result, Webhook
-from tocsin.sdk.backoff import BackOff
 from tocsin.sdk.inbox import AckTracker, Inbox
 from tocsin.wire.cursors import Cursor, cursor_text
 from tocsin.wire.envelopes import ResultItem, ResultsEvent
@@ -443,12 +442,3 @@ def test_however_stretches_overlap_each_result_is_handed_out_once_and_in_order(d
         assert marks.unsent.get(7, Cursor(1, 0, 0)) == Cursor(1, sent, 0)
 
     asyncio.run(run())
-
-
-@given(st.floats(0, 100), st.integers(0, 99))
-def test_pauses_double_up_to_the_longest_and_heed_what_is_asked_for(asked_s: float, seed: int) -> None:
-    pauses = BackOff(1.0, 8.0, Random(seed))
-    for whole_s in (1.0, 2.0, 4.0, 8.0, 8.0):
-        assert asked_s + whole_s / 2 <= pauses.next_s(asked_s) <= asked_s + whole_s
-    pauses.reset()
-    assert pauses.next_s() <= 1.0

@@ -26,6 +26,7 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.counters import BrokerCounters
 from tocsin.broker.delivery.cached_payload import to_broker_result
+from tocsin.rules.backoff import BackOff
 from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.wire.announcements import Announcement, parse_announcement
@@ -135,12 +136,12 @@ class ClusterLink:
 
     async def _run(self) -> None:
         """Checks the cluster every `check_every_s` and when woken; retries failures with exponential back-off."""
-        retry_s = self._first_retry_s
+        back_off = BackOff(self._first_retry_s, self._last_retry_s)
         while True:
             try:
                 await self._synchronize()
                 self.connected, self.refusal, self.was_accepted = True, None, True
-                retry_s = self._first_retry_s
+                back_off.reset()
                 delay_s = self._check_every_s
             except FencedError as error:
                 self.connected, self.refusal = False, error
@@ -148,13 +149,13 @@ class ClusterLink:
             except TocsinError as error:
                 # The cluster will refuse again until an operator changes something.
                 refusal = None if error.retry else error
-                if self.connected or retry_s == self._first_retry_s or bool(refusal) != bool(self.refusal):
+                if self.connected or not back_off.failures or bool(refusal) != bool(self.refusal):
                     message = "the cluster is away" if refusal is None else "the cluster refuses the broker"
                     _log.warning(message, error=str(error), hint=error.hint, retry=error.retry)
                 self.connected, self.refusal = False, refusal
                 self._registered = False
                 self._wake.clear()
-                delay_s, retry_s = retry_s, min(2 * retry_s, self._last_retry_s)
+                delay_s = back_off.next_s()
             except Exception as error:
                 _log.error("the link to the cluster broke", exc_info=error)
                 delay_s = self._last_retry_s

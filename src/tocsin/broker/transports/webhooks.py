@@ -23,6 +23,7 @@ from yarl import URL
 from tocsin.broker.delivery.outlets import EncodedEvent, PlainOutlet
 from tocsin.broker.service import BrokerService
 from tocsin.broker.transports.webhook_connections import WebhookConnections
+from tocsin.rules.backoff import BackOff
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings.broker import WebhookSettings
@@ -168,17 +169,19 @@ class WebhookBackOff:
     """The back-off of one subscriber across addresses: the number of failures in a row, and when to retry."""
 
     def __init__(self, settings: WebhookSettings) -> None:
-        self._settings = settings
+        self._pauses = BackOff(settings.first_retry_s, settings.last_retry_s)
         self._until_s = 0.0
-        self.failures = 0
+
+    @property
+    def is_failing(self) -> bool:
+        return self._pauses.failures > 0
 
     def failed(self) -> None:
-        self.failures += 1
-        longest_s = self._settings.first_retry_s * float(1 << min(self.failures - 1, 30))
-        self._until_s = time.monotonic() + min(longest_s, self._settings.last_retry_s)
+        self._until_s = time.monotonic() + self._pauses.next_s()
 
     def succeeded(self) -> None:
-        self.failures, self._until_s = 0, 0.0
+        self._pauses.reset()
+        self._until_s = 0.0
 
     async def over(self) -> None:
         await asyncio.sleep(max(0.0, self._until_s - time.monotonic()))
@@ -245,8 +248,8 @@ class WebhookSender:
                 await self._some.wait()
                 continue
             await self._back_off.over()
-            event, failing = self._waiting[0], self._back_off.failures > 0
-            async with self._places.place(self.webhook.application, self._host, failing=failing):
+            event = self._waiting[0]
+            async with self._places.place(self.webhook.application, self._host, failing=self._back_off.is_failing):
                 status = await self._post(event)
             outcome = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
             self._service.counters.webhooks[outcome] = self._service.counters.webhooks.get(outcome, 0) + 1

@@ -21,6 +21,7 @@ from cyclopts import Parameter
 from tocsin.cli.client import DEFAULT_URL, ClusterConnection
 from tocsin.cli.output import safe
 from tocsin.cli.records import Format, RecordCutter, cutter
+from tocsin.rules.backoff import BackOff
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError
 
 _BATCH_LIMIT: Final = 100_000  # the most that the cluster takes in one body
@@ -195,7 +196,7 @@ class RecordPublisher:
     async def _send(self, batch: _RecordBatch, key: str, *, visible: bool = False) -> Mapping[str, Any]:
         """The answer to a batch, sent again under its key while the cluster is away or behind."""
         until_s = time.monotonic() + self._patience_s
-        pause_s = _PAUSE_S
+        back_off = BackOff(_PAUSE_S, _LONGEST_PAUSE_S, jitter=(1.0, 1.0))
         path = f"{self._path}?wait=visible" if visible else self._path
         while True:
             wanted_s = 0.0
@@ -215,11 +216,10 @@ class RecordPublisher:
                     return {"accepted": 0, "rejected": [], "rejected_in_all": batch.records, "error": failure.message}
                 if answered.status not in _RETRIED:
                     raise failure
-            wait_s = max(wanted_s, pause_s)
+            wait_s = max(wanted_s, back_off.next_s())
             if time.monotonic() + wait_s > until_s:
                 raise failure
             await self._pause(wait_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _tell(self, said: Mapping[str, Any], batch: _RecordBatch) -> None:
         first = self.accepted + self.rejected

@@ -23,7 +23,7 @@ from tocsin.cluster.channels.executions.execution_runs import DEADLINE_S, Execut
 from tocsin.cluster.channels.executions.execution_snapshot import entry_of
 from tocsin.cluster.channels.executions.new_rows import NewRows
 from tocsin.cluster.channels.executions.running_channel import (
-    RETRY_S,
+    LAST_RETRY_S,
     ChannelContext,
     RunningChannel,
     micros,
@@ -154,7 +154,7 @@ class Channels:
 
     async def _begin_later(self, entry: ChannelEntry) -> None:
         while entry.channel_id not in self._running:
-            await self._engine.pause(RETRY_S[-1])
+            await self._engine.pause(LAST_RETRY_S)
             async with self._changing:
                 if self._catalog.catalog.find(entry.ref) != entry:
                     return

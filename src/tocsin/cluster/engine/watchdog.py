@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeAlias
 
+from tocsin.rules.backoff import BackOff
+
 
 @dataclass(frozen=True, slots=True)
 class WatchdogLimits:
@@ -107,7 +109,6 @@ class Watchdog:
 
     def __init__(self, limits: WatchdogLimits, now_s: float, chance: Random) -> None:
         self._limits = limits
-        self._chance = chance
         self.state: State = "up"
         self.reason = ""
         self.replacements = 0
@@ -118,7 +119,8 @@ class Watchdog:
         self._seen_s = now_s
         self._starts: deque[float] = deque(maxlen=limits.replacements)
         self._up_since_s = now_s
-        self._waits = 0  # back-offs since the engine was last up for a whole window
+        # It begins again when the engine was up for a whole window.
+        self._back_off = BackOff(limits.first_wait_s, limits.longest_wait_s, chance, jitter=(1.0, 1.5))
         self._wait_until_s = now_s
         self._stuck: deque[tuple[float, int]] = deque()
         self._slots: int | None = None
@@ -210,13 +212,10 @@ class Watchdog:
         while self._starts and self._starts[0] <= now_s - limits.window_s:
             self._starts.popleft()
         if self.state == "up" and now_s - self._up_since_s >= limits.window_s:
-            self._waits = 0
-        if self.state != "waiting" and (self._waits or len(self._starts) >= limits.replacements):
-            wait_s = min(limits.longest_wait_s, limits.first_wait_s * 2**self._waits)
-            self._waits += 1
+            self._back_off.reset()
+        if self.state != "waiting" and (self._back_off.failures or len(self._starts) >= limits.replacements):
             self.state = "waiting"
-            # Jitter: several clusters on one machine should not start at the same time.
-            self._wait_until_s = now_s + wait_s * (1 + self._chance.random() / 2)
+            self._wait_until_s = now_s + self._back_off.next_s()
             return ()
         self._starts.append(now_s)
         return self._start_now()

@@ -21,18 +21,22 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.landing import LandableBatch
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.intake.log import IntakeLog
+from tocsin.rules.backoff import BackOff
 from tocsin.wire.errors import StorageFullError, TocsinError
 
 log = structlog.get_logger()
 
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 32 << 20
-RETRY_S: Final = (0.1, 0.5, 2.0, 10.0)
 # Each batch is one commit, whatever its size. When records trickle in, the worker pauses after a batch for this many
 # times as long as the batch took. Otherwise small commits would take the CPU that channels and queries need.
 _REST: Final = 2.0
 _LONGEST_REST_S: Final = 0.2
 _FEW_ROWS: Final = 2_000
+
+
+def landing_back_off() -> BackOff:
+    return BackOff(0.1, 10.0, factor=5.0)
 
 
 class LandingTarget(Protocol):
@@ -94,6 +98,7 @@ class LandingWorker:
         counts: FeedCounts,
         landed: Callable[[], None],
         changed: Callable[[], Awaitable[None]],
+        back_off: BackOff | None = None,
     ) -> None:
         self.target = target
         self.trouble: LandingTrouble | None = None
@@ -103,6 +108,7 @@ class LandingWorker:
         self._counts = counts
         self._landed = landed
         self._changed = changed
+        self._back_off = back_off or landing_back_off()
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
@@ -126,7 +132,6 @@ class LandingWorker:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        failures = 0
         while True:
             await self._log.wait(self.position)
             begun_s = time.monotonic()
@@ -135,7 +140,7 @@ class LandingWorker:
             except Exception as error:
                 self._failed(error)
             else:
-                failures = 0
+                self._back_off.reset()
                 self.trouble = None
                 self._counts.batches += self.target.counted
                 await self._changed()
@@ -145,10 +150,10 @@ class LandingWorker:
                 continue
             self._counts.failures += 1
             await self._changed()
-            failures = 0 if self._hurry.is_set() else failures
+            if self._hurry.is_set():
+                self._back_off.reset()
             self._hurry.clear()
-            await self._rest(RETRY_S[min(failures, len(RETRY_S) - 1)])
-            failures += 1
+            await self._rest(self._back_off.next_s())
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -34,6 +34,7 @@ from tocsin.patience import wait_despite_cancel
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.sources import polled_items
 from tocsin.pipeline.sources.decoder import Decode, decoder
+from tocsin.rules.backoff import BackOff
 from tocsin.rules.model.types import ObjectType
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
@@ -42,7 +43,8 @@ log = structlog.get_logger()
 
 AnyFeed: TypeAlias = RunningFeed | FileFeed
 
-_RETRY_S: Final = (1.0, 5.0, 30.0)
+FIRST_RETRY_S: Final = 1.0
+LAST_RETRY_S: Final = 30.0
 # An operator creates this file to accept the loss of a log: the new log then begins at the position of its datasets.
 _BEGIN_ANEW: Final = "begin-anew"
 
@@ -270,10 +272,9 @@ class RunningFeeds:
         feed.sources.append(server)
 
     async def _listen_again(self, feed: AnyFeed) -> None:
-        tries = 0
+        back_off = BackOff(FIRST_RETRY_S, LAST_RETRY_S, factor=5.0)
         while not feed.sources:
-            await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
-            tries += 1
+            await asyncio.sleep(back_off.next_s())
             with suppress(TocsinError):
                 await self.listen(feed)
         log.info("a feed has its sockets", feed=feed.entry.name)

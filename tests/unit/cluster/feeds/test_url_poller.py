@@ -24,7 +24,7 @@ from tocsin.cluster.feeds import batches
 from tocsin.cluster.feeds.adapters import url_poller
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems
 from tocsin.cluster.feeds.adapters.url_options import UrlOptions
-from tocsin.cluster.feeds.adapters.url_poller import UrlPoller, back_off_s
+from tocsin.cluster.feeds.adapters.url_poller import UrlPoller, poll_back_off
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.sources.decoder import DecodedRecord
@@ -426,7 +426,10 @@ def test_pauses_grow_to_the_period_or_a_quarter_of_an_hour() -> None:
     rng = Random(1)
 
     def wait_s(failures: int, period_s: float, retry_after_s: float = 0.0) -> float:
-        return back_off_s(failures, period_s, retry_after_s, rng)
+        back_off = poll_back_off(period_s, rng)
+        for _ in range(failures - 1):
+            back_off.next_s()
+        return back_off.next_s(retry_after_s)
 
     assert 1.0 <= wait_s(1, 1.0) <= 1.25
     assert 4.0 <= wait_s(3, 1.0) <= 5.0

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from random import Random
 from typing import Final
 
 import aiohttp
@@ -15,6 +14,7 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.channels.announcements.announcement_builder import AnnouncementBuilder
+from tocsin.rules.backoff import BackOff
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName, Registration
 from tocsin.wire.announcements import Announcement
@@ -68,14 +68,12 @@ class BrokerNotifier:
         # past results that are only of interest to other brokers.
         self._told = registration.position
         self._secret = registration.secret
-        self._failures = 0
+        self._back_off = BackOff(context.first_retry_s, context.last_retry_s)
         # The number of dropped channels at the last announcement, or when this notifier started.
         self._dropped: int | None = None
         self._context = context
         self._due = asyncio.Event()
         self._at_once = asyncio.Event()
-        # Jitter: brokers that were unreachable together must not be retried together.
-        self._chance = Random()
         self._task = asyncio.create_task(self._run(), name=f"tell {self.broker.dataverse}.{self.broker.name}")
 
     def wake(self) -> None:
@@ -125,15 +123,11 @@ class BrokerNotifier:
             self._failed(error)
         self._at_once.clear()
         try:
-            async with asyncio.timeout(self._pause_s()):
+            async with asyncio.timeout(self._back_off.next_s()):
                 await self._at_once.wait()
         except TimeoutError:
             pass
         return False
-
-    def _pause_s(self) -> float:
-        longest = min(self._context.last_retry_s, self._context.first_retry_s * float(1 << min(self._failures - 1, 30)))
-        return longest * self._chance.uniform(0.5, 1.0)
 
     async def _tell(self, url: str, message: Announcement) -> None:
         has_many_results = len(message.pushed) > MANY_PUSHED
@@ -149,12 +143,11 @@ class BrokerNotifier:
         self._told = self.position = await self._context.store.told(self.broker, message.position)
         self._dropped = message.dropped
         self.counts.sent += 1
-        self._failures = 0
+        self._back_off.reset()
         self.trouble = self.behind_since_s = None
 
     def _failed(self, error: Exception) -> None:
         self.counts.failed += 1
-        self._failures += 1
         reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}".rstrip(": ")
         if self.trouble is None:
             # A failing log must not prevent the retry.

@@ -35,6 +35,7 @@ from tocsin.language.channels.compiler import PREVIOUS, SharedQuery
 from tocsin.pipeline.channels.interests import InterestTable
 from tocsin.pipeline.channels.run_query import ExecutionResults
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.rules.backoff import BackOff
 from tocsin.rules.periods import last_tick
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import ChannelState, CommittedExecution, Execution, Failure
@@ -42,7 +43,8 @@ from tocsin.wire.errors import CapacityError, PastStateError, StatementError, To
 
 log = structlog.get_logger()
 
-RETRY_S: Final = (0.1, 0.5, 2.0, 10.0, 60.0)  # back-off after 1, 2, 3 … failures in a row
+FIRST_RETRY_S: Final = 0.1
+LAST_RETRY_S: Final = 60.0
 TRIES_PER_TICK: Final = 3  # minimum tries of a failing tick before the next due tick replaces it
 TOLD_AGAIN_S: Final = 55.0  # a lasting problem is logged about once a minute
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -144,7 +146,7 @@ class RunningChannel:
                 # A failing log must not prevent the restart.
                 with suppress(Exception):
                     log.error("a channel ended, and is begun again", channel=self.entry.name, exc_info=error)
-            await asyncio.sleep(RETRY_S[-1])
+            await asyncio.sleep(LAST_RETRY_S)
 
     async def _at_commits(self) -> None:
         while True:
@@ -178,14 +180,14 @@ class RunningChannel:
     async def _execute_with_retries(self, tick: datetime | None) -> None:
         """Executes the channel for one instant and retries failures with back-off. If the query itself fails at a
         tick, the retries end when the next tick is due: the next tick reads a later state, which may not fail."""
-        failures = 0
+        back_off = BackOff(FIRST_RETRY_S, LAST_RETRY_S, factor=5.0)
         while True:
             try:
                 await self.execute(tick)
                 self._recovered()
             except Exception as error:
                 await self._failed(error, tick)
-                if failures + 1 >= TRIES_PER_TICK and self._gives_up(error, tick):
+                if back_off.failures + 1 >= TRIES_PER_TICK and self._gives_up(error, tick):
                     self.counts.missed_ticks += 1
                     _go_on()
                     return
@@ -193,8 +195,7 @@ class RunningChannel:
                 _go_on()
                 return
             _go_on()
-            await self._context.engine.pause(RETRY_S[min(failures, len(RETRY_S) - 1)])
-            failures += 1
+            await self._context.engine.pause(back_off.next_s())
 
     def _gives_up(self, error: Exception, tick: datetime | None) -> bool:
         return tick is not None and isinstance(error, StatementError | CapacityError) and self._is_followed(tick)

@@ -22,7 +22,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.spark_errors import translate_spark_error
 from tocsin.cluster.feeds.adapters.file_options import FileOptions
 from tocsin.cluster.feeds.batches import pack_batch
-from tocsin.cluster.feeds.landing_worker import RETRY_S
+from tocsin.cluster.feeds.landing_worker import landing_back_off
 from tocsin.pipeline.landing.arrivals import Arrivals
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.landing.file_records import FilePart, parts
@@ -127,7 +127,7 @@ class FileReader:
     # ------------------------------------------------------------ the thread that waits for Spark
 
     def _run(self) -> None:
-        failures = 0
+        back_off = landing_back_off()
         while not self.is_ending:
             before = self._checkpoint.last_batch
             try:
@@ -139,9 +139,9 @@ class FileReader:
                     return
                 explained = self._engine.explain(error)
                 self._tell(explained if isinstance(explained, TocsinError) else translate_spark_error(error))
-            failures = 0 if self._checkpoint.last_batch > before else failures
-            self._ending.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
-            failures += 1
+            if self._checkpoint.last_batch > before:
+                back_off.reset()
+            self._ending.wait(back_off.next_s())
 
     def _tell(self, error: TocsinError | None) -> None:
         self._loop.call_soon_threadsafe(self._troubled, error)

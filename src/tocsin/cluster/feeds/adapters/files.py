@@ -20,7 +20,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.file_options import FileOptions
 from tocsin.cluster.feeds.adapters.file_reader import FilePiece, FileReader, ReaderStopped, after_last
 from tocsin.cluster.feeds.backup_barrier import BackupBarrier
-from tocsin.cluster.feeds.landing_worker import RETRY_S, LandingProgress, LandingTarget, LandingTrouble
+from tocsin.cluster.feeds.landing_worker import LandingProgress, LandingTarget, LandingTrouble, landing_back_off
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.pipeline.landing.checkpoint import Checkpoint
@@ -157,12 +157,11 @@ class FileFeed:
         for receiver in receivers:
             await receiver.started.wait()
         for receiver in receivers:
-            failures = 0
+            back_off = landing_back_off()
             while not await self._landed_in(receiver, group):
                 if self._watch is None or self._watch.is_ending:
                     raise ReaderStopped
-                await self._engine.pause(RETRY_S[min(failures, len(RETRY_S) - 1)])
-                failures += 1
+                await self._engine.pause(back_off.next_s())
         self.counts.accepted += sum(piece.rows - piece.refused for piece in group)
         self.counts.rejected += sum(piece.refused for piece in group)
 

@@ -25,6 +25,7 @@ from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.pipeline.sources.items import items
 from tocsin.pipeline.sources.polled_items import Judge
+from tocsin.rules.backoff import BackOff
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.wire.errors import ConflictError, TocsinError
 
@@ -34,7 +35,6 @@ log = structlog.get_logger()
 CHUNK: Final = 1_000
 _FIRST_BACK_OFF_S: Final = 5.0
 _LAST_BACK_OFF_S: Final = 900.0
-_SPREAD: Final = 0.25
 _LEAST_PAUSE_S: Final = 1.0
 
 
@@ -50,12 +50,10 @@ class ItemReceiver(Protocol):
         """Makes records and marks of items durable in one write. Raises ConflictError while the feed is closed."""
 
 
-def back_off_s(failures: int, period_s: float, retry_after_s: float, rng: Random) -> float:
-    """Returns the back-off after this many failures in a row: exponential with jitter, at most the period or 15 minutes
-    (the longer), and at least what the server asked for."""
+def poll_back_off(period_s: float, rng: Random | None = None) -> BackOff:
+    """The pauses of a poller: at most the period or 15 minutes, the longer of both."""
     first_s, last_s = min(period_s, _FIRST_BACK_OFF_S), max(period_s, _LAST_BACK_OFF_S)
-    wait_s = min(first_s * 2.0 ** min(failures - 1, 30), last_s)
-    return max(wait_s, retry_after_s) * rng.uniform(1.0, 1.0 + _SPREAD)
+    return BackOff(first_s, last_s, rng, jitter=(1.0, 1.25))
 
 
 class UrlPoller:
@@ -80,10 +78,9 @@ class UrlPoller:
         self._polling = polling
         self._seen = seen
         self._judge = judge
-        self._rng = rng or Random()
+        self._back_off = poll_back_off(polling.period_s, rng)
         self._fetcher = UrlClient(polling, timeout_s=timeout_s, body_limit_bytes=body_limit_bytes, guard=guard)
         self._trouble = ""
-        self._failures = 0
         self._closing = False
         self._taking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -173,18 +170,17 @@ class UrlPoller:
 
     def _failed(self, what: str, reason: str, retry_after_s: float) -> float:
         self._counts.polls_failed += 1
-        self._failures += 1
-        wait_s = back_off_s(self._failures, self._polling.period_s, retry_after_s, self._rng)
         if what != self._trouble:
             # Log a trouble once, not at each poll.
             self._trouble = what
             self._told("warning", "polling fails", host=self._polling.host, reason=reason)
-        return wait_s
+        return self._back_off.next_s(retry_after_s)
 
     def _worked(self) -> None:
         if self._trouble:
-            self._told("info", "polling works again", host=self._polling.host, failures=self._failures)
-        self._trouble, self._failures = "", 0
+            self._told("info", "polling works again", host=self._polling.host, failures=self._back_off.failures)
+        self._trouble = ""
+        self._back_off.reset()
 
     def _told(self, level: str, event: str, **about: Any) -> None:
         with suppress(Exception):
