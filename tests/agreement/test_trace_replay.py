@@ -69,7 +69,7 @@ async def test_the_core_fed_with_a_live_trace_does_what_the_live_broker_did(
     assert done.figures.evicted + done.figures.expired > 0
     assert done.figures.hits + done.figures.pushed > 0
     assert done.policy == f"all+{policy}"
-    assert cli_lab.relive(trace) == 0
+    assert cli_lab.replay_trace(trace) == 0
     assert "\nthe same as the live broker" in "\n" + capsys.readouterr().err
 
 
@@ -124,7 +124,7 @@ def test_a_core_that_does_something_else_is_noticed(tmp_path: Path, capsys: pyte
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"at_s": 0.5, "eve', "utf-8")
     done = replay_trace(path)
     assert [one.split(": ")[1] for one in done.differences] == ["hits 0, live 1", "evicted 1, live 0"]
-    assert cli_lab.relive(path) == 1
+    assert cli_lab.replay_trace(path) == 1
     assert "NOT the same" in capsys.readouterr().err
 
 
@@ -150,7 +150,7 @@ def test_figures_of_a_minute_are_of_what_was_written_before_them(
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[2])
     assert not replay_trace(path).same
-    assert cli_lab.relive(path) == 1, "a broker that was killed in its first minute wrote no figures"
+    assert cli_lab.replay_trace(path) == 1, "a broker that was killed in its first minute wrote no figures"
     assert "nothing was compared" in capsys.readouterr().err
     trace.close(now_s)
 

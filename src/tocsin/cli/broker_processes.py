@@ -1,10 +1,13 @@
-"""The brokers that `tocsin up` runs beside its cluster, as command lines."""
+"""The brokers that `tocsin up` runs beside its cluster: their command lines, and how they end with it."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,7 +19,7 @@ MOST: Final = 64
 
 
 def check_brokers(settings: Settings, count: int) -> None:
-    """InputError where they could not run."""
+    """Raises `InputError` if the brokers could not run."""
     if not 0 <= count <= MOST:
         raise InputError(f"--brokers: must be from 0 to {MOST}, got {count}")
     if count and settings.cluster.token_needed and not settings.broker.cluster.token:
@@ -31,25 +34,39 @@ def check_brokers(settings: Settings, count: int) -> None:
 def broker_commands(
     settings: Settings, address: str, count: int, *, config: Path | None, verbose: bool
 ) -> dict[str, list[str]]:
-    """Broker i is Default.broker<i>, at the i-th port from `broker.http.port` on, or at a free one where that is 0."""
-    made = {}
+    """Returns the command of each broker by name.
+
+    Broker i is Default.broker<i>, at the i-th port from `broker.http.port` on, or at a free port if that is 0.
+    """
+    commands = {}
     for number in range(1, count + 1):
         port = settings.broker.http.port
         arguments = [
             sys.executable, "-m", "tocsin.cli.main", "broker", "--name", f"Default.broker{number}",
             "--data", str(settings.data), "--port", str(port + number - 1 if port else 0), "--cluster", address,
-            "--beside",
+            "--exit-with-stdin",
         ]  # fmt: skip
         if config is not None:
             arguments += ["--config", str(config)]
         if verbose:
             arguments.append("--verbose")
-        made[f"Default.broker{number}"] = arguments
-    return made
+        commands[f"Default.broker{number}"] = arguments
+    return commands
+
+
+def exit_with_stdin() -> None:
+    """Sends this process a SIGTERM when its standard input is closed: when its parent ends, however that happens."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def allow_supervised_brokers(settings: Settings, count: int) -> Settings:
-    """Settings with which the cluster reaches the brokers beside it, and no other private address, also where the
+    """Returns settings with which the cluster reaches the brokers beside it and no other private address, even if the
     cluster is not on loopback. A broker whose port is not known yet (0) is allowed at every port of its address."""
     cluster, broker = settings.cluster, settings.broker
     if cluster.channels.private != "auto" or cluster.http.loopback:

@@ -1,11 +1,11 @@
-"""What the command line says to a cluster: a script out, rows and outcomes back as they come."""
+"""Speaks to a cluster for the command line: sends scripts and requests, and yields rows and outcomes as they arrive."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -136,17 +136,17 @@ class ClusterConnection:
         error = self._error_in(content, answer.status)
         return PostAnswer(answer.status, content, error, float(after) if after.isdecimal() else 0.0)
 
-    async def get(self, path: str) -> dict[str, Any]:
-        """What is there."""
+    async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Sends a request of the cluster's API and returns its answer."""
         try:
-            async with self._session.get(f"{self.url}{path}") as answer:
+            async with self._session.request(method, f"{self.url}{path}", json=body) as answer:
                 content = await answer.read()
         except aiohttp.ClientError as exc:
             raise self._unreachable(exc) from None
-        if answer.status != 200:
+        if answer.status != 200 or answer.content_type != "application/json":
             raise self._error_in(content, answer.status)
-        said: dict[str, Any] = json.loads(content)
-        return said
+        fields: dict[str, Any] = json.loads(content)
+        return fields
 
     def _unreachable(self, exc: aiohttp.ClientError) -> TocsinError:
         if isinstance(exc, aiohttp.ClientConnectorError):

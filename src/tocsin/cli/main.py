@@ -1,12 +1,13 @@
-"""The `tocsin` command. Each subcommand is imported when it is used, so that `tocsin --help` is quick."""
+"""The `tocsin` command. It imports each subcommand when it is used, so that `tocsin --help` is quick."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from tocsin.wire.errors import EXIT_FENCED, FencedError, TocsinError
 from tocsin.wire.version import version
@@ -30,22 +31,35 @@ app.command("tocsin.cli.commands.sql:app", name="sql", help="Run statements: at 
 app.command(
     "tocsin.cli.commands.publish:publish", name="publish", help="Send records to a feed, from a file or a pipe."
 )
-app.command("tocsin.cli.commands.subscribe:app", name="subscribe", help="Print a channel's results as they come.")
+app.command("tocsin.cli.commands.subscribe:app", name="subscribe", help="Print a channel's results as they arrive.")
 app.command("tocsin.cli.commands.subscriber:app", name="subscriber", help="List and show the subscribers of a broker.")
 app.command("tocsin.cli.commands.token:app", name="token", help="Make, list and revoke tokens.")
 app.command("tocsin.cli.commands.config:app", name="config", help="Show or check the settings.")
-app.command("tocsin.cli.commands.backup:backup", name="backup", help="Save everything of a cluster.")
-app.command("tocsin.cli.commands.backup:restore", name="restore", help="Bring back what a backup saved.")
-app.command("tocsin.cli.commands.clock:app", name="clock", help="Say that a cluster's clock is right.")
-app.command("tocsin.cli.commands.check:app", name="check", help="Look for damage in everything durable.")
+app.command("tocsin.cli.commands.backup:backup", name="backup", help="Back up everything of a cluster.")
+app.command("tocsin.cli.commands.backup:restore", name="restore", help="Restore a cluster from a backup.")
+app.command("tocsin.cli.commands.clock:app", name="clock", help="Confirm that a cluster's clock is right.")
+app.command("tocsin.cli.commands.check:app", name="check", help="Look for damage in a data folder.")
 app.command(
     "tocsin.cli.commands.lab:app", name="lab", help="Run experiments: the live system's rules under virtual time."
 )
 
 
+@app.command
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell that will read the script.")], /
+) -> None:
+    """Print a script that completes tocsin's commands, options and values in a shell.
+
+    bash: tocsin completion bash > ~/.local/share/bash-completion/completions/tocsin
+    zsh: tocsin completion zsh > a file _tocsin in a folder of $fpath
+    fish: tocsin completion fish > ~/.config/fish/completions/tocsin.fish
+    """
+    sys.stdout.write(app.generate_completion(shell=shell))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit: 0 well, 1 with an error that was said, 2 for a wrong command line or no cluster, 3
-    for a broker whose name another has taken over."""
+    """Runs one command and exits: with 0 if it succeeded, 1 after an error message, 2 for a wrong command line or if no
+    server answers, 3 for a broker whose name another broker has taken over."""
     try:
         result = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
         sys.stdout.flush()
@@ -62,14 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has enough; nothing more can be written, not even at exit.
+        # The reader has closed the pipe: nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as exc:
         from cyclopts import CycloptsError
 
         if isinstance(exc, CycloptsError):
-            sys.exit(2)  # It has been said already.
+            sys.exit(2)  # Cyclopts has printed the error.
         raise
     sys.exit(result if isinstance(result, int) else 0)
 

@@ -1,12 +1,14 @@
-"""How rows and errors look on a terminal, in a pipe, and in a file."""
+"""Prints rows, tables, progress bars and errors: on a terminal, in a pipe, and in a file."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Iterable
-from typing import Any, Final, Literal, Protocol, TextIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TextIO
 
 from rich import box
 from rich.cells import cell_len
@@ -14,8 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tocsin.cli.client import RowReceived, StatementDone
 from tocsin.wire.errors import InputError, TocsinError
+
+if TYPE_CHECKING:  # the lab installs without what the client needs
+    from rich.progress import ProgressColumn
+
+    from tocsin.cli.client import RowReceived, StatementDone
 
 Format = Literal["table", "json", "csv"]
 
@@ -104,8 +110,7 @@ class TablePrinter:
     """A table per page of rows, as wide as it needs; folded to the terminal where there is one."""
 
     def __init__(self, out: TextIO) -> None:
-        width = None if out.isatty() else _WIDE
-        self._console = Console(file=out, width=width, highlight=False, emoji=False, markup=False)
+        self._console = _console(out)
         self._page: list[dict[str, Any]] = []
         self._count = 0
 
@@ -137,11 +142,50 @@ class TablePrinter:
         self._page = []
 
 
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], out: TextIO, *, numbers_from: int | None = None
+) -> None:
+    """Prints a table without lines; columns from `numbers_from` on are aligned to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for number, head in enumerate(heads):
+        is_number = numbers_from is not None and number >= numbers_from
+        table.add_column(Text(head), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(safe(cell)) for cell in row))
+    console = _console(out)
+    with console.capture() as captured:
+        console.print(table)
+    out.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+@contextmanager
+def progress_bar(
+    description: str, *columns: type[ProgressColumn] | str, total: float | None = None, **fields: Any
+) -> Iterator[Callable[..., None]]:
+    """Shows a bar on standard error if that is a terminal. Yields the function that updates it, which takes what
+    `rich.progress.Progress.update` takes. A column is a class, or a template of text."""
+    if not sys.stderr.isatty():
+        yield lambda **_: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    parts = (TextColumn(column) if isinstance(column, str) else column() for column in columns)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), *parts, console=Console(stderr=True), transient=True
+    ) as bar:
+        yield partial(bar.update, bar.add_task(description, total=total, **fields))
+
+
+def _console(out: TextIO) -> Console:
+    """Where no terminal folds the lines, they are as long as they need."""
+    return Console(file=out, width=None if out.isatty() else _WIDE, highlight=False, emoji=False, markup=False)
+
+
 def describe_outcome(done: StatementDone) -> str:
     """What a statement did, in words: `insert: inserted 3`, `create type Report`."""
     summary = dict(done.summary)
     words = " ".join([done.kind.replace("_", " "), *([safe(str(summary.pop("name")))] if "name" in summary else [])])
-    details = ", ".join(f"{name} {_plain(value)}" for name, value in summary.items() if value is not None)
+    details = ", ".join(f"{name} {plain(value)}" for name, value in summary.items() if value is not None)
     return f"{words}: {details}" if details else words
 
 
@@ -181,20 +225,17 @@ def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """Returns a text as it is, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _csv_cell(value: Any) -> str:
-    return "" if value is None else _plain(value)
+    return "" if value is None else plain(value)
 
 
 def _table_cell(fields: dict[str, Any], name: str) -> Text:
     if name not in fields:
         return Text("")
     value = fields[name]
-    return Text("null", style="dim") if value is None else Text(safe(_plain(value)))
-
-
-def standard_printer(form: Format) -> RowPrinter:
-    return printer(form, sys.stdout, sys.stderr)
+    return Text("null", style="dim") if value is None else Text(safe(plain(value)))

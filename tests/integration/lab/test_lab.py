@@ -126,7 +126,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 def test_every_command_teaches_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tocsin lab run queues --quick" in said(capsys, "--help")
-    for command in ("list", "run", "report", "replay", "scenario", "play", "relive"):
+    for command in ("list", "run", "report", "replay", "scenario", "play", "replay-trace"):
         assert "Usage" in said(capsys, command, "--help")
     assert "tocsin lab play city.jsonl --policy nc,lsc --live" in said(capsys, "play", "--help")
 
@@ -163,9 +163,7 @@ def test_a_replay_is_the_run_that_was_kept(capsys: pytest.CaptureFixture[str], t
     said(capsys, "run", "queues", *SMALL, "--replications", "2", "--processes", "1", *where)
     point = ("--seed", "2", *SMALL, "--set", "load=0.8", "--set", "service=constant")
     trace = tmp_path / "trace.jsonl"
-    assert "the same as the run that was kept" in said(
-        capsys, "replay", "queues", *point, *where, "--trace", str(trace)
-    )
+    assert "the same as the finished run" in said(capsys, "replay", "queues", *point, *where, "--trace", str(trace))
     lines = trace.read_text("utf-8").splitlines()
     assert len(lines) == 1 + 310
     printed = said(capsys, "replay", "queues", *point, *where, "--trace", "-")

@@ -41,7 +41,7 @@ def test_a_tiny_city_is_lived_through_and_its_traces_give_the_same_again(
         done = run_live.conduct(TINY, tmp_path, quick=True, seed=2, fresh=False, say=said.append)
     finally:
         cluster.close()
-    assert done.relived, said
+    assert done.replayed, said
     assert done.compared == 8
     wanted = run_live.options(TINY, quick=True, seed=2)
     with Journal(done.report.parent) as journal:

@@ -137,7 +137,9 @@ class Hours:
             "fetched_bytes": told["fetch_kb"] * 1e3, "most_bytes": 1.0, "hit_ratio": 0.0,
         }  # fmt: skip
         figures |= {"evicted": 0.0, "expired": 0.0}
-        return LiveHour(figures, ClientFigures(5, 10, 0.5), 0.1, (0.5, self._lag_s, 2.0), (9.0, 1.0, 2.0), relived=True)
+        return LiveHour(
+            figures, ClientFigures(5, 10, 0.5), 0.1, (0.5, self._lag_s, 2.0), (9.0, 1.0, 2.0), replayed=True
+        )
 
 
 def run(out: Path, hours: Hours, monkeypatch: pytest.MonkeyPatch, **more: str) -> Any:

@@ -1,4 +1,4 @@
-"""`tocsin broker`: run a broker until told to stop; save what it keeps, and bring that back."""
+"""`tocsin broker`: runs a broker until it is stopped, backs up its store, and restores it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from tocsin.cli.options import SettingsFile, Verbose
+
 if TYPE_CHECKING:
-    from tocsin.settings import Loaded, Settings
+    from tocsin.settings import Loaded
 
 app = App(
     name="broker",
@@ -33,26 +35,33 @@ Examples:
 """,
 )
 
+Name = Annotated[str | None, Parameter(help="The name of the broker at the cluster: dataverse.name.")]
+BrokerFolder = Annotated[
+    Path | None, Parameter(name="--data", help="The folder with the broker's store, broker-NAME.db.")
+]
+
 
 @app.default
 def broker(
     *,
-    name: Annotated[str | None, Parameter(help="What the cluster calls it: dataverse.name.")] = None,
-    data: Annotated[Path | None, Parameter(help="The folder that holds its file; made if absent.")] = None,
+    name: Name = None,
+    data: BrokerFolder = None,
     host: Annotated[str | None, Parameter(help="The address to listen on.")] = None,
-    port: Annotated[int | None, Parameter(help="The port to listen on; 0 takes a free one.")] = None,
-    cluster: Annotated[str | None, Parameter(help="Where the cluster is.")] = None,
-    trace: Annotated[Path | None, Parameter(help="Write every event there, for the lab.")] = None,
-    take_over: Annotated[bool, Parameter(negative="", help="Take the name from another broker, which stops.")] = False,
-    beside: Annotated[bool, Parameter(negative="", help="End when standard input does.")] = False,
-    config: Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")] = None,
-    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Say more in the log.")] = False,
+    port: Annotated[int | None, Parameter(help="The port to listen on; 0 chooses a free port.")] = None,
+    cluster: Annotated[str | None, Parameter(help="The cluster's address.")] = None,
+    trace: Annotated[Path | None, Parameter(help="The file for the broker's events, which the lab can replay.")] = None,
+    take_over: Annotated[
+        bool, Parameter(negative="", help="Take over the name of a running broker, which then stops.")
+    ] = False,
+    exit_with_stdin: Annotated[bool, Parameter(negative="", help="Stop when standard input is closed.")] = False,
+    config: SettingsFile = None,
+    verbose: Verbose = False,
 ) -> None:
-    """Run a broker; returns when it was stopped."""
+    """Run a broker until it is stopped."""
     import uvloop
 
     from tocsin import compose_broker
-    from tocsin.cli.exit_with_stdin import end_with_input
+    from tocsin.cli import broker_processes
     from tocsin.cli.logs import log_to_stderr
     from tocsin.settings import Settings
 
@@ -65,8 +74,8 @@ def broker(
     }
     settings = Settings.load(config, os.environ, flags)
     log_to_stderr(verbose)
-    if beside:
-        end_with_input()
+    if exit_with_stdin:
+        broker_processes.exit_with_stdin()
 
     def on_ready(address: str) -> None:
         sys.stdout.write(f"tocsin broker {settings.broker.name} ready at {address} (data: {settings.data})\n")
@@ -75,48 +84,44 @@ def broker(
     uvloop.run(compose_broker.serve_broker(settings, on_ready, trace, take_over=take_over))
 
 
-Name = Annotated[str | None, Parameter(help="Which broker: dataverse.name.")]
-Data = Annotated[Path | None, Parameter(help="The folder that holds its file.")]
-Config = Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")]
-
-
 @app.command
 def backup(
-    destination: Annotated[Path, Parameter(help="A new file.")],
+    destination: Annotated[Path, Parameter(help="The file to write; it must not exist.")],
     /,
     *,
     name: Name = None,
-    data: Data = None,
-    config: Config = None,
+    data: BrokerFolder = None,
+    config: SettingsFile = None,
 ) -> None:
-    """Save what a broker keeps, whether it runs or not: accounts, subscriptions, markers, webhooks."""
+    """Back up the store of a broker, running or stopped: accounts, subscriptions, cursors, webhooks."""
     from tocsin import compose_broker
     from tocsin.cli.logs import log_to_stderr
 
     log_to_stderr(for_good=False)
-    settings = _settings(name, data, config)
+    settings = _load(name, data, config).settings
     asyncio.run(compose_broker.back_up(settings, destination.absolute()))
     sys.stdout.write(f"backup of the broker {settings.broker.name} written to {destination}; its checksum agrees\n")
 
 
 @app.command
 def restore(
-    source: Annotated[Path, Parameter(help='What "tocsin broker backup" wrote.')],
+    source: Annotated[Path, Parameter(help='The file that "tocsin broker backup" wrote.')],
     /,
     *,
     name: Name = None,
-    data: Data = None,
-    config: Config = None,
+    data: BrokerFolder = None,
+    config: SettingsFile = None,
 ) -> None:
-    """Bring back what a broker kept, after checking all of it. The broker must be stopped, and have no file there.
+    """Restore the store of a broker from a backup, after checking all of it.
 
-    It is the broker that was saved, unless another name is given.
+    The broker must be stopped, and its store must not exist in the folder. The broker has the name that was saved,
+    unless --name gives another.
     """
     from tocsin import compose_broker
     from tocsin.cli.logs import log_to_stderr
 
     log_to_stderr(for_good=False)
-    loaded = _loaded(name, data, config)
+    loaded = _load(name, data, config)
     settings, named = loaded.settings, "broker.name" in loaded.sources
     restored, saved = asyncio.run(compose_broker.restore(settings, source.absolute(), named=named))
     whose = "" if saved == restored else f" from a backup of {saved or 'a broker that it does not name'}"
@@ -124,11 +129,7 @@ def restore(
     sys.stdout.write("every session has ended; application tokens are those of the time of the backup\n")
 
 
-def _settings(name: str | None, data: Path | None, config: Path | None) -> Settings:
-    return _loaded(name, data, config).settings
-
-
-def _loaded(name: str | None, data: Path | None, config: Path | None) -> Loaded:
+def _load(name: str | None, data: Path | None, config: Path | None) -> Loaded:
     from tocsin.settings import read
 
     return read(config, os.environ, {"data": data, "broker.name": name})

@@ -1,21 +1,20 @@
-"""`tocsin check`: whether everything durable is as it was written."""
+"""`tocsin check`: looks for damage in everything durable."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.commands.backup import Config, Data, size_text
+from tocsin.cli.commands.backup import size_text
+from tocsin.cli.options import DataFolder, SettingsFile
+from tocsin.cli.output import progress_bar
 from tocsin.settings import Settings
 from tocsin.wire.errors import TocsinError
-
-Progress = Callable[[int, int, str], None]
 
 app = App(
     name="check",
@@ -43,20 +42,30 @@ Examples:
 @app.default
 def check(
     *,
-    data: Data = None,
-    deep: Annotated[bool, Parameter(negative="", help="Read every page of every data file.")] = False,
-    form: Annotated[Literal["text", "json"], Parameter(name="--format", help="How to write what was found.")] = "text",
-    config: Config = None,
+    data: DataFolder = None,
+    deep: Annotated[
+        bool, Parameter(negative="", help="Read every page of every data file, not only its footer.")
+    ] = False,
+    form: Annotated[
+        Literal["text", "json"], Parameter(name="--format", help="The form of the findings: text, or one JSON object.")
+    ] = "text",
+    config: SettingsFile = None,
 ) -> int:
-    """Check everything durable in a data folder, beside a running cluster or without one."""
+    """Check everything durable in a data folder. A cluster may run on it meanwhile."""
+    from rich.progress import MofNCompleteColumn
+
     from tocsin import compose
     from tocsin.cli.logs import log_to_stderr
 
     log_to_stderr(for_good=False)
     try:
         settings = Settings.load(config, os.environ, {"data": data})
-        with _progress() as on_progress:
-            found = compose.check(settings, deep=deep, on_progress=on_progress)
+        with progress_bar("checking", MofNCompleteColumn, "{task.fields[what]}", what="") as update:
+            found = compose.check(
+                settings,
+                deep=deep,
+                on_progress=lambda done, total, what: update(completed=done, total=total, what=what),
+            )
     except TocsinError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return 2
@@ -84,24 +93,3 @@ def _needing(count: int) -> str:
 
 def _counted(count: int, plural: str) -> str:
     return f"{count:,} {plural if count != 1 else plural[:-1]}"
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar on standard error while somebody looks at it."""
-    if not sys.stderr.isatty():
-        yield lambda _done, _all, _what: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    columns: Sequence[Any] = (
-        TextColumn("checking"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)

@@ -1,4 +1,4 @@
-"""`tocsin config`: what the settings are, where each comes from, and what is wrong with them."""
+"""`tocsin config`: shows the settings and where each comes from, and checks a settings file."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 from pydantic import SecretStr
 
+from tocsin.cli.options import SettingsFile
 from tocsin.settings import Loaded, Section, SettingsError, find_file, is_secret, read
 
 app = App(name="config", help="Show or check the settings.")
 
 
 @app.command
-def show(*, config: Annotated[Path | None, Parameter(help="The settings file.")] = None, explain: bool = False) -> int:
-    """Print the effective settings as TOML, with a comment where each that is not the default comes from.
-
-    Parameters
-    ----------
-    explain:
-        Also say what each setting does.
-    """
+def show(
+    *,
+    config: SettingsFile = None,
+    explain: Annotated[bool, Parameter(help="Print a comment that says what each setting does.")] = False,
+) -> int:
+    """Print the effective settings as TOML. A comment says where each that is not the default comes from."""
     try:
         loaded = read(config)
     except SettingsError as error:
@@ -36,14 +35,10 @@ def show(*, config: Annotated[Path | None, Parameter(help="The settings file.")]
 
 
 @app.command
-def check(file: Path | None = None, /) -> int:
-    """Check a settings file together with the environment; exit with 1 and one line per problem if there is any.
-
-    Parameters
-    ----------
-    file:
-        The settings file; without it, the one that `tocsin up` would read.
-    """
+def check(
+    file: Annotated[Path | None, Parameter(help="The settings file (default: the one that tocsin up reads).")] = None, /
+) -> int:
+    """Check a settings file together with the environment. Prints one line per problem and exits with 1."""
     try:
         read(file)
         found = find_file(file)

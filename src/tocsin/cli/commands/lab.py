@@ -1,4 +1,4 @@
-"""`tocsin lab`: experiments, run and reported. Needs the extra `lab` and no Spark."""
+"""`tocsin lab`: runs and reports experiments. It needs the extra `lab`, and no Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from tocsin.cli.commands import lab_scenarios
-from tocsin.cli.lab_options import OUT, Out, Settings, TraceTo, folders, open_output, say_as, settings_of
+from tocsin.cli.options import OUT, LabSettings, Out, TraceTo, folders, open_output, say_as, settings_of
+from tocsin.cli.output import print_table, progress_bar
 from tocsin.wire.errors import InputError
 
 app = App(
@@ -34,7 +35,7 @@ Examples:
     tocsin lab replay queues --seed 3 --trace t.jsonl    one run, event by event
     tocsin lab scenario city.jsonl --seed 7          an hour of a city
     tocsin lab play city.jsonl --policy nc,lsc       that hour, played
-    tocsin lab relive events.jsonl                   a live broker's trace, lived through again
+    tocsin lab replay-trace events.jsonl             a live broker's events, given to its core again
 """,
 )
 app.command(lab_scenarios.scenario, help_epilogue=lab_scenarios.SCENARIO_EXAMPLES)
@@ -42,22 +43,25 @@ app.command(lab_scenarios.play, help_epilogue=lab_scenarios.PLAY_EXAMPLES)
 
 OnFinished = Callable[[object, int, int], None]
 
-Name = Annotated[str, Parameter(help='As "tocsin lab list" shows it.')]
-Quick = Annotated[bool, Parameter(negative="", help="Smaller and with fewer repetitions: a minute at most.")]
-Live = Annotated[bool, Parameter(negative="", help="On the live system, which needs the extra cluster too.")]
+Name = Annotated[str, Parameter(help='The name of the experiment, as "tocsin lab list" shows it.')]
+Quick = Annotated[bool, Parameter(negative="", help="Run smaller cells and fewer repetitions, within a minute.")]
+Live = Annotated[
+    bool, Parameter(negative="", help="Use the live system instead of simulation; needs the extra cluster.")
+]
 
 
 @app.command(name="list")
-def list_experiments(name: Annotated[str | None, Parameter(help="Tell all about this one.")] = None, /) -> None:
-    """List the experiments, or tell all about one: parameters, sweeps, metrics and claims."""
+def list_experiments(
+    name: Annotated[str | None, Parameter(help="The experiment to describe (default: list all).")] = None, /
+) -> None:
+    """List the experiments, or describe one: its parameters, sweeps, metrics and claims."""
     from tocsin.lab.experiments import registry
 
     if name is not None:
-        _tell(name)
+        _describe(registry.experiment(name))
         return
-    width = max(map(len, registry.EXPERIMENTS))
-    for each in registry.EXPERIMENTS:
-        sys.stdout.write(f"{each.ljust(width)}  {registry.experiment(each).title}\n")
+    rows = [(each, registry.experiment(each).title) for each in registry.EXPERIMENTS]
+    print_table(("EXPERIMENT", "TITLE"), rows, sys.stdout)
 
 
 @app.command
@@ -66,21 +70,25 @@ def run(
     /,
     *,
     quick: Quick = False,
-    set_: Settings = None,
-    seed: Annotated[int, Parameter(help="The seed of the first repetition; the others count on from it.")] = 1,
+    set_: LabSettings = None,
+    seed: Annotated[int, Parameter(help="The seed of the first repetition; each further one adds 1.")] = 1,
     replications: Annotated[
-        int | None, Parameter(help="Repetitions of each point; the experiment has a default.")
+        int | None, Parameter(help="The number of repetitions of each point (default: the experiment's own).")
     ] = None,
-    processes: Annotated[int | None, Parameter(help="How many at once; by default one per processor.")] = None,
-    fresh: Annotated[bool, Parameter(negative="", help="Forget what earlier runs finished.")] = False,
+    processes: Annotated[
+        int | None, Parameter(help="The number of parallel processes (default: one per processor).")
+    ] = None,
+    fresh: Annotated[
+        bool, Parameter(negative="", help="Run all cells again, even those that earlier runs finished.")
+    ] = False,
     live: Live = False,
     out: Out = OUT,
 ) -> int:
-    """Run an experiment, or go on with one that was interrupted. Tables, plots and the report go into a folder.
+    """Run an experiment, or continue one that was interrupted, and write its tables, plots and report into a folder.
 
-    Finished runs are kept; they count for as long as the code that made them stays as it is. With --live it is played
-    on a cluster with Spark and on brokers of its own, and held against the simulation of the same scenario; exits with
-    1 where they do not agree.
+    Finished cells are kept and reused until the code that computed them changes. With --live the experiment runs on a
+    cluster with Spark and on brokers of its own, and is compared with the simulation of the same scenario; the exit
+    status is 1 if they do not agree.
     """
     from tocsin.lab.experiments import registry, run_experiment
     from tocsin.lab.experiments.plan import plan
@@ -121,9 +129,11 @@ def report(
     quick: Quick = False,
     live: Live = False,
     out: Out = OUT,
-    to: Annotated[Path | None, Parameter(help="Write NAME.md and its plots into this folder instead.")] = None,
+    to: Annotated[
+        Path | None, Parameter(help="The folder for NAME.md and its plots, instead of the run's own.")
+    ] = None,
 ) -> int:
-    """Judge and report a finished run again, without running anything."""
+    """Judge a finished run again and write its report, without running anything."""
     from tocsin.lab.experiments import registry, run_experiment
     from tocsin.lab.experiments.report import write_report
 
@@ -147,15 +157,15 @@ def replay(
     name: Name,
     /,
     *,
-    seed: Annotated[int, Parameter(help="The run's seed, as results and errors name it.")],
-    set_: Settings = None,
+    seed: Annotated[int, Parameter(help="The seed of the run, as results and errors name it.")],
+    set_: LabSettings = None,
     quick: Quick = False,
     trace: TraceTo = None,
     out: Out = OUT,
 ) -> int:
-    """Run one point with one seed again: its numbers, and with --trace its events.
+    """Run one point with one seed again, and print its metrics; --trace also writes its events.
 
-    Where an earlier run kept the same point, says whether the numbers are the same, and exits with 1 when they are not.
+    If an earlier run finished the same point, says whether the metrics are the same; the exit status is 1 if not.
     """
     from tocsin.lab.engine.trace import TraceFile
     from tocsin.lab.experiments import registry, run_experiment
@@ -163,7 +173,7 @@ def replay(
 
     experiment = registry.experiment(name)
     given = settings_of(set_)
-    if several := [one for one, value in given.items() if "," in value]:
+    if several := [parameter for parameter, value in given.items() if "," in value]:
         raise InputError(f"--set {several[0]}: a replay is one run, so one value")
     wanted = plan(experiment, quick=quick, seed=seed, replications=1, settings=given)
     if trace is None:
@@ -178,28 +188,28 @@ def replay(
     before = run_experiment.find_finished_run(wanted, run_experiment.folder_of(out, name, quick=quick))
     if before is None:
         return 0
-    # As text: what is not a number on either side is the same.
-    same = all(repr(before.get(one)) == repr(float(value)) for one, value in metrics.items())
-    sys.stderr.write("the same as the run that was kept\n" if same else "NOT the same as the run that was kept\n")
+    # Compare as text, because NaN equals NaN there.
+    same = all(repr(before.get(metric)) == repr(float(value)) for metric, value in metrics.items())
+    sys.stderr.write(f"{'the same as' if same else 'NOT the same as'} the finished run\n")
     return 0 if same else 1
 
 
 @app.command
-def relive(file: Annotated[Path, Parameter(help="What tocsin broker --trace wrote.")], /) -> int:
+def replay_trace(file: Annotated[Path, Parameter(help='The file that "tocsin broker --trace" wrote.')], /) -> int:
     """Give a live broker's events to its core again, under virtual time, and compare what the caches did.
 
-    Exits with 1 where the hits, misses, evictions or bytes are not those of the live broker, or the trace tells none.
+    The exit status is 1 if hits, misses, evictions or bytes are not those of the live broker, or if the trace has none.
     """
-    from tocsin.lab.simulators.trace_replay import replay_trace as again
+    from tocsin.lab.simulators import trace_replay
 
-    done = again(file)
+    done = trace_replay.replay_trace(file)
     figures = done.figures
     sys.stdout.write(
         f"{done.events:,} events, {done.policy}: {figures.hits:,} hits, {figures.misses:,} misses, "
         f"{figures.evicted:,} evicted, {figures.expired:,} expired; compared {done.compared} times\n"
     )
-    for one in done.differences:
-        sys.stderr.write(f"{one}\n")
+    for difference in done.differences:
+        sys.stderr.write(f"{difference}\n")
     if not done.compared:
         sys.stderr.write("nothing was compared: a broker writes its figures each minute and when it stops\n")
     else:
@@ -207,11 +217,8 @@ def relive(file: Annotated[Path, Parameter(help="What tocsin broker --trace wrot
     return 0 if done.same else 1
 
 
-def _tell(name: str) -> None:
-    from tocsin.lab.experiments import registry
-
-    experiment = registry.experiment(name)
-    said = [
+def _describe(experiment: Any) -> None:
+    lines = [
         f"{experiment.name}: {experiment.title}",
         "",
         experiment.about,
@@ -219,15 +226,15 @@ def _tell(name: str) -> None:
         "",
         "Parameters",
     ]
-    said += [f"  {one.name} = {one.default}: {one.about}" for one in experiment.parameters]
-    said += ["", "Sweeps"]
+    lines += [f"  {parameter.name} = {parameter.default}: {parameter.about}" for parameter in experiment.parameters]
+    lines += ["", "Sweeps"]
     for sweep in experiment.sweeps:
-        said.append(f"  {sweep.name}: {sweep.about}")
-        said += [f"    {', '.join(axis.names)}: {', '.join(map(_point, axis.points))}" for axis in sweep.axes]
-    said += ["", "Metrics"]
-    said += [f"  {one.name}{f' ({one.unit})' if one.unit else ''}: {one.about}" for one in experiment.metrics]
-    said += ["", "Claims", *(f"  {one.name}: {one.says} ({one.where})" for one in experiment.claims)]
-    sys.stdout.write("\n".join(said) + "\n")
+        lines.append(f"  {sweep.name}: {sweep.about}")
+        lines += [f"    {', '.join(axis.names)}: {', '.join(map(_point, axis.points))}" for axis in sweep.axes]
+    lines += ["", "Metrics"]
+    lines += [f"  {metric.title}: {metric.about}" for metric in experiment.metrics]
+    lines += ["", "Claims", *(f"  {claim.name}: {claim.says} ({claim.where})" for claim in experiment.claims)]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _point(point: tuple[Any, ...]) -> str:
@@ -242,7 +249,7 @@ def _say_verdicts(verdicts: Mapping[str, Any]) -> None:
 
 def _say_lived(outcome: Any) -> int:
     sys.stdout.write(f"live and simulation: {outcome.verdict} ({outcome.agreed} of {outcome.compared} figures)\n")
-    sys.stdout.write(f"traces relived: {'the same' if outcome.relived else 'NOT the same'}\n{outcome.report}\n")
+    sys.stdout.write(f"replayed traces: {'the same' if outcome.replayed else 'NOT the same'}\n{outcome.report}\n")
     return 0 if outcome.good else 1
 
 
@@ -258,23 +265,20 @@ def _goes_on(name: str, *, fresh: bool) -> Iterator[None]:
 
 @contextmanager
 def _progress(name: str) -> Iterator[OnFinished]:
-    """A bar on standard error while somebody looks at it; in a log, a line for every tenth of the way."""
+    """Shows a bar on a terminal; in a log, writes a line for every tenth of the cells."""
     if not sys.stderr.isatty():
-        said = 0
+        tenths = 0
+        say = say_as(name)
 
-        def say(_cell: object, finished: int, total: int) -> None:
-            nonlocal said
-            if finished * 10 // total > said or finished == total:
-                said = finished * 10 // total
-                sys.stderr.write(f"{name}: {finished} of {total}\n")
-                sys.stderr.flush()
+        def report(_cell: object, finished: int, total: int) -> None:
+            nonlocal tenths
+            if finished * 10 // total > tenths or finished == total:
+                tenths = finished * 10 // total
+                say(f"{finished} of {total}")
 
-        yield say
+        yield report
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda _cell, finished, total: bar.update(task, completed=finished, total=total)
+    with progress_bar(name, MofNCompleteColumn, TimeRemainingColumn) as update:
+        yield lambda _cell, finished, total: update(completed=finished, total=total)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from tocsin.cli.lab_options import OUT, Settings, TraceTo, folders, open_output, say_as, settings_of
+from tocsin.cli.options import OUT, LabSettings, TraceTo, folders, open_output, say_as, settings_of
+from tocsin.cli.output import print_table
 from tocsin.wire.errors import InputError
 
 SCENARIO_EXAMPLES: Final = """Examples:
@@ -29,36 +29,39 @@ PLAY_EXAMPLES: Final = """Examples:
 
 
 def scenario(
-    file: Annotated[Path, Parameter(help="Where it is written, a line of JSON per step.")],
+    file: Annotated[Path, Parameter(help="The file to write, one line of JSON per step.")],
     /,
     *,
-    seed: Annotated[int, Parameter(help="The same seed, settings and files give the same scenario.")] = 1,
-    set_: Settings = None,
+    seed: Annotated[int, Parameter(help="The seed: the same seed, settings and files give the same scenario.")] = 1,
+    set_: LabSettings = None,
     map_: Annotated[
-        Path | None, Parameter(name="--map", help="Roads that people walk along: LINESTRINGs of well-known text.")
+        Path | None,
+        Parameter(name="--map", help="The file with the roads that people walk along: LINESTRINGs of well-known text."),
     ] = None,
     movement: Annotated[
-        Path | None, Parameter(help="A movement trace of the ONE simulator: who there is, and where when.")
+        Path | None, Parameter(help="A movement trace of the ONE simulator: the people, and where each is when.")
     ] = None,
     connections: Annotated[
         Path | None,
-        Parameter(help="A trace of connections of the ONE simulator: who is connected to an access point is online."),
+        Parameter(
+            help="A connection trace of the ONE simulator: people are online while connected to an access point."
+        ),
     ] = None,
     access_points: Annotated[
-        str | None, Parameter(help="Which hosts of that trace are access points, with commas in between.")
+        str | None, Parameter(help="The hosts of the connection trace that are access points, separated by commas.")
     ] = None,
 ) -> int:
-    """Write a scenario: a city in an emergency, who moves, logs in and out, subscribes and publishes, and when.
+    """Write a scenario: a city in an emergency, and when people move, log in and out, subscribe and publish.
 
     Its settings are subscribers, subscriptions, span_s, movement (waypoint or roads), places, zipf_exponent,
-    near_share, churn, join_s, publish_every_s, shelter_share, zone_every_s and move_every_s. What files say instead
-    (the area, who there is, how long it takes) is not made up.
+    near_share, churn, join_s, publish_every_s, shelter_share, zone_every_s and move_every_s. What the given files say
+    (the area, the people, the time span) replaces what the settings would make.
     """
     from tocsin.lab.scenarios.city import city_scenario
     from tocsin.lab.scenarios.files import city_from
     from tocsin.lab.scenarios.scenario import save
 
-    points = {one.strip() for one in (access_points or "").split(",")} - {""}
+    points = {point.strip() for point in (access_points or "").split(",")} - {""}
     city, given = city_from(
         settings_of(set_), map_=map_, movement=movement, connections=connections, access_points=points
     )
@@ -72,31 +75,34 @@ def scenario(
 
 
 def play(
-    file: Annotated[Path, Parameter(help="As tocsin lab scenario writes it, or somebody by hand.")],
+    file: Annotated[Path, Parameter(help="The scenario file, as tocsin lab scenario writes it.")],
     /,
     *,
     policy: Annotated[
-        str, Parameter(help="With commas in between: nc (no cache), ttl, or an eviction of docs/policies.")
+        str, Parameter(help="The policies, separated by commas: nc (no cache), ttl, or an eviction of docs/policies.")
     ] = "nc,lsc",
-    size_kb: Annotated[str, Parameter(help="The caches' budgets, with commas in between.")] = "100",
-    subscriber_s: Annotated[float, Parameter(help="Simulated round trip to a subscriber.")] = 0.01,
-    cluster_s: Annotated[float, Parameter(help="Simulated round trip to the cluster.")] = 0.1,
-    subscriber_kb_per_s: Annotated[float, Parameter(help="Simulated bandwidth to each subscriber.")] = 1_000.0,
-    cluster_kb_per_s: Annotated[float, Parameter(help="Simulated bandwidth to the cluster, shared by all.")] = 10_000.0,
+    size_kb: Annotated[str, Parameter(help="The budgets of the caches in KB, separated by commas.")] = "100",
+    subscriber_s: Annotated[float, Parameter(help="The simulated round trip to a subscriber, in seconds.")] = 0.01,
+    cluster_s: Annotated[float, Parameter(help="The simulated round trip to the cluster, in seconds.")] = 0.1,
+    subscriber_kb_per_s: Annotated[
+        float, Parameter(help="The simulated bandwidth to each subscriber, in KB per second.")
+    ] = 1_000.0,
+    cluster_kb_per_s: Annotated[
+        float, Parameter(help="The simulated bandwidth to the cluster, shared by all, in KB per second.")
+    ] = 10_000.0,
     live: Annotated[
         bool,
-        Parameter(negative="", help="To live brokers on a cluster of their own as well: needs the extra cluster too."),
+        Parameter(negative="", help="Play also to live brokers on a cluster of their own; needs the extra cluster."),
     ] = False,
-    speed: Annotated[float, Parameter(help="With --live: how many times as fast as it is written.")] = 2.0,
+    speed: Annotated[float, Parameter(help="The speed of --live: scenario seconds per real second.")] = 2.0,
     trace: TraceTo = None,
-    out: Annotated[Path, Parameter(help="With --live: the folder for what happened to the brokers.")] = OUT,
+    out: Annotated[Path, Parameter(help="The folder for the traces of --live.")] = OUT,
 ) -> int:
-    """Play a scenario file to the broker, once for each policy and size, and tell what its caches came to.
+    """Play a scenario file to the broker, once for each policy and size, and print the figures of its caches.
 
-    The driver plays the same file to each. Under virtual time subscribers, broker and cluster are connected by links
-    with these round trips and bandwidths. With --live it is also played in real time, through the SDK, to servers that
-    are started for it and stopped afterwards; what happened to each broker is kept, and lived through again by its
-    core. Exits with 1 where that is not the same.
+    In the simulation, links with these round trips and bandwidths connect subscribers, broker and cluster. With --live
+    the file is also played in real time, through the SDK, to servers that the command starts and stops; the trace of
+    each broker is written and replayed by its core. The exit status is 1 if a replay differs from the live broker.
     """
     from tocsin.lab import play_scenario
     from tocsin.lab.engine.trace import TraceFile
@@ -126,36 +132,22 @@ def play(
         with open_output(trace) as to:
             noted = TraceFile(to, seed=0, about={"scenario": file.name, "policy": wanted[0].name})
             done = list(play_scenario.simulate(made, wanted, links, noted))
-    rows = [("simulated", one) for one in done]
+    played = [("simulated", each) for each in done]
     if live:
         folder = out / "play-live"
         with folders():
             lived = list(play_scenario.live(made, wanted, folder, speed=speed, say=say_as("play")))
-        rows += [("live", one) for one in lived]
-        sys.stderr.write(f"{folder / 'traces'}: what happened to each broker\n")
+        played += [("live", each) for each in lived]
+        sys.stderr.write(f"{folder / 'traces'}: the trace of each broker\n")
     say = sys.stdout if trace is None or str(trace) != "-" else sys.stderr
-    say.write("".join(f"{line}\n" for line in _table(rows, play_scenario.FIGURES)))
-    if live and not all(one.figures["relived"] for one in lived):
-        sys.stderr.write("a trace, relived, is NOT the same as the live broker\n")
+    figures = play_scenario.FIGURES
+    rows = [
+        (where, each.cell.policy, f"{each.cell.size_kb:g}", *(f"{each.figures[name]:,.4g}" for name, _, _ in figures))
+        for where, each in played
+    ]
+    print_table(("", "policy", "KB", *(name for name, _, _ in figures)), rows, say, numbers_from=2)
+    say.write("\n" + "".join(f"{name}{f' ({unit})' if unit else ''}: {about}\n" for name, unit, about in figures))
+    if live and not all(each.figures["relived"] for each in lived):
+        sys.stderr.write("a replayed trace is NOT the same as the live broker\n")
         return 1
     return 0
-
-
-def _table(rows: Sequence[tuple[str, Any]], figures: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Names to the left, numbers to the right, and below what the figures are."""
-    heads = ["", "policy", "KB", *(name for name, _, _ in figures)]
-    lines = [heads]
-    for where, one in rows:
-        numbers = [f"{one.figures[name]:,.4g}" for name, _, _ in figures]
-        lines.append([where, one.cell.policy, f"{one.cell.size_kb:g}", *numbers])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        yield "  ".join(_placed(line, widths)).rstrip()
-    yield ""
-    for name, unit, about in figures:
-        yield f"{name}{f' ({unit})' if unit else ''}: {about}"
-
-
-def _placed(line: Iterable[str], widths: Iterable[int]) -> Iterator[str]:
-    for place, (word, width) in enumerate(zip(line, widths, strict=True)):
-        yield word.ljust(width) if place < 2 else word.rjust(width)

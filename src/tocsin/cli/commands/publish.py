@@ -19,7 +19,8 @@ from urllib.parse import quote
 from cyclopts import Parameter
 
 from tocsin.cli.client import DEFAULT_URL, ClusterConnection
-from tocsin.cli.output import safe
+from tocsin.cli.options import ClusterToken, ClusterUrl
+from tocsin.cli.output import progress_bar, safe
 from tocsin.cli.records import Format, RecordCutter, cutter
 from tocsin.rules.backoff import BackOff
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError
@@ -42,24 +43,24 @@ OnProgress = Callable[[int, int], None]
 
 
 def publish(
-    feed: Annotated[str, Parameter(help="dataverse.feed, or a feed in the dataverse Default.")],
+    feed: Annotated[str, Parameter(help="The feed: dataverse.feed, or the name of a feed in the dataverse Default.")],
     file: Annotated[
-        Path | None, Parameter(allow_leading_hyphen=True, help="The records; - or nothing is standard input.")
+        Path | None,
+        Parameter(allow_leading_hyphen=True, help="The file with the records (default, and -: standard input)."),
     ] = None,
     /,
     *,
     format: Annotated[  # noqa: A002 - the flag is called so
-        Format | None, Parameter(help="What the feed must take; the feed itself says how its records are written.")
+        Format | None, Parameter(help="The format of the records; the command fails if the feed takes another one.")
     ] = None,
-    batch: Annotated[int, Parameter(help="Records sent at once.")] = 1_000,
-    visible: Annotated[bool, Parameter(negative="", help="Return only when queries see the records.")] = False,
-    url: Annotated[str | None, Parameter(env_var="TOCSIN_URL", help="Where the cluster is.")] = None,
-    token: Annotated[
-        str | None, Parameter(env_var="TOCSIN_TOKEN", help="A token; better given in TOCSIN_TOKEN.")
-    ] = None,
+    batch: Annotated[int, Parameter(help="The number of records in one request.")] = 1_000,
+    visible: Annotated[bool, Parameter(negative="", help="Wait until queries see the records.")] = False,
+    url: ClusterUrl = None,
+    token: ClusterToken = None,
 ) -> int:
-    """Send records to a feed, in the feed's own format. Exits with 1 when a record was not accepted, with 2 when no
-    cluster answers."""
+    """Send records to a feed, in the feed's own format.
+
+    The exit status is 1 if a record was not accepted, and 2 if no cluster answers."""
     if not 1 <= batch <= _BATCH_LIMIT:
         raise InputError(f"--batch: must be from 1 to {_BATCH_LIMIT}, got {batch}")
     with _opened(file) as descriptor:
@@ -72,7 +73,7 @@ async def _publish(
 ) -> int:
     async with connecting as client:
         await client.reach()
-        wanted = await client.get(f"/v1/feeds/{quote(feed, safe='')}")
+        wanted = await client.call("GET", f"/v1/feeds/{quote(feed, safe='')}")
         if form not in (None, wanted["format"]):
             raise InputError(
                 f"--format: the feed {feed} takes {wanted['format']}, not {form}",
@@ -298,21 +299,15 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes | None]:
 
 @contextmanager
 def _progress(feed: str, descriptor: int) -> Iterator[OnProgress]:
-    """A bar on standard error while somebody looks at it: how far, how many, how fast."""
-    if not sys.stderr.isatty():
-        yield lambda _records, _size_bytes: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    """Shows the share of the file that was sent, the number of records and their rate."""
+    from rich.progress import TaskProgressColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
-    size_bytes = os.fstat(descriptor).st_size or None
     began_s = time.monotonic()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(safe(feed).replace("[", "\\["), total=size_bytes, said="")
+    name, size_bytes = safe(feed).replace("[", "\\["), os.fstat(descriptor).st_size or None
+    with progress_bar(name, TaskProgressColumn, "{task.fields[rate]}", total=size_bytes, rate="") as update:
 
         def on_progress(records: int, sent_bytes: int) -> None:
             rate = records / max(time.monotonic() - began_s, 1e-3)
-            bar.update(task, advance=sent_bytes, said=f"{records:,} records, {rate:,.0f}/s")
+            update(advance=sent_bytes, rate=f"{records:,} records, {rate:,.0f}/s")
 
         yield on_progress

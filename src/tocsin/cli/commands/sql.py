@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from tocsin.cli.options import ClusterToken, ClusterUrl
 from tocsin.wire.errors import InputError, TocsinError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 app = App(
     name="sql",
     help_format="plaintext",
-    help_epilogue="""Exits with 1 when a statement failed, with 2 when no cluster answers.
+    help_epilogue="""The exit status is 1 if a statement failed, and 2 if no cluster answers.
 
 Examples:
 
@@ -50,22 +51,24 @@ _INTERRUPTED = 130
 @app.default
 def sql(
     *,
-    execute: Annotated[str | None, Parameter(name=["--execute", "-e"], help="Run this script and leave.")] = None,
+    execute: Annotated[
+        str | None, Parameter(name=["--execute", "-e"], help="The script to run, instead of a prompt.")
+    ] = None,
     file: Annotated[
         Path | None,
-        Parameter(name=["--file", "-f"], allow_leading_hyphen=True, help="Run this file; - is standard input."),
+        Parameter(
+            name=["--file", "-f"], allow_leading_hyphen=True, help="The file with the script; - is standard input."
+        ),
     ] = None,
     format: Annotated[  # noqa: A002 - the flag is called so
         Literal["table", "json", "csv"],
-        Parameter(help="json prints one row per line, csv a header and one record per row."),
+        Parameter(help="The form of rows: table, one line of JSON per row, or CSV with a header."),
     ] = "table",
-    url: Annotated[str | None, Parameter(env_var="TOCSIN_URL", help="Where the cluster is.")] = None,
-    token: Annotated[
-        str | None, Parameter(env_var="TOCSIN_TOKEN", help="A token; better given in TOCSIN_TOKEN.")
-    ] = None,
-    timeout: Annotated[float | None, Parameter(help="Seconds a script may take.")] = None,
+    url: ClusterUrl = None,
+    token: ClusterToken = None,
+    timeout: Annotated[float | None, Parameter(help="The longest time that a script may take, in seconds.")] = None,
 ) -> int:
-    """Run statements; the exit code says how it went."""
+    """Run statements: at a prompt, or from --execute, --file or a pipe."""
     if execute is not None and file is not None:
         raise InputError("-e and -f cannot be given together")
     interactive = execute is None and file is None and sys.stdin.isatty()
@@ -91,10 +94,10 @@ async def _session(
     timeout_s: float | None,
 ) -> int:
     from tocsin.cli.client import DEFAULT_URL, ClusterConnection
-    from tocsin.cli.output import standard_printer
+    from tocsin.cli.output import printer
 
     async with ClusterConnection(url or DEFAULT_URL, token) as client:
-        shell = Shell(client, standard_printer(form), timeout_s)
+        shell = Shell(client, printer(form, sys.stdout, sys.stderr), timeout_s)
         if script is not None:
             return await shell.run(script)
         await client.reach()

@@ -1,4 +1,4 @@
-"""`tocsin subscribe`: results of a channel as they come."""
+"""`tocsin subscribe`: prints the results of a channel as they arrive."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import App, Parameter
 
+from tocsin.cli.options import BrokerUrl
+from tocsin.cli.output import safe
 from tocsin.wire.cursors import cursor_text, parse_cursor
 from tocsin.wire.errors import InputError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 app = App(
     name="subscribe",
     help_format="plaintext",
-    help_epilogue="""Ctrl-C leaves. The subscription stays: the same command later begins with what
-was missed. What was printed is acknowledged and does not come again. Exits
-with 1 when the subscription ended or was refused, with 2 when no broker answers.
+    help_epilogue="""Ctrl-C stops the command. The subscription stays: the same command later begins
+with what was missed. Printed results are acknowledged and do not come again. The
+exit status is 1 if the subscription ended or was refused, 2 if no broker answers.
 
 Examples:
 
@@ -35,39 +37,47 @@ Examples:
 """,
 )
 
-Broker = Annotated[str | None, Parameter(env_var="TOCSIN_BROKER_URL", help="Where the broker is.")]
-
 
 @app.default
 def subscribe(
-    channel: Annotated[str, Parameter(help="dataverse.channel, or a channel in the dataverse Default.")],
+    channel: Annotated[str, Parameter(help="The channel: dataverse.channel, or a channel of the dataverse Default.")],
     *parameters: Annotated[
         str,
-        Parameter(allow_leading_hyphen=True, help="The values of its parameters, in JSON; what is no JSON is a text."),
+        Parameter(
+            allow_leading_hyphen=True,
+            help="The values of the channel's parameters, as JSON; any other text is a string.",
+        ),
     ],
     since: Annotated[
-        str | None, Parameter(help="Begin after this cursor; all: with the oldest that is kept. Else what is new.")
+        str | None,
+        Parameter(help="The cursor after which to begin; all begins with the oldest result (default: new results)."),
     ] = None,
     mode: Annotated[
-        Literal["inline", "notify"], Parameter(help="Have results sent, or be told that there are some and pull them.")
+        Literal["inline", "notify"],
+        Parameter(help="How results come: inline in notifications, or pulled after a notification."),
     ] = "inline",
     format: Annotated[  # noqa: A002 - the flag is called so
-        Literal["text", "json"], Parameter(help="json prints one object per line, with cursor and time.")
+        Literal["text", "json"],
+        Parameter(help="The form of output: text, or one JSON object per line with cursor and time."),
     ] = "text",
-    count: Annotated[int | None, Parameter(help="Leave after so many results.")] = None,
-    drop: Annotated[bool, Parameter(negative="", help="End the subscription when leaving.")] = False,
-    broker: Broker = None,
-    user: Annotated[str | None, Parameter(env_var="TOCSIN_USER", help="Who subscribes.")] = None,
+    count: Annotated[int | None, Parameter(help="The number of results after which the command stops.")] = None,
+    drop: Annotated[bool, Parameter(negative="", help="End the subscription when the command stops.")] = False,
+    broker: BrokerUrl = None,
+    user: Annotated[str | None, Parameter(env_var="TOCSIN_USER", help="The name of the subscriber.")] = None,
     password: Annotated[
-        str | None, Parameter(env_var="TOCSIN_PASSWORD", help="Better given in TOCSIN_PASSWORD, or when asked for.")
+        str | None,
+        Parameter(
+            env_var="TOCSIN_PASSWORD",
+            help="The password. Other users can see arguments: set TOCSIN_PASSWORD, or type it.",
+        ),
     ] = None,
-    register: Annotated[bool, Parameter(negative="", help="Make the user if it is not there yet.")] = False,
-    application: Annotated[str, Parameter(env_var="TOCSIN_APPLICATION", help="Whose user it is.")] = (
+    register: Annotated[bool, Parameter(negative="", help="Register the subscriber if it is unknown.")] = False,
+    application: Annotated[str, Parameter(env_var="TOCSIN_APPLICATION", help="The application of the subscriber.")] = (
         DEFAULT_APPLICATION
     ),
-    token: Annotated[str | None, Parameter(help="An application's token, where registering needs one.")] = None,
+    token: Annotated[str | None, Parameter(help="The token of the application, if --register needs one.")] = None,
 ) -> int:
-    """Subscribe to a channel and print its results as they come."""
+    """Subscribe to a channel and print its results as they arrive."""
     from tocsin.sdk import DEFAULT_URL, START, Client
 
     if user is None:
@@ -183,7 +193,6 @@ class ResultPrinter:
             self._say("some of what was wanted is gone already")
 
     def told(self, one: Result | Gap) -> None:
-        from tocsin.cli.output import safe
         from tocsin.sdk import Gap
 
         if isinstance(one, Gap):
@@ -205,7 +214,5 @@ class ResultPrinter:
         self._out.flush()
 
     def _say(self, line: str) -> None:
-        from tocsin.cli.output import safe
-
         self._err.write(f"{safe(line)}\n")
         self._err.flush()

@@ -1,16 +1,18 @@
-"""`tocsin subscriber`: who is registered at a broker, and what they hold."""
+"""`tocsin subscriber`: lists the subscribers of a broker, and shows one with its subscriptions."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.output import safe
+from tocsin.cli.options import BrokerUrl
+from tocsin.cli.output import plain, print_table, safe
 
 if TYPE_CHECKING:
     from tocsin.sdk.session import BrokerSession
@@ -31,101 +33,95 @@ Examples:
 """,
 )
 
-Broker = Annotated[str | None, Parameter(env_var="TOCSIN_BROKER_URL", help="Where the broker is.")]
 Token = Annotated[
     str | None,
     Parameter(
-        env_var="TOCSIN_BROKER_TOKEN", help="The application's or the operator's; better in TOCSIN_BROKER_TOKEN."
+        env_var="TOCSIN_BROKER_TOKEN",
+        help="The token of an application or of the operator. Other users can see arguments: set TOCSIN_BROKER_TOKEN.",
     ),
 ]
 Application = Annotated[
-    str | None, Parameter(help="Whose subscribers; without it the token's own, and default for the operator.")
+    str | None,
+    Parameter(help="The application of the subscribers (default: the token's own; for the operator: default)."),
 ]
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One object per line, for other programs.")]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object per line.")]
 
 
 @app.command(name="list")
 def list_subscribers(
-    *, broker: Broker = None, token: Token = None, application: Application = None, as_json: AsJson = False
+    *, broker: BrokerUrl = None, token: Token = None, application: Application = None, as_json: AsJson = False
 ) -> None:
     """List the subscribers."""
 
-    async def work(door: BrokerSession) -> None:
+    async def work(session: BrokerSession) -> None:
         params = _params(application)
-        if not as_json:
-            _print(f"{'REGISTERED':<29}USER")
         while True:
-            page = await door.call("GET", "/v1/subscribers", token=token, params=params)
-            for one in page["subscribers"]:
-                if as_json:
-                    _print(json.dumps(one, ensure_ascii=False))
-                else:
-                    _print(f"{one.get('created_at', ''):<29}{one['user']}")
+            page = await session.call("GET", "/v1/subscribers", token=token, params=params)
+            if as_json:
+                for subscriber in page["subscribers"]:
+                    _print(json.dumps(subscriber, ensure_ascii=False))
+            else:
+                rows = [(subscriber.get("created_at", ""), subscriber["user"]) for subscriber in page["subscribers"]]
+                print_table(("REGISTERED", "USER"), rows, sys.stdout)
             if page["next"] is None:
                 return
             params["after"] = page["next"]
 
-    _with_door(broker, work)
+    _with_session(broker, work)
 
 
 @app.command
 def show(
-    user: Annotated[str, Parameter(help='As "tocsin subscriber list" shows it.')],
+    user: Annotated[str, Parameter(help='The name of the subscriber, as "tocsin subscriber list" shows it.')],
     *,
-    broker: Broker = None,
+    broker: BrokerUrl = None,
     token: Token = None,
     application: Application = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one subscriber and its subscriptions, with the cursors that it has acknowledged."""
 
-    async def work(door: BrokerSession) -> None:
+    async def work(session: BrokerSession) -> None:
         path = f"/v1/subscribers/{quote(user, safe='')}"
-        one = await door.call("GET", path, token=token, params=_params(application))
+        subscriber = await session.call("GET", path, token=token, params=_params(application))
         if as_json:
-            _print(json.dumps(one, ensure_ascii=False))
+            _print(json.dumps(subscriber, ensure_ascii=False))
             return
-        held = one.pop("subscriptions", [])
-        more = one.pop("more", False)
-        for name, value in one.items():
-            _print(f"{name.replace('_', ' '):<14}{_plain(value)}")
+        subscriptions = subscriber.pop("subscriptions", [])
+        more = subscriber.pop("more", False)
+        for name, value in subscriber.items():
+            _print(f"{name.replace('_', ' '):<14}{plain(value)}")
         _print("")
-        rows = [("SUBSCRIPTION", "MODE", "ACKNOWLEDGED", "CHANNEL")]
-        for each in held:
-            values = json.dumps(each["parameters"], ensure_ascii=False)
-            group = f" (group {each['group']})" if each.get("group") else ""
-            rows.append((each["id"], each["mode"], each.get("marker", ""), f"{each['channel']}{values}{group}"))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            _print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        rows = []
+        for held in subscriptions:
+            values = json.dumps(held["parameters"], ensure_ascii=False)
+            group = f" (group {held['group']})" if held.get("group") else ""
+            rows.append((held["id"], held["mode"], held.get("marker", ""), f"{held['channel']}{values}{group}"))
+        print_table(("SUBSCRIPTION", "MODE", "ACKNOWLEDGED", "CHANNEL"), rows, sys.stdout)
         if more:
             _print("… and more")
 
-    _with_door(broker, work)
+    _with_session(broker, work)
 
 
 def _params(application: str | None) -> dict[str, str]:
     return {} if application is None else {"application": application}
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _print(line: str) -> None:
     sys.stdout.write(f"{safe(line)}\n")
 
 
-def _with_door(broker: str | None, work: Any) -> None:
+def _with_session(broker: str | None, work: Callable[[BrokerSession], Awaitable[None]]) -> None:
     from tocsin.sdk import DEFAULT_URL
     from tocsin.sdk.session import BrokerSession
 
     async def run() -> None:
-        door = BrokerSession(broker or DEFAULT_URL, None)
-        door.open()
+        session = BrokerSession(broker or DEFAULT_URL, None)
+        session.open()
         try:
-            await work(door)
+            await work(session)
         finally:
-            await door.close()
+            await session.close()
 
     asyncio.run(run())

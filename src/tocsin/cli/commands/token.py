@@ -1,7 +1,7 @@
-"""`tocsin token`: who may use a cluster that is reachable from other machines.
+"""`tocsin token`: makes, lists and revokes the tokens for a cluster that other machines can reach.
 
-Works on the data folder itself, so the first token can be made before anybody could show one, even before the first
-start where the folder is named; a running cluster honours the change at once.
+It works on the data folder itself, because nobody has a token before the first one is made; with --data it works even
+before the first start. A running cluster honours a change at once.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 from cyclopts import App, Parameter
 
+from tocsin.cli.options import DataFolder, SettingsFile
 from tocsin.settings import Settings
 
 app = App(
@@ -33,12 +33,9 @@ Examples:
 """,
 )
 
-Data = Annotated[Path | None, Parameter(name="--data", help="The cluster's data folder.")]
-Config = Annotated[Path | None, Parameter(name="--config", help="The settings file.")]
-
 
 class TokenInfo(Protocol):
-    """What is kept of a token: not its secret."""
+    """What the cluster stores of a token; its secret is not among it."""
 
     @property
     def id(self) -> int: ...
@@ -58,36 +55,36 @@ class TokenStore(Protocol):
     """The tokens of one data folder."""
 
     async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[TokenInfo, str]:
-        """A new token and its secret, which is known only now. `ConflictError` where a live token has the name."""
+        """Returns a new token and its secret, which is not stored. `ConflictError` if a valid token has the name."""
         ...
 
     async def list(self) -> Sequence[TokenInfo]:
-        """All, revoked ones too, oldest first."""
+        """Returns all tokens, oldest first; revoked ones too."""
         ...
 
     async def revoke(self, identity: int) -> TokenInfo:
-        """The token, from now on useless. `NotFoundError` for an id that no live token has."""
+        """Revokes a token and returns it. `NotFoundError` if no valid token has the id."""
         ...
 
 
 @app.command
 def create(
-    name: Annotated[str, Parameter(help="For whom or what it is, to know it by later.")],
+    name: Annotated[str, Parameter(help="The name of the user or program that gets the token.")],
     *,
     role: Annotated[
         Literal["reader", "broker", "writer", "admin"],
         Parameter(
-            help="A reader runs queries, a broker also subscribes, a writer also changes data; "
+            help="What the token allows. A reader runs queries, a broker also subscribes, a writer also changes data, "
             "an admin may do everything."
         ),
     ] = "writer",
     feeds: Annotated[
-        str | None, Parameter(help="Feeds that a broker may publish to, with commas between them; without it to none.")
+        str | None, Parameter(help="The feeds that a broker may publish to, separated by commas (default: none).")
     ] = None,
-    data: Data = None,
-    config: Config = None,
+    data: DataFolder = None,
+    config: SettingsFile = None,
 ) -> None:
-    """Make a token. Its secret is printed once, alone on standard output, and kept nowhere."""
+    """Make a token. Its secret is printed once, alone on standard output, and stored nowhere."""
 
     async def work(tokens: TokenStore) -> None:
         token, secret = await tokens.create(name, role, feeds.split(",") if feeds else ())
@@ -98,38 +95,29 @@ def create(
 
 
 @app.command(name="list")
-def list_tokens(*, data: Data = None, config: Config = None) -> None:
-    """List the tokens; their secrets are not known."""
+def list_tokens(*, data: DataFolder = None, config: SettingsFile = None) -> None:
+    """List the tokens, without their secrets."""
 
     async def work(tokens: TokenStore) -> None:
-        rows = [("ID", "NAME", "ROLE", "CREATED", "REVOKED", "FEEDS")]
-        rows += [
-            (
-                str(token.id),
-                token.name,
-                token.role,
-                _time(token.created_at),
-                _time(token.revoked_at),
-                " ".join(token.feeds),
-            )
-            for token in await tokens.list()
+        from tocsin.cli.output import print_table
+
+        rows = [
+            (str(each.id), each.name, each.role, _time(each.created_at), _time(each.revoked_at), " ".join(each.feeds))
+            for each in await tokens.list()
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            sys.stdout.write("  ".join(cells).rstrip() + "\n")
+        print_table(("ID", "NAME", "ROLE", "CREATED", "REVOKED", "FEEDS"), rows, sys.stdout)
 
     _with_tokens(data, config, work)
 
 
 @app.command
 def revoke(
-    identity: Annotated[int, Parameter(name="id", help='As "tocsin token list" shows it.')],
+    identity: Annotated[int, Parameter(name="id", help='The number of the token, as "tocsin token list" shows it.')],
     *,
-    data: Data = None,
-    config: Config = None,
+    data: DataFolder = None,
+    config: SettingsFile = None,
 ) -> None:
-    """Make a token useless, from the next request on."""
+    """Revoke a token: it is refused from the next request on."""
 
     async def work(tokens: TokenStore) -> None:
         token = await tokens.revoke(identity)
@@ -142,13 +130,13 @@ class _TokenWork(Protocol):
     async def __call__(self, tokens: TokenStore) -> None: ...
 
 
-def _with_tokens(data: Path | None, config: Path | None, work: _TokenWork, *, may_make_folder: bool = False) -> None:
+def _with_tokens(data: DataFolder, config: SettingsFile, work: _TokenWork, *, may_make_folder: bool = False) -> None:
     from tocsin import compose
     from tocsin.cli.logs import log_to_stderr
 
     log_to_stderr(for_good=False)
     settings = Settings.load(config, os.environ, {"data": data})
-    # Not the default one: a token in a new folder beside the cluster's own would be of no use, and nobody would know.
+    # Never make the default folder: a token in a new folder beside the cluster's own would silently be of no use.
     make_folder = may_make_folder and "data" in settings.model_fields_set
     opened: AbstractAsyncContextManager[TokenStore] = compose.tokens(settings, make_folder=make_folder)
 

@@ -1,13 +1,14 @@
-"""`tocsin up`: run a cluster, and brokers beside it, until told to stop."""
+"""`tocsin up`: runs a cluster, and brokers beside it, until it is stopped."""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+
+from tocsin.cli.options import DataFolder, SettingsFile, Verbose
 
 app = App(
     name="up",
@@ -31,45 +32,45 @@ Examples:
 @app.default
 def up(
     *,
-    data: Annotated[Path | None, Parameter(help="The folder that holds everything; made if absent.")] = None,
+    data: DataFolder = None,
     host: Annotated[str | None, Parameter(help="The address to listen on.")] = None,
-    port: Annotated[int | None, Parameter(help="The port to listen on; 0 takes a free one.")] = None,
-    brokers: Annotated[int, Parameter(help="How many brokers to run beside it: Default.broker1 and so on.")] = 0,
+    port: Annotated[int | None, Parameter(help="The port to listen on; 0 chooses a free port.")] = None,
+    brokers: Annotated[
+        int, Parameter(help="The number of brokers to run beside the cluster: Default.broker1 and so on.")
+    ] = 0,
     set_aside: Annotated[
         bool,
         Parameter(
             negative="",
-            help="Begin anew although the catalog is lost (data beside it are moved to lost/), or channels.db.",
+            help="Start although the catalog or channels.db is lost; move data without a catalog to lost/.",
         ),
     ] = False,
-    beside: Annotated[bool, Parameter(negative="", help="End when standard input does.")] = False,
-    config: Annotated[Path | None, Parameter(help="The settings file (default: ./tocsin.toml if there).")] = None,
-    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative="", help="Say more in the log.")] = False,
+    exit_with_stdin: Annotated[bool, Parameter(negative="", help="Stop when standard input is closed.")] = False,
+    config: SettingsFile = None,
+    verbose: Verbose = False,
 ) -> None:
-    """Run a cluster; returns when it was stopped."""
+    """Run a cluster until it is stopped. The data folder is made if it does not exist."""
     import uvloop
 
     from tocsin import compose
-    from tocsin.cli.broker_processes import allow_supervised_brokers, broker_commands, check_brokers
-    from tocsin.cli.exit_with_stdin import end_with_input
+    from tocsin.cli import broker_processes
     from tocsin.cli.logs import log_to_stderr
     from tocsin.settings import Settings
 
     flags = {"data": data, "cluster.http.host": host, "cluster.http.port": port}
     settings = Settings.load(config, os.environ, flags)
-    check_brokers(settings, brokers)
+    broker_processes.check_brokers(settings, brokers)
     if brokers:
-        settings = allow_supervised_brokers(settings, brokers)
+        settings = broker_processes.allow_supervised_brokers(settings, brokers)
     log_to_stderr(verbose)
-    if beside:
-        end_with_input()
+    if exit_with_stdin:
+        broker_processes.exit_with_stdin()
 
     def say(address: str) -> None:
         sys.stdout.write(f"tocsin cluster ready at {address} (data: {settings.data})\n")
         sys.stdout.flush()
 
     def brokers_beside(address: str) -> dict[str, list[str]]:
-        return broker_commands(settings, address, brokers, config=config, verbose=verbose)
+        return broker_processes.broker_commands(settings, address, brokers, config=config, verbose=verbose)
 
-    beside_it = brokers_beside if brokers else lambda _address: {}
-    uvloop.run(compose.serve_cluster(settings, say, beside_it, set_aside=set_aside))
+    uvloop.run(compose.serve_cluster(settings, say, brokers_beside, set_aside=set_aside))

@@ -45,6 +45,11 @@ class Metric:
     unit: str
     about: str
 
+    @property
+    def title(self) -> str:
+        """The name with the unit, if it has one."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:

@@ -54,7 +54,7 @@ def draw(plot: Plot, experiment: Experiment, results: RunResults, folder: Path) 
         metric = next(declared for declared in experiment.metrics if declared.name == plot.y)
         axes.set_title(plot.title)
         axes.set_xlabel(plot.x)
-        axes.set_ylabel(f"{metric.name} ({metric.unit})" if metric.unit else metric.name)
+        axes.set_ylabel(metric.title)
         if plot.by is not None or plot.also:
             # Put the legend beside the plot, where it hides nothing.
             figure.legend(title=plot.by, fontsize="small", loc="outside right upper")

@@ -107,7 +107,6 @@ def _fixed(sweep: Sweep) -> list[str]:
 
 def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> list[str]:
     names = sweep.names()
-    metrics = [f"{metric.name} ({metric.unit})" if metric.unit else metric.name for metric in experiment.metrics]
     try:
         rows = results.select(sweep.name, {})
     except MissingCellsError:
@@ -118,7 +117,7 @@ def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> l
         where = dict(zip(names, point, strict=True))
         means = [_mean(results, metric.name, sweep.name, where) for metric in experiment.metrics]
         table_rows.append([*map(str, point), *means])
-    return _table((*names, *metrics), table_rows)
+    return _table((*names, *(metric.title for metric in experiment.metrics)), table_rows)
 
 
 def _mean(results: RunResults, metric: str, sweep: str, where: Mapping[str, Value]) -> str:

@@ -47,7 +47,7 @@ class LiveHour:
     """How long after an execution 50 %, 95 % and 100 % of the online subscribers had its result."""
     cpu_s: tuple[float, float, float]
     """The processor time of the hour: the cluster, this broker, and this broker's clients."""
-    relived: bool
+    replayed: bool
     """Whether a replay of the broker's trace under virtual time gave the same figures."""
 
 
@@ -65,9 +65,9 @@ async def live(
     replays = {cell: replay_trace(_trace(traces, cell)) for cell in cells}
     for cell, outcome in replays.items():
         for difference in outcome.differences:
-            say(f"{cell.name}: relived, not the same: {difference}")
+            say(f"{cell.name}: replayed, not the same: {difference}")
     shutil.rmtree(folder, ignore_errors=True)
-    return {cell: LiveHour(*counted, relived=replays[cell].same) for cell, counted in counts_by_cell.items()}
+    return {cell: LiveHour(*counted, replayed=replays[cell].same) for cell, counted in counts_by_cell.items()}
 
 
 _Three = tuple[float, float, float]

@@ -46,13 +46,14 @@ class MeasuredFigures:
 
 @dataclass(frozen=True, slots=True)
 class LiveOutcome:
-    """`in_time`: executions were no later than the stated error allows."""
+    """`in_time`: executions were no later than the stated error allows. `replayed`: every broker's trace, replayed,
+    gave the same figures."""
 
     report: Path
     agreed: int
     compared: int
     in_time: bool
-    relived: bool
+    replayed: bool
 
     @property
     def verdict(self) -> str:
@@ -64,7 +65,7 @@ class LiveOutcome:
 
     @property
     def good(self) -> bool:
-        return self.verdict == "agree" and self.relived
+        return self.verdict == "agree" and self.replayed
 
 
 def write(
@@ -73,8 +74,8 @@ def write(
     """Writes the report, and the figures as CSV if a path is given."""
     agreed = sum(row.agrees(name) for row in rows for name in TOLERANCE)
     in_time = all(row.numbers["lag_95_s"] <= wanted.late_s for row in rows)
-    relived = all(row.numbers["relived"] for row in rows)
-    outcome = LiveOutcome(path, agreed, len(rows) * len(TOLERANCE), in_time, relived)
+    replayed = all(row.numbers["relived"] for row in rows)
+    outcome = LiveOutcome(path, agreed, len(rows) * len(TOLERANCE), in_time, replayed)
     path.parent.mkdir(parents=True, exist_ok=True)
     with AtomicFile(path) as temporary:
         temporary.write_text("\n".join(_lines(wanted, rows, outcome, quick=quick)) + "\n", "utf-8")
@@ -135,7 +136,7 @@ def _lines(wanted: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveOu
         for row in rows
         for name, stated in row.stated.items()
     ]
-    lines += [*_table(head, body), "", *_relived(rows, outcome), "", *_time(wanted, rows), "", *_figure_7(rows)]
+    lines += [*_table(head, body), "", *_replayed(rows, outcome), "", *_time(wanted, rows), "", *_figure_7(rows)]
     return lines
 
 
@@ -160,14 +161,14 @@ def _unlike_the_sweep(wanted: LiveOptions) -> str:
     )
 
 
-def _relived(rows: Sequence[MeasuredFigures], outcome: LiveOutcome) -> list[str]:
+def _replayed(rows: Sequence[MeasuredFigures], outcome: LiveOutcome) -> list[str]:
     same_figures = "the same hits, misses, evictions and bytes as its live broker had"
     different = [row.cell.name for row in rows if not row.numbers["relived"]]
     return [
-        "Each broker's trace was given to the core again under virtual time (`tocsin lab relive`): "
+        "Each broker's trace was given to the core again under virtual time (`tocsin lab replay-trace`): "
         + (
             f"every one had {same_figures}."
-            if outcome.relived
+            if outcome.replayed
             else f"not all had {same_figures}: {', '.join(different)} differ."
         )
     ]

@@ -4,7 +4,7 @@ edge-caching-prototype-live/ (or …-live-quick/)
   scenario.jsonl     what the driver plays, to the live system and to the simulated one
   stated.json        what the simulation expects of each cell, with its error; written before the live run
   cells.jsonl        finished cells, saved when their hours end
-  traces/            the events of each broker, as `tocsin lab relive` reads them
+  traces/            the events of each broker, as `tocsin lab replay-trace` reads them
   results.csv  report.md
 """
 
@@ -173,7 +173,7 @@ def numbers(lived: LiveHour, together: int) -> dict[str, float]:
         "cluster_cpu_s": lived.cpu_s[0],
         "broker_cpu_s": lived.cpu_s[1],
         "clients_cpu_s": lived.cpu_s[2],
-        "relived": float(lived.relived),
+        "relived": float(lived.replayed),
         "together": float(together),
     }
 

@@ -80,14 +80,14 @@ class LiveServers:
         # Java's second compiler costs two fifths of all CPU, which a run of minutes does not repay.
         variables = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
         return await self._start(
-            "cluster", ("up", "--data", str(self.folder / "cluster"), "--port", "0", "--beside"), variables
+            "cluster", ("up", "--data", str(self.folder / "cluster"), "--port", "0", "--exit-with-stdin"), variables
         )
 
     async def broker(self, name: str, cluster: LiveServer, trace: Path, settings: Mapping[str, str]) -> LiveServer:
         """Starts a broker, and returns when it is ready; `settings` by their paths, such as `broker.cache.eviction`."""
         arguments = (
             "broker", "--name", name, "--data", str(self.folder / "brokers"), "--port", "0",
-            "--cluster", cluster.url, "--trace", str(trace), "--beside",
+            "--cluster", cluster.url, "--trace", str(trace), "--exit-with-stdin",
         )  # fmt: skip
         variables = {f"TOCSIN_{path.replace('.', '__').upper()}": value for path, value in settings.items()}
         return await self._start("broker", arguments, variables, label=f"broker {name}")
