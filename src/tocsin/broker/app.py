@@ -98,8 +98,16 @@ async def run_broker(
     def deliver(action: ac.Deliver) -> None:
         (pulls if action.why is ac.DeliveryReason.PULLED else fan_out).deliver(action)
 
-    runtime.on(ac.Deliver, deliver)
-    runtime.on(ac.Subscribed, lambda _action: None)
+    runtime.performers = {
+        ac.Deliver: deliver,
+        ac.NotifyAvailable: fan_out.notify,
+        ac.EndSubscriptions: fan_out.end,
+        ac.RefuseEvent: pulls.refuse,
+        ac.SubscribeBackend: link.open_interest,
+        ac.UnsubscribeBackend: link.release_interest,
+        ac.Fetch: fetcher.add,
+        ac.ReportConsumed: link.report_consumed,
+    }
     async with AsyncExitStack() as stack:
         stack.callback(runtime.close)
         await client.open()

@@ -6,12 +6,11 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 import structlog
 
-from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.trace import BrokerTrace
@@ -24,13 +23,16 @@ Perform = Callable[[Any], None]
 
 
 class CoreRuntime:
-    """Call `handle` on the event loop only. An event that an action causes is handled after the current one."""
+    """Call `handle` on the event loop only. An event that an action causes is handled after the current one.
+
+    `performers` says who performs which action (see broker/app.py).
+    """
 
     def __init__(self, core: Broker, clock: Callable[[], float] = time.monotonic) -> None:
         self.core = core
         self.trace: BrokerTrace | None = None
         self._clock = clock
-        self._perform: dict[type, Perform] = {}
+        self.performers: Mapping[type, Perform] = {}
         # Events that actions caused, to be handled after the current one.
         self._waiting: deque[ev.BrokerEvent] = deque()
         self._handling = False
@@ -39,10 +41,6 @@ class CoreRuntime:
         self._flush: asyncio.TimerHandle | None = None
         self._arrivals: dict[Hashable, set[asyncio.Event]] = {}
         self._closed = False
-
-    def on(self, action: type[ac.Action], perform: Perform) -> None:
-        """Registers the performer of all actions of this type."""
-        self._perform[action] = perform
 
     @property
     def now_s(self) -> float:
@@ -66,7 +64,7 @@ class CoreRuntime:
                     self._flush_soon()
                 for action in self.core.handle(next_event, now_s):
                     try:
-                        self._perform[type(action)](action)
+                        self.performers[type(action)](action)
                     except Exception as error:
                         # A bug in one action must not prevent the actions after it.
                         _log.error("an action failed", action=type(action).__name__, exc_info=error)

@@ -237,7 +237,7 @@ class SubscriptionService:
                 ended_ids.setdefault(frontend.interest, []).append(frontend.id)
         for interest, ids in ended_ids.items():
             if reason is not None:
-                self._fan_out.ended(ac.EndSubscriptions(interest, ids, reason))
+                self._fan_out.end(ac.EndSubscriptions(interest, ids, reason))
             for subscription in ids:
                 self._fan_out.unsubscribed(subscription)
                 self._runtime.handle(ev.UnsubscribeRequested(subscription))

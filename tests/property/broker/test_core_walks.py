@@ -131,7 +131,9 @@ def test_the_walks_come_by_everything_that_can_happen() -> None:
     """A walk that never meets a gap or a shared fetch would prove nothing about them."""
     seen: Counter[str] = Counter()
     for seed in range(12):
-        for action in walk(seed).log:
+        world = walk(seed)
+        seen["active"] += world.activated
+        for action in world.log:
             seen[type(action).__name__] += 1
             if isinstance(action, ac.Deliver):
                 seen[action.why.value] += 1
@@ -140,7 +142,7 @@ def test_the_walks_come_by_everything_that_can_happen() -> None:
                 seen["shared"] += len(action.audience) > 1
                 seen["shared after a fetch"] += len(action.audience) > 1 and action.why is not ac.DeliveryReason.LIVE
     for what in (
-        "Subscribed", "NotifyAvailable", "SubscribeBackend", "UnsubscribeBackend", "Fetch", "ReportConsumed",
+        "active", "NotifyAvailable", "SubscribeBackend", "UnsubscribeBackend", "Fetch", "ReportConsumed",
         "live", "pulled", "caught up", "gap", "more", "shared", "shared after a fetch",
     ):  # fmt: skip
         assert seen[what] > 20 or (what == "UnsubscribeBackend" and seen[what] > 3), (what, seen)

@@ -58,7 +58,6 @@ class ResultFetcher:
         self._wanted: list[ac.Fetch] = []
         self._running: set[asyncio.Task[None]] = set()
         self._called = False
-        runtime.on(ac.Fetch, self.add)
 
     def add(self, fetch: ac.Fetch) -> None:
         self._wanted.append(fetch)

@@ -111,9 +111,6 @@ class ClusterLink:
         self.fenced: asyncio.Future[FencedError] = asyncio.get_running_loop().create_future()
         client.on_away = self._away
         client.on_fenced = self._lost_name
-        runtime.on(ac.SubscribeBackend, self._open)
-        runtime.on(ac.UnsubscribeBackend, self._let_go)
-        runtime.on(ac.ReportConsumed, self._report)
 
     # --- life cycle
 
@@ -379,7 +376,7 @@ class ClusterLink:
 
     # --- actions of the core
 
-    def _open(self, action: ac.SubscribeBackend) -> None:
+    def open_interest(self, action: ac.SubscribeBackend) -> None:
         """Answers the core at once: the cluster holds the subscription before a subscriber here gets it."""
         assert isinstance(action.interest, int)
         backend = self._backends.get(action.interest)
@@ -388,7 +385,8 @@ class ClusterLink:
         self._runtime.handle(ev.BackendSubscribed(backend.interest, since))
         self._runtime.handle(ev.ResultsAnnounced(backend.interest, backend.head))
 
-    def _let_go(self, action: ac.UnsubscribeBackend) -> None:
+    def release_interest(self, action: ac.UnsubscribeBackend) -> None:
+        """Ends the backend subscription of an interest that has no subscriber here."""
         assert isinstance(action.interest, int)
         if (backend := self._backends.get(action.interest)) is not None:
             self._sync.release(backend)
@@ -399,7 +397,8 @@ class ClusterLink:
             self._compared = False
             self._wake.set()
 
-    def _report(self, action: ac.ReportConsumed) -> None:
+    def report_consumed(self, action: ac.ReportConsumed) -> None:
+        """Sends the cluster the lowest markers, without waiting for it."""
         for interest, cursor in action.lowest.items():
             assert isinstance(interest, int)
             self._reports[interest] = cursor

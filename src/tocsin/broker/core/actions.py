@@ -24,15 +24,6 @@ class DeliveryReason(Enum):
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Subscribed:
-    """The subscription is active and receives everything after `since`."""
-
-    subscription: Hashable
-    interest: Hashable
-    since: Cursor
-
-
-@dataclass(slots=True, unsafe_hash=True)
 class Deliver:
     """Deliver all results of the interest in `(after, to]`, in order, to every subscription of the audience.
 
@@ -111,8 +102,7 @@ class ReportConsumed:
 
 
 Action = (
-    Subscribed
-    | Deliver
+    Deliver
     | NotifyAvailable
     | EndSubscriptions
     | RefuseEvent

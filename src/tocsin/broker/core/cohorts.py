@@ -65,7 +65,7 @@ class FrontendState:
 
 @final
 class CohortSnapshot(Collection[Hashable]):
-    """The members of a cohort that shared its marker at one moment. They pull and acknowledge as one.
+    """The members of a cohort that shared its marker at frontend moment. They pull and acknowledge as frontend.
 
     A snapshot does not change; `current` says whether the same members still share the marker.
     """
@@ -138,25 +138,25 @@ class Cohort(Collection[Hashable]):
     def marker_of(self, name: Hashable) -> Cursor:
         return self.own.get(name, self.marker)
 
-    def join(self, one: FrontendState) -> None:
+    def join(self, frontend: FrontendState) -> None:
         """Adds a subscription; it shares the marker if its own is the same."""
-        members, own, marker = self.members, self.own, one.marker
+        members, own, marker = self.members, self.own, frontend.marker
         if len(members) == len(own):
             # No member shares the marker, so the new member sets it.
             self.marker = marker
         elif marker != self.marker:
-            own[one.id] = marker
-        members[one.id] = one
-        self.state = one.joined = self.state + 1
-        one.live = True
+            own[frontend.id] = marker
+        members[frontend.id] = frontend
+        self.state = frontend.joined = self.state + 1
+        frontend.live = True
 
-    def leave(self, one: FrontendState) -> None:
+    def leave(self, frontend: FrontendState) -> None:
         """Removes a subscription; it takes its marker with it."""
         own = self.own
-        one.marker = own.pop(one.id, self.marker) if own else self.marker
-        del self.members[one.id]
+        frontend.marker = own.pop(frontend.id, self.marker) if own else self.marker
+        del self.members[frontend.id]
         self.state += 1
-        one.live = False
+        frontend.live = False
 
     def move(self, name: Hashable, to: Cursor) -> None:
         """A single member acknowledges."""

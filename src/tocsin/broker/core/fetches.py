@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from tocsin.broker.core.actions import DeliveryReason, Fetch
+from tocsin.broker.core.actions import Action, DeliveryReason, Fetch
 from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
 from tocsin.broker.core.events import FetchSucceeded
+from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun, Run, size_bytes
 from tocsin.rules.model.cursors import Cursor
 
@@ -36,10 +38,10 @@ class PendingFetch:
 class SharedFetch:
     """The part `(after, to]` of a fetch that was begun for another answer."""
 
-    __slots__ = ("after", "flight", "to")
+    __slots__ = ("after", "fetch", "to")
 
-    def __init__(self, flight: PendingFetch, after: Cursor, to: Cursor) -> None:
-        self.flight = flight
+    def __init__(self, fetch: PendingFetch, after: Cursor, to: Cursor) -> None:
+        self.fetch = fetch
         self.after = after
         self.to = to
 
@@ -82,6 +84,59 @@ Counts = tuple[int, int, int, int]
 
 
 _AFTER: Final = attrgetter("after")
+
+
+class Fetches:
+    """The fetches under way, by number. A failed fetch is retried after `fetch_retry_s`."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self._settings = settings
+        self._pending: dict[int, PendingFetch] = {}
+        self._begun = 0
+        # When failed fetches are retried. All wait equally long, so that they are in the order of time.
+        self.retries: deque[tuple[float, int]] = deque()
+
+    def begin(
+        self,
+        backend: InterestState,
+        after: Cursor,
+        to: Cursor,
+        actions: list[Action],
+        *,
+        news: bool = False,
+        most: int | None = None,
+    ) -> PendingFetch:
+        """Begins a fetch of `(after, to]`, at most `most` results. `news`: it brings newly announced results."""
+        self._begun = number = self._begun + 1
+        limits = self._settings
+        limit = limits.page_results if most is None else most
+        fetch = Fetch(number, backend.interest, after, to, limit, limits.page_bytes)
+        self._pending[number] = pending = PendingFetch(fetch, backend, news)
+        actions.append(fetch)
+        return pending
+
+    def get(self, number: int) -> PendingFetch | None:
+        return self._pending.get(number)
+
+    def end(self, number: int) -> None:
+        del self._pending[number]
+
+    def forget(self, backend: InterestState) -> None:
+        """The interest has ended: answers to its fetches will be ignored."""
+        for pending in (*backend.fetches, backend.news):
+            if pending is not None:
+                self.end(pending.fetch.fetch)
+
+    def fail(self, number: int, now_s: float) -> None:
+        if number in self._pending:
+            self.retries.append((now_s + self._settings.fetch_retry_s, number))
+
+    def retry(self, now_s: float, actions: list[Action]) -> None:
+        """Repeats the fetches whose retry is due, if they are still needed."""
+        while self.retries and self.retries[0][0] <= now_s:
+            pending = self._pending.get(self.retries.popleft()[1])
+            if pending is not None:
+                actions.append(pending.fetch)
 
 
 def cut_to_page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
@@ -155,9 +210,9 @@ def join_parts(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]
                 results = results + part_results if results else part_results
             to = part.to
             continue
-        fetch = part.flight if isinstance(part, SharedFetch) else part
+        fetch = part.fetch if isinstance(part, SharedFetch) else part
         answer = fetch.answer
-        assert answer is not None, "an answer is put together when all its flights are back"
+        assert answer is not None, "an answer is put together when all its fetches are back"
         part_results, part_bytes = answer.results, fetch.answer_bytes
         if part_results and not (part.after < part_results[0].cursor and part_results[-1].cursor <= part.to):
             part_results = tuple(result for result in part_results if part.after < result.cursor <= part.to)

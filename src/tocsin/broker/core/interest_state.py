@@ -17,7 +17,7 @@ class InterestState:
     cache is how far the broker has received results."""
 
     __slots__ = (
-        "announced", "cache", "empty_since_s", "flights", "frontends", "inline", "interest", "joining", "news",
+        "announced", "cache", "empty_since_s", "fetches", "frontends", "inline", "interest", "joining", "news",
         "notify", "reported", "waiting",
     )  # fmt: skip
 
@@ -34,7 +34,7 @@ class InterestState:
         # The fetch of newly announced results; at most one at a time, so that they stay in order.
         self.news: PendingFetch | None = None
         # The fetches of older results that a subscriber lacks and the cache does not have.
-        self.flights: list[PendingFetch] = []
+        self.fetches: list[PendingFetch] = []
         self.waiting: dict[AnswerKey, PendingAnswer] = {}
         # When the last subscription ended; the grace period starts then.
         self.empty_since_s: float | None = None
@@ -46,18 +46,18 @@ class InterestState:
         assert self.cache is not None, f"the cluster does not hold {self.interest} yet"
         return self.cache
 
-    def leave(self, one: FrontendState) -> None:
+    def leave(self, frontend: FrontendState) -> None:
         """Takes the subscription out of its cohort and invalidates the answer that it waits for."""
-        if one.live:
-            one.cohort.leave(one)
-        one.waits = False
-        one.turn += 1
+        if frontend.live:
+            frontend.cohort.leave(frontend)
+        frontend.waits = False
+        frontend.turn += 1
 
     def together(self, group: CohortSnapshot) -> bool:
         """Whether the snapshot still equals the members that share the marker of one of this interest's cohorts."""
         return group.current and (group.cohort is self.notify or group.cohort is self.inline)
 
-    def attach(self, one: FrontendState, caches: ResultCaches) -> bool:
+    def attach(self, frontend: FrontendState, caches: ResultCaches) -> bool:
         """Activates the subscription if the broker has received results up to where it begins; otherwise it stays in
         `joining` until the fetch of the new results is back.
 
@@ -69,22 +69,22 @@ class InterestState:
             return False
         cache = self.cache
         latest = max(self.announced, cache.head)
-        one.since = latest if one.since is None else min(one.since, latest)
-        if one.since > cache.head:
-            self.joining[one.id] = one
+        frontend.since = latest if frontend.since is None else min(frontend.since, latest)
+        if frontend.since > cache.head:
+            self.joining[frontend.id] = frontend
             return False
-        one.attached = True
-        one.marker = one.sent = one.since
-        caches.attach(cache, one.since)
+        frontend.attached = True
+        frontend.marker = frontend.sent = frontend.since
+        caches.attach(cache, frontend.since)
         return True
 
-    def detach(self, one: FrontendState, caches: ResultCaches) -> None:
-        self.leave(one)
-        del self.frontends[one.id]
-        if one.attached:
-            caches.detach(self.held, one.marker)
+    def detach(self, frontend: FrontendState, caches: ResultCaches) -> None:
+        self.leave(frontend)
+        del self.frontends[frontend.id]
+        if frontend.attached:
+            caches.detach(self.held, frontend.marker)
         else:
-            self.joining.pop(one.id, None)
+            self.joining.pop(frontend.id, None)
 
     def acknowledge(self, to: Cursor, names: Collection[Hashable], caches: ResultCaches) -> None:
         """Moves markers forward, never beyond the head. Subscriptions that are unknown or have ended are ignored."""
@@ -105,17 +105,17 @@ class InterestState:
         for before, count in moved.items():
             caches.advance(cache, before, to, count)
 
-    def acknowledge_one(self, one: FrontendState, to: Cursor, caches: ResultCaches) -> None:
+    def acknowledge_one(self, frontend: FrontendState, to: Cursor, caches: ResultCaches) -> None:
         """Does the same for one attached subscription."""
-        cache, before = self.held, one.acknowledged
+        cache, before = self.held, frontend.acknowledged
         to = min(to, cache.head)
         if before >= to:
             return
-        if one.live:
-            one.cohort.move(one.id, to)
+        if frontend.live:
+            frontend.cohort.move(frontend.id, to)
         else:
-            one.marker = to
-            one.sent = max(one.sent, to)
+            frontend.marker = to
+            frontend.sent = max(frontend.sent, to)
         caches.advance(cache, before, to)
 
     def _move(self, to: Cursor, names: Collection[Hashable]) -> dict[Cursor, int]:

@@ -72,8 +72,6 @@ class FanOut:
         # Subscriptions that fell behind during a fan-out, with the last job that is not for them.
         self._passed_over: dict[int, int] = {}
         self._fanning: asyncio.Task[None] | None = None
-        runtime.on(ac.NotifyAvailable, self._notify)
-        runtime.on(ac.EndSubscriptions, self.ended)
 
     @property
     def listeners(self) -> int:
@@ -173,12 +171,13 @@ class FanOut:
             executed_us = [result.payload.executed_us for result in action.results]
             self._fan_out(action.interest, events, action.audience, action.after, executed_us)
 
-    def _notify(self, action: ac.NotifyAvailable) -> None:
+    def notify(self, action: ac.NotifyAvailable) -> None:
+        """Tells subscribers that there are results to pull."""
         events = [self._encoder.available(action)]
         # A full outlet misses this notification; the core repeats it when the outlet has room.
         self._fan_out(action.interest, events, action.audience, None, ())
 
-    def ended(self, action: ac.EndSubscriptions) -> None:
+    def end(self, action: ac.EndSubscriptions) -> None:
         """Notifies the online subscribers of these subscriptions of their end and the reason."""
         event = self._encoder.ended(action)
         for subscription in action.audience:

@@ -11,7 +11,7 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.event_encoder import EventEncoder
 from tocsin.broker.delivery.outlets import EncodedEvent
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import START, Cursor
 from tocsin.wire.errors import NotFoundError, UnavailableError
 
 PATIENCE_S: Final = 30.0
@@ -27,7 +27,6 @@ class Pulls:
         self._runtime = runtime
         self._encoder = encoder
         self._waiting: dict[tuple[Hashable, Cursor], list[asyncio.Future[ac.Deliver]]] = {}
-        runtime.on(ac.RefuseEvent, self._refused)
 
     async def pull(
         self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None, wait_s: float = 0.0
@@ -62,7 +61,8 @@ class Pulls:
                 if not future.done():
                     future.set_result(action)
 
-    def _refused(self, action: ac.RefuseEvent) -> None:
+    def refuse(self, action: ac.RefuseEvent) -> None:
+        """Ends the pulls of a subscription that the core refused."""
         for key in [key for key in self._waiting if key[0] == action.subscription]:
             for future in self._waiting.pop(key):
                 if not future.done():
@@ -75,7 +75,7 @@ class Pulls:
         core = self._runtime.core
         if not core.knows(subscription):
             raise NotFoundError("the subscription is gone")
-        begin = core.marker(subscription) if after is None else max(after, core.since(subscription))
+        begin = core.marker(subscription) if after is None else max(after, core.since(subscription) or START)
         if interest in core.caches and begin >= core.caches[interest].head:
             return ac.Deliver(interest, begin, begin, (), (subscription,), ac.DeliveryReason.PULLED)
         answer: asyncio.Future[ac.Deliver] = asyncio.get_running_loop().create_future()

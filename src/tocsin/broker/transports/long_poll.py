@@ -11,6 +11,7 @@ from tocsin.broker.delivery.outlets import EncodedEvent, PlainOutlet
 from tocsin.broker.service import BrokerService
 from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import NotFoundError
+from tocsin.wire.subscriber import PullRequest
 
 GATHER_S: Final = 0.01
 """Events that follow the first one within this time are answered with it."""
@@ -31,15 +32,12 @@ async def poll(service: BrokerService, who: Session, wait_s: float, end: asyncio
 async def _unacknowledged_events(service: BrokerService, who: Session) -> list[EncodedEvent]:
     """The unacknowledged events, pulled from all subscriptions up to the buffer size."""
     lacking = list(service.runtime.core.lacking(who.subscriber))
-    events = [service.pulls.available(interest, head) for _, interest, mode, head in lacking if mode is Mode.NOTIFY]
-    inline = [(subscription, interest) for subscription, interest, mode, _ in lacking if mode is Mode.INLINE]
+    events = [service.pulls.available(interest, head) for interest, mode, head in lacking if mode is Mode.NOTIFY]
+    inline = [int(str(interest)) for interest, mode, _ in lacking if mode is Mode.INLINE]
     size_bytes, failed = 0, None
     begin, count = 0, FIRST
     while begin < len(inline) and size_bytes < service.settings.delivery.buffer_bytes:
-        pulls = (
-            service.pulls.pull(subscription, interest, None, None)
-            for subscription, interest in inline[begin : begin + count]
-        )
+        pulls = (service.pull(who, PullRequest(interest, None, None)) for interest in inline[begin : begin + count])
         begin, count = begin + count, min(2 * count, TOGETHER)
         for answer in await asyncio.gather(*pulls, return_exceptions=True):
             if isinstance(answer, NotFoundError):

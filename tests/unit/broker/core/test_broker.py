@@ -47,8 +47,10 @@ def test_equal_interests_are_one_backend_subscription() -> None:
     made = World(CoreSettings())
     assert made.subscribe("a", "ann", "x") == [ac.SubscribeBackend("x")]
     assert made.subscribe("b", "ben", "x") == []
-    assert made.backend_ready("x") == [ac.Subscribed("a", "x", at(0)), ac.Subscribed("b", "x", at(0))]
-    assert made.subscribe("c", "cyd", "x") == [ac.Subscribed("c", "x", at(0))]
+    assert made.broker.since("a") is None
+    assert made.backend_ready("x") == []
+    assert made.subscribe("c", "cyd", "x") == []
+    assert [made.broker.since(name) for name in "abc"] == [at(0), at(0), at(0)]
 
 
 def test_a_result_is_one_delivery_whatever_the_number_of_subscribers() -> None:
@@ -238,7 +240,8 @@ def test_a_page_ends_with_the_result_that_fills_it() -> None:
 def test_a_subscriber_gets_only_what_was_made_after_it_subscribed() -> None:
     made = world("a")
     made.push("x")
-    assert made.subscribe("late", "late", "x") == [ac.Subscribed("late", "x", at(1))]
+    assert made.subscribe("late", "late", "x") == []
+    assert made.broker.since("late") == at(1)
     assert made.log_in("late") == []
     (answer,) = made.handle(ev.ResultsRequested("x", ["late"], after=at(0)))
     assert isinstance(answer, ac.Deliver)
@@ -250,10 +253,11 @@ def test_who_subscribes_while_news_are_fetched_begins_after_them() -> None:
     made.make("x", 2)
     made.announce("x")
     assert made.subscribe("late", "a", "x") == []
-    delivered, subscribed = made.answer(1)
+    assert made.broker.since("late") is None
+    (delivered,) = made.answer(1)
     assert isinstance(delivered, ac.Deliver)
     assert list(delivered.audience) == ["a"]
-    assert subscribed == ac.Subscribed("late", "x", at(2))
+    assert made.broker.since("late") == at(2)
 
 
 def test_who_asks_since_an_earlier_cursor_gets_everything_from_there() -> None:
@@ -263,9 +267,9 @@ def test_who_asks_since_an_earlier_cursor_gets_everything_from_there() -> None:
     made.ack("x", at(3), ["a"])
     made.log_in("late")
     assert made.subscribe("late", "late", "x", since=at(1)) == [
-        ac.Subscribed("late", "x", at(1)),
         ac.Fetch(1, "x", at(1), at(3), 1000, 4 << 20),
     ]
+    assert made.broker.since("late") == at(1)
     assert made.answer(1) == [ac.Deliver("x", at(1), at(3), results(2, 3), ("late",), ac.DeliveryReason.CAUGHT_UP)]
 
 
@@ -319,7 +323,8 @@ def test_the_last_one_to_leave_lets_go_of_the_backend_subscription_after_a_while
     assert made.broker.next_wake_s == 30.0
     made.pass_time(29.0)
     assert made.broker.holds("x")
-    assert made.subscribe("b", "ben", "x") == [ac.Subscribed("b", "x", at(0))], "it is still there"
+    assert made.subscribe("b", "ben", "x") == []
+    assert made.broker.since("b") == at(0), "it is still there"
     assert ac.UnsubscribeBackend("x") not in made.pass_time(10.0)
     made.unsubscribe("b")
     assert ac.UnsubscribeBackend("x") in made.pass_time(30.0)
@@ -388,7 +393,8 @@ def test_results_expire_although_nothing_happens_but_time() -> None:
 
 def test_a_subscription_can_be_made_again_as_it_was_and_not_as_another() -> None:
     made = world("a")
-    assert made.handle(ev.SubscribeRequested("a", "a", "x", None, INLINE)) == [ac.Subscribed("a", "x", at(0))]
+    assert made.handle(ev.SubscribeRequested("a", "a", "x", None, INLINE)) == []
+    assert made.broker.since("a") == at(0)
     (refused,) = made.handle(ev.SubscribeRequested("a", "a", "y", None, INLINE))
     assert isinstance(refused, ac.RefuseEvent)
     assert isinstance(refused.error, ConflictError)
@@ -428,8 +434,8 @@ def test_results_pushed_before_the_backend_is_known_to_be_ready_are_fetched() ->
     made.log_in("ann")
     channel = made.channels["x"]
     assert made.handle(ev.ResultArrived("x", at(1), 10, "x1")) == []
-    subscribed, fetch = made.handle(ev.BackendSubscribed("x", at(0)))
-    assert subscribed == ac.Subscribed("a", "x", at(0))
+    (fetch,) = made.handle(ev.BackendSubscribed("x", at(0)))
+    assert made.broker.since("a") == at(0)
     assert fetch == ac.Fetch(1, "x", at(0), at(1), 1000, 4 << 20)
     made.make("x")
     assert channel.head == at(1)

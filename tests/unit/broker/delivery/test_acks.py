@@ -37,8 +37,7 @@ class Store:
 
 def subscription_service(store: Store, subscriptions: int = 3, every_s: float = 0.01) -> tuple[AckBatcher, CoreRuntime]:
     runtime = CoreRuntime(Broker(CoreSettings(), 0.0))
-    for kind in (ac.Subscribed, ac.SubscribeBackend, ac.Fetch, ac.ReportConsumed):
-        runtime.on(kind, lambda _: None)
+    runtime.performers = dict.fromkeys((ac.SubscribeBackend, ac.Fetch, ac.ReportConsumed), lambda _: None)
     for one in range(subscriptions):
         runtime.handle(ev.SubscribeRequested(one, one, 7, None, ev.Mode.NOTIFY))
     runtime.handle(ev.BackendSubscribed(7, Cursor(1, 0, 0)))

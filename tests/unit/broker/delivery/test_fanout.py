@@ -65,11 +65,14 @@ class Here:
         self.markers: dict[tuple[int, int], Cursor] = {}
         self.outlets: dict[int, Outlet] = {}
         runtime = self.runtime
-        runtime.on(ac.Deliver, self.fan_out.deliver)
-        runtime.on(ac.Fetch, self._fetch)
-        runtime.on(ac.SubscribeBackend, lambda it: runtime.handle(ev.BackendSubscribed(it.interest, Cursor(1, 0, 0))))
-        for kind in (ac.Subscribed, ac.ReportConsumed, ac.UnsubscribeBackend, ac.RefuseEvent):
-            runtime.on(kind, lambda _: None)
+        runtime.performers = {
+            **dict.fromkeys((ac.ReportConsumed, ac.UnsubscribeBackend, ac.RefuseEvent), lambda _: None),
+            ac.Deliver: self.fan_out.deliver,
+            ac.NotifyAvailable: self.fan_out.notify,
+            ac.EndSubscriptions: self.fan_out.end,
+            ac.Fetch: self._fetch,
+            ac.SubscribeBackend: lambda it: runtime.handle(ev.BackendSubscribed(it.interest, Cursor(1, 0, 0))),
+        }
         for person in range(people):
             for interest in range(interests):
                 self.fan_out.subscribed(person, self.name(person, interest))
@@ -189,13 +192,12 @@ async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else
 
 async def test_an_action_that_fails_does_not_keep_others_from_being_performed() -> None:
     runtime = CoreRuntime(Broker(CoreSettings(), 0.0))
-    held: list[Any] = []
+    ended: list[Any] = []
 
     def fail(_action: Any) -> None:
         raise ValueError("a fault")
 
-    runtime.on(ac.SubscribeBackend, fail)
-    runtime.on(ac.Subscribed, held.append)
+    runtime.performers = {ac.SubscribeBackend: fail, ac.EndSubscriptions: ended.append}
     runtime.handle(ev.SubscribeRequested(1, 1, 1, None, ev.Mode.INLINE))
-    runtime.handle(ev.BackendSubscribed(1, Cursor(1, 0, 0)))
-    assert len(held) == 1
+    runtime.handle(ev.BackendSubscriptionLost(1, "the channel is gone"))
+    assert len(ended) == 1

@@ -1,13 +1,17 @@
-"""Serves the results that subscribers lack: from the cache, from the cluster, or from both."""
+"""Sends subscribers the results that they missed: from the cache, from the cluster, or from both.
+
+A subscriber that comes back, or has room again, catches up here (`catch_up`); one that was notified pulls (`ask`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
-from tocsin.broker.core.actions import Action, Deliver, DeliveryReason, Fetch, NotifyAvailable
+from tocsin.broker.core.actions import Action, Deliver, DeliveryReason, NotifyAvailable
 from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
 from tocsin.broker.core.events import FetchSucceeded, Mode
 from tocsin.broker.core.fetches import (
+    Fetches,
     PendingAnswer,
     PendingFetch,
     SharedFetch,
@@ -23,16 +27,13 @@ from tocsin.rules.caching.entries import CachedRun, MissingRun, size_bytes
 from tocsin.rules.model.cursors import Cursor
 
 
-class Delivery:
-    """Answers pulls and catch-ups, and tracks their fetches. Methods append what has to be done to `actions`."""
+class MissedResults:
+    """Answers pulls and catch-ups. Methods append what has to be done to `actions`."""
 
-    def __init__(self, settings: CoreSettings, caches: ResultCaches) -> None:
+    def __init__(self, settings: CoreSettings, caches: ResultCaches, fetches: Fetches) -> None:
         self._settings = settings
         self._caches = caches
-        self._under_way: dict[int, PendingFetch] = {}
-        self._begun = 0
-
-    # --- requests of subscribers
+        self._fetches = fetches
 
     def ask(
         self,
@@ -68,13 +69,13 @@ class Delivery:
             waiting = PendingAnswer(after, to, why, [], [askers])
         else:
             waiting = PendingAnswer(after, to, why, [(asker, asker.turn) for asker in askers], [])
-        if backend.flights:
+        if backend.fetches:
             if (same := backend.waiting.get(waiting.asked)) is not None:
                 same.askers += waiting.askers
                 same.groups += waiting.groups
                 return
             waiting.parts = split_runs(
-                runs, backend.flights, lambda begin, end: self._miss(backend, begin, end, limit_results, actions)
+                runs, backend.fetches, lambda begin, end: self._miss(backend, begin, end, limit_results, actions)
             )
         else:
             waiting.parts = [
@@ -84,7 +85,7 @@ class Delivery:
         for part in waiting.parts:
             if isinstance(part, CachedRun):
                 continue
-            fetch = part.flight if isinstance(part, SharedFetch) else part
+            fetch = part.fetch if isinstance(part, SharedFetch) else part
             if not fetch.waiting or fetch.waiting[-1] is not waiting:
                 fetch.waiting.append(waiting)
                 waiting.lacking += 1
@@ -93,88 +94,44 @@ class Delivery:
         else:
             self._answer(backend, waiting, now_s, actions)
 
-    def resume(self, backend: InterestState, one: FrontendState, now_s: float, actions: list[Action]) -> None:
+    def catch_up(self, backend: InterestState, frontend: FrontendState, now_s: float, actions: list[Action]) -> None:
         """Sends an online subscription with room what it lacks, or adds it to its cohort if it lacks nothing."""
-        if not one.online or one.behind or one.live or one.waits or not one.attached:
+        if not frontend.online or frontend.behind or frontend.live or frontend.waits or not frontend.attached:
             return
         head = backend.held.head
-        if one.mode is Mode.NOTIFY:
-            lacks = one.marker < head
-            one.cohort.join(one)
+        if frontend.mode is Mode.NOTIFY:
+            lacks = frontend.marker < head
+            frontend.cohort.join(frontend)
             if lacks:
-                actions.append(NotifyAvailable(backend.interest, head, (one.id,)))
-        elif one.sent >= head:
-            one.cohort.join(one)
+                actions.append(NotifyAvailable(backend.interest, head, (frontend.id,)))
+        elif frontend.sent >= head:
+            frontend.cohort.join(frontend)
         else:
-            one.waits = True
-            self.ask(backend, [one], one.sent, DeliveryReason.CAUGHT_UP, now_s=now_s, actions=actions)
+            frontend.waits = True
+            self.ask(backend, [frontend], frontend.sent, DeliveryReason.CAUGHT_UP, now_s=now_s, actions=actions)
 
-    # --- fetches
-
-    def begin(
-        self,
-        backend: InterestState,
-        after: Cursor,
-        to: Cursor,
-        actions: list[Action],
-        *,
-        news: bool = False,
-        most: int | None = None,
-    ) -> PendingFetch:
-        """Begins a fetch of `(after, to]`, at most `most` results. `news`: it brings newly announced results."""
-        self._begun = number = self._begun + 1
-        limits = self._settings
-        limit = limits.page_results if most is None else most
-        fetch = Fetch(number, backend.interest, after, to, limit, limits.page_bytes)
-        self._under_way[number] = pending = PendingFetch(fetch, backend, news)
-        actions.append(fetch)
-        return pending
-
-    def again(self, number: int, actions: list[Action]) -> None:
-        """Retries the fetch if it is still needed."""
-        pending = self._under_way.get(number)
-        if pending is not None:
-            actions.append(pending.fetch)
-
-    def under_way(self, number: int) -> PendingFetch | None:
-        return self._under_way.get(number)
-
-    def land(self, flight: PendingFetch, answer: FetchSucceeded, now_s: float, actions: list[Action]) -> None:
-        """Takes the answer of a fetch. The caller handles new results; others go to the answers that wait for them."""
-        del self._under_way[answer.fetch]
-        backend = flight.backend
-        flight.answer = answer
-        flight.answer_bytes = size_bytes(answer.results) if answer.size_bytes is None else answer.size_bytes
-        self._caches.fetched(backend.held, len(answer.results), flight.answer_bytes, answer.took_s)
-        if flight.news:
-            backend.news = None
-            return
-        backend.flights.remove(flight)
+    def take_answer(self, fetch: PendingFetch, answer: FetchSucceeded, now_s: float, actions: list[Action]) -> None:
+        """Takes the answer to a fetch of missed results, and delivers what waited for it."""
+        backend = fetch.backend
+        backend.fetches.remove(fetch)
         if self._caches.settings.fetched_enters:
             # Do not fill the gap in the cache: the next subscriber that asks for it must learn of it, too.
-            begins = max(flight.after, answer.gap or flight.after)
-            self._caches.fill(backend.held, MissingRun(begins, min(flight.to, answer.to)), answer.results, now_s)
+            begins = max(fetch.after, answer.gap or fetch.after)
+            self._caches.fill(backend.held, MissingRun(begins, min(fetch.to, answer.to)), answer.results, now_s)
         # Break the reference cycle of fetches and answers, so that they are freed without the garbage collector.
-        answers, flight.waiting = flight.waiting, []
+        answers, fetch.waiting = fetch.waiting, []
         for waiting in answers:
             waiting.lacking -= 1
             if waiting.lacking == 0:
                 del backend.waiting[waiting.asked]
                 self._answer(backend, waiting, now_s, actions)
 
-    def forget(self, backend: InterestState) -> None:
-        """The interest has ended: answers to its fetches will be ignored."""
-        for pending in self._flights_of(backend):
-            del self._under_way[pending.fetch.fetch]
-
-    # --- helpers
-
     def _miss(
         self, backend: InterestState, after: Cursor, to: Cursor, most: int, actions: list[Action]
     ) -> PendingFetch:
         """Begins a fetch of results that the cache lacks."""
-        pending = self.begin(backend, after, to, actions, most=most)
-        backend.flights.append(pending)
+        pending = self._fetches.begin(backend, after, to, actions, most=most)
+        backend.fetches.append(pending)
         return pending
 
     def _answer(self, backend: InterestState, waiting: PendingAnswer, now_s: float, actions: list[Action]) -> None:
@@ -215,13 +172,8 @@ class Delivery:
         for frontend in askers:
             frontend.waits = frontend.sent == after
             if not frontend.waits:
-                self.resume(backend, frontend, now_s, actions)
+                self.catch_up(backend, frontend, now_s, actions)
         return [frontend for frontend in askers if frontend.waits and frontend.sent == after]
-
-    def _flights_of(self, backend: InterestState) -> Iterator[PendingFetch]:
-        yield from backend.flights
-        if backend.news is not None:
-            yield backend.news
 
 
 def _audience(askers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[Hashable]:
