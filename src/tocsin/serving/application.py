@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -21,7 +22,6 @@ from aiohttp.typedefs import Middleware
 from tocsin.serving.addresses import TRUSTED_PROXIES
 from tocsin.serving.answers import answer_errors, answer_middleware, finish_headers
 from tocsin.serving.connections import LimitedServer, count_forwarded
-from tocsin.serving.file_limit import connections_within, raise_file_limit
 from tocsin.serving.limits import MemoryBudget, ServerLimits
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.wire.errors import ConflictError, InputError
@@ -39,6 +39,9 @@ _COLLECT_AFTER: Final = (20_000, 20, 20)
 SWITCH_INTERVAL_S: Final = 0.000_5
 """The time after which a computing thread yields the GIL. A request changes threads several times, and each change
 waits for it while a thread parses or encodes another client's data. (Python's default is 5 ms.)"""
+RESERVED_FILES: Final = 256
+"""Files for other purposes than client connections: stores, logs, datasets and outgoing connections."""
+_MOST_FILES: Final = 1 << 20
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -189,6 +192,25 @@ async def listen(app: web.Application, sock: socket.socket) -> AsyncIterator[Non
         yield
     finally:
         await runner.cleanup()
+
+
+def raise_file_limit() -> int:
+    """Raises the soft limit as far as the system allows and returns it. Shells and service managers set it to 1,024,
+    for the sake of old programs that cannot handle more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= target:
+        return _MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+    except (OSError, ValueError):
+        return soft
+    return target
+
+
+def connections_within(files: int, connections_limit: int) -> int:
+    """The number of connections for which `files` open files are enough, at most `connections_limit`."""
+    return min(connections_limit, max(1, files - min(RESERVED_FILES, files // 2)))
 
 
 def _within_files(limits: ServerLimits, files: int) -> ServerLimits:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
+from enum import Enum
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -16,7 +18,6 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from tocsin.serving.addresses import address_key, client_address, is_loopback
 from tocsin.serving.answers import Handler, internal_answer, raw_refusal, refusal
-from tocsin.serving.idle_connections import IdleConnections, IdleReason
 from tocsin.serving.limits import RefusalCounter, ServerLimits, ignore_refusal
 from tocsin.wire.errors import InputError, LimitError, StoppedError, TocsinError, UnavailableError
 
@@ -26,6 +27,15 @@ _SAY_EVERY_S = 60.0
 _OF_ONE_ADDRESS = 2_000
 
 _log = structlog.get_logger("tocsin.serving")
+
+
+class IdleReason(Enum):
+    """Why a connection is idle, in the order in which connections give way to new ones when all slots are taken. So
+    unfinished requests cannot keep out clients that send whole ones."""
+
+    WITHOUT_HEAD = "has sent no whole head"
+    BETWEEN_REQUESTS = "has its answer and asks for nothing more"
+    WITHOUT_BODY = "has sent a head and not all of its body"
 
 
 class WriteObserver(Protocol):
@@ -40,7 +50,16 @@ class ClientConnection(web.RequestHandler):
     """A connection. Its request head must be complete in time, and invalid input gets an answer in our form. While it
     serves no request it is idle, and gives way to a new connection when all slots are taken."""
 
-    __slots__ = ("_head_timer", "_limits", "_lingering", "_some_head", "_spare", "_together", "_unread_timer", "outlet")
+    __slots__ = (
+        "_counted_as",
+        "_head_timer",
+        "_limits",
+        "_lingering",
+        "_some_head",
+        "_spare",
+        "_unread_timer",
+        "outlet",
+    )
 
     def __init__(self, manager: LimitedServer, limits: ServerLimits, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -50,7 +69,7 @@ class ClientConnection(web.RequestHandler):
         self._some_head = False
         self._lingering = False
         self._spare: IdleReason | None = None
-        self._together: AddressConnections | None = None
+        self._counted_as: str | None = None
         # Writes directly to the transport and needs to know when that is possible.
         self.outlet: WriteObserver | None = None
 
@@ -71,7 +90,7 @@ class ClientConnection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         manager = cast("LimitedServer", self._manager)
         try:
-            self._together = manager.joined(_peer(transport)) if manager.counts_addresses else None
+            self._counted_as = manager.joined(_peer(transport)) if manager.counts_addresses else None
         except LimitError as many:
             manager.refused("connections of one address")
             self._refuse(manager, cast("asyncio.Transport", transport), many)
@@ -146,15 +165,15 @@ class ClientConnection(web.RequestHandler):
         if spare is not self._spare:
             spares = cast("LimitedServer", self._manager).spares
             if self._spare is not None:
-                spares.remove(self, self._spare)
+                del spares[self._spare][self]
             if spare is not None:
-                spares.add(self, spare)
+                spares[spare][self] = None
             self._spare = spare
 
     def _leave_address(self, manager: LimitedServer) -> None:
-        if self._together is not None:
-            manager.left(self._together)
-            self._together = None
+        if self._counted_as is not None:
+            manager.left(self._counted_as)
+            self._counted_as = None
 
     def _expect_head(self) -> None:
         if self._head_timer is None:
@@ -234,16 +253,6 @@ def _unreadable(exc: HttpProcessingError) -> TocsinError:
     return InputError("this is not a valid HTTP request", hint=" ".join(exc.message.split()) or None)
 
 
-class AddressConnections:
-    """The number of connections of one address."""
-
-    __slots__ = ("count", "place")
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self.count = 0
-
-
 class LimitedServer(web.Server):
     """Creates and counts the connections of one listening server."""
 
@@ -254,8 +263,9 @@ class LimitedServer(web.Server):
         self._limits = limits
         self.refused = refused
         self.lingering = 0
-        self.spares: IdleConnections[ClientConnection] = IdleConnections()
-        self._by_place: dict[str, AddressConnections] = {}
+        # By reason, each in the order in which they became idle: dictionaries keep insertion order.
+        self.spares: dict[IdleReason, dict[ClientConnection, None]] = {reason: {} for reason in IdleReason}
+        self._of_address: Counter[str] = Counter()
         self._said_s = -_SAY_EVERY_S
 
     def __call__(self) -> ClientConnection:
@@ -266,7 +276,7 @@ class LimitedServer(web.Server):
         if len(self._connections) < self._limits.connections_limit:
             return True
         self.refused("connections")
-        spare = self.spares.first()
+        spare = next((connection for spares in self.spares.values() for connection in spares), None)
         if spare is not None:
             spare.give_way()
         return spare is not None
@@ -282,17 +292,15 @@ class LimitedServer(web.Server):
     def counts_addresses(self) -> bool:
         return self._limits.address_connections_limit is not None
 
-    def joined(self, address: str | None) -> AddressConnections | None:
-        """Counts a connection of the address, if it is limited; raises LimitError (429) if the limit is reached."""
+    def joined(self, address: str | None) -> str | None:
+        """Counts a connection of the address, if it is limited, and returns what it counts as; raises LimitError (429)
+        if the limit is reached."""
         if address in self._limits.trusted_proxies:
             return None
         if not self._limits.address_connections_limit and is_loopback(address):
             return None
         key, limit = address_key(address), self._limits.address_connections_limit or self._usual_share()
-        together = self._by_place.get(key)
-        if together is None:
-            together = self._by_place[key] = AddressConnections(key)
-        if together.count >= limit:
+        if self._of_address[key] >= limit:
             if time.monotonic() - self._said_s >= _SAY_EVERY_S:
                 self._said_s = time.monotonic()
                 # An operator who put a proxy in front and forgot to trust it finds the cause here.
@@ -301,16 +309,16 @@ class LimitedServer(web.Server):
                 f"{key} has {limit} connections already", status=429, hint="close some of them", retry=True,
                 retry_after_s=1,
             )  # fmt: skip
-        together.count += 1
-        return together
+        self._of_address[key] += 1
+        return key
 
     def _usual_share(self) -> int:
         return max(1, min(_OF_ONE_ADDRESS, self._limits.connections_limit // 4))
 
-    def left(self, together: AddressConnections) -> None:
-        together.count -= 1
-        if not together.count:
-            del self._by_place[together.place]
+    def left(self, key: str) -> None:
+        self._of_address[key] -= 1
+        if not self._of_address[key]:
+            del self._of_address[key]
 
 
 def _peer(transport: asyncio.BaseTransport) -> str | None:
@@ -324,9 +332,9 @@ async def count_forwarded(request: web.Request, handler: Handler) -> web.StreamR
     server, client = request.protocol._manager, client_address(request)
     if client == request.remote or not isinstance(server, LimitedServer):
         return await handler(request)
-    together = server.joined(client) if server.counts_addresses else None
+    key = server.joined(client) if server.counts_addresses else None
     try:
         return await handler(request)
     finally:
-        if together is not None:
-            server.left(together)
+        if key is not None:
+            server.left(key)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Final
+from typing import Final, TypeAlias
 
 from aiohttp import hdrs, web
 
@@ -24,6 +24,8 @@ _FEED_BYTES: Final = 1 << 16
 
 # A callback with the name of a limit that a client exceeded.
 RefusalCounter = Callable[[str], None]
+# Who waits in a line: the names that its limits count, and whether it is back for the rest of a request.
+_Client: TypeAlias = tuple[tuple[str, ...], bool]
 
 
 def ignore_refusal(_limit: str) -> None:
@@ -227,10 +229,11 @@ class GzipReader:
 
 
 class WaitingLine:
-    """Runs `inside` requests at a time, lets `waiting` more wait, first come, first served, and refuses the rest.
+    """Runs `inside` requests at a time, lets `waiting` more wait, and refuses the rest (LimitError, 429).
 
-    At most `own_inside` requests of one client run and at most `own_waiting` more of them wait. A client at its limit
-    does not hold up others: their requests pass its waiting ones.
+    Clients take turns, each with its oldest request. At most `own_inside` requests of one client run and at most
+    `own_waiting` more of them wait; a client at its limit does not hold up others. When the line is full, the newest
+    request of the client with the most waiting is refused, so that a flood of one client leaves room for all others.
     """
 
     def __init__(
@@ -249,17 +252,10 @@ class WaitingLine:
         self._own_inside_limit = inside if own_inside is None else own_inside
         self._own_waiting_limit = waiting if own_waiting is None else own_waiting
         self._refused = refused
-        self._inside = 0
         self._inside_of: Counter[str] = Counter()
-        self._queue: deque[tuple[asyncio.Future[None], tuple[str, ...]]] = deque()
-
-    @property
-    def inside(self) -> int:
-        return self._inside
-
-    @property
-    def waiting(self) -> int:
-        return len(self._queue)
+        self._lines: OrderedDict[_Client, deque[asyncio.Future[None]]] = OrderedDict()
+        self.inside = 0
+        self.waiting = 0
 
     @asynccontextmanager
     async def passed(self, *askers: str, is_back: bool = False) -> AsyncIterator[None]:
@@ -275,28 +271,41 @@ class WaitingLine:
             self._take(askers)
             return
         if not is_back:
-            self._check_queue(askers)
+            self._check_own_waiting(askers)
+            if self.waiting >= self._waiting_limit:
+                self._make_room(askers)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((turn, askers))
+        client = (askers, is_back)
+        self._lines.setdefault(client, deque()).append(turn)
+        self.waiting += 1
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 self._leave(askers)  # The slot was already ours: pass it on.
-            elif (turn, askers) in self._queue:
-                self._queue.remove((turn, askers))
+            elif turn in self._lines.get(client, ()):
+                self._take_out(client, turn)
             raise
 
-    def _check_queue(self, askers: tuple[str, ...]) -> None:
-        """Raises LimitError if the queue is full, or one of the clients has too many waiting."""
-        if len(self._queue) >= self._waiting_limit:
-            self._refused(self._what)
-            raise self._full("", self._inside, len(self._queue))
+    def _check_own_waiting(self, askers: tuple[str, ...]) -> None:
         for asker in askers:
-            waiting = sum(asker in others for _, others in self._queue)
+            waiting = sum(len(line) for (others, _), line in self._lines.items() if asker in others)
             if waiting >= self._own_waiting_limit:
                 self._refused(f"{self._what} of one asker")
                 raise self._full(f" of {asker}", self._inside_of[asker], waiting)
+
+    def _make_room(self, askers: tuple[str, ...]) -> None:
+        """Refuses the newest request of the client with the most waiting, or raises if that is this client."""
+        self._refused(self._what)
+        lengths = {client: len(line) for client, line in self._lines.items() if not client[1]}
+        longest = max(lengths, key=lambda client: lengths[client], default=None)
+        # A client that would then have as many waiting as that one gets no preference.
+        if longest is None or lengths[longest] <= lengths.get((askers, False), 0) + 1:
+            raise self._full("", self.inside, self.waiting)
+        last = self._lines[longest][-1]
+        self._take_out(longest, last)
+        if not last.done():
+            last.set_exception(self._full("", self.inside, self.waiting))
 
     def _full(self, whose: str, inside: int, waiting: int) -> LimitError:
         return LimitError(
@@ -305,22 +314,31 @@ class WaitingLine:
         )  # fmt: skip
 
     def _has_place(self, askers: tuple[str, ...]) -> bool:
-        is_free = self._inside < self._inside_limit
+        is_free = self.inside < self._inside_limit
         return is_free and all(self._inside_of[asker] < self._own_inside_limit for asker in askers)
 
     def _take(self, askers: tuple[str, ...], more: int = 1) -> None:
-        self._inside += more
+        self.inside += more
         for asker in askers:
             self._inside_of[asker] += more
             if not self._inside_of[asker]:
                 del self._inside_of[asker]
 
+    def _take_out(self, client: _Client, turn: asyncio.Future[None]) -> None:
+        line = self._lines[client]
+        line.remove(turn)
+        self.waiting -= 1
+        if not line:
+            del self._lines[client]
+
     def _leave(self, askers: tuple[str, ...]) -> None:
-        """Frees the slot, and hands it to the first waiting request that may have it."""
+        """Frees the slot, and hands it to the next client that may have it."""
         self._take(askers, -1)
-        for index, (turn, others) in enumerate(self._queue):
-            if not turn.done() and self._has_place(others):
-                del self._queue[index]
-                self._take(others)
+        while (client := next((client for client in self._lines if self._has_place(client[0])), None)) is not None:
+            turn = self._lines[client][0]
+            self._lines.move_to_end(client)
+            self._take_out(client, turn)
+            if not turn.done():
+                self._take(client[0])
                 turn.set_result(None)
                 return

@@ -36,18 +36,34 @@ class TokenBucket:
         self._left -= tokens
         return 0.0
 
+    def give_back(self) -> bool:
+        """Returns a token that was taken. Returns whether the bucket is full again."""
+        self._left = min(self._burst, self._left + 1.0)
+        return self._left >= self._burst
+
     def _refill(self, now_s: float) -> None:
-        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
+        if now_s > self._at_s:  # Wall clocks can be set back.
+            self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
         self._at_s = now_s
 
 
 class RateLimiter:
     """A token bucket per client. The least recently used buckets are forgotten, since they are full again."""
 
-    def __init__(self, per_s: float, burst: float, what: str, *, most: int = 100_000) -> None:
+    def __init__(
+        self,
+        per_s: float,
+        burst: float,
+        what: str = "",
+        *,
+        refusal: str = "",
+        hint: str = "ask less often",
+        most: int = 100_000,
+    ) -> None:
         self._per_s = per_s
         self._burst = burst
-        self._what = what
+        self._refusal = refusal or f"more than {per_s:g} {what} per second"
+        self._hint = hint
         self._most = most
         self._buckets: OrderedDict[Hashable, TokenBucket] = OrderedDict()
 
@@ -62,7 +78,10 @@ class RateLimiter:
             self._buckets.move_to_end(who)
         missing_s = bucket.try_take(now_s, tokens)
         if missing_s > 0:
-            raise LimitError(
-                f"more than {self._per_s:g} {self._what} per second", status=429, hint="ask less often",
-                retry=True, retry_after_s=missing_s,
-            )  # fmt: skip
+            raise LimitError(self._refusal, status=429, hint=self._hint, retry=True, retry_after_s=missing_s)
+
+    def give_back(self, who: Hashable) -> None:
+        """Returns a token that `check` took from the client."""
+        bucket = self._buckets.get(who)
+        if bucket is not None and bucket.give_back():
+            del self._buckets[who]

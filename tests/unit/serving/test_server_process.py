@@ -18,8 +18,7 @@ import uvloop
 from tests.support.fake_cluster import FakeCredentials, FakeStatements
 from tests.support.waiting import WITHIN_S
 from tocsin.cluster.http.routes import cluster_application
-from tocsin.serving.application import SWITCH_INTERVAL_S, bind_socket, listen
-from tocsin.serving.file_limit import connections_within
+from tocsin.serving.application import SWITCH_INTERVAL_S, bind_socket, connections_within, listen
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ConflictError
 

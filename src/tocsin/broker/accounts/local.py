@@ -99,7 +99,7 @@ class LocalAccounts(Applications, Groups):
         hashed = None if subscriber is None else subscriber.password
         user = (normalize(credentials.application), normalize(credentials.user))
         with self._guesses.one(user, origin, issued_us) as attempt:
-            attempt.was(await self._passwords.matches(password, hashed, origin))
+            attempt.right = await self._passwords.matches(password, hashed, origin)
         if not attempt.right or subscriber is None or hashed is None:
             raise UnauthorizedError("the user or the password is wrong")
         if self._passwords.is_outdated(hashed):
@@ -146,7 +146,7 @@ class LocalAccounts(Applications, Groups):
         new = password_of(password, self._policy.password_characters)
         if isinstance(by, Session):
             with self._guesses.one((by.application_name, by.user), origin, self._now_us()) as attempt:
-                attempt.was(await self._passwords.matches(password_of(old or ""), subscriber.password, origin))
+                attempt.right = await self._passwords.matches(password_of(old or ""), subscriber.password, origin)
             if not attempt.right:
                 raise UnauthorizedError("the old password is wrong")
         hashed = await self._passwords.hashed(new, origin)

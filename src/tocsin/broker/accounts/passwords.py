@@ -15,9 +15,9 @@ from typing import Final, TypeVar
 from argon2 import PasswordHasher, Type
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from tocsin.broker.accounts.fair_queue import FairQueue
 from tocsin.broker.accounts.policy import PasswordCost
 from tocsin.patience import wait_despite_cancel
+from tocsin.serving.limits import WaitingLine
 
 Answer = TypeVar("Answer")
 
@@ -26,14 +26,14 @@ PATIENCE: Final = 10
 
 
 class Passwords:
-    """Hashes and checks passwords. `threads` checks run at a time, and `waiting` more wait in turn from each origin
-    (see FairQueue); all others get LimitError (429)."""
+    """Hashes and checks passwords. `threads` checks run at a time, and `waiting` more wait, in turn from each origin
+    (see WaitingLine); all others get LimitError (429)."""
 
     def __init__(self, cost: PasswordCost, *, threads: int, waiting: int) -> None:
         self._hasher = PasswordHasher(
             time_cost=cost.passes, memory_cost=cost.memory_kib, parallelism=cost.lanes, type=Type.ID
         )
-        self._turns = FairQueue(threads, waiting, "passwords")
+        self._line = WaitingLine(threads, waiting, "passwords")
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="passwords", initializer=_give_way)
         self._decoy = ""
 
@@ -63,7 +63,7 @@ class Passwords:
             return False
 
     async def _run(self, work: Callable[[], Answer], origin: str | None) -> Answer:
-        async with self._turns.taken(origin):
+        async with self._line.passed(origin or ""):
             # A thread cannot be cancelled, so it occupies its slot until it is done.
             return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(self._threads, work))
 

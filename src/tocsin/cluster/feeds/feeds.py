@@ -35,7 +35,6 @@ from tocsin.cluster.feeds.adapters.sockets import USUAL_LIMITS, SocketLimits
 from tocsin.cluster.feeds.apply_function import AppliedFunction
 from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import REJECTED
-from tocsin.cluster.feeds.landing_worker import LandingTrouble
 from tocsin.cluster.feeds.metrics import FeedMetrics
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
@@ -48,6 +47,7 @@ from tocsin.language.translate.expressions import TranslationError
 from tocsin.patience import wait_despite_cancel
 from tocsin.rules.model.types import ObjectType
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
+from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
 
 Summary = Mapping[str, Any]
@@ -124,7 +124,7 @@ class Feeds:
         async with self._catalog.backup_barrier, self._started.backup_barrier.still():
             yield
 
-    def troubles(self, ref: Ref) -> list[LandingTrouble]:
+    def troubles(self, ref: Ref) -> list[Trouble]:
         """Lists which work of a started feed fails, why, and since when."""
         return self._started.troubles(ref)
 

@@ -1,7 +1,7 @@
 """Lands a feed's log in one of its datasets, batch by batch, and retries a batch that fails.
 
 Each dataset has its own worker, so that a dataset that fails does not hold up the others. A failure becomes a
-`LandingTrouble`, which statements, publishers and the health endpoint can show.
+`Trouble`, which statements, publishers and the health endpoint can show.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 import structlog
@@ -22,7 +20,8 @@ from tocsin.cluster.feeds.landing import LandableBatch
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.rules.backoff import BackOff
-from tocsin.wire.errors import StorageFullError, TocsinError
+from tocsin.serving.trouble import Trouble
+from tocsin.wire.errors import TocsinError
 
 log = structlog.get_logger()
 
@@ -55,22 +54,10 @@ class LandingTarget(Protocol):
     def land(self, entries: Sequence[LandableBatch]) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LandingTrouble:
-    """Which work fails, why, and since when."""
-
-    what: str
-    reason: str
-    since: datetime
-    since_s: float
-    """The same instant by the event loop's clock."""
-    disk_full: bool = False
-
-
 class LandingProgress(Protocol):
     """Brings a feed's records into one of its datasets."""
 
-    trouble: LandingTrouble | None
+    trouble: Trouble | None
 
     @property
     def target(self) -> LandingTarget: ...
@@ -101,7 +88,7 @@ class LandingWorker:
         back_off: BackOff | None = None,
     ) -> None:
         self.target = target
-        self.trouble: LandingTrouble | None = None
+        self.trouble: Trouble | None = None
         self._feed = feed
         self._log = intake
         self._engine = engine
@@ -161,15 +148,11 @@ class LandingWorker:
                 await self._hurry.wait()
 
     def _failed(self, error: Exception) -> None:
-        failed_at = datetime.now(UTC), asyncio.get_running_loop().time()
-        since, since_s = failed_at if self.trouble is None else (self.trouble.since, self.trouble.since_s)
-        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
-        what = f"landing in {self.target.dataset}"
-        self.trouble = LandingTrouble(what, reason, since, since_s, isinstance(error, StorageFullError))
+        self.trouble = Trouble.of(f"landing in {self.target.dataset}", error, self.trouble)
         with suppress(Exception):
             context = {"feed": self._feed, "dataset": str(self.target.dataset)}
             if isinstance(error, TocsinError):
-                log.warning("landing must wait", **context, reason=reason)
+                log.warning("landing must wait", **context, reason=self.trouble.reason)
             else:
                 log.error("landing failed", **context, exc_info=error)
 

@@ -26,12 +26,12 @@ from tocsin.cluster.feeds.batches import BatchPacker, pack_batch
 from tocsin.cluster.feeds.landing_worker import (
     LandingProgress,
     LandingTarget,
-    LandingTrouble,
     LandingWorker,
 )
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.sources.decoder import Decode, DecodedRecord
+from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import (
     ConflictError,
     ReusedKeyError,
@@ -119,7 +119,7 @@ class RunningFeed:
         self._log.landed(min(worker_for.position for worker_for in list(self._workers)))
 
     @property
-    def troubles(self) -> list[LandingTrouble]:
+    def troubles(self) -> list[Trouble]:
         return [worker_for.trouble for worker_for in self._workers if worker_for.trouble is not None]
 
     @property
@@ -251,7 +251,7 @@ class RunningFeed:
         position: int,
         movers: Sequence[LandingProgress],
         patience_s: float,
-        refusal: Callable[[LandingTrouble, int], TocsinError],
+        refusal: Callable[[Trouble, int], TocsinError],
     ) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
@@ -317,9 +317,7 @@ def _run_to_end(steps: Generator[None, None, _ReadBody]) -> _ReadBody:
             return read
 
 
-def _refusal(
-    impossible: str, otherwise: str, trouble: LandingTrouble, records: int
-) -> UnavailableError | StorageFullError:
+def _refusal(impossible: str, otherwise: str, trouble: Trouble, records: int) -> UnavailableError | StorageFullError:
     kind = StorageFullError if trouble.disk_full else UnavailableError
     given_up = f", or give them up: {otherwise}" if otherwise else ""
     return kind(
@@ -328,12 +326,12 @@ def _refusal(
     )
 
 
-def _invisible(trouble: LandingTrouble, _records: int) -> UnavailableError:
+def _invisible(trouble: Trouble, _records: int) -> UnavailableError:
     return UnavailableError(
         f"the records are kept, and not visible yet, because {_told(trouble)}",
         hint="they land by themselves when that is mended: there is no need to send them again",
     )
 
 
-def _told(trouble: LandingTrouble) -> str:
+def _told(trouble: Trouble) -> str:
     return f"{trouble.what} fails since {trouble.since:%Y-%m-%dT%H:%M:%SZ}: {trouble.reason}"

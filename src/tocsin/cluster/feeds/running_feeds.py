@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -25,7 +24,7 @@ from tocsin.cluster.feeds.adapters.url_poller import UrlPoller
 from tocsin.cluster.feeds.backup_barrier import BackupBarrier
 from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import Landing, Rejections
-from tocsin.cluster.feeds.landing_worker import LandingTarget, LandingTrouble
+from tocsin.cluster.feeds.landing_worker import LandingTarget
 from tocsin.cluster.feeds.metrics import FeedCounts, FeedMetrics, FeedState
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import RunningFeed
@@ -37,6 +36,7 @@ from tocsin.pipeline.sources.decoder import Decode, decoder
 from tocsin.rules.backoff import BackOff
 from tocsin.rules.model.types import ObjectType
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
+from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
 log = structlog.get_logger()
@@ -71,7 +71,7 @@ class RunningFeeds:
         self._running: dict[Ref, AnyFeed] = {}
         self.backup_barrier = BackupBarrier()
         """Holds back the feeds of files during a backup: they have a checkpoint and no log."""
-        self._troubles: dict[Ref, LandingTrouble] = {}
+        self._troubles: dict[Ref, Trouble] = {}
         self._counts: dict[str, FeedCounts] = {}
         """By the folder of the feed's log; no other feed ever gets the same folder."""
         self._retrying: dict[Ref, asyncio.Task[None]] = {}
@@ -121,7 +121,7 @@ class RunningFeeds:
     def refs(self) -> list[Ref]:
         return list(self._running)
 
-    def troubles(self, ref: Ref) -> list[LandingTrouble]:
+    def troubles(self, ref: Ref) -> list[Trouble]:
         """Lists which work of a started feed fails at the moment; empty if all is well."""
         troubles = [] if ref not in self._troubles else [self._troubles[ref]]
         feed = self._running.get(ref)
@@ -280,11 +280,7 @@ class RunningFeeds:
         log.info("a feed has its sockets", feed=feed.entry.name)
 
     def _troubled(self, ref: Ref, what: str, error: Exception) -> None:
-        earlier = self._troubles.get(ref)
-        now_s = asyncio.get_running_loop().time()
-        since, since_s = (earlier.since, earlier.since_s) if earlier is not None else (datetime.now(UTC), now_s)
-        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
-        self._troubles[ref] = LandingTrouble(what, reason, since, since_s)
+        self._troubles[ref] = Trouble.of(what, error, self._troubles.get(ref))
 
     # ------------------------------------------------------------ ending a feed
 

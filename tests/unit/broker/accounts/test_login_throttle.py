@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.broker.accounts.known_accounts import OPEN, SECRET, Clock, opened, session
 from tocsin.broker.accounts.accounts import Accounts
-from tocsin.broker.accounts.fair_queue import FairQueue
 from tocsin.broker.accounts.login_throttle import LoginThrottle
+from tocsin.serving.limits import WaitingLine
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.wire.errors import LimitError, UnauthorizedError
 from tocsin.wire.subscriber import Credentials
@@ -70,24 +70,24 @@ def test_of_those_who_were_guessed_at_so_many_are_remembered() -> None:
     guesses = LoginThrottle(1, 1, remembered=10)
     for each in range(50):
         with guesses.one(("default", str(each)), f"from {each}", 0) as guess:
-            guess.was(each % 2 == 0)
-    assert len(guesses._left) == len(guesses._homes) == 10
+            guess.right = each % 2 == 0
+    assert len(guesses._limiter._buckets) == len(guesses._homes) == 10
     for each in (47, 49):
         with pytest.raises(LimitError), guesses.one(("default", str(each)), None, 0):
             pass
 
 
 async def test_one_origin_that_sends_many_passwords_waits_for_itself() -> None:
-    turns = FairQueue(1, 4, "passwords")
+    turns = WaitingLine(1, 4, "passwords")
     went: list[str] = []
 
     async def one(origin: str) -> None:
-        async with turns.taken(origin):
+        async with turns.passed(origin):
             went.append(origin)
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as group:
-        async with turns.taken("a"):
+        async with turns.passed("a"):
             greedy = [asyncio.create_task(one("a")) for _ in range(6)]
             await asyncio.sleep(0)
             assert turns.waiting == 4

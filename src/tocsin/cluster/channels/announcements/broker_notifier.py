@@ -15,10 +15,11 @@ import structlog
 from tocsin import faults
 from tocsin.cluster.channels.announcements.announcement_builder import AnnouncementBuilder
 from tocsin.rules.backoff import BackOff
+from tocsin.serving.trouble import reason_of
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName, Registration
 from tocsin.wire.announcements import Announcement
-from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
+from tocsin.wire.errors import NotFoundError, UnavailableError
 from tocsin.wire.results import FRAMES
 from tocsin.wire.signatures import sign
 
@@ -148,7 +149,7 @@ class BrokerNotifier:
 
     def _failed(self, error: Exception) -> None:
         self.counts.failed += 1
-        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}".rstrip(": ")
+        reason = reason_of(error)
         if self.trouble is None:
             # A failing log must not prevent the retry.
             with suppress(Exception):

@@ -37,6 +37,7 @@ from tocsin.pipeline.channels.run_query import ExecutionResults
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.backoff import BackOff
 from tocsin.rules.periods import last_tick
+from tocsin.serving.trouble import reason_of
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import ChannelState, CommittedExecution, Execution, Failure
 from tocsin.wire.errors import CapacityError, PastStateError, StatementError, TocsinError
@@ -387,7 +388,7 @@ class RunningChannel:
     async def _failed(self, error: Exception, tick: datetime | None) -> None:
         self.counts.failures += 1
         self.counts.failing += 1
-        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
+        reason = reason_of(error)
         if self.trouble != reason or time.monotonic() >= self._told_at_s + TOLD_AGAIN_S:
             self._told_at_s = time.monotonic()
             with suppress(Exception):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -20,11 +19,12 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.file_options import FileOptions
 from tocsin.cluster.feeds.adapters.file_reader import FilePiece, FileReader, ReaderStopped, after_last
 from tocsin.cluster.feeds.backup_barrier import BackupBarrier
-from tocsin.cluster.feeds.landing_worker import LandingProgress, LandingTarget, LandingTrouble, landing_back_off
+from tocsin.cluster.feeds.landing_worker import LandingProgress, LandingTarget, landing_back_off
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.pipeline.landing.checkpoint import Checkpoint
-from tocsin.wire.errors import ConflictError, StorageFullError, TocsinError
+from tocsin.serving.trouble import Trouble
+from tocsin.wire.errors import ConflictError, TocsinError
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ class FileReceiver:
 
     def __init__(self, target: LandingTarget) -> None:
         self.target = target
-        self.trouble: LandingTrouble | None = None
+        self.trouble: Trouble | None = None
         self.started = asyncio.Event()
         self.ended = False
         self.turn = asyncio.Lock()
@@ -84,7 +84,7 @@ class FileFeed:
         # The receiver for rejected records is the first: a position that all datasets have reached is then wholly done.
         self._receivers: list[FileReceiver] = []
         self._watch: FileReader | None = None
-        self._trouble: LandingTrouble | None = None
+        self._trouble: Trouble | None = None
 
     # ------------------------------------------------------------ datasets
 
@@ -102,7 +102,7 @@ class FileFeed:
         return next(receiver for receiver in self._receivers if receiver.target.dataset == dataset)
 
     @property
-    def troubles(self) -> list[LandingTrouble]:
+    def troubles(self) -> list[Trouble]:
         troubles = [self._trouble, *(receiver.trouble for receiver in self._receivers)]
         return [trouble for trouble in troubles if trouble is not None]
 
@@ -185,14 +185,12 @@ class FileFeed:
     def _troubled(self, error: TocsinError | None) -> None:
         self._trouble = None if error is None else self._told("looking for files", error, self._trouble)
 
-    def _told(self, what: str, error: Exception, known: LandingTrouble | None) -> LandingTrouble:
-        reason = error.message if isinstance(error, TocsinError) else f"{type(error).__name__}: {error}"
+    def _told(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
+        trouble = Trouble.of(what, error, known)
         unexpected = None if isinstance(error, TocsinError) else error
         with suppress(Exception):
-            log.warning("a feed must wait", feed=self.entry.name, what=what, reason=reason, exc_info=unexpected)
-        failed_at = datetime.now(UTC), asyncio.get_running_loop().time()
-        since, since_s = failed_at if known is None else (known.since, known.since_s)
-        return LandingTrouble(what, reason, since, since_s, isinstance(error, StorageFullError))
+            log.warning("a feed must wait", feed=self.entry.name, what=what, reason=trouble.reason, exc_info=unexpected)
+        return trouble
 
     # ------------------------------------------------------------ stopping
 
