@@ -101,6 +101,14 @@ class QueryParser(SparkParser):
 
     blamed: Token | None = None
 
+    def begin(self, script: str, tokens: list[Token]) -> None:
+        """Prepares the parser for the tokens of one statement."""
+        self.reset()
+        self.sql = script
+        self._chunks = [tokens]
+        self._chunk_index = 0
+        self._advance_chunk()
+
     def refuse(self, message: str, token: Token | None = None) -> NoReturn:
         """Raises a syntax error at a token, or at the current token if none is given."""
         self.blamed = token

@@ -1,21 +1,24 @@
-"""Parses statements.
+"""Parses statements. `STATEMENTS` maps the first words of a statement to the function that parses the rest.
 
-It accepts IF [NOT] EXISTS before the name, as in SQL, and after the name, as in AsterixDB.
+IF [NOT] EXISTS may stand before the name, as in SQL, and after the name, as in AsterixDB.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Final, TypeAlias
 
-from sqlglot import exp
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from tocsin.language.functions.calls import BUILT_IN
+from tocsin.language.syntax import parser_channels, parser_data
 from tocsin.language.syntax import statements as st
-from tocsin.language.syntax.parser_channels import ChannelParser
+from tocsin.language.syntax.token_stream import TokenStream
+
+StatementGrammar: TypeAlias = Callable[[TokenStream], st.Statement]
 
 INDEX_KINDS = ("BTREE", "RTREE", "KEYWORD")
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -27,294 +30,270 @@ _WORDS = (TokenType.VAR, TokenType.NUMBER, TokenType.STRING, TokenType.IDENTIFIE
 _AFTER_EXPRESSION = (TokenType.DOT, TokenType.L_PAREN, TokenType.L_BRACKET)
 
 
-class StatementParser(ChannelParser):
-    """Parses whole statements. `OPENERS` maps the first word of a statement to its method."""
+def parse_statement(tokens: TokenStream) -> st.Statement:
+    """Parses a statement; without a known first word it must be a query or an expression."""
+    first = tokens.current
+    parse = STATEMENTS.get(first.text.upper()) if first.token_type != TokenType.STRING else None
+    if parse is not None:
+        tokens.advance()
+        statement = _parse_object(tokens, parse) if isinstance(parse, Mapping) else parse(tokens)
+    else:
+        expected = _expected_statement(first.text.upper())
+        if first.token_type == TokenType.VAR and tokens.following.token_type in _WORDS:
+            # No expression begins with two words, so the first must be a misspelt keyword.
+            tokens.refuse(f"Expected {expected}", token=first)
+        statement = st.Query(query=tokens.query(expected))
+    object.__setattr__(statement, "offset", first.start)
+    object.__setattr__(statement, "text", tokens.script[first.start : tokens.previous.end + 1])
+    return statement
 
-    OPENERS: ClassVar[dict[str, Callable[[StatementParser], st.Statement]]] = {}
 
-    def begin(self, script: str, tokens: list[Token]) -> None:
-        """Prepares the parser for the tokens of a statement."""
-        self.reset()
-        self.sql = script
-        self._chunks = [tokens]
-        self.first, self.last = tokens[0], tokens[-1]
-        self.blamed = None
-        self._within_open = True
-        self._chunk_index = 0
-        self._advance_chunk()
+@lru_cache(maxsize=64)
+def _expected_statement(first_word: str) -> str:
+    words = [*sorted(STATEMENTS), "SELECT"]
+    near = difflib.get_close_matches(first_word, words, 1)
+    return f"a statement: {', '.join(words)}" + (f"; did you mean {near[0]}?" if near else "")
 
-    def parse_one(self) -> st.Statement:
-        """Parses a statement; without a known first word it must be a query or an expression."""
-        first, start = self._curr, self._curr.start
-        opener = self.OPENERS.get(first.text.upper()) if first.token_type != TokenType.STRING else None
-        if opener is not None:
-            self._advance()
-            statement = opener(self)
-        else:
-            if first.token_type == TokenType.VAR and self._next.token_type in _WORDS:
-                # No expression begins with two words, so the first must be a misspelt keyword.
-                self.refuse(self._expected_statement(first), token=first)
-            query = self._parse_statement()
-            if query is None:
-                self.refuse(self._expected_statement(first))
-            statement = st.Query(query=query)
-        self._at_end()
-        object.__setattr__(statement, "offset", start)
-        object.__setattr__(statement, "text", self.sql[start : self._prev.end + 1])
-        return statement
 
-    def _expected_statement(self, first: Token) -> str:
-        words = [*sorted(self.OPENERS), "SELECT"]
-        near = difflib.get_close_matches(first.text.upper(), words, 1)
-        return f"Expected a statement: {', '.join(words)}" + (f"; did you mean {near[0]}?" if near else "")
+def _parse_object(tokens: TokenStream, kinds: Mapping[str, StatementGrammar]) -> st.Statement:
+    """Parses a CREATE or a DROP, from the word that says what to create or drop."""
+    verb = tokens.previous.text.upper()
+    parse = next((parse for word, parse in kinds.items() if tokens.word(word)), None)
+    if parse is None:
+        tokens.refuse(f"Expected {_OBJECTS[verb]} after {verb}")
+    return parse(tokens)
 
-    def parse_procedure(self) -> st.Statement:
-        """Parses the body of a procedure."""
-        statement = self._procedure_body()
-        self._at_end()
-        return statement
 
-    def parse_body(self) -> exp.Expr:
-        """Parses the body of a function."""
-        body = self._parse_statement()
-        if body is None:
-            self.refuse("Expected a query or an expression")
-        self._at_end()
-        return body
+# ---------------------------------------------------------------- CREATE
 
-    def _at_end(self) -> None:
-        if self.here is not None:
-            self.refuse("Invalid expression / Unexpected token")
-        self.check_errors()
 
-    # ------------------------------------------------------------ CREATE
+def _create_dataverse(tokens: TokenStream) -> st.Statement:
+    before = tokens.if_not_exists()
+    name = tokens.name("a dataverse")
+    return st.CreateDataverse(name=name, if_not_exists=tokens.if_not_exists() or before)
 
-    def _create(self) -> st.Statement:  # noqa: RET503 (refuse does not return)
-        if self._word("DATAVERSE"):
-            if_not_exists = self._if_not_exists()
-            name = self._name("a dataverse")
-            return st.CreateDataverse(name=name, if_not_exists=self._if_not_exists() or if_not_exists)
-        if self._word("TYPE"):
-            if_not_exists = self._if_not_exists()
-            named = self._qualified("a type")
-            if_not_exists = self._if_not_exists() or if_not_exists
-            self._need("AS")
-            return st.CreateType(name=named, type=self._type(), if_not_exists=if_not_exists)
-        if self._word("ACTIVE"):
-            self._need("DATASET")
-            return self._create_dataset(active=True)
-        if self._word("DATASET"):
-            return self._create_dataset(active=False)
-        if self._word("INDEX"):
-            return self._create_index()
-        if self._word("FUNCTION"):
-            return self._create_function()
-        if self._word("FEED"):
-            if_not_exists = self._if_not_exists()
-            named = self._qualified("a feed")
-            if_not_exists = self._if_not_exists() or if_not_exists
-            if self._curr.token_type != TokenType.WITH:
-                self.refuse("Expected WITH {…}")
-            return st.CreateFeed(name=named, options=self._options(), if_not_exists=if_not_exists)
-        if self._word("BROKER"):
-            return self._create_broker()
-        if self._match_texts(("REPETITIVE", "CONTINUOUS")):
-            return self._create_channel(continuous=self._prev.text.upper() == "CONTINUOUS")
-        if self._word("CHANNEL"):
-            self.refuse("Expected REPETITIVE or CONTINUOUS before CHANNEL", token=self._prev)
-        if self._word("PROCEDURE"):
-            return self._create_procedure()
-        self.refuse(
-            "Expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX, FUNCTION, FEED, BROKER, REPETITIVE CHANNEL, "
-            "CONTINUOUS CHANNEL or PROCEDURE after CREATE"
-        )
 
-    def _create_dataset(self, active: bool) -> st.Statement:
-        if_not_exists = self._if_not_exists()
-        name = self._qualified("a dataset")
-        self._need_token(TokenType.L_PAREN, "(Type) after the dataset's name")
-        kind = self._type()
-        self._need_token(TokenType.R_PAREN, ")")
-        if_not_exists = self._if_not_exists() or if_not_exists
-        if not (self._match(TokenType.PRIMARY_KEY) or self._word("PRIMARY", "KEY")):
-            self.refuse("Expected PRIMARY KEY")
-        wrapped = self._match(TokenType.L_PAREN)
-        keys = self._paths()
-        if wrapped:
-            self._need_token(TokenType.R_PAREN, ")")
-        autogenerated = self._word("AUTOGENERATED")
-        return st.CreateDataset(
-            name=name, type=kind, keys=keys, autogenerated=autogenerated, active=active,
-            options=self._options(), if_not_exists=if_not_exists,
-        )  # fmt: skip
+def _create_type(tokens: TokenStream) -> st.Statement:
+    name, if_not_exists = tokens.new_name("a type")
+    tokens.need("AS")
+    return st.CreateType(name=name, type=tokens.type(), if_not_exists=if_not_exists)
 
-    def _create_index(self) -> st.Statement:
-        if_not_exists = self._if_not_exists()
-        name = self._name("an index")
-        if_not_exists = self._if_not_exists() or if_not_exists
-        self._need("ON")
-        dataset = self._qualified("a dataset")
-        self._need_token(TokenType.L_PAREN, "(fields)")
-        fields = tuple(self._parse_csv(self._indexed_field))
-        self._need_token(TokenType.R_PAREN, ")")
-        kind = "BTREE"
-        if self._word("TYPE"):
-            if not self._match_texts(INDEX_KINDS):
-                self.refuse(f"Expected {', '.join(INDEX_KINDS)}")
-            kind = self._prev.text.upper()
-        return st.CreateIndex(name=name, dataset=dataset, fields=fields, kind=kind, if_not_exists=if_not_exists)
 
-    def _indexed_field(self) -> tuple[str, ...]:
-        path = self._path()
-        if self._match(TokenType.COLON):
-            self._item()  # AsterixDB requires the type of an undeclared field; it has no effect here
+def _create_active_dataset(tokens: TokenStream) -> st.Statement:
+    tokens.need("DATASET")
+    return _create_dataset(tokens, active=True)
+
+
+def _create_dataset(tokens: TokenStream, *, active: bool = False) -> st.Statement:
+    before = tokens.if_not_exists()
+    name = tokens.qualified("a dataset")
+    tokens.need_token(TokenType.L_PAREN, "(Type) after the dataset's name")
+    kind = tokens.type()
+    tokens.need_token(TokenType.R_PAREN, ")")
+    if_not_exists = tokens.if_not_exists() or before
+    if not (tokens.accept(TokenType.PRIMARY_KEY) or tokens.word("PRIMARY", "KEY")):
+        tokens.refuse("Expected PRIMARY KEY")
+    wrapped = tokens.accept(TokenType.L_PAREN)
+    keys = tuple(tokens.items(tokens.path))
+    if wrapped:
+        tokens.need_token(TokenType.R_PAREN, ")")
+    autogenerated = tokens.word("AUTOGENERATED")
+    return st.CreateDataset(
+        name=name, type=kind, keys=keys, autogenerated=autogenerated, active=active,
+        options=tokens.options(), if_not_exists=if_not_exists,
+    )  # fmt: skip
+
+
+def _create_index(tokens: TokenStream) -> st.Statement:
+    def indexed_field() -> tuple[str, ...]:
+        path = tokens.path()
+        if tokens.accept(TokenType.COLON):
+            tokens.item_type()  # AsterixDB requires the type of an undeclared field; it has no effect here
         return path
 
-    def _create_function(self) -> st.Statement:
-        if_not_exists = self._if_not_exists()
-        first = self._curr
-        name = self._qualified("a function")
-        if name.name.lower() in BUILT_IN:
-            self.refuse(f"Expected a name of its own, {name.name} is a function of the language", token=first)
-        if_not_exists = self._if_not_exists() or if_not_exists
-        parameters = self._parameters()
-        if_not_exists = self._if_not_exists() or if_not_exists
-        if self._curr.token_type != TokenType.L_BRACE:
-            return self._create_python_function(name, tuple(parameters), if_not_exists)
-        self._need_token(TokenType.L_BRACE, "{ and the function's body")
-        body = self._curr.start
-        parsed = self._parse_statement()
-        if parsed is None:
-            self.refuse("Expected a query or an expression")
-        end = self._curr.start
-        self._need_token(TokenType.R_BRACE, "} after the function's body")
-        return st.CreateFunction(
-            name=name,
-            parameters=parameters,
-            body=self.sql[body:end].strip(),
-            body_offset=body,
-            if_not_exists=if_not_exists,
+    before = tokens.if_not_exists()
+    name = tokens.name("an index")
+    if_not_exists = tokens.if_not_exists() or before
+    tokens.need("ON")
+    dataset = tokens.qualified("a dataset")
+    tokens.need_token(TokenType.L_PAREN, "(fields)")
+    fields = tuple(tokens.items(indexed_field))
+    tokens.need_token(TokenType.R_PAREN, ")")
+    kind = "BTREE"
+    if tokens.word("TYPE"):
+        if not tokens.one_of(INDEX_KINDS):
+            tokens.refuse(f"Expected {', '.join(INDEX_KINDS)}")
+        kind = tokens.previous.text.upper()
+    return st.CreateIndex(name=name, dataset=dataset, fields=fields, kind=kind, if_not_exists=if_not_exists)
+
+
+def _create_function(tokens: TokenStream) -> st.Statement:
+    before = tokens.if_not_exists()
+    first = tokens.current
+    name = tokens.qualified("a function")
+    if name.name.lower() in BUILT_IN:
+        tokens.refuse(f"Expected a name of its own, {name.name} is a function of the language", token=first)
+    if_not_exists = tokens.if_not_exists() or before
+    parameters = tuple(parameter.name for parameter in tokens.parameters())
+    if_not_exists = tokens.if_not_exists() or if_not_exists
+    if not tokens.accept(TokenType.L_BRACE):
+        return _create_python_function(tokens, name, parameters, if_not_exists)
+    body = tokens.current.start
+    tokens.query("a query or an expression")
+    end = tokens.need_token(TokenType.R_BRACE, "} after the function's body").start
+    text = tokens.script[body:end].strip()
+    return st.CreateFunction(name=name, parameters=parameters, body=text, body_offset=body, if_not_exists=if_not_exists)
+
+
+def _create_python_function(
+    tokens: TokenStream, name: st.Name, parameters: tuple[str, ...], before: bool
+) -> st.Statement:
+    returns, optional = tokens.item_type() if (has_type := tokens.word("RETURNS")) else (None, True)
+    if not tokens.word("LANGUAGE"):
+        tokens.refuse(
+            "Expected LANGUAGE PYTHON" if has_type else "Expected { and the function's body, or LANGUAGE PYTHON"
         )
-
-    def _create_python_function(self, name: st.Name, parameters: tuple[str, ...], early: bool) -> st.Statement:
-        returns, optional = self._item() if (has_type := self._word("RETURNS")) else (None, True)
-        if not self._word("LANGUAGE"):
-            self.refuse(
-                "Expected LANGUAGE PYTHON" if has_type else "Expected { and the function's body, or LANGUAGE PYTHON"
-            )
-        self._need("PYTHON")
-        if not self._match(TokenType.ALIAS):
-            self.refuse('Expected AS "module:function"')
-        offset = self._curr.start
-        self._need_token(TokenType.STRING, '"module:function"')
-        target = self._prev.text
-        if _TARGET.fullmatch(target) is None:
-            self.refuse('Expected "module:function"', token=self._prev)
-        return st.CreatePythonFunction(
-            name=name, parameters=parameters, returns=returns, optional=optional, target=target, target_offset=offset,
-            if_not_exists=self._if_not_exists() or early,
-        )  # fmt: skip
-
-    # ------------------------------------------------------------ DROP, USE
-
-    def _drop(self) -> st.Statement:  # noqa: RET503 (refuse does not return)
-        if self._word("DATAVERSE"):
-            if_exists = self._if_exists()
-            name = self._name("a dataverse")
-            return st.DropDataverse(name=name, if_exists=self._if_exists() or if_exists)
-        if self._word("TYPE"):
-            if_exists = self._if_exists()
-            named = self._qualified("a type")
-            return st.DropType(name=named, if_exists=self._if_exists() or if_exists)
-        if self._word("DATASET"):
-            if_exists = self._if_exists()
-            named = self._qualified("a dataset")
-            return st.DropDataset(name=named, if_exists=self._if_exists() or if_exists)
-        if self._word("INDEX"):
-            if_exists = self._if_exists()
-            offset = self._curr.start
-            parts = self._path()
-            if len(parts) not in (2, 3):
-                self.refuse("Expected dataset.index")
-            dataset = st.Name(parts[-2], parts[0] if len(parts) == 3 else None, offset)
-            return st.DropIndex(dataset=dataset, name=parts[-1], if_exists=self._if_exists() or if_exists)
-        if self._word("FUNCTION"):
-            if_exists = self._if_exists()
-            named = self._qualified("a function")
-            return st.DropFunction(name=named, arity=self._arity(), if_exists=self._if_exists() or if_exists)
-        if self._word("FEED"):
-            if_exists = self._if_exists()
-            named = self._qualified("a feed")
-            return st.DropFeed(name=named, if_exists=self._if_exists() or if_exists, force=self._word("FORCE"))
-        if self._word("BROKER"):
-            if_exists = self._if_exists()
-            named = self._qualified("a broker")
-            return st.DropBroker(name=named, if_exists=self._if_exists() or if_exists)
-        if self._word("CHANNEL"):
-            if_exists = self._if_exists()
-            named = self._qualified("a channel")
-            return st.DropChannel(name=named, if_exists=self._if_exists() or if_exists)
-        if self._word("PROCEDURE"):
-            if_exists = self._if_exists()
-            named = self._qualified("a procedure")
-            return st.DropProcedure(name=named, arity=self._arity(), if_exists=self._if_exists() or if_exists)
-        self.refuse("Expected DATAVERSE, TYPE, DATASET, INDEX, FUNCTION, FEED, BROKER, CHANNEL or PROCEDURE after DROP")
-
-    def _use(self) -> st.Statement:
-        self._word("DATAVERSE")
-        return st.Use(dataverse=self._name("a dataverse"))
-
-    # ------------------------------------------------------------ feeds
-
-    def _connect(self) -> st.Statement:
-        self._need("FEED")
-        feed = self._qualified("a feed")
-        self._need("TO", "DATASET")
-        dataset = self._qualified("a dataset")
-        function = None
-        if self._word("APPLY", "FUNCTION"):
-            function = self._qualified("a function")
-            self._arity()
-        return st.ConnectFeed(feed=feed, dataset=dataset, function=function)
-
-    def _disconnect(self) -> st.Statement:
-        self._need("FEED")
-        feed = self._qualified("a feed")
-        self._need("FROM", "DATASET")
-        return st.DisconnectFeed(feed=feed, dataset=self._qualified("a dataset"), force=self._word("FORCE"))
-
-    def _start(self) -> st.Statement:
-        self._need("FEED")
-        return st.StartFeed(feed=self._qualified("a feed"))
-
-    def _stop(self) -> st.Statement:
-        self._need("FEED")
-        return st.StopFeed(feed=self._qualified("a feed"))
-
-    def _explain(self) -> st.Statement:
-        if self._next.token_type not in _AFTER_EXPRESSION and self._word("CHANNEL"):
-            return st.ExplainChannel(channel=self._qualified("a channel"))
-        query = self._parse_statement()
-        if query is None:
-            self.refuse("Expected a query after EXPLAIN")
-        return st.Explain(query=query)
+    tokens.need("PYTHON")
+    tokens.need_token(TokenType.ALIAS, 'AS "module:function"')
+    target = tokens.need_token(TokenType.STRING, '"module:function"')
+    if _TARGET.fullmatch(target.text) is None:
+        tokens.refuse('Expected "module:function"', token=target)
+    return st.CreatePythonFunction(
+        name=name, parameters=parameters, returns=returns, optional=optional, target=target.text,
+        target_offset=target.start, if_not_exists=tokens.if_not_exists() or before,
+    )  # fmt: skip
 
 
-StatementParser.OPENERS = {
-    "CREATE": StatementParser._create,
-    "DROP": StatementParser._drop,
-    "USE": StatementParser._use,
-    "INSERT": StatementParser._insert,
-    "UPSERT": lambda parser: parser._insert(upsert=True),
-    "DELETE": StatementParser._delete,
-    "LOAD": StatementParser._load,
-    "EXPLAIN": StatementParser._explain,
-    "CONNECT": StatementParser._connect,
-    "DISCONNECT": StatementParser._disconnect,
-    "START": StatementParser._start,
-    "STOP": StatementParser._stop,
-    "SUBSCRIBE": StatementParser._subscribe,
-    "UNSUBSCRIBE": StatementParser._unsubscribe,
-    "CHANGE": StatementParser._change,
-    "EXECUTE": StatementParser._execute,
+def _create_feed(tokens: TokenStream) -> st.Statement:
+    name, if_not_exists = tokens.new_name("a feed")
+    if not tokens.at(TokenType.WITH):
+        tokens.refuse("Expected WITH {…}")
+    return st.CreateFeed(name=name, options=tokens.options(), if_not_exists=if_not_exists)
+
+
+def _need_channel_kind(tokens: TokenStream) -> st.Statement:
+    tokens.refuse("Expected REPETITIVE or CONTINUOUS before CHANNEL", token=tokens.previous)
+
+
+# ---------------------------------------------------------------- DROP
+
+
+def _drop(
+    tokens: TokenStream, kind: Callable[..., st.Statement], what: str, *, arity: bool = False, force: bool = False
+) -> st.Statement:
+    """Parses the DROP of anything with a qualified name; `arity` and `force` say what else it may have."""
+    before = tokens.word("IF", "EXISTS")
+    parts: dict[str, object] = {"name": tokens.qualified(what)}
+    if arity:
+        parts["arity"] = tokens.arity()
+    parts["if_exists"] = tokens.word("IF", "EXISTS") or before
+    if force:
+        parts["force"] = tokens.word("FORCE")
+    return kind(**parts)
+
+
+def _drop_dataverse(tokens: TokenStream) -> st.Statement:
+    before = tokens.word("IF", "EXISTS")
+    name = tokens.name("a dataverse")
+    return st.DropDataverse(name=name, if_exists=tokens.word("IF", "EXISTS") or before)
+
+
+def _drop_index(tokens: TokenStream) -> st.Statement:
+    before = tokens.word("IF", "EXISTS")
+    offset = tokens.current.start
+    parts = tokens.path()
+    if len(parts) not in (2, 3):
+        tokens.refuse("Expected dataset.index")
+    dataset = st.Name(parts[-2], parts[0] if len(parts) == 3 else None, offset)
+    return st.DropIndex(dataset=dataset, name=parts[-1], if_exists=tokens.word("IF", "EXISTS") or before)
+
+
+# ---------------------------------------------------------------- other statements
+
+
+def _use(tokens: TokenStream) -> st.Statement:
+    tokens.word("DATAVERSE")
+    return st.Use(dataverse=tokens.name("a dataverse"))
+
+
+def _explain(tokens: TokenStream) -> st.Statement:
+    if tokens.following.token_type not in _AFTER_EXPRESSION and tokens.word("CHANNEL"):
+        return st.ExplainChannel(channel=tokens.qualified("a channel"))
+    return st.Explain(query=tokens.query("a query after EXPLAIN"))
+
+
+def _feed(tokens: TokenStream) -> st.Name:
+    tokens.need("FEED")
+    return tokens.qualified("a feed")
+
+
+def _connect(tokens: TokenStream) -> st.Statement:
+    feed = _feed(tokens)
+    tokens.need("TO", "DATASET")
+    dataset = tokens.qualified("a dataset")
+    function = None
+    if tokens.word("APPLY", "FUNCTION"):
+        function = tokens.qualified("a function")
+        tokens.arity()
+    return st.ConnectFeed(feed=feed, dataset=dataset, function=function)
+
+
+def _disconnect(tokens: TokenStream) -> st.Statement:
+    feed = _feed(tokens)
+    tokens.need("FROM", "DATASET")
+    return st.DisconnectFeed(feed=feed, dataset=tokens.qualified("a dataset"), force=tokens.word("FORCE"))
+
+
+def _execute(tokens: TokenStream) -> st.Statement:
+    return st.Execute(procedure=tokens.qualified("a procedure"), arguments=tokens.arguments())
+
+
+# ---------------------------------------------------------------- the table
+
+STATEMENTS: Final[Mapping[str, StatementGrammar | Mapping[str, StatementGrammar]]] = {
+    "CREATE": {
+        "DATAVERSE": _create_dataverse,
+        "TYPE": _create_type,
+        "ACTIVE": _create_active_dataset,
+        "DATASET": _create_dataset,
+        "INDEX": _create_index,
+        "FUNCTION": _create_function,
+        "FEED": _create_feed,
+        "BROKER": parser_channels.create_broker,
+        "REPETITIVE": partial(parser_channels.create_channel, continuous=False),
+        "CONTINUOUS": partial(parser_channels.create_channel, continuous=True),
+        "CHANNEL": _need_channel_kind,
+        "PROCEDURE": parser_data.create_procedure,
+    },
+    "DROP": {
+        "DATAVERSE": _drop_dataverse,
+        "TYPE": partial(_drop, kind=st.DropType, what="a type"),
+        "DATASET": partial(_drop, kind=st.DropDataset, what="a dataset"),
+        "INDEX": _drop_index,
+        "FUNCTION": partial(_drop, kind=st.DropFunction, what="a function", arity=True),
+        "FEED": partial(_drop, kind=st.DropFeed, what="a feed", force=True),
+        "BROKER": partial(_drop, kind=st.DropBroker, what="a broker"),
+        "CHANNEL": partial(_drop, kind=st.DropChannel, what="a channel"),
+        "PROCEDURE": partial(_drop, kind=st.DropProcedure, what="a procedure", arity=True),
+    },
+    "USE": _use,
+    "INSERT": parser_data.insert,
+    "UPSERT": partial(parser_data.insert, upsert=True),
+    "DELETE": parser_data.delete,
+    "LOAD": parser_data.load,
+    "EXPLAIN": _explain,
+    "CONNECT": _connect,
+    "DISCONNECT": _disconnect,
+    "START": lambda tokens: st.StartFeed(feed=_feed(tokens)),
+    "STOP": lambda tokens: st.StopFeed(feed=_feed(tokens)),
+    "SUBSCRIBE": parser_channels.subscribe,
+    "UNSUBSCRIBE": parser_channels.unsubscribe,
+    "CHANGE": parser_channels.change_subscription,
+    "EXECUTE": _execute,
+}
+
+_OBJECTS: Final = {
+    "CREATE": "DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX, FUNCTION, FEED, BROKER, REPETITIVE CHANNEL, "
+    "CONTINUOUS CHANNEL or PROCEDURE",
+    "DROP": "DATAVERSE, TYPE, DATASET, INDEX, FUNCTION, FEED, BROKER, CHANNEL or PROCEDURE",
 }

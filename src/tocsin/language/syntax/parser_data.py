@@ -1,11 +1,13 @@
-"""Parses the statements that change data: INSERT, UPSERT, DELETE and LOAD."""
+"""Parses the statements that change data, INSERT, UPSERT, DELETE and LOAD, and the procedures that consist of them."""
 
 from __future__ import annotations
 
 from sqlglot.tokenizer_core import TokenType
 
 from tocsin.language.syntax import statements as st
-from tocsin.language.syntax.parser_types import TypeParser
+from tocsin.language.syntax.token_stream import TokenStream
+from tocsin.rules.model.values import Duration
+from tocsin.rules.periods import parse_period
 
 # The tokens that begin the records to insert. The word before such a token is a dataset name, even if it is DATASET.
 _AFTER_NAME = (
@@ -16,50 +18,89 @@ _AFTER_NAME = (
 # The tokens that follow a dataset's name in DELETE if there is no variable; the last two end a procedure's body.
 _AFTER_DATASET = (TokenType.WHERE, TokenType.R_BRACE, TokenType.SEMICOLON)
 
+_DURATIONS = ("DURATION", "DAY_TIME_DURATION", "YEAR_MONTH_DURATION")
 
-class DataParser(TypeParser):
-    """Parses INSERT, UPSERT, DELETE and LOAD."""
 
-    def _insert(self, upsert: bool = False) -> st.Statement:
-        self._need("INTO")
-        if self._next.token_type not in _AFTER_NAME:
-            self._word("DATASET")
-        dataset = self._qualified("a dataset")
-        source = self._parse_statement()
-        if source is None:
-            self.refuse("Expected a query, an object or an array of objects")
-        return st.Insert(dataset=dataset, source=source, upsert=upsert)
+def insert(tokens: TokenStream, *, upsert: bool = False) -> st.Statement:
+    tokens.need("INTO")
+    if tokens.following.token_type not in _AFTER_NAME:
+        tokens.word("DATASET")
+    dataset = tokens.qualified("a dataset")
+    return st.Insert(dataset=dataset, source=tokens.query("a query, an object or an array of objects"), upsert=upsert)
 
-    def _delete(self) -> st.Statement:
-        self._need("FROM")
-        dataset = self._qualified("a dataset")
-        alias = None
-        if self._match(TokenType.ALIAS) or (self.here and self._curr.token_type not in _AFTER_DATASET):
-            alias = self._name("a variable")
-        where = self._parse_disjunction() if self._match(TokenType.WHERE) else None
-        if self._prev.token_type == TokenType.WHERE:
-            self.refuse("Expected a condition after WHERE")
-        return st.Delete(dataset=dataset, alias=alias, where=where)
 
-    def _load(self) -> st.Statement:
-        self._need("DATASET")
-        dataset = self._qualified("a dataset")
-        self._need("USING")
-        adapter = self._name("an adapter")
-        self._need_token(TokenType.L_PAREN, '(("path"="…"), ("format"="json"))')
-        pairs = self._parse_csv(self._load_option)
-        options = dict(pairs)
-        if len(options) < len(pairs):
-            self.refuse("Expected each option once")
-        self._need_token(TokenType.R_PAREN, ")")
-        return st.Load(dataset=dataset, adapter=adapter, options=options)
+def delete(tokens: TokenStream) -> st.Statement:
+    tokens.need("FROM")
+    dataset = tokens.qualified("a dataset")
+    alias = None
+    if tokens.accept(TokenType.ALIAS) or (tokens.here and not tokens.at(*_AFTER_DATASET)):
+        alias = tokens.name("a variable")
+    where = tokens.expression("a condition after WHERE") if tokens.accept(TokenType.WHERE) else None
+    return st.Delete(dataset=dataset, alias=alias, where=where)
 
-    def _load_option(self) -> tuple[str, str]:
-        self._need_token(TokenType.L_PAREN, '("name"="value")')
-        self._need_token(TokenType.STRING, "an option's name in quotes")
-        name = self._prev.text
-        self._need_token(TokenType.EQ, "=")
-        self._need_token(TokenType.STRING, "an option's value in quotes")
-        value = self._prev.text
-        self._need_token(TokenType.R_PAREN, ")")
+
+def load(tokens: TokenStream) -> st.Statement:
+    def option() -> tuple[str, str]:
+        tokens.need_token(TokenType.L_PAREN, '("name"="value")')
+        name = tokens.need_token(TokenType.STRING, "an option's name in quotes").text
+        tokens.need_token(TokenType.EQ, "=")
+        value = tokens.need_token(TokenType.STRING, "an option's value in quotes").text
+        tokens.need_token(TokenType.R_PAREN, ")")
         return name, value
+
+    tokens.need("DATASET")
+    dataset = tokens.qualified("a dataset")
+    tokens.need("USING")
+    adapter = tokens.name("an adapter")
+    tokens.need_token(TokenType.L_PAREN, '(("path"="…"), ("format"="json"))')
+    pairs = tokens.items(option)
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        tokens.refuse("Expected each option once")
+    tokens.need_token(TokenType.R_PAREN, ")")
+    return st.Load(dataset=dataset, adapter=adapter, options=options)
+
+
+# ---------------------------------------------------------------- procedures
+
+
+def create_procedure(tokens: TokenStream) -> st.Statement:
+    name, if_not_exists = tokens.new_name("a procedure")
+    parameters = tuple(parameter.name for parameter in tokens.parameters())
+    if_not_exists = tokens.if_not_exists() or if_not_exists
+    offset, body = tokens.braced("the procedure's statement", lambda: procedure_body(tokens))
+    period = None
+    if tokens.word("PERIOD"):
+        if parameters:
+            tokens.refuse(
+                "Expected no PERIOD: nobody gives arguments to a procedure that runs by itself", token=tokens.previous
+            )
+        period = period_duration(tokens)
+    return st.CreateProcedure(
+        name=name, parameters=parameters, body=body, body_offset=offset, period=period, if_not_exists=if_not_exists
+    )
+
+
+def procedure_body(tokens: TokenStream) -> st.Statement:
+    if tokens.word("INSERT"):
+        return insert(tokens)
+    if tokens.word("UPSERT"):
+        return insert(tokens, upsert=True)
+    if tokens.accept(TokenType.DELETE):
+        return delete(tokens)
+    return st.Query(query=tokens.query("an INSERT, an UPSERT, a DELETE or a query"))
+
+
+def period_duration(tokens: TokenStream) -> Duration:
+    """Parses the duration after PERIOD: a text, or a constructor around a text."""
+    wrapped = tokens.one_of(_DURATIONS)
+    if wrapped:
+        tokens.need_token(TokenType.L_PAREN, '("PT20S")')
+    token = tokens.current
+    try:
+        period = parse_period(tokens.text('a duration such as duration("PT20S")'))
+    except ValueError as error:
+        tokens.refuse(str(error), token=token)
+    if wrapped:
+        tokens.need_token(TokenType.R_PAREN, ")")
+    return period

@@ -16,8 +16,10 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tocsin.language.syntax.dialect import Tocsin
-from tocsin.language.syntax.parser import StatementParser
+from tocsin.language.syntax.parser import parse_statement
+from tocsin.language.syntax.parser_data import procedure_body
 from tocsin.language.syntax.statements import Statement
+from tocsin.language.syntax.token_stream import TokenStream
 from tocsin.wire.errors import StatementError
 
 T = TypeVar("T")
@@ -37,7 +39,9 @@ def statements(script: str) -> Iterator[Statement]:
     number = 1
     try:
         for chunk in _chunks(script):
-            yield _parse(script, chunk)
+            statement = _guarded(TokenStream(script, chunk), parse_statement)
+            _shallow_parts(script, statement)
+            yield statement
             number += 1
     except StatementError as error:
         error.statement = error.statement or number
@@ -49,8 +53,7 @@ def parse_query(text: str) -> exp.Expr:
     tokens = _tokens(text)
     if not tokens:
         raise error_at(text, 0, "expected a query or an expression")
-    parser = _parser(text, tokens)
-    body = _guarded(text, parser, parser.parse_body)
+    body = _guarded(TokenStream(text, tokens), lambda tokens: tokens.query("a query or an expression"))
     _shallow(text, body)
     return body
 
@@ -60,8 +63,7 @@ def parse_procedure(text: str) -> Statement:
     tokens = _tokens(text)
     if not tokens:
         raise error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
-    parser = _parser(text, tokens)
-    statement = _guarded(text, parser, parser.parse_procedure)
+    statement = _guarded(TokenStream(text, tokens), procedure_body)
     _shallow_parts(text, statement)
     object.__setattr__(statement, "text", text)
     return statement
@@ -135,19 +137,6 @@ def _chunks(script: str) -> Iterator[list[Token]]:
         yield chunk
 
 
-def _parser(script: str, tokens: list[Token]) -> StatementParser:
-    parser = StatementParser(dialect=Tocsin())
-    parser.begin(script, tokens)
-    return parser
-
-
-def _parse(script: str, tokens: list[Token]) -> Statement:
-    parser = _parser(script, tokens)
-    statement = _guarded(script, parser, parser.parse_one)
-    _shallow_parts(script, statement)
-    return statement
-
-
 def _shallow_parts(script: str, statement: Statement) -> None:
     for part in fields(statement):
         value = getattr(statement, part.name)
@@ -205,38 +194,43 @@ def _operands(chain: exp.Expr) -> list[exp.Expr]:
     return operands
 
 
-def _guarded(script: str, parser: StatementParser, parse: Callable[[], T]) -> T:
-    """Runs the parser and turns any of its errors into a StatementError with a place."""
+def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], T]) -> T:
+    """Parses all tokens, and turns any error of the parser into a StatementError with a place."""
     try:
-        return parse()
+        parsed = parse(tokens)
+        tokens.need_end()
+        return parsed
     except ParseError as error:
-        raise _syntax_error(script, parser, error) from None
+        raise _syntax_error(tokens, error) from None
     except RecursionError:
-        near_token = parser.here or parser.first
         raise error_at(
-            script, near_token.start, "the statement is nested too deeply", "break it up with LET or WITH"
+            tokens.script,
+            (tokens.here or tokens.first).start,
+            "the statement is nested too deeply",
+            "break it up with LET or WITH",
         ) from None
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError, TokenError):
         # sqlglot has few checks of its own, so these errors mean that it cannot parse the statement.
-        token = parser.here
         raise error_at(
-            script, token.start if token else parser.first.start, f"cannot read the statement near {_shown(token)}"
+            tokens.script,
+            (tokens.here or tokens.first).start,
+            f"cannot read the statement near {_shown(tokens.here)}",
         ) from None
 
 
-def _syntax_error(script: str, parser: StatementParser, error: ParseError) -> StatementError:
+def _syntax_error(tokens: TokenStream, error: ParseError) -> StatementError:
     """Rewrites sqlglot's message for our users."""
     detail = error.errors[0] if error.errors else {}
     message = str(detail.get("description") or "cannot be read").split(" but got <Token")[0].rstrip(".")
-    token = parser.blamed or parser.here
-    offset = token.start if token else parser.last.end + 1
+    token = tokens.blamed
+    offset = token.start if token else tokens.last.end + 1
     if message.startswith("Required keyword"):
         message = "Expected an expression"
     if message.startswith(("Invalid expression", "Expecting", "Expected")):
         message = {
             "Invalid expression / Unexpected token": "expected an operator, a clause or the end of the statement"
         }.get(message, message[0].lower() + message[1:])
-    return error_at(script, offset, f"syntax error at {_shown(token)}: {message}")
+    return error_at(tokens.script, offset, f"syntax error at {_shown(token)}: {message}")
 
 
 def _shown(token: Token | None) -> str:
