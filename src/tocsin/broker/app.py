@@ -22,12 +22,12 @@ from tocsin.broker.core import actions as ac
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.counters import BrokerCounters
 from tocsin.broker.delivery.acks import AckBatcher
 from tocsin.broker.delivery.event_encoder import EventEncoder
 from tocsin.broker.delivery.fanout import FanOut
 from tocsin.broker.delivery.pulls import Pulls
 from tocsin.broker.http.routes import broker_application
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.service import BrokerService
 from tocsin.broker.subscriptions import SubscriptionService
 from tocsin.broker.trace import BrokerTrace

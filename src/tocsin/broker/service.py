@@ -13,10 +13,10 @@ from tocsin.broker.accounts.accounts import Accounts, ManagerIdentity, Session
 from tocsin.broker.cluster_link.client import ClusterClient
 from tocsin.broker.cluster_link.link import ClusterLink
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.counters import BrokerCounters
 from tocsin.broker.delivery.acks import AckBatcher
 from tocsin.broker.delivery.fanout import FanOut
 from tocsin.broker.delivery.pulls import Pulled, Pulls
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.subscriptions import NewSubscription, SubscriptionService, full_name
 from tocsin.broker.transports.open_connections import OpenConnections
 from tocsin.serving.rate_limit import RateLimiter

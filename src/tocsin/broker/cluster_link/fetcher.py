@@ -14,8 +14,8 @@ from tocsin.broker.cluster_link.client import ClusterClient
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.counters import BrokerCounters
-from tocsin.broker.delivery.cached_payload import to_broker_result
+from tocsin.broker.delivery.event_encoder import to_broker_result
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, Range
 from tocsin.wire.errors import TocsinError

@@ -24,8 +24,8 @@ from tocsin.broker.cluster_link.subscription_sync import InterestChange, Subscri
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.counters import BrokerCounters
-from tocsin.broker.delivery.cached_payload import to_broker_result
+from tocsin.broker.delivery.event_encoder import to_broker_result
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.backoff import BackOff
 from tocsin.rules.model.cursors import Cursor, Position, Range
 from tocsin.store.broker.interface import BrokerStore

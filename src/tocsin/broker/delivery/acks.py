@@ -15,7 +15,7 @@ import structlog
 from tocsin import faults
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.counters import BrokerCounters
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker.interface import BrokerStore
 

@@ -1,16 +1,69 @@
-"""Encodes deliveries as events on the wire. An event is encoded once for all subscribers."""
+"""Encodes deliveries as events on the wire. An event is encoded once for all subscribers, in each form that is needed.
+
+fetched result ─▶ CachedPayload: its item of an envelope ─▶ envelope of a delivery ─▶ frame or chunk of a connection
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
 
 from tocsin.broker.core import actions as ac
-from tocsin.broker.delivery.outlets import EncodedEvent
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.cursors import cursor_text
-from tocsin.wire.envelopes import AVAILABLE, ENDED, RESULTS, EnvelopeWriter
+from tocsin.wire.envelopes import AVAILABLE, ENDED, RESULTS, EnvelopeWriter, item, server_sent
+from tocsin.wire.results import FetchedResult
+
+
+class CachedPayload(NamedTuple):
+    """The payload of a cached result."""
+
+    item: bytes
+    executed_us: int
+
+
+def to_broker_result(result: FetchedResult) -> BrokerResult:
+    """A fetched result as the cache keeps it, with its envelope item as the payload."""
+    text = item(result.cursor, result.executed_us, result.payload)
+    return BrokerResult(result.cursor, len(text), CachedPayload(text, result.executed_us))
+
+
+class OutletForm(IntEnum):
+    """The form in which an outlet takes events."""
+
+    WEBSOCKET = 0
+    SERVER_SENT = 1
+    PLAIN = 2
+
+
+class EncodedEvent:
+    """An event in every form; a form is encoded when the first outlet needs it. `mark` identifies the event within its
+    interest, and is the same when the event is repeated."""
+
+    __slots__ = ("_framed", "envelope", "interest", "kind", "mark", "to")
+
+    def __init__(self, kind: str, envelope: bytes, interest: int, to: Cursor | None, mark: str) -> None:
+        self.kind = kind
+        self.mark = mark
+        self.envelope = envelope
+        self.interest = interest
+        self.to = to
+        self._framed: list[bytes | None] = [None, None, envelope]
+
+    def framed(self, form: OutletForm) -> bytes:
+        """The bytes in this form, encoded on first use."""
+        framed = self._framed[form]
+        if framed is None:
+            if form is OutletForm.WEBSOCKET:
+                framed = websocket_frame(self.envelope)
+            else:
+                framed = http_chunk(server_sent(self.kind, self.envelope, interest=self.interest, to=self.to))
+            self._framed[form] = framed
+        return framed
 
 
 class EventEncoder:
@@ -84,3 +137,28 @@ class EventEncoder:
 def _number(interest: Hashable) -> int:
     assert isinstance(interest, int)
     return interest
+
+
+# --- frames: the bytes around an envelope in a WebSocket or an HTTP response
+
+
+_TEXT: Final = 0x81  # FIN and the text opcode: the message is a single frame
+_SHORT: Final = 126
+_LONG: Final = 127
+_TWO: Final = Struct("!BBH")
+_EIGHT: Final = Struct("!BBQ")
+
+
+def websocket_frame(message: bytes) -> bytes:
+    """A server's text message: unmasked, uncompressed, in a single frame."""
+    size_bytes = len(message)
+    if size_bytes < _SHORT:
+        return bytes((_TEXT, size_bytes)) + message
+    if size_bytes < 1 << 16:
+        return _TWO.pack(_TEXT, _SHORT, size_bytes) + message
+    return _EIGHT.pack(_TEXT, _LONG, size_bytes) + message
+
+
+def http_chunk(data: bytes) -> bytes:
+    """A chunk of an HTTP response with chunked transfer encoding."""
+    return b"%x\r\n%b\r\n" % (len(data), data)

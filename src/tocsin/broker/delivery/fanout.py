@@ -25,15 +25,9 @@ import structlog
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.counters import BrokerCounters
-from tocsin.broker.delivery.event_encoder import EventEncoder
-from tocsin.broker.delivery.outlets import (
-    NO_SUBSCRIPTIONS,
-    EncodedEvent,
-    EventOutlet,
-    Listener,
-    OutletForm,
-)
+from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder, OutletForm
+from tocsin.broker.delivery.outlets import NO_SUBSCRIPTIONS, EventOutlet, Listener
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.model.cursors import Cursor
 
 _log = structlog.get_logger("tocsin.broker.fanout")
@@ -264,10 +258,10 @@ class FanOut:
         self._passed_over.clear()
         self._fanning = None
 
-    def _write(self, one: FanOutJob, names: Sequence[int]) -> None:
+    def _write(self, job: FanOutJob, names: Sequence[int]) -> None:
         """Writes the job's events to a batch of subscriptions, and reports slow consumers to the core."""
-        listeners, passed_over, turn, events = self._of_subscription, self._passed_over, one.turn, one.events
-        frame = events[0].form(OutletForm.WEBSOCKET)
+        listeners, passed_over, turn, events = self._of_subscription, self._passed_over, job.turn, job.events
+        frame = events[0].framed(OutletForm.WEBSOCKET)
         at_once = len(events) == 1
         behind: list[tuple[int, Listener, Cursor | None]] = []
         reached = 0
@@ -285,13 +279,13 @@ class FanOut:
                 except Exception as error:
                     self._broke(listener.outlets[0], error)
             elif listener.full:
-                behind.append((subscription, listener, one.after))
+                behind.append((subscription, listener, job.after))
                 continue
             elif (sent := self._send(listener, events)) < len(events):
                 behind.append((subscription, listener, events[sent - 1].to))
             reached += 1
-        if one.executed_us:
-            self._counters.reached(one.executed_us, reached, time.time_ns() // 1_000)
+        if job.executed_us:
+            self._counters.reached(job.executed_us, reached, time.time_ns() // 1_000)
         for subscription, listener, after in behind:
             self._fell_behind(subscription, listener, after)
 

@@ -8,63 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
+from typing import Final, Protocol, cast, runtime_checkable
 
-from tocsin.broker.delivery.frames import http_chunk, websocket_frame
-from tocsin.rules.model.cursors import Cursor
-from tocsin.wire.envelopes import server_sent
-
-if TYPE_CHECKING:
-    from tocsin.broker.delivery.connection_outlets import ConnectionOutlet
-
-
-class OutletForm(IntEnum):
-    """The form in which an outlet takes events."""
-
-    WEBSOCKET = 0
-    SERVER_SENT = 1
-    PLAIN = 2
-
-
-class EncodedEvent:
-    """An event in every form; a form is encoded when the first outlet needs it. `mark` identifies the event within its
-    interest, and is the same when the event is repeated."""
-
-    __slots__ = ("_forms", "envelope", "interest", "kind", "mark", "to")
-
-    def __init__(self, kind: str, envelope: bytes, interest: int, to: Cursor | None, mark: str) -> None:
-        self.kind = kind
-        self.mark = mark
-        self.envelope = envelope
-        self.interest = interest
-        self.to = to
-        self._forms: list[bytes | None] = [None, None, envelope]
-
-    def form(self, kind: OutletForm) -> bytes:
-        """The bytes in this form, encoded on first use."""
-        form = self._forms[kind]
-        if form is None:
-            if kind is OutletForm.WEBSOCKET:
-                form = websocket_frame(self.envelope)
-            else:
-                form = http_chunk(server_sent(self.kind, self.envelope, interest=self.interest, to=self.to))
-            self._forms[kind] = form
-        return form
+from tocsin.broker.delivery.event_encoder import EncodedEvent, OutletForm
+from tocsin.serving.connections import ClientConnection
 
 
 @runtime_checkable
 class EventOutlet(Protocol):
     """A connection or webhook that takes events in one form."""
 
-    kind: OutletForm
+    form: OutletForm
     listener: Listener | None
 
     @property
     def full(self) -> bool:
         """It takes no more for now; it calls `FanOut.room` when it has room again."""
 
-    def write(self, told: EncodedEvent) -> None:
+    def write(self, event: EncodedEvent) -> None:
         """Never blocks."""
 
     def shed(self) -> None:
@@ -106,7 +67,7 @@ class Listener:
     def look(self) -> None:
         """Updates `direct` after an outlet came, went, became full or got room."""
         only = self.outlets[0] if len(self.outlets) == 1 else None
-        websocket = only is not None and only.kind is OutletForm.WEBSOCKET
+        websocket = only is not None and only.form is OutletForm.WEBSOCKET
         self.direct = cast("ConnectionOutlet", only).direct if websocket else None
 
     @property
@@ -122,7 +83,7 @@ class Listener:
 class PlainOutlet:
     """Hands envelopes to a function: long polls collect them, webhooks post them."""
 
-    kind = OutletForm.PLAIN
+    form = OutletForm.PLAIN
 
     __slots__ = ("_is_full", "_on_shed", "_take", "listener")
 
@@ -138,8 +99,64 @@ class PlainOutlet:
     def full(self) -> bool:
         return self._is_full()
 
-    def write(self, told: EncodedEvent) -> None:
-        self._take(told)
+    def write(self, event: EncodedEvent) -> None:
+        self._take(event)
 
     def shed(self) -> None:
         self._on_shed()
+
+
+class ConnectionOutlet:
+    """A WebSocket, or an HTTP response that streams events."""
+
+    __slots__ = ("_on_room", "_transport", "connection", "form", "listener")
+
+    def __init__(
+        self,
+        form: OutletForm,
+        connection: ClientConnection,
+        buffer_bytes: int,
+        on_room: Callable[[ConnectionOutlet], None],
+    ) -> None:
+        transport = connection.transport
+        if transport is None:
+            raise ConnectionResetError("the client has gone")
+        self.form = form
+        self.listener: Listener | None = None
+        self.connection = connection
+        self._transport: asyncio.Transport = transport
+        # The transport reports when its buffer grows beyond `high` and when it has shrunk to `low`.
+        transport.set_write_buffer_limits(high=buffer_bytes, low=buffer_bytes // 4)
+        self._on_room = on_room
+        connection.outlet = self
+
+    @property
+    def full(self) -> bool:
+        return self.connection._paused
+
+    @property
+    def direct(self) -> asyncio.Transport | None:
+        """The transport, if bytes may be written to it now."""
+        return None if self.full or self.connection.transport is None else self._transport
+
+    def changed(self) -> None:
+        if self.listener is not None:
+            self.listener.look()
+
+    def has_room(self) -> None:
+        self._on_room(self)
+
+    def write(self, event: EncodedEvent) -> None:
+        # A lost connection has no transport; the handler of the connection learns of the loss a little later.
+        if self.connection.transport is not None:
+            self._transport.write(event.framed(self.form))
+
+    def write_raw(self, data: bytes) -> None:
+        if self.connection.transport is not None:
+            self._transport.write(data)
+
+    def shed(self) -> None:
+        self._transport.abort()
+
+    def close(self) -> None:
+        self.connection.outlet = None

@@ -9,8 +9,7 @@ from typing import Final
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.delivery.event_encoder import EventEncoder
-from tocsin.broker.delivery.outlets import EncodedEvent
+from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder
 from tocsin.rules.model.cursors import START, Cursor
 from tocsin.wire.errors import NotFoundError, UnavailableError
 

@@ -12,7 +12,7 @@ import orjson
 
 from tocsin.broker.accounts.accounts import Accounts, Session
 from tocsin.broker.cluster_link.client import ClusterClient, ForwardedAnswer
-from tocsin.broker.counters import BrokerCounters
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.subscriptions import full_name
 from tocsin.rules.model.json_spans import BrokenArrayError, TooManyItemsError, array_items
 from tocsin.settings.broker import BrokerSettings

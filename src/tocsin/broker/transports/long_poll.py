@@ -7,7 +7,8 @@ from typing import Final
 
 from tocsin.broker.accounts.accounts import Session
 from tocsin.broker.core.events import Mode
-from tocsin.broker.delivery.outlets import EncodedEvent, PlainOutlet
+from tocsin.broker.delivery.event_encoder import EncodedEvent
+from tocsin.broker.delivery.outlets import PlainOutlet
 from tocsin.broker.service import BrokerService
 from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import NotFoundError

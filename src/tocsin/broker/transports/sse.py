@@ -9,9 +9,8 @@ from typing import Final, cast
 from aiohttp import hdrs, web
 
 from tocsin.broker.accounts.accounts import Session
-from tocsin.broker.delivery.connection_outlets import ConnectionOutlet
-from tocsin.broker.delivery.frames import http_chunk
-from tocsin.broker.delivery.outlets import OutletForm
+from tocsin.broker.delivery.event_encoder import OutletForm, http_chunk
+from tocsin.broker.delivery.outlets import ConnectionOutlet
 from tocsin.broker.service import BrokerService
 from tocsin.serving.connections import ClientConnection
 from tocsin.wire.cursors import parse_cursor

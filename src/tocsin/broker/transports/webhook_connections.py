@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from tocsin.broker.counters import BrokerCounters
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.settings.broker import WebhookSettings
 
 

@@ -20,7 +20,8 @@ import aiohttp
 import structlog
 from yarl import URL
 
-from tocsin.broker.delivery.outlets import EncodedEvent, PlainOutlet
+from tocsin.broker.delivery.event_encoder import EncodedEvent
+from tocsin.broker.delivery.outlets import PlainOutlet
 from tocsin.broker.service import BrokerService
 from tocsin.broker.transports.webhook_connections import WebhookConnections
 from tocsin.rules.backoff import BackOff

@@ -12,9 +12,8 @@ import structlog
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from tocsin.broker.accounts.accounts import Session
-from tocsin.broker.delivery.connection_outlets import ConnectionOutlet
-from tocsin.broker.delivery.frames import websocket_frame
-from tocsin.broker.delivery.outlets import OutletForm
+from tocsin.broker.delivery.event_encoder import OutletForm, websocket_frame
+from tocsin.broker.delivery.outlets import ConnectionOutlet
 from tocsin.broker.service import BrokerService
 from tocsin.broker.transports.open_connections import STOPPING
 from tocsin.serving.connections import ClientConnection

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from tests.support.in_process_broker import PASSWORD, BrokerHere, Listener, both, broker, values
 from tests.support.waiting import WITHIN_S, until
 from tocsin.broker.accounts.local import LocalAccounts
-from tocsin.broker.counters import BrokerCounters
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.transports import webhooks
 from tocsin.broker.transports.webhook_connections import WebhookConnections
 from tocsin.serving.name_resolver import NameResolver

@@ -14,8 +14,8 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.counters import BrokerCounters
 from tocsin.broker.delivery.acks import AckBatcher
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.wire.errors import StorageFullError

@@ -14,12 +14,11 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.counters import BrokerCounters
 from tocsin.broker.delivery import fanout as presence_module
-from tocsin.broker.delivery.cached_payload import to_broker_result
-from tocsin.broker.delivery.event_encoder import EventEncoder
+from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder, OutletForm, to_broker_result
 from tocsin.broker.delivery.fanout import FanOut
-from tocsin.broker.delivery.outlets import EncodedEvent, Listener, OutletForm
+from tocsin.broker.delivery.outlets import Listener
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.results import FetchedResult
@@ -28,7 +27,7 @@ from tocsin.wire.results import FetchedResult
 class Outlet:
     """Takes envelopes until it is full, and checks that what comes follows what has come since it logged in."""
 
-    kind = OutletForm.PLAIN
+    form = OutletForm.PLAIN
 
     def __init__(self, rng: random.Random, marker: dict[int, Cursor]) -> None:
         self.listener: Listener | None = None

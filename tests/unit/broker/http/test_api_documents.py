@@ -12,8 +12,7 @@ import schemathesis
 
 from tests.support.in_process_broker import broker
 from tocsin.broker.core import actions as ac
-from tocsin.broker.delivery.cached_payload import to_broker_result
-from tocsin.broker.delivery.event_encoder import EventEncoder
+from tocsin.broker.delivery.event_encoder import EventEncoder, to_broker_result
 from tocsin.broker.http.asyncapi import OK, REQUESTS
 from tocsin.broker.http.asyncapi import document as asyncapi
 from tocsin.broker.http.openapi import document as openapi
