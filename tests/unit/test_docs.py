@@ -8,21 +8,18 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
 
 from examples.emergency import data
 from tests.support import doc_tables
-from tests.support.fake_cluster import FakeFeeds, FakeStatements, FakeWatch, fake_backup, idle_door
+from tests.support.doc_tables import complete_application
 from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.broker.accounts.policy import AT_ONCE, AccountPolicy
 from tocsin.cli.commands import check
 from tocsin.cluster.catalog import metadata
-from tocsin.cluster.data_folder.clock_guard import ClockGuard, machine_clocks
 from tocsin.cluster.data_folder.inspection.inspection import CHECKED, NOT_CHECKED
-from tocsin.cluster.http.routes import cluster_application
 from tocsin.lab.experiments import registry
 from tocsin.language.functions import calls, geodesy, spatial, temporal
 from tocsin.language.syntax import parser, script
@@ -33,7 +30,7 @@ from tocsin.rules.caching.expiry import EXPIRY
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.types import PRIMITIVES
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.settings import OTHER_VARIABLES, ClusterSettings
+from tocsin.settings import OTHER_VARIABLES
 from tocsin.settings.broker import BrokerLimitSettings
 from tocsin.store.broker.checks import PERSON_LIMIT
 from tocsin.wire.errors import TocsinError
@@ -131,7 +128,7 @@ def test_every_other_variable_is_told() -> None:
 
 def test_the_table_of_metrics_is_that_of_the_code() -> None:
     metrics = ServerMetrics()
-    application(metrics)
+    complete_application(metrics)
     kept = {family.name: family for family in metrics.registry.collect() if family.name.startswith("tocsin_")}
     names = {f"{name}_total" if family.type == "counter" else name for name, family in kept.items()}
     assert set(table_after(document("docs/operations.md"), "## Metrics")) == names
@@ -210,30 +207,9 @@ def test_every_report_of_the_lab_names_the_code_that_made_its_numbers() -> None:
 # ---------------------------------------------------------------- HTTP
 
 
-def application(metrics: ServerMetrics) -> Any:
-    return cluster_application(
-        ClusterSettings(),
-        FakeStatements(),
-        NobodysCredentials(),
-        engine=FakeWatch().as_watch(),
-        metrics=metrics,
-        backup=fake_backup,
-        feeds=FakeFeeds().as_feeds(),
-        channel_figures=list,
-        kept_for_readers=lambda: (0, 0, 0),
-        guard=ClockGuard(Path(mkdtemp(prefix="tocsin-docs-")), machine_clocks()),
-        brokers=idle_door(),
-    )
-
-
-class NobodysCredentials:
-    async def check(self, secret: str) -> Any:
-        raise AssertionError(secret)
-
-
 def test_every_route_is_in_the_table_of_routes() -> None:
     told = document("docs/http.md")
-    for route in application(ServerMetrics()).router.routes():
+    for route in complete_application(ServerMetrics()).router.routes():
         if route.method != "HEAD":
             assert f"| `{route.method}` | `{route.resource.canonical}` |" in told
 

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _CACHING = {
-    "arrived": "Results that came from the cluster.",
-    "admitted": "Results that were let into the cache.",
-    "hits": "Deliveries of results that were in the cache when somebody asked or caught up.",
-    "hit_bytes": "Their bytes.",
-    "misses": "Deliveries of results that had to be fetched when somebody asked or caught up.",
-    "miss_bytes": "Their bytes.",
-    "pushed": "Deliveries of results the moment they came; no hits, for nobody had to look for them.",
-    "pushed_bytes": "Their bytes.",
-    "fetched": "Results that were fetched: news, and what was missing.",
-    "fetched_bytes": "Their bytes.",
-    "consumed": "Results that left the cache because everybody had them.",
-    "evicted": "Results that left the cache because there was no room.",
-    "expired": "Results that left the cache because their time was up.",
+    "arrived": "Results that arrived from the cluster.",
+    "admitted": "Results that the admission policy let into a cache.",
+    "hits": "Deliveries of results that were in the cache when a subscriber pulled or caught up.",
+    "hit_bytes": "Bytes of the results that were delivered from the cache.",
+    "misses": "Deliveries of results that were fetched because a subscriber pulled or caught up.",
+    "miss_bytes": "Bytes of the delivered results that were fetched for a subscriber.",
+    "pushed": "Deliveries of results at the moment they arrived; these are neither hits nor misses.",
+    "pushed_bytes": "Bytes of the results that were delivered at the moment they arrived.",
+    "fetched": "Results fetched from the cluster: new ones, and those missing in the cache.",
+    "fetched_bytes": "Bytes of the results fetched from the cluster.",
+    "consumed": "Results that left the cache because all their subscribers had them.",
+    "evicted": "Results that left the cache to make room for others.",
+    "expired": "Results that left the cache because their time to live was over.",
 }
 
 
@@ -80,7 +80,7 @@ class BrokerCollector(Collector):
             buckets.append(("+Inf" if bound is None else str(bound), float(total)))
         yield HistogramMetricFamily(
             "tocsin_broker_delivery_seconds",
-            "From the execution that made a result to writing it to a subscriber who was there.",
+            "Time from the execution that made a result to its write to an online subscriber, in seconds.",
             buckets=buckets,
             sum_value=counters.latency_sum_s,
         )
@@ -88,7 +88,9 @@ class BrokerCollector(Collector):
     def _caches(self) -> Iterator[Metric]:
         caches = self._service.runtime.core.caches
         ratio = GaugeMetricFamily(
-            "tocsin_broker_hit_ratio", "Hits among hits and misses, under each policy.", labels=["policy"]
+            "tocsin_broker_hit_ratio",
+            "Share of hits among hits and misses under this policy, from 0 to 1.",
+            labels=["policy"],
         )
         policies: Iterable[tuple[str, CacheCounters]] = list(caches.figures_of.items())
         for policy, counters in policies:
@@ -106,18 +108,22 @@ class BrokerCollector(Collector):
         caches = service.runtime.core.caches
         for name, description, value in (
             ("cache_bytes", "Bytes of results in the caches.", caches.resident_bytes),
-            ("cache_limit_bytes", "How many there may be.", caches.limit_bytes),
-            ("interests", "Interests with a cache.", len(caches)),
-            ("subscriptions", "Subscriptions of subscribers.", service.subscription_service.subscriptions),
-            ("listeners", "Subscribers who are there.", service.fan_out.listeners),
-            ("connections", "Connections of subscribers.", service.sessions.connections),
-            ("behind", "Subscribers who take less than there is for them.", service.fan_out.behind),
+            ("cache_limit_bytes", "The most bytes of results that the caches may hold.", caches.limit_bytes),
+            ("interests", "Interests that have a cache.", len(caches)),
+            ("subscriptions", "Subscriptions of all subscribers.", service.subscription_service.subscriptions),
+            ("listeners", "Subscribers that are online.", service.fan_out.listeners),
+            ("connections", "Open connections of subscribers.", service.sessions.connections),
+            (
+                "behind",
+                "Slow consumers: online subscribers that take results more slowly than they arrive.",
+                service.fan_out.behind,
+            ),
             (
                 "webhook_messages_waiting",
-                "Messages to webhooks that wait until a connection is free.",
+                "Webhook messages that wait for a free connection.",
                 service.counters.webhooks_waiting,
             ),
-            ("cluster_connected", "1 while the cluster answers.", int(service.link.connected)),
+            ("cluster_connected", "1 while the cluster answers, otherwise 0.", int(service.link.connected)),
         ):
             yield GaugeMetricFamily(f"tocsin_broker_{name}", description, value=float(value))
 
@@ -125,16 +131,16 @@ class BrokerCollector(Collector):
         counters = self._service.counters
         for name, description, value in (
             ("delivered", "Results written to subscribers.", counters.delivered),
-            ("acknowledged", "Acknowledgements of subscribers.", counters.acknowledged),
-            ("shed", "Connections that were ended because another of the same subscriber was faster.", counters.shed),
-            ("fetches", "Requests for results at the cluster.", counters.fetches),
-            ("fetch_failures", "Those that failed.", counters.fetch_failures),
+            ("acknowledged", "Acknowledgements that subscribers sent.", counters.acknowledged),
+            ("shed", "Connections closed because another connection of the same subscriber was faster.", counters.shed),
+            ("fetches", "Requests for results that the broker sent to the cluster.", counters.fetches),
+            ("fetch_failures", "Requests for results at the cluster that failed.", counters.fetch_failures),
         ):
             yield CounterMetricFamily(f"tocsin_broker_{name}", description, value=float(value))
         for name, description, counts in (
-            ("announcements", "Announcements of the cluster.", counters.announcements),
-            ("webhook_messages", "Messages posted to webhooks.", counters.webhooks),
-            ("published", "Requests of subscribers to feeds, by the cluster's answer.", counters.published),
+            ("announcements", "Announcements that arrived from the cluster, by outcome.", counters.announcements),
+            ("webhook_messages", "Messages posted to webhooks, by outcome.", counters.webhooks),
+            ("published", "Requests of subscribers to publish to feeds, by the cluster's answer.", counters.published),
         ):
             family = CounterMetricFamily(f"tocsin_broker_{name}", description, labels=["outcome"])
             for outcome, count in counts.items():

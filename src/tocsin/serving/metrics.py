@@ -25,15 +25,18 @@ class ServerMetrics:
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self.requests = Counter(
-            "tocsin_http_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
+            "tocsin_http_requests",
+            "Requests answered, by method, route and status.",
+            ["method", "route", "status"],
+            registry=self.registry,
         )
         self.seconds = Histogram(
-            "tocsin_http_request_seconds", "From a request's head to the end of its answer.", ["route"],
-            registry=self.registry,
+            "tocsin_http_request_seconds", "Time from a request's head to the end of its answer, in seconds.",
+            ["route"], registry=self.registry,
         )  # fmt: skip
         self.refused = Counter(
-            "tocsin_http_refused", "Refused because a limit was reached, by the limit.", ["limit"],
-            registry=self.registry,
+            "tocsin_http_refused", "Connections, bodies, scripts, fetches and answers refused at this limit.",
+            ["limit"], registry=self.registry,
         )  # fmt: skip
 
     def count_refused(self, limit: str) -> None:

@@ -34,10 +34,15 @@ EXIT_FENCED: Final = 3
 
 
 class TocsinError(Exception):
-    """The base of all errors. `retry`: the same request may succeed later. `details`: further JSON fields."""
+    """The base of all errors. `retry`: the same request may succeed later. `details`: further JSON fields.
+
+    The first paragraph of a subclass says what is wrong, the second what to do: the table of docs/http.md.
+    """
 
     code: ClassVar[str] = "error"
     status: int = 500
+    other_statuses: ClassVar[tuple[int, ...]] = ()
+    """Statuses that some errors of this class have instead."""
     retry: ClassVar[bool] = False
 
     def __init__(
@@ -69,30 +74,60 @@ class TocsinError(Exception):
 
 
 class InputError(TocsinError):
+    """The request itself is wrong: not UTF-8, not HTTP, or a bad parameter.
+
+    Correct the request.
+    """
+
     code = "bad_request"
     status = 400
 
 
 class StatementError(InputError):
+    """A statement is wrong: its syntax, a name, a type or a value.
+
+    Correct the statement at the line and column of the error.
+    """
+
     code = "bad_statement"
 
 
 class ConflictError(InputError):
+    """A key or a name is taken, or something is still in use.
+
+    Choose another name, or remove what uses it first.
+    """
+
     code = "conflict"
     status = 409
 
 
 class FencedError(InputError):
+    """Another broker has taken over this broker's name, so this one stops.
+
+    Give each broker its own name.
+    """
+
     code = "fenced"
     status = 409
 
 
 class ReusedKeyError(InputError):
+    """An `Idempotency-Key` was sent before with another body.
+
+    Use a new key for a new body.
+    """
+
     code = "reused_key"
     status = 422
 
 
 class NotFoundError(InputError):
+    """The path, the object or the past commit does not exist.
+
+    Check the name; a past state may be older than the history of the dataset.
+    """
+
     code = "not_found"
     status = 404
 
@@ -102,18 +137,34 @@ class PastStateError(NotFoundError):
 
 
 class UnauthorizedError(InputError):
+    """The request has no token, or one that is not valid.
+
+    Send a valid token: `Authorization: Bearer …`.
+    """
+
     code = "unauthorized"
     status = 401
 
 
 class ForbiddenError(InputError):
+    """The token does not allow it, or the request comes from a web page of another origin.
+
+    Use a token with the right role.
+    """
+
     code = "forbidden"
     status = 403
 
 
 class UnsupportedError(InputError):
+    """The path does not support this method, media type or expectation.
+
+    Use what the documentation of the path names.
+    """
+
     code = "unsupported"
     status = 415
+    other_statuses = (405, 417)
 
     def __init__(self, message: str, *, status: int = 415, **fields: Any) -> None:
         super().__init__(message, **fields)
@@ -121,8 +172,14 @@ class UnsupportedError(InputError):
 
 
 class LimitError(InputError):
+    """Something is too large, too long, or there is too much of it; the message names the limit.
+
+    Send less, or after a 429 send it later; an operator can raise many limits.
+    """
+
     code = "limit"
     status = 413
+    other_statuses = (400, 429, 431)
 
     def __init__(self, message: str, *, status: int = 413, **fields: Any) -> None:
         super().__init__(message, **fields)
@@ -130,31 +187,61 @@ class LimitError(InputError):
 
 
 class StoppedError(InputError):
+    """The statement's time was up, or a client stopped it.
+
+    Allow more time, or make the statement smaller.
+    """
+
     code = "stopped"
     status = 408
 
 
 class CapacityError(TocsinError):
+    """The work needs more space, memory or executors than the engine has.
+
+    Make the statement smaller, or give the engine more.
+    """
+
     code = "capacity"
     status = 400
 
 
 class DeadlineError(CapacityError):
+    """The engine did not answer in time.
+
+    Try again; if it happens again, make the statement smaller.
+    """
+
     code = "deadline"
     status = 408
 
 
 class StorageFullError(TocsinError):
+    """The disk is full; nothing acknowledged was lost.
+
+    Free space, then send the request again.
+    """
+
     code = "storage_full"
     status = 507
     retry = True
 
 
 class StoreError(TocsinError):
+    """Stored data is damaged, or newer than this program; it was left unchanged.
+
+    Run `tocsin check`; restore a backup, or use the newer program.
+    """
+
     code = "store"
 
 
 class UnavailableError(TocsinError):
+    """The server is starting, stopping or overloaded, or a feed cannot continue or land records.
+
+    Send the same request again later.
+    """
+
     code = "unavailable"
     status = 503
     retry = True

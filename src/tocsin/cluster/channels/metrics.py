@@ -42,26 +42,47 @@ class ChannelMetrics:
 
 
 _COUNTS: Final[dict[str, tuple[str, Callable[[ChannelCounts], float]]]] = {
-    "tocsin_channel_executions": ("Executions that came to their end.", lambda one: one.executions),
-    "tocsin_channel_finding_seconds": ("Seconds until they had found their results.", lambda one: one.finding_s),
-    "tocsin_channel_keeping_seconds": ("Seconds until those were durable.", lambda one: one.keeping_s),
-    "tocsin_channel_results": ("Results kept, once for each interest.", lambda one: one.results),
+    "tocsin_channel_executions": ("Executions of the channel that completed.", lambda one: one.executions),
+    "tocsin_channel_finding_seconds": (
+        "Time that executions took to find their results, in seconds.",
+        lambda one: one.finding_s,
+    ),
+    "tocsin_channel_keeping_seconds": (
+        "Time that executions then took to store their results durably, in seconds.",
+        lambda one: one.keeping_s,
+    ),
+    "tocsin_channel_results": ("Results stored, one for each interest.", lambda one: one.results),
     "tocsin_channel_matches_left_out": (
-        "Results that were not kept, because their interest had more than cluster.channels.matches_limit.",
+        "Results not stored: their interest had more than cluster.channels.matches_limit in one execution.",
         lambda one: one.left_out,
     ),
-    "tocsin_channel_failures": ("Executions that failed and were tried again.", lambda one: one.failures),
+    "tocsin_channel_failures": ("Executions that failed and were retried.", lambda one: one.failures),
     "tocsin_channel_missed_ticks": (
-        "Ticks of a channel that were not executed by themselves: they coalesced with a later one.",
+        "Ticks that coalesced with a later one: more than late_ticks had passed, or their state was not kept.",
         lambda one: one.missed_ticks,
     ),
-    "tocsin_channel_culprits": ("Records and interests set aside: the query fails on them.", lambda one: one.culprits),
-    "tocsin_channel_parts": ("Parts in which executions ran that were too large or too slow.", lambda one: one.parts),
+    "tocsin_channel_culprits": (
+        "Poison records and interests set aside because the channel's query fails on them.",
+        lambda one: one.culprits,
+    ),
+    "tocsin_channel_parts": (
+        "Parts of executions that were too large or too slow as a whole; parts that failed count too.",
+        lambda one: one.parts,
+    ),
 }
 _STATES: Final[dict[str, tuple[str, Callable[[ChannelCounts], float | None]]]] = {
-    "tocsin_channel_failing": ("Executions that failed since the last that did not.", lambda one: one.failing),
-    "tocsin_channel_interests": ("Different sets of parameters in the last execution.", lambda one: one.interests),
-    "tocsin_channel_last_execution_seconds": ("How long the last execution took.", lambda one: one.last_execution_s),
+    "tocsin_channel_failing": (
+        "Failed executions since the last success: above 0 while a channel makes no progress.",
+        lambda one: one.failing,
+    ),
+    "tocsin_channel_interests": (
+        "Interests (distinct sets of parameters) in the last execution.",
+        lambda one: one.interests,
+    ),
+    "tocsin_channel_last_execution_seconds": (
+        "Duration of the last execution, from its beginning to its commit, in seconds.",
+        lambda one: one.last_execution_s,
+    ),
 }
 
 

@@ -191,17 +191,19 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         up = float(self._watch.trouble() is None)
-        yield GaugeMetricFamily("tocsin_engine_up", "Whether the engine answers.", value=up)
+        yield GaugeMetricFamily("tocsin_engine_up", "1 while the engine answers pings, otherwise 0.", value=up)
         yield CounterMetricFamily(
             "tocsin_engine_replacements",
-            "Engines started in place of ones that failed.",
+            "Engines started to replace failed ones.",
             value=self._watch.replacements,
         )
         yield GaugeMetricFamily(
-            "tocsin_engine_ping_age_seconds", "Since the engine last answered.", value=self._watch.last_answer_age_s
+            "tocsin_engine_ping_age_seconds",
+            "Time since the engine last answered a ping, in seconds.",
+            value=self._watch.last_answer_age_s,
         )
         yield GaugeMetricFamily(
             "tocsin_engine_unstoppable",
-            "Threads and tasks that did not end when told to.",
+            "Threads and tasks of the engine that did not end when they were cancelled.",
             value=self._watch.unstoppable,
         )

@@ -55,24 +55,51 @@ class FeedMetrics:
 
 
 _COUNTS: Final[dict[str, tuple[str, Callable[[FeedCounts], float]]]] = {
-    "tocsin_feed_records_accepted": ("Records acknowledged.", lambda one: one.accepted),
-    "tocsin_feed_records_rejected": ("Records refused when they came.", lambda one: one.rejected),
-    "tocsin_feed_taken_bytes": ("Bytes of the bodies that records came in.", lambda one: one.taken_bytes),
-    "tocsin_feed_batches_landed": ("Batches that came from the log into a dataset.", lambda one: one.batches),
-    "tocsin_feed_landing_seconds": ("Seconds that those batches took.", lambda one: one.landing_s),
-    "tocsin_feed_landing_failures": ("Batches that could not land and were tried again.", lambda one: one.failures),
-    "tocsin_feed_records_set_aside": ("Records refused on their way into a dataset.", lambda one: one.set_aside),
-    "tocsin_feed_sockets_dropped": ("Socket connections ended by the cluster.", lambda one: one.sockets_dropped),
-    "tocsin_feed_socket_records_dropped": ("Records in no readable frame, lost.", lambda one: one.unframed),
-    "tocsin_feed_polls": ("Times that the feed's address was asked.", lambda one: one.polls),
-    "tocsin_feed_polls_unchanged": ("Times that it said that nothing had changed.", lambda one: one.polls_unchanged),
-    "tocsin_feed_polls_failed": ("Times that it gave no answer that could be taken.", lambda one: one.polls_failed),
+    "tocsin_feed_records_accepted": (
+        "Records that the feed acknowledged, over all adapters.",
+        lambda one: one.accepted,
+    ),
+    "tocsin_feed_records_rejected": ("Records that the feed rejected on arrival.", lambda one: one.rejected),
+    "tocsin_feed_taken_bytes": ("Bytes of the bodies of accepted and rejected records.", lambda one: one.taken_bytes),
+    "tocsin_feed_batches_landed": ("Batches that landed in a dataset.", lambda one: one.batches),
+    "tocsin_feed_landing_seconds": ("Time that the landed batches took, in seconds.", lambda one: one.landing_s),
+    "tocsin_feed_landing_failures": ("Batches that could not land and were retried.", lambda one: one.failures),
+    "tocsin_feed_records_set_aside": (
+        "Records rejected while they landed: the dataset's type or the feed's function refused them.",
+        lambda one: one.set_aside,
+    ),
+    "tocsin_feed_sockets_dropped": (
+        "Socket connections that the cluster closed: over a limit, or unreadable.",
+        lambda one: one.sockets_dropped,
+    ),
+    "tocsin_feed_socket_records_dropped": (
+        "Records from sockets that could not be delimited, or were incomplete.",
+        lambda one: one.unframed,
+    ),
+    "tocsin_feed_polls": ("Polls of the feed's address.", lambda one: one.polls),
+    "tocsin_feed_polls_unchanged": (
+        "Polls of the feed's address that were answered with: nothing has changed.",
+        lambda one: one.polls_unchanged,
+    ),
+    "tocsin_feed_polls_failed": (
+        "Polls of the feed's address without an answer that could be read and stored.",
+        lambda one: one.polls_failed,
+    ),
 }
 _STATES: Final[dict[str, tuple[str, Callable[[FeedState], float | None]]]] = {
-    "tocsin_feed_unlanded_bytes": ("Bytes of the log not yet in every dataset.", lambda one: one.unlanded_bytes),
-    "tocsin_feed_lag_records": ("Acknowledged records not yet in every dataset.", lambda one: one.lag),
-    "tocsin_feed_lag_seconds": ("Since the oldest of those was acknowledged.", lambda one: one.lag_age_s),
-    "tocsin_feed_sockets_open": ("Connections to the feed's sockets.", lambda one: one.connections),
+    "tocsin_feed_unlanded_bytes": (
+        "Bytes of the feed's log that have not landed; the limit is 1 GiB.",
+        lambda one: one.unlanded_bytes,
+    ),
+    "tocsin_feed_lag_records": (
+        "Acknowledged records that are not yet in every dataset of the feed.",
+        lambda one: one.lag,
+    ),
+    "tocsin_feed_lag_seconds": (
+        "Time since the oldest acknowledged record that has not landed was acknowledged, in seconds.",
+        lambda one: one.lag_age_s,
+    ),
+    "tocsin_feed_sockets_open": ("Open connections to the feed's sockets.", lambda one: one.connections),
 }
 
 
@@ -95,7 +122,9 @@ class FeedCollector(Collector):
                 counter.add_metric([metrics.feed], count(metrics.counts))
             yield counter
         refused = CounterMetricFamily(
-            "tocsin_feed_requests_refused", "Requests of which nothing was kept.", labels=["feed", "status"]
+            "tocsin_feed_requests_refused",
+            "Requests of which no record was stored, by status: 429 behind, 507 disk full, 409 stopped.",
+            labels=["feed", "status"],
         )
         for metrics in figures:
             for status, times in sorted(metrics.counts.refused.copy().items()):

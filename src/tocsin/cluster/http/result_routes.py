@@ -67,7 +67,9 @@ class ResultRoutes:
             what="the fetched results that are not read yet",
             refused=metrics.count_refused,
         )
-        self._results = Counter("tocsin_results_fetched", "Results handed to brokers.", registry=metrics.registry)
+        self._results = Counter(
+            "tocsin_results_fetched", "Results sent to brokers that fetched them.", registry=metrics.registry
+        )
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/v1/results:fetch", self.fetch), web.get("/v1/results/{interest}", self.one)]

@@ -56,9 +56,9 @@ Backup = Callable[[Path], Awaitable[Mapping[str, Any]]]
 
 
 _KEPT: Final = {
-    "tocsin_dataset_kept_files": "Removed data files that stay for other engines that read datasets.",
-    "tocsin_dataset_kept_bytes": "Bytes of removed data files that stay for other engines that read datasets.",
-    "tocsin_dataset_kept_log_entries": "Entries of datasets' logs that stay for other engines that read datasets.",
+    "tocsin_dataset_kept_files": "Removed data files of open datasets that stay for other engines that read them.",
+    "tocsin_dataset_kept_bytes": "Bytes of the removed data files that stay for other engines that read datasets.",
+    "tocsin_dataset_kept_log_entries": "Log entries of open datasets that stay for other engines that read them.",
 }
 
 
@@ -155,7 +155,7 @@ def cluster_application(
         watch = guard
         suspect = Gauge(
             "tocsin_clock_suspect",
-            "Whether the wall clock is not believed, so that nothing is deleted by age (0 or 1).",
+            "1 while the wall clock is not trusted and nothing is deleted by age, otherwise 0.",
             registry=metrics.registry,
         )
         suspect.set_function(lambda: float(watch.suspicion() is not None))
@@ -288,16 +288,22 @@ class ScriptRoutes:
         )
         registry = metrics.registry
         self._statement_seconds = Histogram(
-            "tocsin_statement_seconds", "A statement, with its rows taken.", ["kind"], registry=registry
+            "tocsin_statement_seconds",
+            "Duration of a statement with the transfer of its rows, in seconds.",
+            ["kind"],
+            registry=registry,
         )
         self._failures = Counter(
-            "tocsin_scripts_failed", "Scripts that ended in an error.", ["code"], registry=registry
+            "tocsin_scripts_failed",
+            "Scripts that ended in an error; the code is disconnected if the client left.",
+            ["code"],
+            registry=registry,
         )
-        self._rows_out = Counter("tocsin_rows_out", "Rows handed to clients.", registry=registry)
-        Gauge("tocsin_scripts_running", "Scripts running now.", registry=registry).set_function(
+        self._rows_out = Counter("tocsin_rows_out", "Rows sent to clients.", registry=registry)
+        Gauge("tocsin_scripts_running", "Scripts that run now.", registry=registry).set_function(
             lambda: self._gate.inside
         )
-        Gauge("tocsin_scripts_waiting", "Scripts waiting for their turn.", registry=registry).set_function(
+        Gauge("tocsin_scripts_waiting", "Scripts that wait for a slot.", registry=registry).set_function(
             lambda: self._gate.waiting
         )
 

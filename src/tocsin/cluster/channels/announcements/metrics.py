@@ -12,15 +12,21 @@ from prometheus_client.registry import Collector
 from tocsin.cluster.channels.announcements.announcer import BrokerCounts
 
 _COUNTS: Final[dict[str, tuple[str, Callable[[BrokerCounts], int]]]] = {
-    "tocsin_cluster_announcements": ("Announcements that a broker took from the cluster.", lambda one: one.counts.sent),
+    "tocsin_cluster_announcements": ("Announcements that the broker accepted.", lambda one: one.counts.sent),
     "tocsin_cluster_announcements_failed": (
-        "Announcements that a broker did not take from the cluster, each try counted.",
+        "Failed attempts to send an announcement to the broker.",
         lambda one: one.counts.failed,
     ),
 }
 _STATES: Final[dict[str, tuple[str, Callable[[BrokerCounts], float | None]]]] = {
-    "tocsin_broker_lag_results": ("Results committed since the broker was told.", lambda one: one.lag),
-    "tocsin_broker_behind_seconds": ("For how long there has been something to tell it.", lambda one: one.behind_s),
+    "tocsin_broker_lag_results": (
+        "Results committed since the last one that was announced to the broker.",
+        lambda one: one.lag,
+    ),
+    "tocsin_broker_behind_seconds": (
+        "Time for which announcements to the broker have been pending, in seconds; absent if none is.",
+        lambda one: one.behind_s,
+    ),
 }
 
 
