@@ -25,7 +25,7 @@ from tocsin.lab.experiments.results import MissingCellsError, ResultsRow, RunRes
 def verdict_on(answers: Mapping[tuple[str, str | None], bool | None]) -> Judgement:
     """Of a claim with these answers: by law, and by choice or at every size."""
     cells = plan(registry.experiment("edge-caching"), quick=True, replications=2).cells()
-    asked = [one for one in cells if dict(one.values)["choice"] in ("usual", "put is no access")]
+    asked = [one for one in cells if dict(one.values)["choice"] in ("usual", "put-is-no-access")]
 
     def holds(points: Points) -> tuple[bool | None, str]:
         return answers[str(points.law), None if points.choice is None else str(points.choice)], ""
@@ -45,10 +45,10 @@ def by_law(lead: float) -> Figures:
 
 
 def ratios(lru: float, lsc: float, **with_choice: float) -> Figures:
-    """Hit ratios of LRU and LSC; of LRU with a choice, whose spaces are underscores, another one."""
+    """Hit ratios of LRU and LSC; of LRU with a choice, whose hyphens are underscores, another one."""
 
     def found(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
-        mine = lsc if values["policy"] == "lsc" else with_choice.get(str(values["choice"]).replace(" ", "_"), lru)
+        mine = lsc if values["policy"] == "lsc" else with_choice.get(str(values["choice"]).replace("-", "_"), lru)
         return {"hit_ratio": mine + replication / 1e6}
 
     return found
@@ -58,7 +58,7 @@ def test_a_claim_that_holds_only_with_another_choice_depends_on_it() -> None:
     found = judged("edge-caching", "lsc-over-lru", ratios(0.5, 0.4, put_is_no_access=0.3))
     assert found.verdict == "depends"
     assert found.because.startswith(
-        "It holds at 150 MB over 1800 s with `put is no access` (uniform), with `put is no access` (zipf); "
+        "It holds at 150 MB over 1800 s with `put-is-no-access` (uniform), with `put-is-no-access` (zipf); "
         "it does not as usual (uniform), as usual (zipf)."
     )
 
@@ -66,7 +66,7 @@ def test_a_claim_that_holds_only_with_another_choice_depends_on_it() -> None:
 def test_a_claim_that_another_choice_breaks_depends_on_it() -> None:
     found = judged("edge-caching", "lsc-over-lru", ratios(0.3, 0.4, newcomer_stays=0.5))
     assert found.verdict == "depends"
-    assert "it does not at 150 MB over 1800 s with `newcomer stays` (uniform)" in found.because
+    assert "it does not at 150 MB over 1800 s with `newcomer-stays` (uniform)" in found.because
 
 
 def test_a_choice_that_changes_nothing_where_it_was_swept_is_no_reason() -> None:
@@ -84,16 +84,16 @@ def test_a_choice_that_changes_nothing_where_it_was_swept_is_no_reason() -> None
 
 
 def test_a_choice_that_holds_where_it_is_open_as_usual_is_told_and_decides_nothing() -> None:
-    answers = dict.fromkeys(itertools.product(LAWS, (None, "usual", "put is no access")), False)
-    found = verdict_on({**answers, ("uniform", "usual"): None, ("uniform", "put is no access"): True})
+    answers = dict.fromkeys(itertools.product(LAWS, (None, "usual", "put-is-no-access")), False)
+    found = verdict_on({**answers, ("uniform", "usual"): None, ("uniform", "put-is-no-access"): True})
     assert (found.verdict, found.because) == (
         "not reproduced",
-        "But at 150 MB over 1800 s it holds with `put is no access` (uniform, where it is open as usual).",
+        "But at 150 MB over 1800 s it holds with `put-is-no-access` (uniform, where it is open as usual).",
     )
 
 
 def test_laws_that_differ_where_choices_are_swept_decide_what_is_open_at_every_size() -> None:
-    answers = dict.fromkeys(itertools.product(LAWS, (None, "usual", "put is no access")), False)
+    answers = dict.fromkeys(itertools.product(LAWS, (None, "usual", "put-is-no-access")), False)
     here = {**answers, ("uniform", "usual"): True}
     found = verdict_on({**here, ("uniform", None): None})
     assert found.verdict == "depends"
@@ -108,7 +108,7 @@ def test_laws_that_differ_where_choices_are_swept_decide_what_is_open_at_every_s
 
 def test_no_verdict_contradicts_the_table_of_choices() -> None:
     """Every combination of answers, at every size and where choices are swept: whoever answers otherwise is named."""
-    places = list(itertools.product(LAWS, (None, "usual", "put is no access")))
+    places = list(itertools.product(LAWS, (None, "usual", "put-is-no-access")))
     words = {True: "s it holds ", False: "s it does not hold "}
     seen = set()
     for some in itertools.product((True, False, None), repeat=len(places)):
@@ -132,13 +132,13 @@ def test_no_verdict_contradicts_the_table_of_choices() -> None:
 
 
 def test_a_run_with_another_choice_at_every_size_says_so() -> None:
-    found = judged("edge-caching", "lsc-over-lru", by_law(0.1), choice="put is no access")
-    assert found.because.startswith("It holds with `put is no access` (uniform); it does not with `put is no access`")
+    found = judged("edge-caching", "lsc-over-lru", by_law(0.1), choice="put-is-no-access")
+    assert found.because.startswith("It holds with `put-is-no-access` (uniform); it does not with `put-is-no-access`")
 
 
 def test_a_table_without_rows_is_left_out(tmp_path: Path) -> None:
     declared = replace(registry.experiment("edge-caching"), plots=())
-    for choice, tables in (("put is no access", 0), ("usual", 2)):
+    for choice, tables in (("put-is-no-access", 0), ("usual", 2)):
         wanted = plan(declared, quick=True, settings={"choice": choice}, replications=2)
         write_report(made_up(wanted, lambda *_: {}), wanted, tmp_path / "report.md", tmp_path / "plots")
         assert (tmp_path / "report.md").read_text("utf-8").count("## Which claim depends on which choice") == tables
@@ -154,7 +154,7 @@ def test_where_it_is_open_as_usual_no_choice_gives_another_answer() -> None:
 
     found = judged("edge-caching", "lsc-over-lru", figures)
     assert found.verdict == "reproduced"
-    assert "it does not hold with `put is no access` (uniform, where it is open as usual)" in found.because
+    assert "it does not hold with `put-is-no-access` (uniform, where it is open as usual)" in found.because
     declared = registry.experiment("edge-caching")
     made = made_up(plan(declared, quick=True, replications=3), figures)
     told = {line[0]: list(line[1:]) for line in declared.tables[0].made(made)[1]}
@@ -166,7 +166,7 @@ def test_the_table_tells_with_which_choice_a_claim_holds() -> None:
     made = made_up(plan(declared, quick=True, replications=3), ratios(0.5, 0.4, put_is_no_access=0.3))
     uniform, zipf = declared.tables
     head, lines = uniform.made(made)
-    assert list(head) == ["claim", "usual", "put is no access", "newcomer stays"]
+    assert list(head) == ["claim", "usual", "put-is-no-access", "newcomer-stays"]
     told = {line[0]: list(line[1:]) for line in lines}
     assert told["LSC has a higher hit ratio than LRU"] == ["does not", "**holds**", "does not"]
     # Others are touched by a newcomer that stays, too, and the quick run has them not.
@@ -193,11 +193,11 @@ def test_holding_times_are_held_against_the_times_to_live_of_the_same_choice() -
     """Another cap makes lives twice as long with every policy; LSC holds for as long as before."""
 
     def figures(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
-        times = 2.0 if values["choice"] == "lives without cap" else 1.0
+        times = 2.0 if values["choice"] == "lives-without-cap" else 1.0
         held = 10.0 * times if values["policy"] == "ttl" else 9.0
         return {"life_s": 10.0 * times, "holding_s": held + replication / 1000}
 
     made = made_up(plan(registry.experiment("edge-caching"), replications=3), figures)
-    good, told = lives_contrast(Points(made, "uniform", "lives without cap"))
+    good, told = lives_contrast(Points(made, "uniform", "lives-without-cap"))
     assert good is True
     assert "lsc 0.5" in told, told

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.toy_experiment import HIGH, LOW, TOY, TOY_PLACE, toy_model, toy_results
 from tocsin.lab.experiments import queues, registry
-from tocsin.lab.experiments.cells import CellError, _beside, _replay, code_digest, run
+from tocsin.lab.experiments.cells import CellError, _beside, _replay, code_digest, code_text, run
 from tocsin.lab.experiments.comparisons import (
     about,
     is_surely_ordered,
@@ -313,6 +313,18 @@ def test_a_failing_cell_is_named_with_the_way_to_see_it_again_and_the_finished_o
 def test_the_code_that_makes_the_numbers_is_named_with_what_the_model_imports_beside_it() -> None:
     model = Path(inspect.getfile(registry.experiment("edge-caching").model))
     assert {path.name for path in _beside(model)} == {"model.py", "optimum.py"}, "judges change no number"
+
+
+def test_words_do_not_change_the_digest_of_the_code_and_statements_do() -> None:
+    def source(docstring: str = '"""Adds."""', comment: str = "", total: str = "a + b") -> str:
+        return (
+            f'"""A module."""\nclass Sum:\n    {docstring}\n    limit: int = 7\n    {docstring}\n\n'
+            f"    def add(self, a, b):\n        {docstring}\n        return {total}  {comment}\n"
+        )
+
+    assert code_text(source()) == code_text(source('"""Returns the sum."""', "# of both", "(a +   b)"))
+    assert code_text(source()) != code_text(source(total="a - b"))
+    assert "Adds" not in code_text(source())
 
 
 def test_a_report_names_the_code_that_made_its_numbers_also_when_it_is_written_again_by_other_code(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing import connection
 from pathlib import Path
 from typing import Final
@@ -52,15 +53,27 @@ class CellError(TocsinError):
 
 
 def code_digest(experiment: Experiment) -> str:
-    """Returns a digest of the code that computes this experiment's numbers."""
+    """Returns a digest of the code that computes this experiment's numbers. Comments, docstrings and the format of the
+    source do not change it, because they cannot change a number."""
     root = Path(tocsin.__file__).parent
     files = {path for source in SOURCES for path in (root / source).rglob("*.py")}
     files |= _beside(Path(inspect.getfile(experiment.model)))
     digest = hashlib.sha256()
     for path in sorted(files):
         name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
-        digest.update(f"{name}\n".encode() + path.read_bytes())
+        digest.update(f"{name}\n{code_text(path.read_text('utf-8'))}\n".encode())
     return digest.hexdigest()
+
+
+@cache
+def code_text(source: str) -> str:
+    """Returns the statements of a module in one format, without comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            texts = [part for part in node.body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
+            node.body = [part for part in node.body if part not in texts]
+    return ast.unparse(tree)
 
 
 def _beside(model: Path) -> set[Path]:

@@ -104,7 +104,7 @@ def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, Line]) -> None:
             axes.errorbar(xs, means, yerr=errors, markersize=4, capsize=2, label=str(name), **_look(number))
     if is_bar_chart:
         rotation: dict[str, Any] = {"rotation": 40, "ha": "right"} if len(places) > _UPRIGHT else {}
-        axes.set_xticks(list(places.values()), [str(x) for x in places], **rotation)
+        axes.set_xticks(list(places.values()), [str(x).replace("-", " ") for x in places], **rotation)
     if plot.log_x and not is_bar_chart:
         axes.set_xscale("log")
     if plot.log_y:

@@ -24,8 +24,8 @@ def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) ->
         figures = []
         for law in laws(results):
             points = Points(results, law)
-            for other in results.points("equal-bytes", "as_much_as"):
-                point = {"policy": policy, "as_much_as": other, "popularity": law}
+            for other in results.points("equal-bytes", "budget_of"):
+                point = {"policy": policy, "budget_of": other, "popularity": law}
                 gains = {
                     size: results.between(
                         metric, ("equal-bytes", {**point, "size_mb": size}), points.at(str(other), size)

@@ -24,9 +24,9 @@ _PLAYED: Final = (*PAPER, *MODERN, *OURS)
 _CHOICES: Final = tuple((policy, choice) for choice, policies in TOUCHED.items() for policy in policies)
 _QUICK_CHOICES: Final = (
     *((policy, USUAL) for policy in CACHING),
-    ("lru", "put is no access"),
-    ("lru", "newcomer stays"),
-    ("lsc", "newcomer stays"),
+    ("lru", "put-is-no-access"),
+    ("lru", "newcomer-stays"),
+    ("lsc", "newcomer-stays"),
 )
 
 
@@ -75,7 +75,7 @@ EXPERIMENT: Final = Experiment(
         ExperimentParameter("size_mb", 200, "the cache's budget, in megabytes of the whole table", least=1),
         ExperimentParameter("popularity", "uniform", "which interests subscribers choose: uniform or zipf", among=LAWS),
         ExperimentParameter("choice", "usual", "what the paper leaves open, one at a time", among=tuple(CHOICES)),
-        ExperimentParameter("as_much_as",
+        ExperimentParameter("budget_of",
             "", "if given: the budget is what this policy holds on average with `size_mb`",
                   among=("", *_PLAYED)),
         ExperimentParameter("span_s", 6 * 3600.0, "simulated time", quick=1800.0, least=1, most=1e7),
@@ -97,7 +97,7 @@ EXPERIMENT: Final = Experiment(
             "equal-bytes",
             "The new policies with just the bytes that `ttl` holds on average with this budget; others fill theirs.",
             (
-                Axis(("policy", "as_much_as"), tuple((policy, "ttl") for policy in OURS)),
+                Axis(("policy", "budget_of"), tuple((policy, "ttl") for policy in OURS)),
                 along("size_mb", SIZES, quick=QUICK_SIZES),
                 along("popularity", LAWS),
             ),
@@ -150,8 +150,8 @@ EXPERIMENT: Final = Experiment(
     notes="Sizes and bytes are those of the whole table, whatever its `scale`. Round trips are constant: 250 ms to a "
     "subscriber, 500 ms to the cluster; transfers (1 and 10 MB/s) count in latencies. Links have no contention: nobody "
     "waits for somebody else's transfer. TTL may hold up to twice the size at a moment; at that ceiling it drops what "
-    "expires first (EXP), but for the choice `no ceiling`. Table II prints a lognormal duration of subscriptions and "
-    "leaves open whether they are renewed; here they last for the whole run, but for the choices `subscriptions end` "
-    "and `subscriptions are renewed`. Fetches of the same range are one, so less is fetched than missed, above all "
+    "expires first (EXP), but for the choice `no-ceiling`. Table II prints a lognormal duration of subscriptions and "
+    "leaves open whether they are renewed; here they last for the whole run, but for the choices `subscriptions-end` "
+    "and `subscriptions-are-renewed`. Fetches of the same range are one, so less is fetched than missed, above all "
     "without a cache.",
 )  # fmt: skip

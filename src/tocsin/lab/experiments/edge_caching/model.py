@@ -27,21 +27,21 @@ LAWS: Final = ("uniform", "zipf")
 # never longer than the cap, so it cannot be infinite alone.
 CHOICES: Final[dict[str, dict[str, Any]]] = {
     "usual": {},
-    "put is no access": {"put_is_access": False},
-    "newcomer stays": {"newcomer_may_go": False},
-    "newest of equals goes": {"ties": "newest"},
-    "largest of equals goes": {"ties": "largest"},
-    "lives without cap": {"ttl_cap_s": 1e9},
-    "lives without end": {"ttl_first_s": 1e9, "ttl_cap_s": 1e9},
-    "first life 30 s": {"ttl_first_s": 30.0},
-    "equal weights": {"weights": "equal"},
-    "averages of 1 minute": {"rate_window_s": 60.0},
-    "averages of 1 hour": {"rate_window_s": 3600.0},
-    "no ceiling": {"ceiling": 1e6},
-    "latency of the last fetch": {"latency_share": 1.0},
-    "fetched results enter": {"fetched_enters": True},
-    "subscriptions end": {"lifetimes": "once"},
-    "subscriptions are renewed": {"lifetimes": "renewed"},
+    "put-is-no-access": {"put_is_access": False},
+    "newcomer-stays": {"newcomer_may_go": False},
+    "newest-of-equals-goes": {"ties": "newest"},
+    "largest-of-equals-goes": {"ties": "largest"},
+    "lives-without-cap": {"ttl_cap_s": 1e9},
+    "lives-without-end": {"ttl_first_s": 1e9, "ttl_cap_s": 1e9},
+    "first-life-30-s": {"ttl_first_s": 30.0},
+    "equal-weights": {"weights": "equal"},
+    "averages-of-1-minute": {"rate_window_s": 60.0},
+    "averages-of-1-hour": {"rate_window_s": 3600.0},
+    "no-ceiling": {"ceiling": 1e6},
+    "latency-of-the-last-fetch": {"latency_share": 1.0},
+    "fetched-results-enter": {"fetched_enters": True},
+    "subscriptions-end": {"lifetimes": "once"},
+    "subscriptions-are-renewed": {"lifetimes": "renewed"},
 }
 _STEP_S: Final = 300.0
 # The mean bytes that `ttl` held, by run: other policies get this budget without running `ttl` again.
@@ -67,7 +67,7 @@ def model(run: Run) -> Mapping[str, float]:
     if run.text("policy") == OPTIMUM:
         return _bound(run, events, window)
     settings = caching_of(run)
-    other_policy = run.text("as_much_as")
+    other_policy = run.text("budget_of")
     if other_policy:
         other_settings = replace(settings, **{"eviction": "lru", "expiry": "never", **policy_settings(other_policy)})
         known_mean_mb = _MEANS.get((other_settings, workload, window, run.seed))

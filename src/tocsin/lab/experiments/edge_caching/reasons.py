@@ -67,7 +67,7 @@ def ttl_highest(results: RunResults) -> str:
         "A hit needs somebody to return within the seconds that a result can be kept, and those are as many whichever "
         "interest gets the room; LSC gives it to the interests with most who are away, which is a little better, as "
         "long as newcomers are not its victims.",
-        ("ttl", "usual"), ("lsc", "usual"), ("lsc", "newcomer stays"),
+        ("ttl", "usual"), ("lsc", "usual"), ("lsc", "newcomer-stays"),
     )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def lsc_over_lru(results: RunResults) -> str:
         results,
         "Where interests differ in popularity, LSC drops a newcomer of an unpopular interest before its online readers "
         "have come for it. Whether a PUT is an access decides where LRU stands.",
-        ("lsc", "usual"), ("lsc", "newcomer stays"), ("lru", "usual"), ("lru", "put is no access"),
+        ("lsc", "usual"), ("lsc", "newcomer-stays"), ("lru", "usual"), ("lru", "put-is-no-access"),
     )  # fmt: skip
 
 
@@ -88,5 +88,5 @@ def exp_lowest(results: RunResults) -> str:
         "first minutes, since hardly a result is consumed by everybody while it is in the cache. Where fetched results "
         "enter, they turn the cache over within a second or two, in which EXP drops newcomers of interests with short "
         "lives before anybody has read them.",
-        ("exp", "usual"), ("exp", "lives without end"), ("exp", "fetched results enter"), ("lru", "put is no access"),
+        ("exp", "usual"), ("exp", "lives-without-end"), ("exp", "fetched-results-enter"), ("lru", "put-is-no-access"),
     )  # fmt: skip
