@@ -12,19 +12,16 @@ Nothing is judged here and no byte of a record changes: what is wrong with one, 
 from __future__ import annotations
 
 import json
-import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from typing import Final, Literal, Protocol
 
+from tocsin.rules.model.record_frames import Braces, FrameError
 from tocsin.wire.errors import InputError, LimitError
 
 Format = Literal["json", "adm", "csv", "delimited-text", "xml"]
 
 _PIECE_LIMIT_BYTES: Final = 64 << 20
-_BETWEEN: Final = re.compile(rb"[ \t\r\n,\[\]]*+")
-_SIGN: Final = re.compile(rb'[{}"]')
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 class RecordCutter(Protocol):
@@ -40,7 +37,7 @@ def cutter(format: str, quote: str = '"') -> RecordCutter:  # noqa: A002 - what 
     if format == "json":
         return _Json()
     if format == "adm":
-        return _Braces()
+        return _BraceCutter()
     return _LineCutter(quote.encode()) if format in ("csv", "delimited-text") else _Whole()
 
 
@@ -75,48 +72,20 @@ class _LineCutter:
                 yield row
 
 
-class _Braces:
+class _BraceCutter:
     def __init__(self) -> None:
-        self._held = b""
-        self._at = 0  # what lies before it in `held` has been looked at
-        self._depth = 0
-        self._line = 1
+        self._braces = Braces(_PIECE_LIMIT_BYTES)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        held, at, start = self._held + data, self._at, 0
-        while at < len(held):
-            if not self._depth:
-                start = _past(held, at)
-                self._line += held.count(b"\n", at, start)
-                if start == len(held):
-                    break
-                if held[start : start + 1] != b"{":
-                    shown = held[start : start + 20].decode(errors="replace")
-                    raise InputError(f"line {self._line}: expected a record that begins with {{, got {shown!r}")
-                self._depth, at = 1, start + 1
-            sign = _SIGN.search(held, at)
-            if sign is None:
-                at = len(held)
-                break
-            at = sign.start()
-            if sign[0] == b'"':
-                string = _STRING.match(held, at)
-                if string is None:
-                    break
-                at = string.end()
-                continue
-            at += 1
-            self._depth += 1 if sign[0] == b"{" else -1
-            if not self._depth:
-                yield held[start:at]
-                self._line += held.count(b"\n", start, at)
-        self._held = held[start:] if self._depth else b""
-        self._at = at - start if self._depth else 0
-        _check(len(self._held))
+        try:
+            yield from self._braces.feed(data)
+        except FrameError as error:
+            yield from (record for _, record in error.numbered)
+            raise InputError(str(error), hint="is the format right?") from None
 
     def finish(self) -> Iterator[bytes]:
-        if self._depth:
-            raise InputError(f"the input ends inside of the record that begins on line {self._line}")
+        if self._braces.is_begun:
+            raise InputError(f"the input ends inside of the record that begins on line {self._braces.begun_on}")
         yield from ()
 
 
@@ -148,7 +117,7 @@ class _Json:
                 by_line = isinstance(json.loads(self._begun.partition(b"\n")[0]), dict)
             except (ValueError, RecursionError):
                 by_line = False
-            self._chosen = _LineCutter() if by_line else _Braces()
+            self._chosen = _LineCutter() if by_line else _BraceCutter()
         return self._chosen
 
 
@@ -164,12 +133,6 @@ class _Whole:
     def finish(self) -> Iterator[bytes]:
         if self._held.strip():
             yield bytes(self._held)
-
-
-def _past(held: bytes, at: int) -> int:
-    found = _BETWEEN.match(held, at)
-    assert found is not None  # it also matches nothing
-    return found.end()
 
 
 def _check(size_bytes: int) -> None:

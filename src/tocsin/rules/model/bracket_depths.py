@@ -7,6 +7,7 @@ byte, whatever the bytes are; but a call costs as much as a hundred such steps, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -17,6 +18,7 @@ CHUNK_BYTES: Final = 1 << 16
 BracketTable = npt.NDArray[np.int8]
 
 
+@cache
 def bracket_table(opening: bytes, closing: bytes) -> BracketTable:
     """How each byte changes the level."""
     table = np.zeros(256, np.int8)

@@ -13,8 +13,6 @@ from __future__ import annotations
 import re
 from typing import Final, Protocol
 
-from tocsin.rules.model.bracket_depths import BracketState, bracket_table, follow_brackets
-
 
 class FrameError(ValueError):
     """The stream cannot be split from `line` (counted from 1) on. `numbered` are the records of the last piece that
@@ -131,9 +129,7 @@ class Braces:
                 at, count = start + 1, 0
             count += 1
             if count == _FEW_STEPS:
-                state = BracketState(self._depth)
-                at, state = follow_brackets(data, at, state, _BRACES, self._max_depth)
-                self._depth, self._in_string, self._escaped = state.depth, state.in_string, state.escaped
+                at = self._follow_many(data, at)
                 if self._depth > self._max_depth:
                     raise self._too_deep(records)
                 if self._depth:
@@ -164,6 +160,15 @@ class Braces:
 
     def finish(self) -> bytes | None:
         return bytes(self._begun) or None
+
+    def _follow_many(self, data: bytes, at: int) -> int:
+        """The place behind the brace that ends the record or is too deep; the end of the data if there is none."""
+        # Load NumPy only where there are many braces: the command line splits records, too, and has to start quickly.
+        from tocsin.rules.model.bracket_depths import BracketState, bracket_table, follow_brackets
+
+        at, state = follow_brackets(data, at, BracketState(self._depth), bracket_table(b"{", b"}"), self._max_depth)
+        self._depth, self._in_string, self._escaped = state.depth, state.in_string, state.escaped
+        return at
 
     def _rest_of_string(self, data: bytes, at: int = 0) -> int:
         """The end of the string that contains `at`; the end of the data if the string goes on."""
@@ -198,7 +203,6 @@ class Braces:
 
 _BLANK: Final = b" \t\r\n"
 _OPEN, _CLOSE, _BACKSLASH = b"{}\\"
-_BRACES: Final = bracket_table(b"{", b"}")
 _FEW_STEPS: Final = 500  # up to these, steps from brace to brace are faster
 # All patterns are possessive: they look at no byte twice and keep no state for backtracking.
 _BETWEEN: Final = re.compile(rb"[ \t\r\n,\[\]]*+")
