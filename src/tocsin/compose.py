@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from tocsin.clock import from_us
 from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.backup.progress import Progress, no_progress
@@ -45,7 +46,6 @@ from tocsin.cluster.procedures.procedures import AT_ONCE, Procedures
 from tocsin.cluster.statements.dml import DmlHandler
 from tocsin.cluster.statements.script_runner import ScriptRunner
 from tocsin.pipeline import session
-from tocsin.pipeline.datasets.data_files import from_us
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import find_newest_time_us
 from tocsin.pipeline.datasets.table import DatasetTable

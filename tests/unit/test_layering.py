@@ -38,20 +38,24 @@ PACKAGES: dict[str, PackageRule] = {
     "sdk": package_rule("rules wire settings", others="aiohttp orjson"),
     "faults": package_rule("", others=""),
     "patience": package_rule("", others=""),
+    # the wall clock and the disk, for all that have either: stores, Spark, servers and the lab
+    "clock": package_rule("", others=""),
+    "durable_files": package_rule("", others=""),
     "settings": package_rule("rules wire", others="pydantic pydantic_core pydantic_settings"),
     "language": package_rule("rules wire faults"),
-    "store": package_rule("rules wire faults patience"),
-    "pipeline": package_rule("rules wire language faults"),
+    "store": package_rule("rules wire faults patience durable_files"),
+    "pipeline": package_rule("rules wire language faults clock durable_files"),
     "serving": package_rule("rules wire faults"),
-    "cluster": package_rule("rules wire language pipeline store serving settings faults patience"),
+    "cluster": package_rule("rules wire language pipeline store serving settings faults patience clock durable_files"),
     # brokers and the cluster meet at the model and on the wire only
-    "broker": package_rule("rules wire store serving settings faults patience"),
+    "broker": package_rule("rules wire store serving settings faults patience clock"),
     "coordinator": package_rule("rules wire store serving settings faults"),
     "overlay": package_rule("rules wire serving settings faults"),
     # the lab runs the cores; `SERVERS` keeps it from the rest of those processes, and it installs without Spark. Where
     # it plays to the live system, that is processes of their own, met over the wire
     "lab": package_rule(
-        "rules wire sdk broker coordinator overlay settings faults", others="numpy pyarrow matplotlib psutil"
+        "rules wire sdk broker coordinator overlay settings faults durable_files",
+        others="numpy pyarrow matplotlib psutil",
     ),
     # edges: they speak the wire protocol; the command line starts servers through `compose`, and experiments
     "cli": package_rule("rules wire sdk settings faults compose compose_broker lab"),

@@ -7,7 +7,6 @@ subscriber is answered. Once the store has a change, the core learns of it even 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -27,6 +26,7 @@ from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.fanout import FanOut
+from tocsin.clock import now_us
 from tocsin.rules.model.cursors import Cursor, Range
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import FrontendRequest, FrontendRow, GroupRow, GroupSubscriptionOutcome
@@ -164,7 +164,7 @@ class SubscriptionService:
             since = None if asked.since is None else min(asked.since, backend.head)
             request = FrontendRequest(subscriber, backend.interest, asked.mode, since)
             (outcome,) = await self._store.subscribe(
-                [request], backends=[backend.new_backend()], created_us=_now_us(), at_most=at_most
+                [request], backends=[backend.new_backend()], created_us=now_us(), at_most=at_most
             )
             faults.reach("delivery.subscription.kept")
             recovered = await self._recovered(backend, asked.since) if outcome.made else None
@@ -190,7 +190,7 @@ class SubscriptionService:
             try:
                 outcome = await self._store.subscribe_group(
                     group.id, backend.interest, mode=asked.mode, backends=[backend.new_backend()],
-                    created_us=_now_us(), at_most=at_most,
+                    created_us=now_us(), at_most=at_most,
                 )  # fmt: skip
                 self.came(outcome.frontends)
                 return outcome
@@ -328,7 +328,3 @@ class SubscriptionService:
 def full_name(text: str) -> str:
     """The qualified name `dataverse.name`; the dataverse is Default where none is given."""
     return text if "." in text else f"Default.{text}"
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1_000

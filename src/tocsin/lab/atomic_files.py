@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tocsin.durable_files import sync_file
+
 
 class AtomicFile:
     """A temporary path that becomes the file when everything is written and synced. Neither an interruption nor a power
@@ -21,6 +23,5 @@ class AtomicFile:
         if kind is not None:
             self._new.unlink(missing_ok=True)
             return
-        with self._new.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(self._new)
         self._new.replace(self._path)

@@ -14,7 +14,7 @@ from tests.support.sparkless_process import ServedParts
 from tests.unit.cluster.data_folder.test_clock_guard import BEGIN, DAY, SECOND, Machine
 from tocsin import compose
 from tocsin.cli.main import main
-from tocsin.pipeline.datasets.data_files import from_us
+from tocsin.clock import from_us
 from tocsin.pipeline.datasets.upkeep import upkeep
 
 SETUP = """

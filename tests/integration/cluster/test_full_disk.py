@@ -23,10 +23,9 @@ import pytest
 from tests.support.dataset_histories import eager_upkeep, seen
 from tests.support.real_processes import cluster, environment
 from tests.support.sparkless_process import Parts, opened
-from tocsin import compose
+from tocsin import compose, durable_files
 from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.pipeline.datasets import upkeep
-from tocsin.pipeline.datasets.delta import durability
 from tocsin.wire.errors import StorageFullError
 
 LIMITS_BYTES = (0, 64, 256, 512, 768, 1_024, 1_280, 1_536, 2_048, 3_072, 4_096, 8_192, 16_384, 65_536)
@@ -174,10 +173,10 @@ def test_a_cluster_answers_507_while_the_disk_is_full_and_goes_on_afterwards(tmp
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_no_room_is_known_by_its_number_and_by_its_words(number: int) -> None:
     said = OSError(number, os.strerror(number))
-    assert durability.is_full_disk(said)
+    assert durable_files.is_full_disk(said)
     # What Rust makes of it.
-    assert durability.is_full_disk(RuntimeError(f"Generic error: {os.strerror(number)} (os error {number})"))
-    assert not durability.is_full_disk(OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    assert durable_files.is_full_disk(RuntimeError(f"Generic error: {os.strerror(number)} (os error {number})"))
+    assert not durable_files.is_full_disk(OSError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 if __name__ == "__main__":

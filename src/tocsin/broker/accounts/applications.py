@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from tocsin.broker.accounts.accounts import NewApplicationToken, Principal, Removed, Session
-from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory, now_us
+from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory
 from tocsin.broker.accounts.policy import AccountPolicy, check_limits, name_of
+from tocsin.clock import now_us
 from tocsin.serving.tokens import SECRET_BYTES, digest
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationRow, FrontendRow

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hmac
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Principal, Rights, Session
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize
+from tocsin.clock import now_us
 from tocsin.serving.tokens import PREFIX, digest
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import ApplicationRow, SubscriberRow
@@ -19,10 +19,6 @@ from tocsin.wire.subscriber import DEFAULT_APPLICATION
 APPLICATION_PREFIX: Final = f"{PREFIX}app_"
 REMEMBERED: Final = 20_000
 NOTHING: Final = Rights(frozenset(), frozenset())
-
-
-def now_us() -> int:
-    return time.time_ns() // 1_000
 
 
 class Directory:

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 from tocsin.broker.accounts.accounts import ManagerIdentity, Principal, Removed, Session
 from tocsin.broker.accounts.applications import Applications
-from tocsin.broker.accounts.directory import now_us
 from tocsin.broker.accounts.groups import Groups
 from tocsin.broker.accounts.login_throttle import LoginThrottle
 from tocsin.broker.accounts.passwords import Passwords
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize, password_of
 from tocsin.broker.accounts.sessions import Claims, SessionTokens
+from tocsin.clock import now_us
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import PAGE, ApplicationRow, SubscriberRow
 from tocsin.wire.answers import LoginAnswer

@@ -7,9 +7,9 @@ remembers it: after a restart it does not take the name back by itself.
 
 from __future__ import annotations
 
-import time
 from uuid import uuid4
 
+from tocsin.clock import now_us
 from tocsin.rules.model.cursors import Position
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import FENCED, GENERATION, NAME_SINCE, STORE_ID
@@ -36,7 +36,7 @@ class BrokerGeneration:
                 reason, hint="see which of the two is to go on; tocsin broker --take-over takes the name back"
             )
         store_id = await store.first_fact(STORE_ID, uuid4().hex)
-        since_us = int(await store.first_fact(NAME_SINCE, str(time.time_ns() // 1_000)))
+        since_us = int(await store.first_fact(NAME_SINCE, str(now_us())))
         generation = await store.fact(GENERATION)
         return BrokerGeneration(store, store_id, parse_position(generation) if generation else None, since_us)
 
@@ -45,7 +45,7 @@ class BrokerGeneration:
         """Gives the store a new identity that has never had the name."""
         await store.set_fact(GENERATION, "")
         await store.set_fact(STORE_ID, uuid4().hex)
-        await store.set_fact(NAME_SINCE, str(time.time_ns() // 1_000))
+        await store.set_fact(NAME_SINCE, str(now_us()))
         await store.set_fact(FENCED, "")
 
     async def was_given(self, generation: Position) -> None:

@@ -6,7 +6,6 @@ Requests are sequential so that ending an interest and subscribing to it again c
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tocsin.broker.cluster_link.backend_subscriptions import (
     BackendSubscriptions,
 )
 from tocsin.broker.cluster_link.client import ClusterClient, GrantedSubscription
+from tocsin.clock import now_us
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import ReboundBackend
@@ -284,7 +284,7 @@ class SubscriptionSync:
 
     async def compare(self) -> InterestChange:
         """Makes subscriptions again that the cluster lost, and ends those that it has and no subscriber needs."""
-        prefix = OURS if time.time_ns() // 1_000 >= self._former_until_us else self._backends.ours
+        prefix = OURS if now_us() >= self._former_until_us else self._backends.ours
         async with self._alone():
             held_interests: dict[str, int] = {}
             orphaned: list[BackendSubscription] = []

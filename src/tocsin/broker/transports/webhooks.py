@@ -24,6 +24,7 @@ from tocsin.broker.delivery.event_encoder import EncodedEvent
 from tocsin.broker.delivery.outlets import PlainOutlet
 from tocsin.broker.service import BrokerService
 from tocsin.broker.transports.webhook_connections import WebhookConnections
+from tocsin.clock import now_us
 from tocsin.rules.backoff import BackOff
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.name_resolver import NameResolver
@@ -85,7 +86,7 @@ class Webhooks:
         """Replaces the subscriber's webhook. Everything that is not acknowledged is posted to the new address."""
         self._check(url)
         secret = secret_text(secrets.token_bytes(SECRET_BYTES))
-        webhook = await self._service.store.put_webhook(subscriber, url, secret, created_us=time.time_ns() // 1_000)
+        webhook = await self._service.store.put_webhook(subscriber, url, secret, created_us=now_us())
         # No await between these lines: a concurrent put finds this sender and ends it.
         previous = self._senders.pop(subscriber, None)
         if previous is not None:

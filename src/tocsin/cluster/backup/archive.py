@@ -18,7 +18,7 @@ from tocsin.cluster.backup.manifest import (
     Manifest,
     is_inside,
 )
-from tocsin.pipeline.datasets.delta.durability import sync_file, sync_folder
+from tocsin.durable_files import sync_file, sync_folder
 from tocsin.wire.errors import NotFoundError, StoreError
 
 TAR: Final = ".tar"

@@ -33,7 +33,7 @@ from tocsin.cluster.backup.progress import (
     no_progress,
     remove,
 )
-from tocsin.pipeline.datasets.delta.durability import sync_folder
+from tocsin.durable_files import sync_folder
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import EPOCH, ClusterStore
 from tocsin.wire.errors import ConflictError, InputError, UnavailableError

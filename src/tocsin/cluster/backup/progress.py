@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from tocsin.durable_files import is_full_disk
 from tocsin.patience import wait_despite_cancel
-from tocsin.pipeline.datasets.delta.durability import is_full_disk
 from tocsin.wire.errors import InputError, StoppedError, StorageFullError
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from tocsin.cluster.backup.progress import (
     remove,
 )
 from tocsin.cluster.backup.renewal import renew_catalog, renew_channels
-from tocsin.pipeline.datasets.delta.durability import sync_folder
+from tocsin.durable_files import sync_folder
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import ClusterStore
 from tocsin.wire.errors import ConflictError, InputError, StoreError

@@ -15,6 +15,7 @@ import structlog
 from sqlglot import exp
 
 from tocsin import faults
+from tocsin.clock import from_us, to_us
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import BrokerEntry, ChannelEntry, FunctionEntry
 from tocsin.cluster.catalog.refs import Ref, broker_ref, channel_ref
@@ -22,13 +23,7 @@ from tocsin.cluster.channels.compiler import compile_channel, plan_of, query_of,
 from tocsin.cluster.channels.executions.execution_runs import DEADLINE_S, ExecutionRuns
 from tocsin.cluster.channels.executions.execution_snapshot import entry_of
 from tocsin.cluster.channels.executions.new_rows import NewRows
-from tocsin.cluster.channels.executions.running_channel import (
-    LAST_RETRY_S,
-    ChannelContext,
-    RunningChannel,
-    micros,
-    moment,
-)
+from tocsin.cluster.channels.executions.running_channel import LAST_RETRY_S, ChannelContext, RunningChannel
 from tocsin.cluster.channels.lost_channels import LostChannels
 from tocsin.cluster.channels.metrics import ChannelMetrics
 from tocsin.cluster.channels.options import channel_options
@@ -122,7 +117,7 @@ class Channels:
         faults.reach("channel.ahead.renewed")
         for entry, state, vector in ahead:
             log.warning("a channel had read further than its datasets go", channel=entry.name, vector=vector)
-            now_us = micros(datetime.now(UTC))
+            now_us = to_us(datetime.now(UTC))
             details = {"went back": {folder: [state.vector[folder], number] for folder, number in vector.items()}}
             await self._store.commit_execution(
                 entry.channel_id,
@@ -140,7 +135,7 @@ class Channels:
                 lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
             )
             if state.last_execution == 0:
-                first = self._first(query, moment(self._tables.clock.now_us()))
+                first = self._first(query, from_us(self._tables.clock.now_us()))
                 await self._store.commit_execution(entry.channel_id, first, (), ())
             channel = RunningChannel(entry, query, self._context)
             channel.start()
@@ -254,7 +249,7 @@ class Channels:
             dataverse=dataverse, name=statement.name.name, channel_id=channel_id, continuous=statement.continuous,
             push=statement.push, function=function, parameters=tuple(parameters), types=query.parameters,
             body=None if function is not None else body, period=statement.period,
-            anchor=moment(self._tables.clock.now_us()),
+            anchor=from_us(self._tables.clock.now_us()),
             retention_s=options.retention_s, retention_bytes=options.retention_bytes,
             uses=(function,) if function is not None else used_by(query),
         )  # fmt: skip
@@ -293,7 +288,7 @@ class Channels:
         for dataset in query.watched:
             entry = entry_of(dataset)
             vector[entry.folder] = self._tables.table(entry).number
-        begun_us = micros(begun)
+        begun_us = to_us(begun)
         return Execution(number=1, started_us=begun_us, ended_us=begun_us, vector=vector, tick_us=begun_us)
 
     def _body(
@@ -364,7 +359,7 @@ class Channels:
         entry = self._entry(statement.channel, scope)
         broker = self._broker(statement.broker, scope)
         request = BackendRequest(await self._text(entry, statement.arguments, scope), broker)
-        (subscription,) = await self._store.subscribe(entry.channel_id, [request], created_us=micros(scope.now))
+        (subscription,) = await self._store.subscribe(entry.channel_id, [request], created_us=to_us(scope.now))
         return {"subscription": subscription.id, "interest": subscription.interest}
 
     async def _unsubscribe(self, statement: st.UnsubscribeStatement, scope: StatementScope) -> Summary:

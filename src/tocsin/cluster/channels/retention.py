@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
+from tocsin.clock import to_us
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import ChannelEntry
-from tocsin.cluster.channels.executions.running_channel import micros
 from tocsin.settings import ChannelSettings
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import ChannelState
@@ -122,7 +122,7 @@ class Retention:
         limit_bytes = entry.retention_bytes
         await self._store.retain(
             channel_id,
-            ended_before_us=micros(self._now() - timedelta(seconds=self._age_s(entry))),
+            ended_before_us=to_us(self._now() - timedelta(seconds=self._age_s(entry))),
             max_bytes=self._settings.retention_bytes if limit_bytes is None else limit_bytes,
         )
         self._looked[channel_id] = _Looked(await self._store.state(channel_id), time.monotonic())

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from tocsin.clock import to_us
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import ChannelEntry
-from tocsin.cluster.channels.executions.running_channel import micros
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.settings import ChannelSettings
 from tocsin.store.channels.interface import ChannelStore
@@ -57,7 +57,7 @@ class Subscriptions:
         return await self._store.subscribe(
             entry.channel_id,
             backend_requests,
-            created_us=micros(datetime.now(UTC)),
+            created_us=to_us(datetime.now(UTC)),
             interests_at_most=self._interests_limit,
         )
 

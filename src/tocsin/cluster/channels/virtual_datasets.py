@@ -17,9 +17,9 @@ from uuid import UUID, uuid5
 import orjson
 import pyarrow as pa
 
+from tocsin.clock import from_us
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.catalog.refs import Ref
-from tocsin.cluster.channels.executions.running_channel import moment
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.procedures.procedure_run import ProcedureRun
 from tocsin.pipeline.datasets import layout
@@ -140,7 +140,7 @@ class VirtualDatasets:
                     rows += [
                         {
                             "resultId": uuid5(_NAMESPACE, f"{subscription.id} {result.cursor}"),
-                            "channelExecutionTime": moment(result.executed_us), "subscriptionId": subscription.id,
+                            "channelExecutionTime": from_us(result.executed_us), "subscriptionId": subscription.id,
                             "result": value,
                         }
                         for subscription in subscriptions[ranges[part.range].interest]
@@ -161,7 +161,7 @@ def _run(one: ProcedureRun) -> dict[str, Any]:
 def _execution(channel: ChannelEntry, one: RecordedExecution) -> dict[str, Any]:
     row: dict[str, Any] = {
         "DataverseName": channel.dataverse, "ChannelName": channel.name, "Execution": one.number,
-        "Started": moment(one.started_us), "Ended": moment(one.ended_us), "Results": one.results,
+        "Started": from_us(one.started_us), "Ended": from_us(one.ended_us), "Results": one.results,
         "Culprits": [
             {
                 "Dataset": poison_record["dataset"], "Key": poison_record["key"], "Reason": poison_record["reason"],
@@ -172,7 +172,7 @@ def _execution(channel: ChannelEntry, one: RecordedExecution) -> dict[str, Any]:
         "InterestsAside": one.details.get("interests_aside", 0),
     }  # fmt: skip
     if one.tick_us is not None:
-        row["Tick"] = moment(one.tick_us)
+        row["Tick"] = from_us(one.tick_us)
     if one.reason is not None:
         row["Reason"] = one.reason
     return row

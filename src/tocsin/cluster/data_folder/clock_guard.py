@@ -21,8 +21,9 @@ from typing import Final
 
 import structlog
 
+from tocsin.clock import now_us
 from tocsin.cluster.data_folder.lost_folder import LostFolder
-from tocsin.pipeline.datasets.delta.durability import sync_file, sync_folder
+from tocsin.durable_files import sync_file, sync_folder
 
 log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ def machine_clocks() -> Clocks:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         boot_id = ""
-    return Clocks(lambda: time.time_ns() // 1000, lambda: time.clock_gettime_ns(since_boot) // 1000, boot_id)
+    return Clocks(now_us, lambda: time.clock_gettime_ns(since_boot) // 1000, boot_id)
 
 
 class ClockGuard:

@@ -17,11 +17,11 @@ from uuid import uuid4
 import structlog
 
 from tocsin import faults
+from tocsin.clock import from_us
 from tocsin.cluster.catalog.entries import DatasetEntry
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import DATASET, Removals
 from tocsin.pipeline.datasets import layout, upkeep
-from tocsin.pipeline.datasets.data_files import from_us
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable

@@ -20,7 +20,7 @@ import structlog
 from deltalake import DeltaTable
 
 from tocsin import faults
-from tocsin.pipeline.datasets.delta.durability import sync_folder
+from tocsin.durable_files import sync_folder, write_synced
 from tocsin.wire.errors import StoreError
 
 LOST: Final = "lost"
@@ -68,14 +68,7 @@ class LostFolder:
     def store_copy(self, content: bytes, name: str) -> Path:
         """Stores content that is about to be cut off. It is on the disk when this returns."""
         place = self.choose_place(name)
-        try:
-            with place.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            place.unlink(missing_ok=True)
-            raise
+        write_synced(place, content, "xb")
         sync_folder(place.parent)
         return place
 

@@ -20,7 +20,7 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.catalog.entries import BrokerEntry, CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
-from tocsin.pipeline.datasets.delta.durability import sync_folder
+from tocsin.durable_files import sync_folder
 from tocsin.store.cluster.interface import ClusterStore, Removal, StoreTransaction
 from tocsin.wire.errors import StorageFullError
 

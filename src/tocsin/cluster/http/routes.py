@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 from prometheus_client import Counter, Gauge, Histogram
 
+from tocsin.clock import from_us
 from tocsin.cluster.channels.metrics import ChannelCollector, ChannelMetrics
 from tocsin.cluster.data_folder.clock_guard import ClockGuard
 from tocsin.cluster.engine.watchdog_thread import EngineCollector, EngineWatch
@@ -25,7 +26,6 @@ from tocsin.cluster.http.script_requests import asked_timeout_s, script_of, want
 from tocsin.cluster.http.script_responses import BufferedResponse, StatementLimits, StreamedResponse
 from tocsin.cluster.statements.outcomes import ScriptExecutor, StatementOutcome
 from tocsin.cluster.statements.running_scripts import RunningScript, RunningScripts
-from tocsin.pipeline.datasets.data_files import from_us
 from tocsin.serving.addresses import Networks
 from tocsin.serving.answers import REQUEST_ID, answer, is_gone
 from tocsin.serving.application import LIMITS, MEMORY_BUDGET, application

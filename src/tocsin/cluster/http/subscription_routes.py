@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from tocsin.clock import from_us
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.catalog.type_json import type_to_json
 from tocsin.cluster.channels.announcements.brokers import Brokers
-from tocsin.cluster.channels.executions.running_channel import moment
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SubscriptionRequest, Subscriptions
@@ -190,5 +190,5 @@ def _told(one: SubscriptionRow) -> dict[str, Any]:
         "broker": f"{one.broker.dataverse}.{one.broker.name}",
         "application": one.application,
         "since": cursor_text(one.since),
-        "created_at": datetime_text(moment(one.created_us)),
+        "created_at": datetime_text(from_us(one.created_us)),
     }

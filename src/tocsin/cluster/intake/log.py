@@ -43,7 +43,7 @@ from tocsin.cluster.intake.limits import check_room, check_size
 from tocsin.cluster.intake.log_observer import LogObserver
 from tocsin.cluster.intake.recent_entries import RecentEntries, within
 from tocsin.cluster.intake.segments import Segment, SegmentWriter
-from tocsin.pipeline.datasets.delta.durability import sync_folder
+from tocsin.durable_files import sync_folder
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
 __all__ = ["AppendedRange", "IntakeLog", "LogEntry"]

@@ -32,7 +32,7 @@ from tocsin.cluster.intake.frames import (
     read_segment_head,
     segment_head,
 )
-from tocsin.pipeline.datasets.delta.durability import NO_ROOM, sync_folder
+from tocsin.durable_files import NO_ROOM, sync_folder, write_synced
 from tocsin.wire.errors import StorageFullError, StoreError, TocsinError
 
 _NAME: Final = re.compile(r"(\d{20})\.log")
@@ -137,10 +137,7 @@ def create(folder: Path, first: int, before_bytes: int) -> Segment:
     path, salt = path_of(folder, first), new_salt()
     unfinished = path.with_suffix(_UNFINISHED)
     try:
-        with unfinished.open("wb") as file:
-            file.write(segment_head(first, salt))
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(unfinished, segment_head(first, salt))
         faults.reach("intake.segment.written")
         unfinished.rename(path)
     except OSError:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import structlog
 from sqlglot import exp
 
+from tocsin.clock import from_us
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import DatasetEntry, ProcedureEntry, Ref, procedure_ref
 from tocsin.cluster.channels import schedule
@@ -32,7 +33,6 @@ from tocsin.language.syntax.dialect import ValueOf
 from tocsin.language.syntax.script import parse_procedure
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.types.typed_sql import FunctionError
-from tocsin.pipeline.datasets.data_files import from_us
 from tocsin.rules.model.values import MISSING
 from tocsin.rules.periods import last_tick
 from tocsin.wire.errors import StoppedError

@@ -16,12 +16,12 @@ from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.statements.statement_scope import StatementScope
+from tocsin.durable_files import is_full_disk
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate, with_values
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.translate.queries import TranslatedQuery
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.datasets.delta.durability import is_full_disk
 from tocsin.pipeline.datasets.table import Commit
 from tocsin.pipeline.landing.rows import generate
 from tocsin.pipeline.sources import load_files

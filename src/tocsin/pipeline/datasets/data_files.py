@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tocsin.pipeline.datasets.delta.durability import remove_files, sync_file
+from tocsin.durable_files import sync_file
+from tocsin.pipeline.datasets.delta.durability import remove_files
 from tocsin.pipeline.datasets.delta.statistics import (
     ColumnStatistics,
     Leaf,
@@ -44,17 +44,6 @@ _CHECKED_BYTES: Final = 1 << 20
 _ROW_GROUP_BYTES: Final = 32 << 20
 _READ_ROWS: Final = 64 << 10
 LARGEST_FILE_BYTES: Final = 128 << 20
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def to_us(at: datetime) -> int:
-    """Whole microseconds since 1970, exactly."""
-    return (at - _EPOCH) // timedelta(microseconds=1)
-
-
-def from_us(at_us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.pipeline.datasets.data_files import to_us
+from tocsin.clock import to_us
 from tocsin.pipeline.datasets.delta.durability import entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_entries import split_lines
 

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 
-from tocsin.pipeline.datasets.data_files import DataFolder, from_us, to_us
+from tocsin.clock import from_us, to_us
+from tocsin.pipeline.datasets.data_files import DataFolder
 from tocsin.pipeline.datasets.delta.delta_log import TableClock, TableState
 from tocsin.pipeline.datasets.delta.tombstones import (
     OutsideReaders,

@@ -19,19 +19,12 @@ import numpy as np
 import pyarrow as pa
 
 from tocsin import faults
+from tocsin.clock import from_us, to_us
+from tocsin.durable_files import is_full_disk
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
-from tocsin.pipeline.datasets.data_files import (
-    AT_TYPE,
-    LARGEST_FILE_BYTES,
-    DataFile,
-    DataFolder,
-    from_us,
-    stored_schema,
-    to_us,
-)
+from tocsin.pipeline.datasets.data_files import AT_TYPE, LARGEST_FILE_BYTES, DataFile, DataFolder, stored_schema
 from tocsin.pipeline.datasets.delta.delta_log import Commit, DeltaLog, TableClock, TableState
-from tocsin.pipeline.datasets.delta.durability import is_full_disk
 from tocsin.pipeline.datasets.delta.tombstones import LogFiles, OutsideReaders
 from tocsin.pipeline.datasets.history import HistoryEntry
 from tocsin.pipeline.datasets.keys import Hashes, KeyPath

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tocsin.pipeline.datasets.delta.durability import sync_file, sync_folder
+from tocsin.durable_files import sync_file, sync_folder
 
 _NUMBERED: Final = re.compile(r"(\d+)(\.compact)?")
 _NONE: Final = -1

@@ -18,12 +18,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from tocsin.durable_files import sync_file, sync_folder
 from tocsin.patience import wait_despite_cancel
 from tocsin.store.broker.files import PATTERN, broker_of
 from tocsin.store.broker.rows import NOT_RESTORED
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.file import sync
 from tocsin.store.sqlite.ownership import Ownership
 from tocsin.store.sqlite.upgrades import pending_upgrades
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StoreError
@@ -88,12 +88,12 @@ def _save(source: Path, target: Path) -> None:
                 copy.execute("DELETE FROM facts WHERE name IN (?, ?)", (CHECKSUM, NAME))
                 copy.execute("INSERT INTO facts VALUES (?, ?)", (NAME, broker_of(source.name)))
                 copy.execute("INSERT INTO facts VALUES (?, ?)", (CHECKSUM, _checksum(copy)))
-            sync(unfinished)
+            sync_file(unfinished)
             # Check what was really written.
             with closing(_reader(unfinished)) as copy:
                 _check(copy, unfinished)
             unfinished.rename(target)
-            sync(target.parent)
+            sync_folder(target.parent)
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -117,7 +117,7 @@ def _bring_back(source: Path, target: Path) -> None:
                     shutil.copyfileobj(saved, copy)
                 _settle(unfinished, source)
                 unfinished.rename(target)
-                sync(target.parent)
+                sync_folder(target.parent)
             finally:
                 unfinished.unlink(missing_ok=True)
     except OSError as error:
@@ -135,7 +135,7 @@ def _settle(path: Path, called: Path | None = None) -> None:
         copy.execute(f"DELETE FROM facts WHERE name IN ({', '.join('?' * len(dropped))})", dropped)  # noqa: S608
         # The old key signed these tokens, so they are invalid anyway.
         copy.execute("DELETE FROM revoked")
-    sync(path)
+    sync_file(path)
 
 
 def _check_kind(copy: sqlite3.Connection, called: Path) -> None:

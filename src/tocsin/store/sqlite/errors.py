@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sqlite3
 import tempfile
@@ -11,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tocsin.durable_files import NO_ROOM
 from tocsin.wire.errors import StorageFullError, StoreError, TocsinError, UnavailableError
 
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PROBE: Final = b"\0" * 4096
 PROBE_BYTES: Final = 1 << 20
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import ClassVar, Final, TypedDict, TypeVar, Unpack
 
 from tocsin import faults
+from tocsin.durable_files import sync_file, sync_folder
 from tocsin.patience import wait_despite_cancel
 from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.upgrades import Upgrade, pending_upgrades
@@ -241,9 +242,9 @@ class SqliteFile(ABC):
                     problems = [row[0] for row in copy.execute("PRAGMA integrity_check")]
                     if problems != ["ok"]:
                         raise StoreError(f"the store {self.path} is damaged: {problems[0]}")
-                sync(unfinished)
+                sync_file(unfinished)
                 unfinished.rename(path)
-                sync(path.parent)
+                sync_folder(path.parent)
             except BaseException:
                 unfinished.unlink(missing_ok=True)
                 raise
@@ -265,12 +266,3 @@ def transaction(writer: sqlite3.Connection) -> Iterator[None]:
 def _version(connection: sqlite3.Connection) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
-
-
-def sync(path: Path) -> None:
-    """Flushes a file or a folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from tocsin.clock import from_us
 from tocsin.cluster.channels import schedule
 from tocsin.cluster.data_folder.clock_guard import (
     RECORD,
@@ -22,7 +23,6 @@ from tocsin.cluster.data_folder.clock_guard import (
     ClockSuspicion,
     parse_record,
 )
-from tocsin.pipeline.datasets.data_files import from_us
 from tocsin.rules.model.values import Duration
 
 SECOND = 1_000_000

@@ -19,6 +19,7 @@ from tests.support.older_logs import remove_checksums, without_checksum
 from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.cluster.data_folder.inspection.datasets import DatasetInspection
 from tocsin.cluster.data_folder.inspection.findings import InspectionReport
+from tocsin.durable_files import sync_folder
 from tocsin.pipeline.datasets.delta import delta_log, durability
 from tocsin.pipeline.datasets.delta.durability import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_entries import EntryState, classify_entry
@@ -352,7 +353,7 @@ def test_where_an_entry_cannot_be_taken_back_the_files_that_it_names_stay(table:
         failing(self) if self == entry else unlink(self, missing_ok)
 
     def unsynced(path: Path) -> None:
-        failing(path) if path == entry.parent else durability.sync_folder(path)
+        failing(path) if path == entry.parent else sync_folder(path)
 
     with mock.patch.object(delta_log, "sync_folder", unsynced), mock.patch.object(Path, "unlink", kept):
         with pytest.raises(StoreError, match=entry.name):

@@ -50,7 +50,7 @@ def changed(table: DatasetTable, count: int) -> None:
 def later(seconds: float) -> Any:
     """Upkeep takes it to be so much later."""
     now_ns = time.time_ns()
-    return mock.patch("tocsin.pipeline.datasets.delta.delta_log.time.time_ns", return_value=now_ns + int(seconds * 1e9))
+    return mock.patch("time.time_ns", return_value=now_ns + int(seconds * 1e9))
 
 
 def outside(table: DatasetTable, version: int | None = None) -> dict[int, str]:

@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import structlog
 
 from tocsin import faults
+from tocsin.clock import from_us, to_us
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.executions.execution import run_execution
@@ -48,18 +49,9 @@ FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 60.0
 TRIES_PER_TICK: Final = 3  # minimum tries of a failing tick before the next due tick replaces it
 TOLD_AGAIN_S: Final = 55.0  # a lasting problem is logged about once a minute
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CULPRITS_KEPT: Final = 100  # poison records that the details of an execution list
 # More interest changes than this are parsed on an engine thread, so that the event loop stays free.
 _READ_BESIDE: Final = 1_000
-
-
-def micros(at: datetime) -> int:
-    return (at - _EPOCH) // timedelta(microseconds=1)
-
-
-def moment(at_us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +151,7 @@ class RunningChannel:
         period = self.entry.period
         assert period is not None
         state = await self._context.store.state(self.entry.channel_id)
-        last = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
+        last = self.entry.anchor if state.tick_us is None else from_us(state.tick_us)
         is_first_tick = True
 
         async def tick(_number: int, due: datetime, missed: int) -> None:
@@ -176,7 +168,7 @@ class RunningChannel:
     def _now(self) -> datetime:
         """Returns the time of the clock guard, which continues from its last trusted value while the wall clock is
         suspect."""
-        return moment(self._context.tables.clock.now_us())
+        return from_us(self._context.tables.clock.now_us())
 
     async def _execute_with_retries(self, tick: datetime | None) -> None:
         """Executes the channel for one instant and retries failures with back-off. If the query itself fails at a
@@ -235,7 +227,7 @@ class RunningChannel:
         payloads: list[bytes] = []
         details: dict[str, object] = {}
         if self._interests and not reading.is_empty():
-            previous = self.entry.anchor if state.tick_us is None else moment(state.tick_us)
+            previous = self.entry.anchor if state.tick_us is None else from_us(state.tick_us)
             results, poison_records = await self._found(reading, now, previous)
             interests = results.interests.tolist()
             payloads = [results.texts[index] for index in results.payloads.tolist()]
@@ -247,8 +239,8 @@ class RunningChannel:
         faults.reach("channel.execution.found")
         ended = self._now()
         execution = Execution(
-            number=state.last_execution + 1, started_us=micros(started), ended_us=micros(ended),
-            vector={**state.vector, **reading.vector}, tick_us=micros(now), details=details,
+            number=state.last_execution + 1, started_us=to_us(started), ended_us=to_us(ended),
+            vector={**state.vector, **reading.vector}, tick_us=to_us(now), details=details,
         )  # fmt: skip
         committed = await context.store.commit_execution(
             self.entry.channel_id, execution, interests, payloads, matches_at_most=context.matches_limit
@@ -397,13 +389,13 @@ class RunningChannel:
                     channel=self.entry.name, reason=reason, failures_in_a_row=self.counts.failing,
                 )  # fmt: skip
         self.trouble = reason
-        now_us = micros(self._now())
+        now_us = to_us(self._now())
         try:
             state = await self._context.store.state(self.entry.channel_id)
             await self._context.store.record_failure(
                 self.entry.channel_id,
                 Failure(
-                    state.last_execution + 1, now_us, now_us, reason[:2_000], None if tick is None else micros(tick)
+                    state.last_execution + 1, now_us, now_us, reason[:2_000], None if tick is None else to_us(tick)
                 ),
             )
         except Exception as store_error:

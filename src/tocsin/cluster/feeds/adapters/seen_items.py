@@ -10,7 +10,6 @@ file covers. An opening feed reads the file, and then the marks of the log from 
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import threading
 from collections.abc import Iterable, Sequence
@@ -22,7 +21,7 @@ from zlib import crc32
 from tocsin import faults
 from tocsin.cluster.feeds.batches import MARK_BYTES, seen_marks
 from tocsin.cluster.intake.frames import LogEntry
-from tocsin.pipeline.datasets.delta.durability import sync_folder
+from tocsin.durable_files import sync_folder, write_synced
 from tocsin.wire.errors import StoreError
 
 # More than one answer may hold, so an item of the newest answer is never forgotten.
@@ -126,10 +125,7 @@ class SeenItems:
     def _write(self, content: bytes) -> None:
         unfinished = self._folder / _UNFINISHED
         try:
-            with unfinished.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            write_synced(unfinished, content)
             faults.reach("polling.seen.written")
             unfinished.rename(self._folder / NAME)
         except OSError:

@@ -7,7 +7,6 @@ taken back. Our commits are numbered 1, 2, 3 …; upkeep (compaction, retention)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,16 +19,11 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import DeltaError
 
 from tocsin import faults
+from tocsin.clock import from_us, now_us
+from tocsin.durable_files import is_full_disk, sync_file, sync_folder
 from tocsin.pipeline.datasets import history
-from tocsin.pipeline.datasets.data_files import DataFile, from_add_actions, from_us
-from tocsin.pipeline.datasets.delta.durability import (
-    LOG_FOLDER,
-    entry_path,
-    is_full_disk,
-    log_versions,
-    sync_file,
-    sync_folder,
-)
+from tocsin.pipeline.datasets.data_files import DataFile, from_add_actions
+from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_entries import add_checksum, mark_actions, mark_checkpoint
 from tocsin.pipeline.datasets.delta.log_recovery import list_files_set_aside, recover_log
 from tocsin.pipeline.datasets.delta.log_writer import (
@@ -52,16 +46,12 @@ _POSITION_TXN: Final = "tocsin.position."
 _NAMED_BY_CHECK: Final = "nothing was changed; tocsin check names what is damaged, and what helps"
 
 
-def _wall_us() -> int:
-    return time.time_ns() // 1000
-
-
 @dataclass(frozen=True, slots=True)
 class TableClock:
     """`now_us` is the time of a commit. `age_us` is the time for computing ages; it may stand still."""
 
-    now_us: Callable[[], int] = _wall_us
-    age_us: Callable[[], int] = _wall_us
+    now_us: Callable[[], int] = now_us
+    age_us: Callable[[], int] = now_us
 
 
 @dataclass(frozen=True, slots=True)

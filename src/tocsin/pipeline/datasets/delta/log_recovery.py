@@ -19,13 +19,13 @@ from typing import Final
 import structlog
 
 from tocsin import faults
+from tocsin.durable_files import sync_folder
 from tocsin.pipeline.datasets.delta.durability import (
     LOG_FOLDER,
     checkpoint_path,
     entry_path,
     log_versions,
     remove_files,
-    sync_folder,
 )
 from tocsin.pipeline.datasets.delta.log_entries import (
     EntryState,

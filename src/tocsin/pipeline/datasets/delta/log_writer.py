@@ -12,7 +12,8 @@ import orjson
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, entry_path, sync_file
+from tocsin.durable_files import sync_file
+from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, entry_path
 from tocsin.pipeline.datasets.delta.log_entries import sign_entry
 from tocsin.pipeline.datasets.delta.statistics import statistics_columns
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tocsin.clock import from_us
 from tocsin.rules.model.columns import AT, COMMIT, OPEN
 
 # As many columns as Delta's own writers use, which limits the cost for wide records.
@@ -24,7 +25,6 @@ COLUMNS_MAX: Final = 32
 TEXT_MAX: Final = 32  # characters
 _LAST_CHARACTER: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Path: TypeAlias = tuple[str, ...]
 
@@ -155,7 +155,7 @@ def _day(days: int) -> str | None:
 
 def moment_text(at_us: int) -> str | None:
     try:
-        at = _EPOCH + timedelta(microseconds=at_us)
+        at = from_us(at_us)
     except OverflowError:
         return None
     return at.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
