@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Final
 
 from tocsin.broker.accounts.accounts import NewApplicationToken, Principal, Removed, Session
 from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory
-from tocsin.broker.accounts.policy import AccountPolicy, check_limits, name_of
-from tocsin.clock import now_us
+from tocsin.broker.accounts.policy import check_limits, name_of
 from tocsin.serving.tokens import SECRET_BYTES, digest
-from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationRow, FrontendRow
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
@@ -24,14 +22,15 @@ STEP: Final = 200
 NARROWED: Final = "narrowed-{}"
 
 
-class Applications(Directory):
-    def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
-        super().__init__(store, policy, clock_us)
+class Applications:
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._store = directory.store
         self._narrowing = asyncio.Lock()
 
     async def open(self) -> None:
-        await super().open()
-        for application in list(self._by_id.values()):
+        """Completes removals that were interrupted."""
+        for application in list(self._directory.by_id.values()):
             if application.closed:
                 # No client is connected yet, so there is no subscriber to notify.
                 async for _ in self._remove(application):
@@ -43,17 +42,17 @@ class Applications(Directory):
     async def create_application(
         self, by: Principal, name: str, allowed: ApplicationRights = EVERYTHING
     ) -> NewApplicationToken:
-        self._require_operator(by)
+        self._directory.require_operator(by)
         check_limits(allowed.limits)
         token = _token()
         new_application = await self._store.add_application(
-            name_of("name of an application", name), allowed, digest=digest(token), created_us=self._now_us()
+            name_of("name of an application", name), allowed, digest=digest(token), created_us=self._directory.now_us()
         )
-        self._put(new_application)
+        self._directory.put(new_application)
         return NewApplicationToken(new_application, token)
 
     async def change_application(self, by: Principal, name: str, allowed: ApplicationRights) -> ApplicationRow:
-        self._require_operator(by)
+        self._directory.require_operator(by)
         check_limits(allowed.limits)
         application = self._open_one(name)
         async with self._narrowing:
@@ -64,7 +63,7 @@ class Applications(Directory):
 
     async def end_outside(self, application: int) -> AsyncIterator[list[FrontendRow]]:
         async with self._narrowing:
-            channels, last = self.rights(application).channels, 0
+            channels, last = self._directory.rights(application).channels, 0
             if channels is not None:
                 while frontends := await self._store.end_outside(application, sorted(channels), after=last, limit=STEP):
                     last = frontends[-1].id
@@ -72,15 +71,15 @@ class Applications(Directory):
             await self._store.set_fact(NARROWED.format(application), "")
 
     async def renew_application_token(self, by: Principal, name: str) -> NewApplicationToken:
-        application = self._scope(by, name)
+        application = self._directory.scope(by, name)
         self._open_one(application.name)
         token = _token()
         await self._store.renew_application_token(application.id, digest(token))
         return NewApplicationToken(await self._read_again(application), token)
 
     async def remove_application(self, by: Principal, name: str) -> AsyncIterator[Removed]:
-        self._require_operator(by)
-        application = self._named(name)
+        self._directory.require_operator(by)
+        application = self._directory.named(name)
         if application.name == DEFAULT_APPLICATION:
             raise ConflictError(f"the application {DEFAULT_APPLICATION} stays", hint="remove its subscribers")
         async for step in self._remove(application):
@@ -90,29 +89,29 @@ class Applications(Directory):
         if isinstance(by, Session):
             raise ForbiddenError("a subscriber may not do this", hint="use the operator's token")
         if by.application is not None:
-            return [await self._read_again(self._scope(by, None))]
+            return [await self._read_again(self._directory.scope(by, None))]
         # Read the store, which counts the subscribers.
         return [row for row in await self._store.applications() if not row.closed]
 
     async def application(self, by: Principal, name: str) -> ApplicationRow:
-        return await self._read_again(self._scope(by, name))
+        return await self._read_again(self._directory.scope(by, name))
 
     async def _remove(self, application: ApplicationRow) -> AsyncIterator[Removed]:
         """Closes the application first, so that it takes no new subscribers, then removes them in batches."""
         await self._store.close_application(application.id)
-        self._put(replace(application, closed=True))
+        self._directory.put(replace(application, closed=True))
         while subscribers := await self._store.subscribers(application.id, limit=STEP):
             ids = [subscriber.id for subscriber in subscribers]
             frontends = await self._store.remove_subscribers(ids)
             for subscriber_id in ids:
-                self._changed(subscriber_id)
+                self._directory.changed(subscriber_id)
             yield Removed(ids, frontends)
         await self._store.remove_application(application.id)
-        self._forget(application)
+        self._directory.forget(application)
 
     def _open_one(self, name: str) -> ApplicationRow:
         """The application; raises ConflictError if it is being removed."""
-        application = self._named(name)
+        application = self._directory.named(name)
         if application.closed:
             raise ConflictError(f"the application {name} is being removed")
         return application
@@ -122,7 +121,7 @@ class Applications(Directory):
         stored = await self._store.application(application.id)
         if stored is None:
             raise NotFoundError(f"there is no application {application.name}")
-        self._put(stored)
+        self._directory.put(stored)
         return stored
 
 

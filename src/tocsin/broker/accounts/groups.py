@@ -12,32 +12,36 @@ from tocsin.store.broker.rows import PAGE, ApplicationRow, GroupRow
 from tocsin.wire.errors import ForbiddenError, NotFoundError
 
 
-class Groups(Directory):
+class Groups:
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._store = directory.store
+
     async def create_group(
         self, by: Principal, name: str, members: Sequence[str] = (), application: str | None = None
     ) -> GroupChanged:
-        application_row = self._scope(by, application)
+        application_row = self._directory.scope(by, application)
         group_name = name_of("name of a group", name)
         group = await self._store.add_group(
             application_row.id,
             group_name,
             await self._ids(application_row, members),
-            created_us=self._now_us(),
-            at_most=self._limit(application_row, "groups"),
-            members_at_most=self._limit(application_row, "members"),
+            created_us=self._directory.now_us(),
+            at_most=self._directory.limit(application_row, "groups"),
+            members_at_most=self._directory.limit(application_row, "members"),
         )
         return GroupChanged(group)
 
     async def add_members(
         self, by: Principal, name: str, members: Sequence[str], application: str | None = None
     ) -> GroupChanged:
-        application_row = self._scope(by, application)
+        application_row = self._directory.scope(by, application)
         group = await self._group(application_row, name)
         frontends = await self._store.add_members(
             group.id,
             await self._ids(application_row, members),
-            created_us=self._now_us(),
-            at_most=self._limit(application_row, "members"),
+            created_us=self._directory.now_us(),
+            at_most=self._directory.limit(application_row, "members"),
         )
         return GroupChanged(group, made=frontends)
 
@@ -49,29 +53,29 @@ class Groups(Directory):
             if names_of("user's name", members) != [by.user]:
                 raise ForbiddenError("a member may take out nobody but itself", hint="use the application's token")
             return GroupChanged(group, gone=await self._store.remove_members(group.id, [by.subscriber]))
-        application_row = self._scope(by, application)
+        application_row = self._directory.scope(by, application)
         group = await self._group(application_row, name)
         subscribers = await self._store.find_subscribers(application_row.id, names_of("user's name", members))
         frontends = await self._store.remove_members(group.id, [subscriber.id for subscriber in subscribers])
         return GroupChanged(group, gone=frontends)
 
     async def remove_group(self, by: Principal, name: str, application: str | None = None) -> GroupChanged:
-        group = await self._group(self._scope(by, application), name)
+        group = await self._group(self._directory.scope(by, application), name)
         return GroupChanged(group, gone=await self._store.remove_group(group.id))
 
     async def groups(
         self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
     ) -> list[GroupRow]:
         if isinstance(by, Session):
-            self._own(by.application, application)
+            self._directory.own(by.application, application)
             own_groups = await self._store.groups_of(by.subscriber)
             return [group for group in own_groups if group.name > after][:limit]
-        return await self._store.groups(self._scope(by, application).id, after=after, limit=limit)
+        return await self._store.groups(self._directory.scope(by, application).id, after=after, limit=limit)
 
     async def group(self, by: Principal, name: str, application: str | None = None) -> GroupRow:
         if not isinstance(by, Session):
-            return await self._group(self._scope(by, application), name)
-        self._own(by.application, application)
+            return await self._group(self._directory.scope(by, application), name)
+        self._directory.own(by.application, application)
         group_name = name_of("name of a group", name)
         for group in await self._store.groups_of(by.subscriber):
             if group.name == group_name:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from tocsin.broker.accounts.accounts import ManagerIdentity, Principal, Removed, Session
 from tocsin.broker.accounts.applications import Applications
+from tocsin.broker.accounts.directory import Directory
 from tocsin.broker.accounts.groups import Groups
 from tocsin.broker.accounts.login_throttle import LoginThrottle
 from tocsin.broker.accounts.passwords import Passwords
@@ -28,17 +29,37 @@ from tocsin.wire.errors import (
 from tocsin.wire.subscriber import DEFAULT_APPLICATION, Credentials
 
 
-class LocalAccounts(Applications, Groups):
+class LocalAccounts:
     """`Accounts` on a `BrokerStore` that only this process has open. The caller opens and closes the store."""
 
     def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
-        super().__init__(store, policy, clock_us)
+        self._store = store
+        self._directory = Directory(store, policy, clock_us)
         self._tokens = SessionTokens(store, policy.token_s, policy.session_s, clock_us)
         self._passwords = Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
         self._guesses = LoginThrottle(policy.wrong_passwords, policy.wrong_passwords_per_hour)
+        self.rights = self._directory.rights
+        # Applications and groups answer their own calls.
+        self._applications = applications = Applications(self._directory)
+        self.create_application = applications.create_application
+        self.change_application = applications.change_application
+        self.end_outside = applications.end_outside
+        self.renew_application_token = applications.renew_application_token
+        self.remove_application = applications.remove_application
+        self.applications = applications.applications
+        self.application = applications.application
+        groups = Groups(self._directory)
+        self.create_group = groups.create_group
+        self.add_members = groups.add_members
+        self.remove_members = groups.remove_members
+        self.remove_group = groups.remove_group
+        self.groups = groups.groups
+        self.group = groups.group
+        self.members = groups.members
 
     async def open(self) -> None:
-        await super().open()
+        await self._directory.open()
+        await self._applications.open()
         await self._tokens.open()
         await self._passwords.open()
 
@@ -48,12 +69,12 @@ class LocalAccounts(Applications, Groups):
     # --- authentication
 
     async def who(self, token: str | None) -> Principal:
-        manager = self._manager(token)
+        manager = self._directory.manager(token)
         if manager is not None:
             return manager
         claims = self._tokens.read(token or "")
-        subscriber = await self._subscriber(claims.subscriber)
-        application = None if subscriber is None else self._by_id.get(subscriber.application)
+        subscriber = await self._directory.subscriber(claims.subscriber)
+        application = None if subscriber is None else self._directory.by_id.get(subscriber.application)
         if (
             subscriber is None
             or application is None
@@ -80,7 +101,7 @@ class LocalAccounts(Applications, Groups):
     ) -> SubscriberRow:
         application = self._registering(by, credentials.application)
         user = name_of("user's name", credentials.user)
-        password = password_of(credentials.password, self._policy.password_characters)
+        password = password_of(credentials.password, self._directory.policy.password_characters)
         # Check before the costly hash; the store makes the final check.
         if await self._store.subscriber(application.id, user) is not None:
             raise ConflictError(f"there is a user {user} already", hint="choose another name, or log in")
@@ -88,12 +109,12 @@ class LocalAccounts(Applications, Groups):
             application.id,
             user,
             password=await self._passwords.hashed(password, origin),
-            created_us=self._now_us(),
-            at_most=self._limit(application, "subscribers"),
+            created_us=self._directory.now_us(),
+            at_most=self._directory.limit(application, "subscribers"),
         )
 
     async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoginAnswer:
-        issued_us = self._now_us()
+        issued_us = self._directory.now_us()
         subscriber = await self._claimed(credentials)
         password = password_of(credentials.password)
         hashed = None if subscriber is None else subscriber.password
@@ -108,13 +129,13 @@ class LocalAccounts(Applications, Groups):
                 await self._store.change_subscriber(
                     subscriber.id, password=await self._passwords.hashed(password, origin)
                 )
-                self._changed(subscriber.id)
+                self._directory.changed(subscriber.id)
         # A clock that was set back since the last password change must not lock users out.
         return self._logged_in(subscriber, self._tokens.issue(subscriber.id, max(issued_us, subscriber.tokens_from_us)))
 
     async def renew(self, session: Session) -> LoginAnswer:
-        issued_us = self._now_us()
-        subscriber = await self._subscriber(session.subscriber)
+        issued_us = self._directory.now_us()
+        subscriber = await self._directory.subscriber(session.subscriber)
         if subscriber is None or session.issued_us < subscriber.tokens_from_us:
             raise UnauthorizedError("this token is good no more", hint="log in again")
         return self._logged_in(subscriber, self._tokens.renew(session, max(issued_us, subscriber.tokens_from_us)))
@@ -127,7 +148,7 @@ class LocalAccounts(Applications, Groups):
     async def subscribers(
         self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
     ) -> list[SubscriberRow]:
-        return await self._store.subscribers(self._scope(by, application).id, after=after, limit=limit)
+        return await self._store.subscribers(self._directory.scope(by, application).id, after=after, limit=limit)
 
     async def subscriber(self, by: Principal, user: str, application: str | None = None) -> SubscriberRow:
         return await self._reached(by, user, application)
@@ -143,23 +164,23 @@ class LocalAccounts(Applications, Groups):
         origin: str | None = None,
     ) -> SubscriberRow:
         subscriber = await self._reached(by, user, application)
-        new = password_of(password, self._policy.password_characters)
+        new = password_of(password, self._directory.policy.password_characters)
         if isinstance(by, Session):
-            with self._guesses.one((by.application_name, by.user), origin, self._now_us()) as attempt:
+            with self._guesses.one((by.application_name, by.user), origin, self._directory.now_us()) as attempt:
                 attempt.right = await self._passwords.matches(password_of(old or ""), subscriber.password, origin)
             if not attempt.right:
                 raise UnauthorizedError("the old password is wrong")
         hashed = await self._passwords.hashed(new, origin)
         # Always later than before, even if the clock was set back, so that tokens of the old password become invalid.
-        tokens_from_us = max(self._now_us(), subscriber.tokens_from_us + 1)
+        tokens_from_us = max(self._directory.now_us(), subscriber.tokens_from_us + 1)
         await self._store.change_subscriber(subscriber.id, password=hashed, tokens_from_us=tokens_from_us)
-        self._changed(subscriber.id)
+        self._directory.changed(subscriber.id)
         return subscriber
 
     async def remove_subscriber(self, by: Principal, user: str, application: str | None = None) -> Removed:
         subscriber = await self._reached(by, user, application)
         frontends = await self._store.remove_subscribers([subscriber.id])
-        self._changed(subscriber.id)
+        self._directory.changed(subscriber.id)
         return Removed([subscriber.id], frontends)
 
     # --- helpers
@@ -168,17 +189,17 @@ class LocalAccounts(Applications, Groups):
         """The application into which this principal may register; raises ForbiddenError if there is none."""
         if isinstance(by, ManagerIdentity):
             if not by.is_operator and application == DEFAULT_APPLICATION:
-                return self._scope(by, None)
-            return self._scope(by, application)
-        if not self._policy.open_registration:
+                return self._directory.scope(by, None)
+            return self._directory.scope(by, application)
+        if not self._directory.policy.open_registration:
             raise ForbiddenError("not everybody may register here", hint="use the application's token")
         if application != DEFAULT_APPLICATION:
             raise ForbiddenError(f"not everybody may register but into {DEFAULT_APPLICATION}", hint="use its token")
-        return self._named(DEFAULT_APPLICATION)
+        return self._directory.named(DEFAULT_APPLICATION)
 
     async def _claimed(self, credentials: Credentials) -> SubscriberRow | None:
         """The subscriber that the credentials name, if it exists."""
-        application = self._by_name.get(normalize(credentials.application))
+        application = self._directory.by_name.get(normalize(credentials.application))
         try:
             user = name_of("user's name", credentials.user)
         except InputError:
@@ -190,14 +211,14 @@ class LocalAccounts(Applications, Groups):
     async def _reached(self, by: Principal, user: str, application: str | None) -> SubscriberRow:
         """A subscriber that `by` manages, or `by` itself."""
         if isinstance(by, Session):
-            own_application = self._own(by.application, application)
+            own_application = self._directory.own(by.application, application)
             if name_of("user's name", user) != by.user:
                 raise ForbiddenError("a subscriber reaches nobody but itself", hint="use the application's token")
-            return await self._user(own_application, by.user)
-        return await self._user(self._scope(by, application), user)
+            return await self._directory.user(own_application, by.user)
+        return await self._directory.user(self._directory.scope(by, application), user)
 
     def _logged_in(self, subscriber: SubscriberRow, issued: tuple[str, Claims]) -> LoginAnswer:
-        application = self._by_id.get(subscriber.application)
+        application = self._directory.by_id.get(subscriber.application)
         if application is None or application.closed:
             raise UnauthorizedError("the user or the password is wrong")
         token, claims = issued

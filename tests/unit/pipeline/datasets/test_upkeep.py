@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, full_disk, reopened, rows
+from tocsin.clock import to_us
 from tocsin.pipeline.datasets import data_files
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.delta import durability
@@ -73,7 +74,7 @@ def test_on_a_full_disk_upkeep_still_removes_what_nothing_needs(tmp_path: Path) 
 
 def test_rows_end_with_their_retention_without_a_commit(tmp_path: Path) -> None:
     table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, retention_s=100)
-    hour_ago = data_files.to_us(datetime.now(UTC)) * 1000 - 3600 * 10**9
+    hour_ago = to_us(datetime.now(UTC)) * 1000 - 3600 * 10**9
     with mock.patch("time.time_ns", return_value=hour_ago):
         table.insert(rows(0))
         table.insert(rows(1, 2))
