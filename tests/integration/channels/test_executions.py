@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, Channelled, record
 from tests.support.waiting import wait_until
+from tocsin.clock import to_us
 from tocsin.cluster.channels.executions import execution_snapshot as reading_module
 from tocsin.cluster.channels.executions import running_channel as channel_module
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
@@ -238,9 +239,7 @@ def test_a_repetitive_channel_without_is_new_tells_its_whole_answer_each_time(pl
     for number in (2, 3):
         place.execute(at=tick(place, number))
     assert place.told(mine) == [1, 1]
-    assert [one.tick_us for one in place.executions()][:2] == [
-        channel_module.micros(tick(place, number)) for number in (3, 2)
-    ]
+    assert [one.tick_us for one in place.executions()][:2] == [to_us(tick(place, number)) for number in (3, 2)]
 
 
 WINDOW = """
@@ -349,7 +348,7 @@ def test_where_nothing_is_new_or_nobody_is_interested_spark_runs_no_job(
     for number in (2, 3):
         place.execute(at=tick(place, number))
     assert ran == []
-    assert place.state().tick_us == channel_module.micros(tick(place, 3)), "the previous time is told all the same"
+    assert place.state().tick_us == to_us(tick(place, 3)), "the previous time is told all the same"
     place.write(record(2))
     place.execute(at=tick(place, 4))
     assert (len(ran), place.told(mine)) == (1, [2])

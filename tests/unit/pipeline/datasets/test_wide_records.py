@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.unit.pipeline.datasets.tables import KEYS, full_disk, reopened
+from tocsin.clock import to_us
 from tocsin.pipeline.datasets import data_files
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.delta import delta_log, durability
@@ -134,7 +135,7 @@ def test_what_the_log_does_not_say_of_a_file_the_file_says(tmp_path: Path, *, st
         pa.Table.from_pylist(stored, schema=schema), tmp_path / "f", row_group_size=2, write_statistics=statistics
     )
     listed = pa.table({"path": ["f"], "size_bytes": [77], "num_records": pa.array([None], pa.int64())})
-    first_us = data_files.to_us(first)
+    first_us = to_us(first)
     assert data_files.from_add_actions(listed, tmp_path) == {
         "f": data_files.DataFile("f", 77, 4, 2**53, 2**53 + 3, first_us, first_us + 9)
     }
