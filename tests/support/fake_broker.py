@@ -19,10 +19,10 @@ from tocsin.serving.answers import answer, answer_errors, refusal
 from tocsin.wire.answers import (
     LoginAnswer,
     Subscription,
+    SubscriptionsPage,
     error_reply,
     events_page,
     ok_reply,
-    subscriptions_page,
 )
 from tocsin.wire.cursors import START, Cursor, parse_cursor
 from tocsin.wire.envelopes import EnvelopeWriter, item
@@ -30,11 +30,10 @@ from tocsin.wire.errors import ConflictError, LimitError, NotFoundError, TocsinE
 from tocsin.wire.subscriber import (
     AckRequest,
     BadRequest,
+    Credentials,
     LoginRequest,
-    parse_acks,
-    parse_credentials,
+    SubscribeRequest,
     parse_request,
-    parse_subscribe,
 )
 
 EPOCH = 1_763_200_000
@@ -172,14 +171,14 @@ class FakeBroker:
         return answer(told.to_json())
 
     async def register(self, request: web.Request) -> web.Response:
-        said = parse_credentials(orjson.loads(await request.read()))
+        said = Credentials.parse(orjson.loads(await request.read()))
         if said.user in self.passwords:
             raise ConflictError(f"there is a user {said.user} already")
         self.passwords[said.user] = said.password
         return answer({"user": said.user, "application": said.application}, status=201)
 
     async def login(self, request: web.Request) -> web.Response:
-        said = parse_credentials(orjson.loads(await request.read()))
+        said = Credentials.parse(orjson.loads(await request.read()))
         if self.passwords.get(said.user) != said.password:
             raise UnauthorizedError("user and password do not fit")
         return self.logged_in(said.user)
@@ -194,7 +193,7 @@ class FakeBroker:
 
     async def subscribe(self, request: web.Request) -> web.Response:
         self.user(request)
-        said = parse_subscribe(orjson.loads(await request.read()))
+        said = SubscribeRequest.parse(orjson.loads(await request.read()))
         for one in self.interests.values():
             if (one.subscription.channel, one.subscription.parameters) == (said.channel, said.parameters):
                 applied = None if said.since is None else False
@@ -215,7 +214,7 @@ class FakeBroker:
         self.user(request)
         told = [one for one in self.told() if one.id > request.query.get("after", "")]
         page = told[: self.page]
-        return answer(subscriptions_page(page, page[-1].id if len(page) < len(told) else None))
+        return answer(SubscriptionsPage(tuple(page), page[-1].id if len(page) < len(told) else None).to_json())
 
     def one(self, request: web.Request) -> Interest:
         self.user(request)
@@ -268,15 +267,15 @@ class FakeBroker:
 
     def take_acks(self, acks: AckRequest) -> None:
         self.acked.append(acks)
-        for interest, cursor in acks.cursors.items():
+        for interest, cursor in acks.acks.items():
             if (one := self.interests.get(interest)) is not None:
                 one.marker = max(one.marker, cursor)
 
     async def acks(self, request: web.Request) -> web.Response:
         self.user(request)
-        acks = parse_acks(orjson.loads(await request.read())["acks"])
+        acks = AckRequest.parse(orjson.loads(await request.read()))
         self.take_acks(acks)
-        return answer({"acknowledged": len(acks.cursors)})
+        return answer({"acknowledged": len(acks.acks)})
 
     async def feed(self, request: web.Request) -> web.Response:
         self.user(request)

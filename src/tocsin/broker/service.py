@@ -151,7 +151,7 @@ class BrokerService:
     def acknowledge(self, who: Session, acks: AckRequest) -> int:
         """Acknowledges the interests that the subscriber holds, ignores the others, and returns how many it holds."""
         count = 0
-        for interest, cursor in acks.cursors.items():
+        for interest, cursor in acks.acks.items():
             subscription = self.subscription_service.subscription_of(who.subscriber, interest)
             if subscription is not None:
                 self.acks.acknowledge(subscription, interest, cursor)

@@ -1,11 +1,11 @@
 """The Python SDK for Tocsin brokers: `Client` for subscribers and `Manager` for those that manage them. Both use
 asyncio; `tocsin.sdk.sync` has blocking versions."""
 
-from tocsin.sdk.client import DEFAULT_URL, Client, PublishAnswer, Webhook
+from tocsin.sdk.client import DEFAULT_URL, Client
 from tocsin.sdk.events import Available, Ended, Event, Gap, Result
 from tocsin.sdk.manager import Manager
-from tocsin.sdk.models import Application, Group, GroupSubscription, Subscriber
 from tocsin.sdk.session import NoBrokerError
+from tocsin.wire.accounts import Application, Group, GroupSubscription, PublishAnswer, Subscriber, Webhook
 from tocsin.wire.answers import Subscription
 from tocsin.wire.cursors import START, Cursor
 from tocsin.wire.signatures import verify

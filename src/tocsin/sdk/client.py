@@ -12,7 +12,6 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Any, Final, Literal, Self
 
@@ -22,16 +21,10 @@ from tocsin.rules.backoff import BackOff
 from tocsin.sdk.consumer import Consumer
 from tocsin.sdk.events import Available, Event, Gap, Result
 from tocsin.sdk.inbox import AckTracker, Inbox, entries
-from tocsin.sdk.models import Group, parse_group, quote_path, whole_group
-from tocsin.sdk.session import BrokerSession
+from tocsin.sdk.session import BrokerSession, quote_path, whole_group
 from tocsin.sdk.stream import ACK_EVERY_S, ACKS_AT_ONCE, HEARTBEAT_S, EventStream
-from tocsin.wire.answers import (
-    LoginAnswer,
-    Subscription,
-    parse_events_page,
-    parse_subscription,
-    parse_subscriptions_page,
-)
+from tocsin.wire.accounts import Group, PublishAnswer, Webhook
+from tocsin.wire.answers import LoginAnswer, Subscription, SubscriptionsPage, parse_events_page
 from tocsin.wire.cursors import Cursor, cursor_text, parse_cursor
 from tocsin.wire.envelopes import ResultsEvent
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
@@ -47,22 +40,6 @@ from tocsin.wire.subscriber import (
 DEFAULT_URL: Final = "http://127.0.0.1:8480"
 
 _CLOSE_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class PublishAnswer:
-    """`accepted` records are durable. `rejected` are those that the feed refused (`index`, `field`, `reason`)."""
-
-    accepted: int
-    rejected: tuple[Mapping[str, Any], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """Where events are posted. `secret` signs them (`tocsin.sdk.verify`) and is shown only when the webhook is made."""
-
-    url: str
-    secret: str | None = None
 
 
 class Client:
@@ -183,7 +160,7 @@ class Client:
             raise InputError("parameters: must be a sequence of values", hint=f"[{parameters!r}]")
         after = parse_cursor(since) if isinstance(since, str) else since
         request = SubscribeRequest(channel, tuple(parameters), after, mode, group)
-        subscription = parse_subscription(await self._session.ask("POST", "/v1/subscriptions", request.to_json()))
+        subscription = Subscription.parse(await self._session.ask("POST", "/v1/subscriptions", request.to_json()))
         self.known[subscription.interest] = subscription
         return subscription
 
@@ -204,18 +181,17 @@ class Client:
         all_subscriptions: list[Subscription] = []
         params: dict[str, str] = {}
         while True:
-            answer = await self._session.ask("GET", "/v1/subscriptions", params=params)
-            page, next_page = parse_subscriptions_page(answer)
-            all_subscriptions += page
-            if next_page is None:
+            page = SubscriptionsPage.parse(await self._session.ask("GET", "/v1/subscriptions", params=params))
+            all_subscriptions += page.subscriptions
+            if page.next is None:
                 self.known.clear()
                 self.known.update((entry.interest, entry) for entry in all_subscriptions)
                 return all_subscriptions
-            params = {"after": next_page}
+            params = {"after": page.next}
 
     async def subscription(self, identity: str) -> Subscription:
         """The current state of one subscription."""
-        return parse_subscription(await self._session.ask("GET", f"/v1/subscriptions/{quote_path(identity)}"))
+        return Subscription.parse(await self._session.ask("GET", f"/v1/subscriptions/{quote_path(identity)}"))
 
     async def channels(self) -> list[dict[str, Any]]:
         """The channels that the subscriber may use: names and parameters."""
@@ -291,7 +267,7 @@ class Client:
     async def flush(self) -> None:
         """Returns when all acknowledgements so far are durable at the broker."""
         while acks := self._acks.unconfirmed(ACKS_AT_ONCE):
-            await self._session.ask("POST", "/v1/acks", {"acks": AckRequest(acks).to_json()})
+            await self._session.ask("POST", "/v1/acks", AckRequest(acks).to_json())
             self._acks.confirm(acks)
 
     @property
@@ -326,7 +302,7 @@ class Client:
             params={"wait": "visible"} if visible else None,
             headers={"Idempotency-Key": key or secrets.token_hex(16)},
         )
-        return PublishAnswer(answer["accepted"], tuple(answer["rejected"]))
+        return PublishAnswer.parse(answer)
 
     # --- groups, and the subscriber's own account
 
@@ -336,7 +312,7 @@ class Client:
         params: dict[str, str] = {}
         while True:
             answer = await self._session.ask("GET", "/v1/groups", params=params)
-            groups += [parse_group(group) for group in answer["groups"]]
+            groups += [Group.parse(group) for group in answer["groups"]]
             if answer["next"] is None:
                 return groups
             params = {"after": answer["next"]}
@@ -376,13 +352,11 @@ class Client:
 
     async def set_webhook(self, url: str) -> Webhook:
         """Has events posted to this URL from now on."""
-        answer = await self._session.ask("PUT", "/v1/webhook", {"url": url})
-        return Webhook(answer["url"], answer.get("secret"))
+        return Webhook.parse(await self._session.ask("PUT", "/v1/webhook", {"url": url}))
 
     async def webhook(self) -> Webhook:
         """Raises NotFoundError if there is none."""
-        answer = await self._session.ask("GET", "/v1/webhook")
-        return Webhook(answer["url"], answer.get("secret"))
+        return Webhook.parse(await self._session.ask("GET", "/v1/webhook"))
 
     async def remove_webhook(self) -> None:
         await self._session.ask("DELETE", "/v1/webhook")

@@ -109,7 +109,7 @@ def entries(event: WireEvent, marks: AckTracker) -> Iterable[InboxEntry]:
     elif not fresh:
         yield InboxEntry(None, interest, event.to)
     for number, result in enumerate(fresh, 1):
-        event_result = Result(event.channel, interest, result.cursor, result.executed_at, result.value)
+        event_result = Result(event.channel, interest, result.cursor, result.executed_at, result.result)
         yield InboxEntry(event_result, interest, event.to if number == len(fresh) else result.cursor)
 
 

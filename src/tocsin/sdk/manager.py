@@ -12,17 +12,8 @@ from ssl import SSLContext
 from typing import Any, Final, Self
 
 from tocsin.sdk.client import DEFAULT_URL
-from tocsin.sdk.models import (
-    Application,
-    Group,
-    Subscriber,
-    parse_application,
-    parse_group,
-    parse_subscriber,
-    quote_path,
-    whole_group,
-)
-from tocsin.sdk.session import BrokerSession
+from tocsin.sdk.session import BrokerSession, quote_path, whole_group
+from tocsin.wire.accounts import Application, Group, Subscriber
 from tocsin.wire.subscriber import Credentials
 
 _AT_ONCE: Final = 1_000
@@ -73,11 +64,11 @@ class Manager:
         await self._ask("POST", "/v1/register", credentials)
 
     async def subscribers(self) -> list[Subscriber]:
-        return [parse_subscriber(fields) async for fields in self._all("/v1/subscribers", "subscribers")]
+        return [Subscriber.parse(fields) async for fields in self._all("/v1/subscribers", "subscribers")]
 
     async def subscriber(self, user: str) -> Subscriber:
         """A subscriber with its subscriptions, and whether it is online."""
-        return parse_subscriber(await self._of("GET", f"/v1/subscribers/{quote_path(user)}"))
+        return Subscriber.parse(await self._of("GET", f"/v1/subscribers/{quote_path(user)}"))
 
     async def set_password(self, user: str, password: str) -> None:
         """Sets a new password, for a user who forgot it. All tokens of the user become invalid."""
@@ -99,7 +90,7 @@ class Manager:
 
     async def groups(self) -> list[Group]:
         """All groups, without their members and subscriptions."""
-        return [parse_group(fields) async for fields in self._all("/v1/groups", "groups")]
+        return [Group.parse(fields) async for fields in self._all("/v1/groups", "groups")]
 
     async def group(self, name: str) -> Group:
         """A group with all its members and subscriptions."""
@@ -135,14 +126,14 @@ class Manager:
     ) -> Application:
         """Creates an application. Its `token` is shown only in this answer."""
         request = {"name": name, "channels": channels, "feeds": feeds, "limits": dict(limits or {})}
-        return parse_application(await self._ask("POST", "/v1/applications", request))
+        return Application.parse(await self._ask("POST", "/v1/applications", request))
 
     async def applications(self) -> list[Application]:
         """All applications for the operator; for an application, only itself."""
-        return [parse_application(fields) for fields in (await self._ask("GET", "/v1/applications"))["applications"]]
+        return [Application.parse(fields) for fields in (await self._ask("GET", "/v1/applications"))["applications"]]
 
     async def application(self, name: str) -> Application:
-        return parse_application(await self._ask("GET", f"/v1/applications/{quote_path(name)}"))
+        return Application.parse(await self._ask("GET", f"/v1/applications/{quote_path(name)}"))
 
     async def change_application(
         self,
@@ -155,11 +146,11 @@ class Manager:
         """Changes the given rights; the others stay. Subscriptions to channels that it may no longer use end."""
         rights = {"channels": channels, "feeds": feeds, "limits": limits}
         changes = {right: value for right, value in rights.items() if value is not _SAME}
-        return parse_application(await self._ask("PATCH", f"/v1/applications/{quote_path(name)}", changes))
+        return Application.parse(await self._ask("PATCH", f"/v1/applications/{quote_path(name)}", changes))
 
     async def renew_application_token(self, name: str) -> Application:
         """Issues a new `token`; the old one becomes invalid, also for this Manager if it uses that token."""
-        return parse_application(await self._ask("POST", f"/v1/applications/{quote_path(name)}/token"))
+        return Application.parse(await self._ask("POST", f"/v1/applications/{quote_path(name)}/token"))
 
     async def remove_application(self, name: str) -> None:
         """Removes the application with its subscribers and groups."""

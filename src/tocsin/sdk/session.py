@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from ssl import SSLContext
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
 
 from tocsin.rules.backoff import BackOff
-from tocsin.wire.answers import LoginAnswer, parse_login_answer
+from tocsin.wire.accounts import Group, GroupPage
+from tocsin.wire.answers import LoginAnswer
 from tocsin.wire.errors import (
     InputError,
     LimitError,
@@ -88,7 +89,7 @@ class BrokerSession:
         if self._credentials is None:
             raise UnauthorizedError("the token is no longer good", hint="log in with user and password")
         answer = await self.call("POST", "/v1/login", self._credentials.to_json(), token=None)
-        return self._keep(parse_login_answer(answer))
+        return self._keep(LoginAnswer.parse(answer))
 
     async def token(self) -> str:
         """A valid token: renewed before its expiry, or from a new login."""
@@ -97,7 +98,7 @@ class BrokerSession:
                 await self.log_in()
             elif time.monotonic() >= self._renew_at_s:
                 try:
-                    self._keep(parse_login_answer(await self.call("POST", "/v1/token", token=self._token)))
+                    self._keep(LoginAnswer.parse(await self.call("POST", "/v1/token", token=self._token)))
                 except UnauthorizedError:
                     await self.log_in()
             assert self._token is not None
@@ -244,6 +245,24 @@ class BrokerSession:
         if isinstance(exc, aiohttp.ClientConnectorError):
             return NoBrokerError(f"no broker answers at {self.url}", hint='"tocsin broker" starts one')
         return UnavailableError(f"the connection to {self.url} broke: {str(exc) or type(exc).__name__}")
+
+
+def quote_path(name: str) -> str:
+    """A name, percent-encoded as part of a path."""
+    return quote(name, safe="")
+
+
+async def whole_group(ask: Callable[..., Awaitable[Any]], name: str) -> Group:
+    """The group with the members of all pages."""
+    path = f"/v1/groups/{quote_path(name)}"
+    members: list[str] = []
+    params: dict[str, str] = {}
+    while True:
+        page = GroupPage.parse(await ask("GET", path, params=params))
+        members += page.members
+        if page.next is None:
+            return Group(page.name, page.created_at, tuple(members), page.subscriptions)
+        params = {"after": page.next}
 
 
 def _checked(url: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 from aiohttp import web
@@ -14,6 +14,9 @@ from tocsin.serving.application import LIMITS, MEMORY_BUDGET
 from tocsin.serving.authentication import EVERYBODY, PRINCIPAL
 from tocsin.serving.limits import read_body
 from tocsin.wire.errors import InputError, LimitError
+from tocsin.wire.messages import Message
+
+M = TypeVar("M", bound=Message)
 
 JSON_LIMIT_BYTES: Final = 16 << 20
 VALUES_LIMIT: Final = 2_000_000
@@ -41,6 +44,13 @@ async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: 
         return orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise InputError(f"the body is not JSON: {exc.msg}", line=exc.lineno, column=exc.colno) from None
+
+
+async def read_message(
+    request: web.Request, kind: type[M], *, unpack: bool = False, limit_bytes: int = JSON_LIMIT_BYTES
+) -> M:
+    """The message in the body."""
+    return kind.parse(await read_json(request, unpack=unpack, limit_bytes=limit_bytes))
 
 
 async def read_object(

@@ -3,109 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
 
 from tocsin.rules.model.cursors import Cursor
-from tocsin.wire.cursors import cursor_text, parse_cursor
-from tocsin.wire.envelopes import WireEvent, event_of, parse_interest, parse_moment
+from tocsin.wire.envelopes import WireEvent, event_of
 from tocsin.wire.errors import InputError, TocsinError, error_of
-from tocsin.wire.subscriber import DEFAULT_MODE, JsonObject, Mode
+from tocsin.wire.messages import InterestText, Mark, Message
+from tocsin.wire.subscriber import Mode
 
 
 @dataclass(frozen=True, slots=True)
-class LoginAnswer:
-    """The token is valid until `expires_at` and can be renewed before."""
+class LoginAnswer(Message):
+    """A token, which is valid until `expires_at` and can be renewed before."""
 
-    token: str
+    token: str = field(repr=False)
     expires_at: datetime
     user: str
     application: str
 
-    def to_json(self) -> JsonObject:
-        moment = self.expires_at.isoformat().replace("+00:00", "Z")
-        return {"token": self.token, "expires_at": moment, "user": self.user, "application": self.application}
-
-
-def parse_login_answer(said: Any) -> LoginAnswer:
-    try:
-        return LoginAnswer(said["token"], parse_moment(said["expires_at"]), said["user"], said["application"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"this is not the answer to a login: {error!r}") from None
-
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
-    """A subscription as a broker shows it to its subscriber.
-
-    `marker`: the cursor up to which it is acknowledged. If the request had a `since`: `since_applied` is False if the
-    subscription existed before and continues at its marker; `recovered` is False if results after `since` no longer
-    exist.
-    """
+class Subscription(Message):
+    """A subscription as a broker shows it to its subscriber."""
 
     id: str
     channel: str
     parameters: tuple[Any, ...]
-    interest: int
+    interest: InterestText
     since: Cursor
-    mode: Mode = DEFAULT_MODE
+    mode: Mode
     group: str | None = None
-    marker: Cursor | None = None
-    recovered: bool | None = None
-    since_applied: bool | None = None
-
-    def to_json(self) -> JsonObject:
-        fields: JsonObject = {
-            "id": self.id,
-            "channel": self.channel,
-            "parameters": list(self.parameters),
-            "interest": str(self.interest),
-            "since": cursor_text(self.since),
-            "mode": self.mode,
-        }
-        if self.group is not None:
-            fields["group"] = self.group
-        if self.marker is not None:
-            fields["marker"] = cursor_text(self.marker)
-        if self.recovered is not None:
-            fields["recovered"] = self.recovered
-        if self.since_applied is not None:
-            fields["since_applied"] = self.since_applied
-        return fields
+    marker: Annotated[Cursor | None, Mark("Everything up to this cursor is acknowledged.")] = None
+    recovered: Annotated[bool | None, Mark("False if results after the requested `since` no longer exist.")] = None
+    since_applied: Annotated[
+        bool | None, Mark("False if the subscription existed before: it continues at its marker, not at `since`.")
+    ] = None
 
 
-def parse_subscription(said: Any) -> Subscription:
-    try:
-        marker = said.get("marker")
-        return Subscription(
-            said["id"],
-            said["channel"],
-            tuple(said["parameters"]),
-            parse_interest(said["interest"]),
-            parse_cursor(said["since"]),
-            said["mode"],
-            said.get("group"),
-            None if marker is None else parse_cursor(marker),
-            said.get("recovered"),
-            said.get("since_applied"),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"this is not a subscription: {error!r}") from None
+@dataclass(frozen=True, slots=True)
+class SubscriptionsPage(Message):
+    """A page of a subscriber's subscriptions."""
+
+    subscriptions: tuple[Subscription, ...]
+    next: Annotated[str | None, Mark("`after` of the next page, if there is one.")]
 
 
-def subscriptions_page(subscriptions: Iterable[Subscription], following: str | None) -> JsonObject:
-    """The answer to a list request."""
-    return {"subscriptions": [subscription.to_json() for subscription in subscriptions], "next": following}
+@dataclass(frozen=True, slots=True)
+class ErrorFields(Message):
+    """An error, as `TocsinError.to_json` writes it."""
 
-
-def parse_subscriptions_page(said: Any) -> tuple[list[Subscription], str | None]:
-    try:
-        return [parse_subscription(fields) for fields in said["subscriptions"]], said["next"]
-    except (KeyError, TypeError) as error:
-        raise InputError(f"this is not a page of subscriptions: {error!r}") from None
+    code: Annotated[str, Mark(schema={"examples": ["bad_statement"]})]
+    message: str
+    statement: Annotated[int | None, Mark("The place of the statement in the script, from 1.")] = None
+    line: int | None = None
+    column: int | None = None
+    hint: Annotated[str | None, Mark("What to do about it.")] = None
+    retry: Annotated[bool, Mark("Whether the same request may succeed later.")] = False
+    id: Annotated[str | None, Mark("Of an internal error: what to look for in the log.")] = None
 
 
 def events_page(envelopes: Iterable[bytes], *, more: bool | None = None) -> bytes:

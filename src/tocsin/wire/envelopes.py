@@ -16,15 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
 
 from tocsin.rules.model.cursors import Cursor
-from tocsin.wire.cursors import cursor_text, parse_cursor
+from tocsin.wire.cursors import cursor_text
 from tocsin.wire.errors import InputError
+from tocsin.wire.messages import InterestText, JsonObject, Message, object_schema
 
 RESULTS: Final = "tocsin.results"
 AVAILABLE: Final = "tocsin.available"
@@ -107,97 +108,76 @@ def server_sent(kind: str, envelope: bytes, *, interest: int, to: Cursor | None 
 
 
 @dataclass(frozen=True, slots=True)
-class ResultItem:
-    """A result of an interest; `value` is the row that the channel's query produced."""
+class ResultItem(Message):
+    """A result of an interest: the row that the channel's query produced, and when."""
 
     cursor: Cursor
     executed_at: datetime
-    value: Any
+    result: Any
 
 
 @dataclass(frozen=True, slots=True)
-class ResultsEvent:
+class ResultsEvent(Message):
     """Every result of the interest in `(after, to]`. `gap`: results up to it that are not included no longer exist."""
 
     channel: str
-    interest: int
+    interest: InterestText
     after: Cursor
     to: Cursor
     results: tuple[ResultItem, ...]
-    gap: Cursor | None = None
-    more: bool = False
-
-    @property
-    def recovered(self) -> bool:
-        return self.gap is None
+    gap: Cursor | None
+    more: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Available:
+class Available(Message):
     """The interest has results up to `to` that can be pulled."""
 
     channel: str
-    interest: int
+    interest: InterestText
     to: Cursor
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Message):
     """The subscription has ended for this reason."""
 
     channel: str
-    interest: int
+    interest: InterestText
     reason: str
 
 
 WireEvent = ResultsEvent | Available | Ended
+EVENTS: Final[dict[str, type[WireEvent]]] = {RESULTS: ResultsEvent, AVAILABLE: Available, ENDED: Ended}
 
 
-def parse_envelope(envelope: bytes | str) -> WireEvent | None:
-    """The event; None for an unknown type. Raises InputError if it is not an envelope."""
-    try:
-        fields = orjson.loads(envelope)
-    except orjson.JSONDecodeError as error:
-        raise InputError(f"this is not an envelope: {error}") from None
-    return event_of(fields)
+def envelope_schema(kind: str) -> JsonObject:
+    """The JSON schema of an envelope of this type."""
+    data = object_schema(EVENTS[kind])["properties"]
+    outer = {"channel": data.pop("channel"), "interest": data.pop("interest")}
+    if kind == RESULTS:
+        data["recovered"] = {"type": "boolean"}
+    text = {"type": "string"}
+    properties = {
+        "specversion": {"const": "1.0"},
+        "type": {"const": kind},
+        "source": text,
+        "id": text,
+        "time": text,
+        "datacontenttype": {"const": "application/json"},
+        **outer,
+        "data": {"type": "object", "properties": data, "required": list(data)},
+    }
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def event_of(said: Any) -> WireEvent | None:
-    """The event of a decoded envelope, like `parse_envelope`."""
+    """The event of a decoded envelope; None for an unknown type. Raises InputError if it is not an envelope."""
     try:
         if said["specversion"] != "1.0":
             raise InputError(f"this is not an envelope of CloudEvents 1.0: {str(said['specversion'])[:60]}")
-        kind, data = said["type"], said.get("data")
-        if kind not in (RESULTS, AVAILABLE, ENDED):
+        if (kind := EVENTS.get(said["type"])) is None:
             return None
-        channel, interest = said["channel"], parse_interest(said["interest"])
-        if kind == AVAILABLE:
-            return Available(channel, interest, parse_cursor(data["to"]))
-        if kind == ENDED:
-            return Ended(channel, interest, data["reason"])
-        gap = data["gap"]
-        return ResultsEvent(
-            channel,
-            interest,
-            parse_cursor(data["after"]),
-            parse_cursor(data["to"]),
-            tuple(
-                ResultItem(parse_cursor(result["cursor"]), parse_moment(result["executed_at"]), result["result"])
-                for result in data["results"]
-            ),
-            None if gap is None else parse_cursor(gap),
-            data["more"],
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return kind.parse({**said["data"], "channel": said["channel"], "interest": said["interest"]})
+    except (KeyError, TypeError) as error:
         raise InputError(f"this is not an envelope: {error!r}") from None
-
-
-def parse_interest(text: object) -> int:
-    """On the subscriber's wire an interest is a text of digits, because JavaScript cannot represent 64-bit numbers."""
-    if not isinstance(text, str) or not (text.isascii() and text.isdecimal() and len(text) <= 19):
-        raise InputError("an interest is a text of digits", hint='such as "17"')
-    return int(text)
-
-
-def parse_moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)

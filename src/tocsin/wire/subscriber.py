@@ -1,4 +1,4 @@
-"""Requests of subscribers to brokers, with validation. `wire.answers` has the answers.
+"""Requests of subscribers to brokers. `wire.answers` has the answers.
 
 HTTP carries the bodies alone; a WebSocket carries the same bodies with a keyword, and a `ref` that the reply repeats:
 
@@ -15,210 +15,132 @@ A message with a `specversion` is an event (`wire.envelopes`). Parsers raise Inp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, cast, get_args
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import orjson
 
 from tocsin.rules.model.cursors import Cursor
-from tocsin.wire.cursors import cursor_text, parse_cursor
-from tocsin.wire.envelopes import parse_interest
 from tocsin.wire.errors import InputError, LimitError
+from tocsin.wire.messages import InterestText, JsonObject, Mark, Message, Name, at_most, parse_name, positive
 
 Mode = Literal["inline", "notify"]
 
 DEFAULT_MODE: Final[Mode] = "inline"
 DEFAULT_APPLICATION: Final = "default"
 # Upper bounds for parsing; brokers and applications have lower limits of their own.
-NAME_LIMIT: Final = 200
 PASSWORD_LIMIT_BYTES: Final = 1_024
 PARAMETERS_LIMIT: Final = 1_000
 ACKS_LIMIT: Final = 10_000
 
-JsonObject = dict[str, Any]
+
+def _check_secret(text: str) -> None:
+    if not text:
+        raise InputError("must be a text that is not empty")
+
+
+def _check_password(text: str) -> None:
+    _check_secret(text)
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        raise InputError("is not Unicode") from None
+    if size_bytes > PASSWORD_LIMIT_BYTES:
+        raise LimitError(f"longer than {PASSWORD_LIMIT_BYTES} bytes", status=400)
+
+
+def _parse_application(given: object) -> str:
+    return DEFAULT_APPLICATION if given is None else parse_name(given)
 
 
 # --- requests
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class Credentials(Message):
     """The user, password and application of a registration or login."""
 
-    user: str
-    password: str
-    application: str = DEFAULT_APPLICATION
+    SHAPE: ClassVar[str] = '{"user": "…", "password": "…"}, and maybe application'
 
-    def to_json(self) -> JsonObject:
-        return {"user": self.user, "password": self.password, "application": self.application}
-
-    def __repr__(self) -> str:
-        return f"Credentials({self.user!r}, …, {self.application!r})"
-
-
-def parse_credentials(said: object) -> Credentials:
-    fields = _object(said, '{"user": "…", "password": "…"}', {"user", "password"}, {"application"})
-    password = fields["password"]
-    if not isinstance(password, str) or not password:
-        raise InputError("password: must be a text that is not empty")
-    if len(_bytes(password, "password")) > PASSWORD_LIMIT_BYTES:
-        raise LimitError(f"password: longer than {PASSWORD_LIMIT_BYTES} bytes", status=400)
-    application = fields.get("application")
-    return Credentials(
-        name_of(fields["user"], "user"),
-        password,
-        DEFAULT_APPLICATION if application is None else name_of(application, "application"),
-    )
+    user: Name
+    password: Annotated[str, Mark(check=_check_password, schema={"minLength": 1})] = field(repr=False)
+    application: Annotated[Name, Mark(read=_parse_application)] = DEFAULT_APPLICATION
 
 
 @dataclass(frozen=True, slots=True)
-class LoginRequest:
+class LoginRequest(Message):
     """The first message on a WebSocket whose upgrade request had no token."""
 
-    token: str
+    SHAPE: ClassVar[str] = '{"token": "…"}'
 
-    def to_json(self) -> JsonObject:
-        return {"token": self.token}
-
-    def __repr__(self) -> str:
-        return "Login(…)"
-
-
-def parse_login(said: object) -> LoginRequest:
-    token = _object(said, '{"token": "…"}', {"token"})["token"]
-    if not isinstance(token, str) or not token:
-        raise InputError("token: must be a text that is not empty")
-    return LoginRequest(token)
+    token: Annotated[str, Mark(check=_check_secret, schema={"minLength": 1})] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class SubscribeRequest:
-    """A request to subscribe. `since`: the client wants the results after this cursor; None: those made from now on.
-    `group`: for all its members."""
+class SubscribeRequest(Message):
+    """A request to subscribe."""
 
-    channel: str
-    parameters: tuple[Any, ...]
-    since: Cursor | None = None
-    mode: Mode = DEFAULT_MODE
-    group: str | None = None
+    SHAPE: ClassVar[str] = '{"channel": "dataverse.channel", "parameters": […]}, and maybe since, mode and group'
 
-    def to_json(self) -> JsonObject:
-        fields: JsonObject = {"channel": self.channel, "parameters": list(self.parameters), "mode": self.mode}
-        if self.since is not None:
-            fields["since"] = cursor_text(self.since)
-        if self.group is not None:
-            fields["group"] = self.group
-        return fields
-
-
-_SUBSCRIBE: Final = '{"channel": "dataverse.channel", "parameters": […]}, and maybe since, mode and group'
-
-
-def parse_subscribe(said: object) -> SubscribeRequest:
-    fields = _object(said, _SUBSCRIBE, {"channel"}, {"parameters", "since", "mode", "group"})
-    parameters = fields.get("parameters", [])
-    if not isinstance(parameters, list):
-        raise InputError("parameters: must be an array, one value for each of the channel's parameters")
-    if len(parameters) > PARAMETERS_LIMIT:
-        raise LimitError(f"parameters: {len(parameters)}, at most {PARAMETERS_LIMIT}", status=400)
-    mode = fields.get("mode", DEFAULT_MODE)
-    if mode not in get_args(Mode):
-        raise InputError('mode: must be "inline" or "notify"')
-    since, group = fields.get("since"), fields.get("group")
-    return SubscribeRequest(
-        name_of(fields["channel"], "channel"),
-        tuple(parameters),
-        None if since is None else _cursor(since, "since"),
-        cast("Mode", mode),
-        None if group is None else name_of(group, "group"),
-    )
+    channel: Annotated[Name, Mark("`dataverse.channel`")]
+    parameters: Annotated[
+        tuple[Any, ...], Mark("One value for each of the channel's parameters."), at_most(PARAMETERS_LIMIT)
+    ] = ()
+    since: Annotated[Cursor | None, Mark("The results after this cursor; without it, those made from now on.")] = None
+    mode: Annotated[Mode, Mark("Whether events contain the results, or only say that there are some.")] = DEFAULT_MODE
+    group: Annotated[Name | None, Mark("Subscribe for all members of this group.")] = None
 
 
 @dataclass(frozen=True, slots=True)
-class UnsubscribeRequest:
-    id: str
+class UnsubscribeRequest(Message):
+    """A request to end a subscription."""
 
-    def to_json(self) -> JsonObject:
-        return {"id": self.id}
+    SHAPE: ClassVar[str] = '{"id": "sub_…"}'
 
-
-def parse_unsubscribe(said: object) -> UnsubscribeRequest:
-    return UnsubscribeRequest(name_of(_object(said, '{"id": "sub_…"}', {"id"})["id"], "id"))
+    id: Name
 
 
 @dataclass(frozen=True, slots=True)
-class PullRequest:
-    """Results of an interest after `after`, or after the marker if it is None."""
+class PullRequest(Message):
+    """A request for the results of an interest."""
 
-    interest: int
-    after: Cursor | None = None
-    limit: int | None = None
+    SHAPE: ClassVar[str] = '{"interest": "17"}, and maybe after and limit'
 
-    def to_json(self) -> JsonObject:
-        fields: JsonObject = {"interest": str(self.interest)}
-        if self.after is not None:
-            fields["after"] = cursor_text(self.after)
-        if self.limit is not None:
-            fields["limit"] = self.limit
-        return fields
-
-
-def parse_pull(said: object) -> PullRequest:
-    fields = _object(said, '{"interest": "17"}, and maybe after and limit', {"interest"}, {"after", "limit"})
-    after, limit = fields.get("after"), fields.get("limit")
-    if limit is not None and (limit.__class__ is not int or not 0 < limit < 1 << 31):
-        raise InputError("limit: must be a whole number above 0")
-    return PullRequest(parse_interest(fields["interest"]), None if after is None else _cursor(after, "after"), limit)
+    interest: InterestText
+    after: Annotated[Cursor | None, Mark("The results after this cursor; without it, after the marker.")] = None
+    limit: Annotated[int | None, positive(1 << 31)] = None
 
 
 @dataclass(frozen=True, slots=True)
-class AckRequest:
+class AckRequest(Message):
     """Per interest, everything up to this cursor has arrived. Cumulative: an earlier cursor has no effect."""
 
-    cursors: Mapping[int, Cursor]
+    SHAPE: ClassVar[str] = 'acks per interest, such as {"17": "1763200000-12-0"}'
 
-    def to_json(self) -> JsonObject:
-        return {str(interest): cursor_text(cursor) for interest, cursor in self.cursors.items()}
-
-
-def parse_acks(said: object) -> AckRequest:
-    """Parses a WebSocket's `ack`, and `acks` in POST /v1/acks."""
-    if not isinstance(said, dict):
-        raise InputError('expected acks per interest, such as {"17": "1763200000-12-0"}')
-    if len(said) > ACKS_LIMIT:
-        raise LimitError(f"{len(said)} acks, at most {ACKS_LIMIT} at once", status=400)
-    return AckRequest(
-        {parse_interest(interest): _cursor(cursor, f"ack of {interest}") for interest, cursor in said.items()}
-    )
+    acks: Annotated[dict[InterestText, Cursor], at_most(ACKS_LIMIT, "maxProperties")]
 
 
 @dataclass(frozen=True, slots=True)
-class ListRequest:
-    """A page of the subscriber's subscriptions; `after` is the `next` of the page before."""
+class ListRequest(Message):
+    """A request for a page of the subscriber's subscriptions."""
 
-    after: str | None = None
+    SHAPE: ClassVar[str] = '{} or {"after": "…"}'
 
-    def to_json(self) -> JsonObject:
-        return {} if self.after is None else {"after": self.after}
-
-
-def parse_list(said: object) -> ListRequest:
-    after = _object(said, '{} or {"after": "…"}', set(), {"after"}).get("after")
-    return ListRequest(None if after is None else name_of(after, "after"))
+    after: Annotated[Name | None, Mark("The `next` of the page before.")] = None
 
 
 Body = LoginRequest | SubscribeRequest | UnsubscribeRequest | PullRequest | AckRequest | ListRequest
 
-_WORDS: Final[dict[str, tuple[type[Body], Any]]] = {
-    "login": (LoginRequest, parse_login),
-    "subscribe": (SubscribeRequest, parse_subscribe),
-    "unsubscribe": (UnsubscribeRequest, parse_unsubscribe),
-    "pull": (PullRequest, parse_pull),
-    "ack": (AckRequest, parse_acks),
-    "list": (ListRequest, parse_list),
+# What a subscriber may request, by the keyword of its message.
+REQUESTS: Final[dict[str, type[Body]]] = {
+    "login": LoginRequest,
+    "subscribe": SubscribeRequest,
+    "unsubscribe": UnsubscribeRequest,
+    "pull": PullRequest,
+    "ack": AckRequest,
+    "list": ListRequest,
 }
-_WORD_OF: Final = {kind: word for word, (kind, _) in _WORDS.items()}
+_WORDS: Final = {kind: word for word, kind in REQUESTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +152,9 @@ class Request:
 
     def to_bytes(self) -> bytes:
         head: JsonObject = {} if self.ref is None else {"ref": self.ref}
-        return orjson.dumps({**head, _WORD_OF[type(self.body)]: self.body.to_json()})
+        value = self.body.to_json()
+        # On a WebSocket the keyword is name enough for the acknowledgements.
+        return orjson.dumps({**head, _WORDS[type(self.body)]: value.get("acks", value)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,48 +176,19 @@ def parse_request(frame: bytes | str) -> Request | BadRequest:
     ref = message.pop("ref", None)
     if ref is not None and (ref.__class__ is not int or not 0 <= ref < 1 << 53):
         return BadRequest(InputError("ref: must be a whole number"))
-    if len(message) != 1 or (keyword := next(iter(message))) not in _WORDS:
-        hint = f"one of {', '.join(_WORDS)}"
+    if len(message) != 1 or (keyword := next(iter(message))) not in REQUESTS:
+        hint = f"one of {', '.join(REQUESTS)}"
         return BadRequest(InputError("a message says one thing that is wanted, and maybe a ref", hint=hint), ref)
     try:
-        return Request(_WORDS[keyword][1](message[keyword]), ref)
+        return Request(_parse_body(keyword, message[keyword]), ref)
     except InputError as error:
         error.message = f"{keyword}: {error.message}"
         return BadRequest(error, ref)
 
 
-# --- checks
-
-
-def name_of(given: object, what: str) -> str:
-    """Checks a name: text that is neither empty nor very long, without control characters."""
-    if not isinstance(given, str) or not given.strip() or not given.isprintable():
-        raise InputError(f"{what}: must be a text that is not empty, without control characters")
-    if len(given) > NAME_LIMIT:
-        raise LimitError(f"{what}: longer than {NAME_LIMIT} characters", status=400)
-    return given
-
-
-def _object(said: object, shape: str, needed: set[str], allowed: frozenset[str] | set[str] = frozenset()) -> JsonObject:
-    """Checks that it is an object with all needed fields and no unknown ones."""
+def _parse_body(keyword: str, said: object) -> Body:
+    if keyword != "ack":
+        return REQUESTS[keyword].parse(said)
     if not isinstance(said, dict):
-        raise InputError(f"expected {shape}")
-    if missing := sorted(needed - said.keys()):
-        raise InputError(f"{missing[0]} is missing", hint=f"expected {shape}")
-    if unknown := sorted(said.keys() - needed - allowed):
-        raise InputError(f"{unknown[0][:60]!r} is not known here", hint=f"expected {shape}")
-    return said
-
-
-def _cursor(given: object, what: str) -> Cursor:
-    try:
-        return parse_cursor(given)
-    except InputError as error:
-        raise InputError(f"{what}: {error.message}", hint=error.hint) from None
-
-
-def _bytes(text: str, what: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{what}: is not Unicode") from None
+        raise InputError(f"expected {AckRequest.SHAPE}")
+    return AckRequest.parse({"acks": said})

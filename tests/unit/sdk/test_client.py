@@ -428,7 +428,7 @@ def test_however_stretches_overlap_each_result_is_handed_out_once_and_in_order(d
                 ResultItem(Cursor(1, each, 0), None, each)  # type: ignore[arg-type]
                 for each in range(begin + 1, end + 1)
             )
-            inbox.add(ResultsEvent("v.c", 7, Cursor(1, begin, 0), Cursor(1, end, 0), results))
+            inbox.add(ResultsEvent("v.c", 7, Cursor(1, begin, 0), Cursor(1, end, 0), results, None, False))
             sent = max(sent, end)
             while len(inbox):
                 entry = await inbox.get()

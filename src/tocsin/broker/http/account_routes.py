@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
 
-from tocsin.broker.accounts.accounts import LIMITS as NAMES
 from tocsin.broker.accounts.accounts import (
     Accounts,
     GroupChanged,
@@ -18,21 +17,21 @@ from tocsin.broker.accounts.accounts import (
     Removed,
     Session,
 )
-from tocsin.broker.http.requests import names_of, principal, token_of
+from tocsin.broker.http.requests import principal, token_of
 from tocsin.broker.service import BrokerService
 from tocsin.broker.subscriptions import full_name
 from tocsin.broker.transports.webhooks import Webhooks
 from tocsin.serving.addresses import address_key, client_address, is_forwarded
 from tocsin.serving.answers import answer
 from tocsin.serving.rate_limit import RateLimiter
-from tocsin.serving.requests import check_query, positive_int, read_json, read_object
+from tocsin.serving.requests import check_query, positive_int, read_json, read_message
 from tocsin.store.broker.rows import PAGE, ApplicationRights, ApplicationRow, GroupRow, SubscriberRow
+from tocsin.wire.accounts import GroupMembers, NewApplication, NewGroup, PasswordChange, RightsChange
 from tocsin.wire.envelopes import moment_text
-from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
-from tocsin.wire.subscriber import name_of, parse_credentials
+from tocsin.wire.errors import ForbiddenError, UnauthorizedError
+from tocsin.wire.subscriber import Credentials
 
 _CREDENTIALS_BYTES: Final = 16 << 10
-_APPLICATION: Final = '{"name": "…"}, and maybe channels, feeds and limits'
 
 
 class AccountRoutes:
@@ -80,7 +79,7 @@ class AccountRoutes:
 
     async def register(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
-        credentials = parse_credentials(await read_json(request, limit_bytes=_CREDENTIALS_BYTES))
+        credentials = await read_message(request, Credentials, limit_bytes=_CREDENTIALS_BYTES)
         by = await self._registrar(request)
         subscriber = await self._accounts.register(by, credentials, origin=origin)
         # An application's token registers into its own application, named or not.
@@ -105,7 +104,7 @@ class AccountRoutes:
 
     async def login(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
-        credentials = parse_credentials(await read_json(request, limit_bytes=_CREDENTIALS_BYTES))
+        credentials = await read_message(request, Credentials, limit_bytes=_CREDENTIALS_BYTES)
         return answer((await self._accounts.login(credentials, origin=origin)).to_json())
 
     def _origin(self, request: web.Request) -> str:
@@ -157,14 +156,11 @@ class AccountRoutes:
 
     async def set_password(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        body = await read_object(request, '{"password": "…", "old": "…"}', {"password"}, {"old"})
-        password, old = body["password"], body.get("old")
-        if not isinstance(password, str) or not (old is None or isinstance(old, str)):
-            raise InputError("password and old: must be texts")
+        change = await read_message(request, PasswordChange)
         # This checks passwords, too, so the rate limit of logins applies.
         origin = self._origin(request)
         changed = await self._accounts.set_password(
-            by, request.match_info["user"], password, application, old=old, origin=origin
+            by, request.match_info["user"], change.password, application, old=change.old, origin=origin
         )
         self._service.sessions.end_all(changed.id)
         return answer({})
@@ -181,10 +177,9 @@ class AccountRoutes:
 
     async def create_group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        body = await read_object(request, '{"name": "…", "members": ["…"]}', {"name"}, {"members"})
-        name, members = name_of(body["name"], "name"), names_of(body.get("members", []), "members")
-        changed = await self._changed(lambda: self._accounts.create_group(by, name, members, application))
-        return answer({"name": changed.group.name, "members": members}, status=201)
+        new = await read_message(request, NewGroup)
+        changed = await self._changed(lambda: self._accounts.create_group(by, new.name, new.members, application))
+        return answer({"name": changed.group.name, "members": new.members}, status=201)
 
     async def groups(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request, "after", "limit")
@@ -215,8 +210,7 @@ class AccountRoutes:
 
     async def add_members(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        body = await read_object(request, '{"members": ["…"]}', {"members"})
-        members = names_of(body["members"], "members")
+        members = (await read_message(request, GroupMembers)).members
         await self._changed(lambda: self._accounts.add_members(by, request.match_info["name"], members, application))
         return answer({"members": members})
 
@@ -248,10 +242,9 @@ class AccountRoutes:
 
     async def create_application(self, request: web.Request) -> web.Response:
         by = await self._who(request)
-        body = await read_object(request, _APPLICATION, {"name"}, {"channels", "feeds", "limits"})
-        created = await self._accounts.create_application(
-            by, name_of(body["name"], "name"), ApplicationRights(**_rights(body))
-        )
+        new = await read_message(request, NewApplication)
+        rights = ApplicationRights(_full_names(new.channels), _full_names(new.feeds), new.limits)
+        created = await self._accounts.create_application(by, new.name, rights)
         return answer({**_application(created.application), "token": created.token}, status=201)
 
     async def applications(self, request: web.Request) -> web.Response:
@@ -270,9 +263,11 @@ class AccountRoutes:
 
     async def change_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]
-        body = await read_object(request, '{"channels": […], "feeds": […], "limits": {…}}', set(), set(_RIGHTS))
+        said = await read_json(request)
+        change = RightsChange.parse(said)
+        rights = {"channels": _full_names(change.channels), "feeds": _full_names(change.feeds), "limits": change.limits}
+        changes: dict[str, Any] = {right: rights[right] for right in said}
         current = await self._accounts.application(by, name)
-        changes = _rights(body)
 
         async def whole() -> ApplicationRow:
             changed = await self._accounts.change_application(by, name, replace(current.allowed, **changes))
@@ -309,23 +304,8 @@ class AccountRoutes:
         return by, application
 
 
-_RIGHTS: Final = ("channels", "feeds", "limits")
-
-
-def _rights(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of an application's rights that the request names."""
-    rights: dict[str, Any] = {}
-    for field in ("channels", "feeds"):
-        if field in said:
-            rights[field] = None if said[field] is None else [full_name(name) for name in names_of(said[field], field)]
-    if "limits" in said:
-        limits = said["limits"]
-        if not isinstance(limits, dict) or not all(
-            type(limit) is int and 0 <= limit < 1 << 40 for limit in limits.values()
-        ):
-            raise InputError("limits: must be an object of whole numbers", hint=f"known: {', '.join(NAMES)}")
-        rights["limits"] = limits
-    return rights
+def _full_names(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else [full_name(name) for name in names]
 
 
 def _application(one: ApplicationRow) -> dict[str, Any]:

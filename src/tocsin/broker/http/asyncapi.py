@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from tocsin.broker.http.schemas import (
-    ACK_BODY,
-    CURSOR,
-    INTEREST,
-    KINDS,
-    SCHEMAS,
-    SUBSCRIBE,
-    TEXT,
-    array,
-    nullable,
-    obj,
-    ref,
-)
+from tocsin.broker.http.openapi import EVENT_SCHEMAS, KINDS, EventsPage
 from tocsin.broker.transports.websocket import CLOSES
+from tocsin.serving.openapi import fields_schema
+from tocsin.wire.answers import ErrorFields, Subscription, SubscriptionsPage
+from tocsin.wire.messages import Mark, components, object_schema, schema_of
+from tocsin.wire.subscriber import REQUESTS, AckRequest
 from tocsin.wire.version import version
 
-_REF: Final = {"type": "integer", "minimum": 0, "description": "The reply repeats it."}
-
-# The requests of a WebSocket client: the keyword and the schema of its value.
-REQUESTS: Final[dict[str, dict[str, Any]]] = {
-    "login": obj({"token": TEXT}),
-    "subscribe": SUBSCRIBE,
-    "unsubscribe": obj({"id": TEXT}),
-    "pull": obj({"interest": INTEREST, "after": CURSOR, "limit": {"type": "integer", "minimum": 1}}, ("interest",)),
-    "ack": ACK_BODY,
-    "list": obj({"after": TEXT}, ()),
+# The types of the answers in `ok`.
+OK: Final[dict[str, Any]] = {
+    "login": {"user": str, "application": str},
+    "subscribe": Subscription,
+    "unsubscribe": {},
+    "pull": EventsPage,
+    "ack": {"acknowledged": int},
+    "list": SubscriptionsPage,
 }
-# The schemas of the answers in `ok`.
-OK: Final[dict[str, dict[str, Any]]] = {
-    "login": obj({"user": TEXT, "application": TEXT}),
-    "subscribe": ref("Subscription"),
-    "unsubscribe": obj({}),
-    "pull": obj({"events": array({"anyOf": [ref(name) for name in KINDS.values()]}), "more": {"type": "boolean"}}),
-    "ack": obj({"acknowledged": {"type": "integer"}}),
-    "list": obj({"subscriptions": array(ref("Subscription")), "next": nullable("string")}),
-}
+_REF: Final = Annotated[int, Mark("The reply repeats it.", schema={"minimum": 0})]
 
 
 def document() -> dict[str, Any]:
     requests = {word: {"name": word, "payload": _request(word)} for word in REQUESTS}
-    events = {name: {"name": kind, "payload": ref(name)} for kind, name in KINDS.items()}
+    events = {name: {"name": kind, "payload": {"$ref": f"#/components/schemas/{name}"}} for kind, name in KINDS.items()}
     replies = {f"{word}Reply": {"name": f"{word}Reply", "payload": _reply(word)} for word in OK}
     return {
         "asyncapi": "3.0.0",
@@ -86,13 +68,19 @@ def document() -> dict[str, Any]:
                 "messages": [{"$ref": f"#/channels/events/messages/{name}"} for name in events],
             },
         },
-        "components": {"schemas": SCHEMAS},
+        "components": {"schemas": {**components(ErrorFields, *REQUESTS.values(), *OK.values()), **EVENT_SCHEMAS}},
     }
 
 
 def _request(word: str) -> dict[str, Any]:
-    return obj({"ref": _REF, word: REQUESTS[word]}, (word,))
+    kind = REQUESTS[word]
+    # On a WebSocket the keyword is name enough for the acknowledgements.
+    value = object_schema(kind)["properties"]["acks"] if kind is AckRequest else schema_of(kind)
+    return fields_schema({"ref": _REF, word: Annotated[Any, Mark(schema=value)]}, (word,))
 
 
 def _reply(word: str) -> dict[str, Any]:
-    return {"anyOf": [obj({"ref": _REF, "ok": OK[word]}), obj({"ref": _REF, "error": ref("Error")}, ("error",))]}
+    answer = OK[word]
+    schema = fields_schema(answer) if isinstance(answer, dict) else schema_of(answer)
+    error = fields_schema({"ref": _REF, "error": ErrorFields}, ("error",))
+    return {"anyOf": [fields_schema({"ref": _REF, "ok": Annotated[Any, Mark(schema=schema)]}), error]}

@@ -13,7 +13,7 @@ from tocsin.broker.accounts.accounts import OPERATOR, Accounts, ManagerIdentity,
 from tocsin.serving.addresses import is_local_program
 from tocsin.serving.limits import MemoryBudget, ServerLimits, read_body
 from tocsin.serving.tokens import secret_in
-from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
+from tocsin.wire.errors import ForbiddenError, UnauthorizedError
 
 NEEDED: Final = "send a subscriber's, an application's or the operator's (broker.accounts.admin_token)"
 
@@ -54,9 +54,3 @@ async def operator(accounts: Accounts, request: web.Request) -> ManagerIdentity:
     if who != OPERATOR:
         raise ForbiddenError("this is for the broker's operator", hint="show the token of broker.accounts.admin_token")
     return OPERATOR
-
-
-def names_of(given: object, what: str) -> list[str]:
-    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-        raise InputError(f"{what}: must be an array of names")
-    return given

@@ -14,11 +14,11 @@ from tocsin.broker.transports import sse, websocket
 from tocsin.broker.transports.long_poll import poll
 from tocsin.broker.transports.webhooks import Webhooks
 from tocsin.serving.answers import answer
-from tocsin.serving.requests import check_query, positive_int, read_json, read_object, seconds
-from tocsin.wire.answers import events_page, subscriptions_page
+from tocsin.serving.requests import check_query, positive_int, read_message, seconds
+from tocsin.wire.accounts import Webhook, WebhookRequest
+from tocsin.wire.answers import SubscriptionsPage, events_page
 from tocsin.wire.cursors import parse_cursor
-from tocsin.wire.errors import InputError
-from tocsin.wire.subscriber import PullRequest, parse_acks, parse_subscribe
+from tocsin.wire.subscriber import AckRequest, PullRequest, SubscribeRequest
 
 RESULTS_LIMIT = 100_000
 
@@ -67,7 +67,7 @@ class SubscriberRoutes:
 
     async def subscribe(self, request: web.Request) -> web.Response:
         who = await self._who(request)
-        new_subscription = await self._service.subscribe(who, parse_subscribe(await read_json(request)))
+        new_subscription = await self._service.subscribe(who, await read_message(request, SubscribeRequest))
         return answer(new_subscription.subscription.to_json(), status=201 if new_subscription.new else 200)
 
     async def list(self, request: web.Request) -> web.Response:
@@ -76,7 +76,7 @@ class SubscriberRoutes:
         limit = positive_int(request, "limit", BrokerService.PAGE, most=BrokerService.PAGE)
         after = self._service.page_after(request.query.get("after"))
         page, next_page = await self._service.subscription_service.page(who.subscriber, after, limit)
-        return answer(subscriptions_page(page, None if next_page is None else str(next_page)))
+        return answer(SubscriptionsPage(tuple(page), None if next_page is None else str(next_page)).to_json())
 
     async def one(self, request: web.Request) -> web.Response:
         who = await self._who(request)
@@ -110,8 +110,7 @@ class SubscriberRoutes:
 
     async def acknowledge(self, request: web.Request) -> web.Response:
         who = await self._who(request)
-        body = await read_object(request, '{"acks": {"17": "1763200000-12-0"}}', {"acks"})
-        count = self._service.acknowledge(who, parse_acks(body["acks"]))
+        count = self._service.acknowledge(who, await read_message(request, AckRequest))
         await self._service.acks.durable()
         return answer({"acknowledged": count})
 
@@ -137,15 +136,12 @@ class SubscriberRoutes:
 
     async def put_webhook(self, request: web.Request) -> web.Response:
         who = await self._who(request)
-        url = (await read_object(request, '{"url": "https://…"}', {"url"}))["url"]
-        if not isinstance(url, str):
-            raise InputError("url: must be a text")
-        webhook = await self._webhooks.put(who.subscriber, url)
-        return answer({"url": webhook.url, "secret": webhook.secret})
+        webhook = await self._webhooks.put(who.subscriber, (await read_message(request, WebhookRequest)).url)
+        return answer(Webhook(webhook.url, webhook.secret).to_json())
 
     async def get_webhook(self, request: web.Request) -> web.Response:
         who = await self._who(request)
-        return answer({"url": (await self._webhooks.get(who.subscriber)).url})
+        return answer(Webhook((await self._webhooks.get(who.subscriber)).url).to_json())
 
     async def remove_webhook(self, request: web.Request) -> web.Response:
         who = await self._who(request)

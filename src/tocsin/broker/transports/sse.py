@@ -14,8 +14,8 @@ from tocsin.broker.delivery.outlets import ConnectionOutlet
 from tocsin.broker.service import BrokerService
 from tocsin.serving.connections import ClientConnection
 from tocsin.wire.cursors import parse_cursor
-from tocsin.wire.envelopes import parse_interest
 from tocsin.wire.errors import InputError
+from tocsin.wire.messages import parse_interest
 from tocsin.wire.subscriber import AckRequest
 
 _BEAT: Final = http_chunk(b": \n\n")

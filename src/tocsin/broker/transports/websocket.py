@@ -20,7 +20,7 @@ from tocsin.serving.connections import ClientConnection
 from tocsin.serving.rate_limit import TokenBucket
 from tocsin.serving.tokens import secret_in
 from tocsin.wire import subscriber as said
-from tocsin.wire.answers import error_reply, events_page, ok_reply, subscriptions_page
+from tocsin.wire.answers import SubscriptionsPage, error_reply, events_page, ok_reply
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError
 
 AT_ONCE: Final = 4
@@ -174,7 +174,7 @@ class WebSocketSession:
                 self._send(error_reply(ref, error))
                 return
             if ref is not None:
-                await self._begin(ref, self._durable(len(body.cursors)))
+                await self._begin(ref, self._durable(len(body.acks)))
             return
         await self._begin(ref, self._answer(body, ref))
 
@@ -224,7 +224,7 @@ class WebSocketSession:
                 page, next_page = await service.subscription_service.page(
                     who.subscriber, service.page_after(body.after), service.PAGE
                 )
-                return subscriptions_page(page, None if next_page is None else str(next_page))
+                return SubscriptionsPage(tuple(page), None if next_page is None else str(next_page)).to_json()
             case _:
                 raise InputError("you are logged in already")
 

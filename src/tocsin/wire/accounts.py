@@ -1,0 +1,157 @@
+"""Accounts on the wire: what managers and members send and get of groups, subscribers, applications and webhooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+from tocsin.wire.answers import Subscription
+from tocsin.wire.errors import InputError
+from tocsin.wire.messages import InterestText, Mark, Message, Name
+from tocsin.wire.subscriber import Mode
+
+
+def _check_limit(limit: int) -> None:
+    if not 0 <= limit < 1 << 40:
+        raise InputError(f"must be a whole number from 0 to {(1 << 40) - 1}")
+
+
+# The names of channels or feeds; None means all.
+Allowed = tuple[Name, ...] | None
+Limits = dict[str, Annotated[int, Mark(check=_check_limit, schema={"minimum": 0})]]
+
+
+# --- requests
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordChange(Message):
+    """Another password; a subscriber proves itself by the old one."""
+
+    SHAPE: ClassVar[str] = '{"password": "…", "old": "…"}'
+
+    password: str = field(repr=False)
+    old: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMembers(Message):
+    """Users of a group."""
+
+    SHAPE: ClassVar[str] = '{"members": ["…"]}'
+
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewGroup(Message):
+    """A group with its first members."""
+
+    SHAPE: ClassVar[str] = '{"name": "…", "members": ["…"]}'
+
+    name: Name
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RightsChange(Message):
+    """What an application may use, and its limits. What a change does not name stays."""
+
+    SHAPE: ClassVar[str] = '{"channels": […], "feeds": […], "limits": {…}}'
+
+    channels: Allowed = None
+    feeds: Allowed = None
+    limits: Limits = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewApplication(Message):
+    """An application and its rights."""
+
+    SHAPE: ClassVar[str] = '{"name": "…"}, and maybe channels, feeds and limits'
+
+    name: Name
+    channels: Allowed = None
+    feeds: Allowed = None
+    limits: Limits = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRequest(Message):
+    """Where events are posted from now on."""
+
+    SHAPE: ClassVar[str] = '{"url": "https://…"}'
+
+    url: str
+
+
+# --- answers
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSubscription(Message):
+    """A subscription of a group; `unsubscribe_group` ends it for all members by its `id`."""
+
+    id: str
+    interest: InterestText
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Message):
+    """A group of users. `members` and `subscriptions` are filled only if a single group was requested."""
+
+    name: str
+    created_at: datetime
+    members: tuple[str, ...] = ()
+    subscriptions: tuple[GroupSubscription, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage(Group):
+    """A group with a page of its members."""
+
+    next: Annotated[str | None, Mark("`after` of the next page, if there is one.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber(Message):
+    """A subscriber as managers see it. `online`, `subscriptions` and `webhook` are filled only if a single subscriber
+    was requested; `more`: it has more subscriptions than these."""
+
+    user: str
+    created_at: datetime
+    online: bool | None = None
+    subscriptions: tuple[Subscription, ...] = ()
+    more: bool = False
+    webhook: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Application(Message):
+    """An application and its rights. `channels`, `feeds`: None means all. `token` is set only when it is new."""
+
+    name: str
+    channels: tuple[str, ...] | None
+    feeds: tuple[str, ...] | None
+    limits: dict[str, int]
+    subscribers: int
+    created_at: datetime
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook(Message):
+    """Where events are posted. `secret` signs them (`tocsin.sdk.verify`) and is shown only when the webhook is made."""
+
+    url: str
+    secret: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAnswer(Message):
+    """`accepted` records are durable. `rejected` are those that the feed refused (`index`, `field`, `reason`)."""
+
+    accepted: int
+    rejected: tuple[dict[str, Any], ...]
