@@ -101,7 +101,7 @@ async def test_a_result_larger_than_a_page_gets_through(cluster: Any, tmp_path: 
         assert [[one["n"] for one in some] for some in got] == [[0], [1], [2], [3], [4]]
 
 
-async def test_a_poll_answers_about_budget_of_a_buffer_holds(cluster: Any, tmp_path: Path) -> None:
+async def test_a_poll_answers_about_as_much_as_a_buffer_holds(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here, both(tmp_path / "broker", here, cache__eviction="none") as made:
         channel = await here.channel("c")
         interests = [int((await made.subscribe("ada", "v.c", n))["interest"]) for n in range(40)]
