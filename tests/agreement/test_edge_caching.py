@@ -23,8 +23,7 @@ from tocsin.lab.experiments.edge_caching.optimum import Requests, bound, request
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.lab.experiments.run_experiment import conduct
-from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, core_settings
-from tocsin.lab.simulators.policies import policy_settings
+from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, caching_settings, core_settings
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, make_edge_events
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, in_order
 from tocsin.rules.caching.settings import CachingSettings
@@ -157,7 +156,7 @@ def test_the_bound_is_that_of_trying_everything() -> None:
 
 
 def spelled(policy: str, budget_bytes: int) -> CachingSettings:
-    return CachingSettings(budget_bytes=budget_bytes, **policy_settings(policy))
+    return caching_settings(policy, budget_bytes)
 
 
 def assert_below_the_bound(policy: str, events: WorkloadEvents, budget: int, window: tuple[float, float]) -> None:

@@ -9,9 +9,9 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from tests.support.run_traces import TraceList
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.engine.network import LinkSettings
-from tocsin.lab.engine.trace import TraceList
 from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import (

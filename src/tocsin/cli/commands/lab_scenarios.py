@@ -107,7 +107,7 @@ def play(
     from tocsin.lab import play_scenario
     from tocsin.lab.engine.trace import TraceFile
     from tocsin.lab.experiments.edge_caching_prototype.live.cells import above_0, cells, policies_of, sizes_of
-    from tocsin.lab.experiments.live import check
+    from tocsin.lab.experiments.registry import check_installed
     from tocsin.lab.simulators.network_broker import Links
 
     wanted = cells(policies_of(policy), sizes_of(size_kb))
@@ -115,7 +115,7 @@ def play(
         raise InputError("--trace is of one run", hint="give one --policy and one --size-kb")
     above_0("speed", str(speed))
     if live:
-        check()
+        check_installed()
     try:
         links = Links.of_round_trips(
             subscriber_s,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tocsin.lab.experiments.cells import find
 from tocsin.lab.experiments.declaration import Experiment
-from tocsin.wire.errors import NotFoundError
+from tocsin.wire.errors import InputError, NotFoundError
 
 # Names and not objects, because worker processes must find the experiments too.
 EXPERIMENTS: Final = {
@@ -20,6 +21,9 @@ EXPERIMENTS: Final = {
 }
 # Experiments that also run live, on their own cluster and brokers: modules with the functions of `LiveExperiment`.
 LIVE: Final = {"edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.live.run_live"}
+
+# One package of each part that servers and clients need.
+_NEEDED: Final = ("aiohttp", "argon2", "deltalake", "jwt", "psutil", "pyspark", "sqlglot", "uvloop")
 
 
 class LiveExperiment(Protocol):
@@ -37,11 +41,18 @@ def live(name: str) -> LiveExperiment:
     reference(name)
     if name not in LIVE:
         raise NotFoundError(f"{name} has no live half", hint=f"these have: {', '.join(LIVE)}")
-    from tocsin.lab.experiments.live import check
-
-    check()
+    check_installed()
     module: LiveExperiment = importlib.import_module(LIVE[name])
     return module
+
+
+def check_installed() -> None:
+    """Raises `InputError` if the live system is not installed, with the command that installs it: the lab itself
+    installs without it."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        hint = "pip install 'tocsin[lab,cluster]'"
+        raise InputError(f"the live system is not installed here: there is no {', '.join(missing)}", hint=hint)
 
 
 def reference(name: str) -> str:

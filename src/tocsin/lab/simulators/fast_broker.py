@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from tocsin.broker.core.actions import Action, Deliver, Fetch, NotifyAvailable, SubscribeBackend
 from tocsin.broker.core.broker import Broker
@@ -51,6 +51,7 @@ from tocsin.rules.model.cursors import START, Cursor
 _Pull = tuple[float, int, Collection[Hashable]]
 _Return = tuple[float, int, tuple[Hashable, ...], int]
 _NEVER: Final = math.inf
+_POLICIES: Final = {"nc": {"eviction": "none"}, "ttl": {"eviction": "exp", "expiry": "ttl"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,13 @@ class RoundTrips:
     to_cluster_s: float = 0.5
     subscriber_bytes_per_s: float = 1e6
     cluster_bytes_per_s: float = 10e6
+
+
+def caching_settings(policy: str, budget_bytes: int, **settings: Any) -> CachingSettings:
+    """Returns the settings of a policy by its name in the papers: `nc` is no cache, `ttl` an eviction with an expiry;
+    the name of an eviction means itself."""
+    named = _POLICIES.get(policy, {"eviction": policy})
+    return CachingSettings(budget_bytes=budget_bytes, **{**named, **settings})
 
 
 def core_settings(caching: CachingSettings, *, page_results: int = 1 << 30) -> CoreSettings:

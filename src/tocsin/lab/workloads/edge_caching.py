@@ -51,12 +51,6 @@ class EdgeWorkload:
         if not 0 < self.span_s < math.inf:
             raise ValueError(f"span_s: must be > 0, got {self.span_s}")
 
-    def bytes_per_s(self) -> float:
-        """The bytes that all interests together produce per second, on average."""
-        low, high = self.period_s
-        per_interest_s = 1 / low if low == high else math.log(high / low) / (high - low)
-        return self.interests * per_interest_s * sum(self.size_bytes) / 2
-
     def name(self, seed: int) -> str:
         """Returns a file name that is unique for the workload and the seed."""
         text = json.dumps([asdict(self), seed], sort_keys=True)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.edge_caching.optimum import bound, requests
-from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, core_settings
-from tocsin.lab.simulators.policies import policy_settings
+from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, caching_settings, core_settings
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, edge_events
 from tocsin.lab.workloads.events import WorkloadEvents
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.counters import CacheCounters
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.wire.errors import InputError
 
@@ -66,16 +64,13 @@ def model(run: Run) -> Mapping[str, float]:
     window = (run.number("warm_up_s"), workload.span_s)
     if run.text("policy") == OPTIMUM:
         return _bound(run, events, window)
-    settings = caching_of(run)
+    settings = caching_of(run, run.text("policy"))
     other_policy = run.text("budget_of")
     if other_policy:
-        other_settings = replace(settings, **{"eviction": "lru", "expiry": "never", **policy_settings(other_policy)})
-        known_mean_mb = _MEANS.get((other_settings, workload, window, run.seed))
-        mean_mb = (
-            _played(other_settings, workload, events, window, replace(run, trace=None))["mean_mb"]
-            if known_mean_mb is None
-            else known_mean_mb
-        )
+        other_settings = caching_of(run, other_policy)
+        mean_mb = _MEANS.get((other_settings, workload, window, run.seed))
+        if mean_mb is None:
+            mean_mb = _played(other_settings, workload, events, window, replace(run, trace=None))["mean_mb"]
         settings = replace(settings, budget_bytes=int(mean_mb * 1e6 * run.number("scale")))
     metrics = _played(settings, workload, events, window, run)
     if settings.expiry == "ttl" and len(_MEANS) < _MOST_MEANS:
@@ -96,10 +91,10 @@ def workload_of(run: Run) -> EdgeWorkload:
     )
 
 
-def caching_of(run: Run) -> CachingSettings:
+def caching_of(run: Run, policy: str) -> CachingSettings:
     chosen = {name: value for name, value in CHOICES[run.text("choice")].items() if name != "lifetimes"}
     budget = int(run.number("size_mb") * 1e6 * run.number("scale"))
-    return CachingSettings(budget_bytes=budget, **policy_settings(run.text("policy")), **chosen)
+    return caching_settings(policy, budget, **chosen)
 
 
 def _played(
@@ -108,7 +103,7 @@ def _played(
     simulator = FastBrokerSim(core_settings(settings), workload.interests, trace=run.trace)
     begin_s, end_s = window
     number = simulator.play(events, begin_s)
-    before = _Counts.of(simulator)
+    before = _counts(simulator)
     simulator.most_bytes = 0
     expected_bytes = []
     at_s = begin_s
@@ -117,60 +112,37 @@ def _played(
         number = simulator.play(events, at_s, number)
         expected_bytes.append(_in_expectation(simulator.broker.caches))
     scale = run.number("scale")
+    counted = {name: value - before[name] for name, value in _counts(simulator).items()}
     return {
-        **_metrics(_Counts.of(simulator).since(before), simulator.trips, end_s - begin_s, scale),
+        **_metrics(counted, simulator.trips, end_s - begin_s, scale),
         "most_mb": simulator.most_bytes / 1e6 / scale,
         "rho_t_mb": sum(expected_bytes) / len(expected_bytes) / 1e6 / scale,
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    figures: CacheCounters
-    retrievals: int
-    retrievals_missed: int
-    area_bytes_s: float
-    area_results_s: float
-    lives_s: float
-
-    @classmethod
-    def of(cls, edge: FastBrokerSim) -> _Counts:
-        figures = replace(edge.broker.caches.figures)
-        return cls(
-            figures, edge.retrievals, edge.retrievals_missed, edge.area_bytes_s, edge.area_results_s, edge.lives_s
-        )
-
-    def since(self, before: _Counts) -> _Counts:
-        names = CacheCounters.__dataclass_fields__
-        differences = {name: getattr(self.figures, name) - getattr(before.figures, name) for name in names}
-        return _Counts(
-            CacheCounters(**differences),
-            self.retrievals - before.retrievals,
-            self.retrievals_missed - before.retrievals_missed,
-            self.area_bytes_s - before.area_bytes_s,
-            self.area_results_s - before.area_results_s,
-            self.lives_s - before.lives_s,
-        )
+def _counts(simulator: FastBrokerSim) -> dict[str, float]:
+    """Returns all counters so far; metrics are differences between two moments."""
+    names = ("retrievals", "retrievals_missed", "area_bytes_s", "area_results_s", "lives_s")
+    return {**asdict(simulator.broker.caches.figures), **{name: getattr(simulator, name) for name in names}}
 
 
-def _metrics(counted: _Counts, trips: RoundTrips, span_s: float, scale: float) -> dict[str, float]:
-    figures = counted.figures
-    results, delivered_bytes = figures.hits + figures.misses, figures.hit_bytes + figures.miss_bytes
-    retrievals = max(1, counted.retrievals)
+def _metrics(counted: Mapping[str, float], trips: RoundTrips, span_s: float, scale: float) -> dict[str, float]:
+    hits, misses, hit_bytes, miss_bytes = (counted[name] for name in ("hits", "misses", "hit_bytes", "miss_bytes"))
+    results, retrievals = hits + misses, max(1, counted["retrievals"])
     # Per retrieval and per result: a round trip and the transfer; for misses also those to the cluster.
-    transfer_s = delivered_bytes / trips.subscriber_bytes_per_s + figures.miss_bytes / trips.cluster_bytes_per_s
+    transfer_s = (hit_bytes + miss_bytes) / trips.subscriber_bytes_per_s + miss_bytes / trips.cluster_bytes_per_s
+    missed_s = counted["retrievals_missed"] * trips.to_cluster_s
     return {
-        "hit_ratio": figures.hit_ratio,
-        "hit_gb": figures.hit_bytes / 1e9 / scale,
-        "miss_gb": figures.miss_bytes / 1e9 / scale,
-        "fetch_gb": (figures.arrived_bytes + figures.fetched_bytes) / 1e9 / scale,
-        "vol_gb": figures.arrived_bytes / 1e9 / scale,
-        "latency_s": trips.to_subscriber_s + (transfer_s + figures.misses * trips.to_cluster_s) / max(1, results),
-        "retrieval_s": trips.to_subscriber_s
-        + (transfer_s + counted.retrievals_missed * trips.to_cluster_s) / retrievals,
-        "holding_s": counted.area_results_s / max(1, figures.admitted + figures.filled),
-        "life_s": counted.lives_s / max(1, figures.arrived),
-        "mean_mb": counted.area_bytes_s / span_s / 1e6 / scale,
+        "hit_ratio": hits / results if results else 0.0,
+        "hit_gb": hit_bytes / 1e9 / scale,
+        "miss_gb": miss_bytes / 1e9 / scale,
+        "fetch_gb": (counted["arrived_bytes"] + counted["fetched_bytes"]) / 1e9 / scale,
+        "vol_gb": counted["arrived_bytes"] / 1e9 / scale,
+        "latency_s": trips.to_subscriber_s + (transfer_s + misses * trips.to_cluster_s) / max(1, results),
+        "retrieval_s": trips.to_subscriber_s + (transfer_s + missed_s) / retrievals,
+        "holding_s": counted["area_results_s"] / max(1, counted["admitted"] + counted["filled"]),
+        "life_s": counted["lives_s"] / max(1, counted["arrived"]),
+        "mean_mb": counted["area_bytes_s"] / span_s / 1e6 / scale,
     }
 
 

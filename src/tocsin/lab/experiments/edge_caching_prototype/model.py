@@ -10,11 +10,9 @@ from typing import Final
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, load_or_make_scenario
-from tocsin.lab.simulators.fast_broker import core_settings
+from tocsin.lab.simulators.fast_broker import caching_settings, core_settings
 from tocsin.lab.simulators.network_broker import Links, Made, simulate_scenario
-from tocsin.lab.simulators.policies import policy_settings
 from tocsin.lab.workloads.city_channels import find
-from tocsin.rules.caching.settings import CachingSettings
 
 POLICIES: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth", "saving")
 
@@ -22,11 +20,11 @@ POLICIES: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth", "saving")
 def model(run: Run) -> Mapping[str, float]:
     span_s = run.number("span_s")
     scenario, results, interests = hour(span_s, run.seed, run.kept)
-    caching = CachingSettings(
-        budget_bytes=int(run.number("size_kb") * 1e3),
+    caching = caching_settings(
+        run.text("policy"),
+        int(run.number("size_kb") * 1e3),
         put_is_access=bool(run.values["put_is_access"]),
         ttl_cap_s=run.number("ttl_cap_s"),
-        **policy_settings(run.text("policy")),
     )
     links = Links.of_round_trips(run.number("subscriber_s"), run.number("cluster_s"))
     simulator = simulate_scenario(scenario, results, core_settings(caching), links, until_s=span_s, trace=run.trace)

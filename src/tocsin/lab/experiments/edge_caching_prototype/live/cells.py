@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.simulators.policies import policy_settings
+from tocsin.lab.simulators.fast_broker import caching_settings
 from tocsin.rules.caching.eviction import EVICTION
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.wire.errors import InputError
@@ -29,7 +29,7 @@ class LiveCell:
         return self.policy if self.policy == "nc" else f"{self.policy}-{self.size_kb:g}"
 
     def caching(self) -> CachingSettings:
-        return CachingSettings(budget_bytes=int(self.size_kb * 1e3), **policy_settings(self.policy))
+        return caching_settings(self.policy, int(self.size_kb * 1e3))
 
     def settings(self, speed: float) -> Mapping[str, str]:
         """Returns the settings of a live broker, by their paths."""
