@@ -12,7 +12,7 @@ import pytest
 from tests.support.run_traces import TraceList
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.engine.network import LinkSettings
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import (
     LogInStep,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.lab.engine.trace import RunTrace
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell
 from tocsin.lab.scenarios.city import CHANNELS
 from tocsin.lab.scenarios.scenario import PublishStep, Scenario, load
 from tocsin.lab.scenarios.validation import check

@@ -16,10 +16,9 @@ from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.edge_caching_prototype.live import hour_run, run_live, schema
 from tocsin.lab.experiments.edge_caching_prototype.live import options as options_of
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
 from tocsin.lab.experiments.edge_caching_prototype.live.clients import ClientFigures
 from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour
-from tocsin.lab.experiments.edge_caching_prototype.live.options import options
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, options
 from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     StatedFigures,
     expect,

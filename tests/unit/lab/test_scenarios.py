@@ -16,9 +16,8 @@ from tocsin.lab.engine.streams import Streams
 from tocsin.lab.play_scenario import simulate
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
 from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
-from tocsin.lab.scenarios.files import city_from
+from tocsin.lab.scenarios.files import city_from, read_connections, read_movement
 from tocsin.lab.scenarios.movement import MovementPace, MovementPath, along_roads, random_waypoint
-from tocsin.lab.scenarios.one_simulator import read_connections, read_movement
 from tocsin.lab.scenarios.roads import RoadMap, grid, read_wkt
 from tocsin.lab.scenarios.scenario import (
     Act,

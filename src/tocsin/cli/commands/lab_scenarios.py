@@ -106,7 +106,7 @@ def play(
     """
     from tocsin.lab import play_scenario
     from tocsin.lab.engine.trace import TraceFile
-    from tocsin.lab.experiments.edge_caching_prototype.live.cells import above_0, cells, policies_of, sizes_of
+    from tocsin.lab.experiments.edge_caching_prototype.live.options import above_0, cells, policies_of, sizes_of
     from tocsin.lab.experiments.registry import check_installed
     from tocsin.lab.simulators.network_broker import Links
 

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tocsin.lab.engine.trace import RunTrace
 
@@ -111,6 +112,9 @@ class Judgement:
     because: str = ""
 
 
+Judge: TypeAlias = "Callable[[RunResults], Judgement]"
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A claim of the source, in our words, and its judge, which raises if cells are missing or errors too large."""
@@ -118,7 +122,17 @@ class Claim:
     name: str
     says: str
     where: str
-    judge: Callable[[RunResults], Judgement]
+    judge: Judge
+
+
+def claim(says: str, where: str) -> Callable[[Judge], Claim]:
+    """Turns a judge into the claim that it judges, with the judge's name."""
+    return lambda judge: Claim(judge.__name__.replace("_", "-"), says, where, judge)
+
+
+def claims_of(*modules: ModuleType) -> tuple[Claim, ...]:
+    """Returns the claims that these modules define, in their order."""
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Claim))
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,12 @@ def _verdicts(experiment: Experiment, results: RunResults) -> list[str]:
     for claim in experiment.claims:
         judgement = judge(claim, results)
         rows.append((claim.says, claim.where, f"**{judgement.verdict}**", judgement.figures, judgement.because))
-    return ["## Claims", "", *_table(("claim", "where", "verdict", "figures", "why, or on what it depends"), rows), ""]
+    return [
+        "## Claims",
+        "",
+        *markdown_table(("claim", "where", "verdict", "figures", "why, or on what it depends"), rows),
+        "",
+    ]
 
 
 def _further(experiment: Experiment, results: RunResults) -> list[str]:
@@ -82,7 +87,7 @@ def _further(experiment: Experiment, results: RunResults) -> list[str]:
         except (MissingCellsError, ArithmeticError):
             continue
         if rows:
-            lines += [f"## {table.title}", "", table.about, "", *_table(head, rows), ""]
+            lines += [f"## {table.title}", "", table.about, "", *markdown_table(head, rows), ""]
     return lines
 
 
@@ -117,7 +122,7 @@ def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> l
         where = dict(zip(names, point, strict=True))
         means = [_mean(results, metric.name, sweep.name, where) for metric in experiment.metrics]
         table_rows.append([*map(str, point), *means])
-    return _table((*names, *(metric.title for metric in experiment.metrics)), table_rows)
+    return markdown_table((*names, *(metric.title for metric in experiment.metrics)), table_rows)
 
 
 def _mean(results: RunResults, metric: str, sweep: str, where: Mapping[str, Value]) -> str:
@@ -137,16 +142,16 @@ def _settings(plan: Plan) -> list[str]:
         "",
         "Where a sweep varies one, its table above says so; where it has another value, it is said above that table.",
         "",
-        *_table(("parameter", "value", "what it is"), rows),
+        *markdown_table(("parameter", "value", "what it is"), rows),
         "",
         "## Metrics",
         "",
-        *_table(("metric", "unit", "what it is"), metrics),
+        *markdown_table(("metric", "unit", "what it is"), metrics),
         "",
     ]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
 
 

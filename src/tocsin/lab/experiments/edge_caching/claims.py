@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from tocsin.lab.experiments.comparisons import UndecidedError, surely
 from tocsin.lab.experiments.declaration import Claim, Judgement, Value
-from tocsin.lab.experiments.edge_caching import judges, reasons
+from tocsin.lab.experiments.edge_caching import judges
 from tocsin.lab.experiments.edge_caching.dependence import Holds, laws, table, verdict
 from tocsin.lab.experiments.edge_caching.model import LAWS, OPTIMUM
 from tocsin.lab.experiments.edge_caching.points import Points, span
@@ -15,7 +15,82 @@ from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 
 _ROUNDING: Final = 1 + 1e-9
-Reason = str | Callable[[RunResults], str]
+# Why a claim may not hold; with policies and choices whose figures show it.
+Reason = str | tuple[Any, ...]
+
+# ---------------------------------------------------------------- why a claim does not hold, or on what it depends
+
+_LSCZ_LIKE_LSD: Final = (
+    "LSD weighs the latency of a fetch, which grows with what is fetched: interests whose returning subscribers lack "
+    "much are dearer."
+)
+_TOGETHER: Final = (
+    "Hit ratio counts results and the others count bytes or fetches: a policy that drops large results has more hits "
+    "of fewer bytes, and one fetch serves a whole cohort that misses together."
+)
+_TTL_SUPERIOR: Final = "These follow the hits: see the hit ratio above."
+_FETCHES: Final = (
+    "One fetch serves all who wait for the same range, so less is fetched than is missed where many miss together: "
+    "where a newcomer is dropped before its online readers have come for it."
+)
+_LATENCY: Final = "It is the order of the misses, hence of the hit ratios."
+_HOLDING: Final = (
+    "While the cache is full, everything that comes in pushes as much out: by Little's law the mean holding time of "
+    "bytes is B divided by the arrival rate, whatever is dropped. TTL holds longer only by as much as it holds more; "
+    "policies that prefer small results hold more results, hence longer."
+)
+_SLIGHTLY_MORE: Final = (
+    "Times to live divide a share of B by a growth that is estimated from few results, and such a quotient is too "
+    "large on average: the more so, the shorter the averages. Where lives are capped TTL leaves room unused; where "
+    "fetched results enter it fills its ceiling."
+)
+_EXPECTED: Final = "Where a time to live is capped, its interest gets less than its share."
+_LIVES: Final = "The ceiling drops results before their time, and those that everybody has leave early."
+_LIVES_CONTRAST: Final = (
+    "By Little's law both hold results for about B divided by the arrival rate on average, and so long are times to "
+    "live: means differ by little more than what TTL holds beyond B."
+)
+_TTL_HIGHEST: Final = (
+    ("A hit needs somebody to return within the seconds that a result can be kept, and those are as many whichever "
+    "interest gets the room; LSC gives it to the interests with most who are away, which is a little better, as "
+    "long as newcomers are not its victims."),
+    ("ttl", "usual"), ("lsc", "usual"), ("lsc", "newcomer-stays"),
+)  # fmt: skip
+_LSC_OVER_LRU: Final = (
+    ("Where interests differ in popularity, LSC drops a newcomer of an unpopular interest before its online readers "
+    "have come for it. Whether a PUT is an access decides where LRU stands."),
+    ("lsc", "usual"), ("lsc", "newcomer-stays"), ("lru", "usual"), ("lru", "put-is-no-access"),
+)  # fmt: skip
+_EXP_LOWEST: Final = (
+    ("Schemes that weigh size drop large newcomers unread and are far below, and so is LRU where a PUT is no "
+    "access. An infinite time to live where growth is unknown or 0 matters only where that happens: not after the "
+    "first minutes, since hardly a result is consumed by everybody while it is in the cache. Where fetched results "
+    "enter, they turn the cache over within a second or two, in which EXP drops newcomers of interests with short "
+    "lives before anybody has read them."),
+    ("exp", "usual"), ("exp", "lives-without-end"), ("exp", "fetched-results-enter"), ("lru", "put-is-no-access"),
+)  # fmt: skip
+
+
+def _with_figures(results: RunResults, words: str, *choices: tuple[str, str]) -> str:
+    """Returns the words with the hit ratios of these policies and choices; the words alone if those were not run."""
+
+    def mean(policy: Value, choice: Value, law: Value) -> Estimate:
+        return results.mean("hit_ratio", "choices", policy=policy, choice=choice, popularity=law)
+
+    if not choices:
+        return words
+    try:
+        figures = "; ".join(
+            f"{law}: " + ", ".join(f"{policy} ({choice}) {mean(policy, choice, law)}" for policy, choice in choices)
+            for law in results.points("choices", "popularity")
+        )
+    except MissingCellsError:
+        return words
+    (size,) = results.points("choices", "size_mb")
+    return f"{words} At {size} MB: {figures}."
+
+
+# ---------------------------------------------------------------- our claims
 
 
 def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) -> Callable[[RunResults], Judgement]:
@@ -105,32 +180,33 @@ def _shares(
 _PAPER: Final[tuple[tuple[str, str, str, Holds, Reason], ...]] = (
     ("grows", "With the cache size, hit ratio and hit bytes grow and latency and fetches fall, in all schemes",
      "Fig. 3, 4", judges.grows, ""),
-    ("ttl-highest", "TTL has the highest hit ratio", "Fig. 3", judges.highest, reasons.ttl_highest),
+    ("ttl-highest", "TTL has the highest hit ratio", "Fig. 3", judges.highest, _TTL_HIGHEST),
     ("ttl-superior", "TTL has more hit bytes, fewer miss bytes, lower latency and fewer fetches than evicting schemes",
-     "§V-A", judges.superior, reasons.TTL_SUPERIOR),
-    ("lsc-over-lru", "LSC has a higher hit ratio than LRU", "Fig. 3", judges.lsc_over_lru, reasons.lsc_over_lru),
-    ("exp-lowest", "EXP has the lowest hit ratio", "Fig. 3", judges.exp_lowest, reasons.exp_lowest),
+     "§V-A", judges.superior, _TTL_SUPERIOR),
+    ("lsc-over-lru", "LSC has a higher hit ratio than LRU", "Fig. 3", judges.lsc_over_lru, _LSC_OVER_LRU),
+    ("exp-lowest", "EXP has the lowest hit ratio", "Fig. 3", judges.exp_lowest, _EXP_LOWEST),
     ("lscz-like-lsd", "LSCz and LSD have very similar hit ratios", "Fig. 3", judges.lscz_like_lsd,
-     reasons.LSCZ_LIKE_LSD),
+     _LSCZ_LIKE_LSD),
     ("together", ("Whichever scheme has the higher hit ratio has more hit bytes, fewer miss bytes, lower latency and "
-     "fewer fetches"), "§V-A", judges.together, reasons.TOGETHER),
+     "fewer fetches"), "§V-A", judges.together, _TOGETHER),
     ("fetches", "Vol is the same in all schemes, and what is fetched beyond it is what was missed", "Fig. 3c, 4a",
-     judges.fetches, reasons.FETCHES),
-    ("latency-order", "TTL has the lowest latency, then LSC, then LRU", "Fig. 4b", judges.latency, reasons.LATENCY),
-    ("holding", "TTL holds results longest, EXP shortest", "Fig. 4c", judges.holding, reasons.HOLDING),
+     judges.fetches, _FETCHES),
+    ("latency-order", "TTL has the lowest latency, then LSC, then LRU", "Fig. 4b", judges.latency, _LATENCY),
+    ("holding", "TTL holds results longest, EXP shortest", "Fig. 4c", judges.holding, _HOLDING),
     ("within-budget", "Evicting schemes keep the allowed size, TTL exceeds it at times", "Fig. 5a", judges.within, ""),
     ("slightly-more", "TTL holds slightly more than schemes that evict, on average over time", "Fig. 5a",
-     judges.slightly_more, reasons.SLIGHTLY_MORE),
-    ("expected-size", "Σ ρT is almost exactly the allowed size", "Fig. 5a", judges.expected, reasons.EXPECTED),
+     judges.slightly_more, _SLIGHTLY_MORE),
+    ("expected-size", "Σ ρT is almost exactly the allowed size", "Fig. 5a", judges.expected, _EXPECTED),
     ("lives", "In the TTL cache results are held for about their time to live", "Fig. 5b", judges.lives,
-     reasons.LIVES),
+     _LIVES),
     ("lives-contrast", "In the LSC cache holding times are farther from times to live than in the TTL cache", "Fig. 5b",
-     judges.lives_contrast, reasons.LIVES_CONTRAST),
+     judges.lives_contrast, _LIVES_CONTRAST),
 )  # fmt: skip
 
 
 def _judge(holds: Holds, because: Reason) -> Callable[[RunResults], Judgement]:
-    return lambda results: verdict(results, holds, because if isinstance(because, str) else because(results))
+    reason = (because,) if isinstance(because, str) else because
+    return lambda results: verdict(results, holds, _with_figures(results, *reason))
 
 
 TABLES: Final = tuple(table(law, {says: holds for _, says, _, holds, _ in _PAPER}) for law in LAWS)

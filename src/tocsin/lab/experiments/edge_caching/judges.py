@@ -7,6 +7,7 @@ and the figures.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from tocsin.lab.experiments.comparisons import both, inside, several, surely
@@ -20,6 +21,7 @@ _SIMILAR: Final = 0.03  # "very similar" hit ratios differ by at most this
 _TOLD_APART: Final = 0.001  # hit ratios that differ by at most this are equal
 _ALMOST: Final = (0.95, 1.05)  # "almost exactly"
 _CLOSE: Final = (0.8, 1.05)  # held for "about" the time to live: results that all subscribers have leave earlier
+_OVER_EXP: Final = tuple((policy, "exp") for policy in CACHING if policy != "exp")
 _SLIGHTLY: Final = 1.1  # "slightly": at most this many times the allowed size
 
 
@@ -39,21 +41,17 @@ def grows(points: Points) -> tuple[bool | None, str]:
 
 
 def highest(points: Points) -> tuple[bool | None, str]:
-    gains_by_policy = {policy: points.more("hit_ratio", "ttl", policy) for policy in EVICTING}
-    closest = min(gains_by_policy, key=lambda policy: min(gain.mean for gain in gains_by_policy[policy].values()))
-    holds = surely(gain for gains in gains_by_policy.values() for gain in gains.values())
-    return holds, f"ttl over {closest}: {span(gains_by_policy[closest])}"
+    gains, closest, least = _compare(points, "hit_ratio", [("ttl", policy) for policy in EVICTING])
+    return surely(gains), f"{closest}: {least}"
 
 
 def superior(points: Points) -> tuple[bool | None, str]:
     """TTL has more hit bytes, and less of the other metrics, than every scheme that evicts."""
     improvements, figures = [], []
     for metric, sign in (("hit_gb", 1), ("miss_gb", -1), ("latency_s", -1), ("fetch_gb", -1)):
-        gaps_by_policy = {policy: points.more(metric, "ttl", policy) for policy in EVICTING}
-        better = {policy: [_signed(sign, gap) for gap in gaps.values()] for policy, gaps in gaps_by_policy.items()}
-        improvements += [gain for gains in better.values() for gain in gains]
-        closest = min(better, key=lambda policy: min(gain.mean for gain in better[policy]))
-        figures.append(f"{metric} over {closest} {span(gaps_by_policy[closest])}")
+        gains, closest, least = _compare(points, metric, [("ttl", policy) for policy in EVICTING], sign)
+        improvements += gains
+        figures.append(f"{metric} {closest.removeprefix('ttl ')} {least}")
     return surely(improvements), "; ".join(figures)
 
 
@@ -63,10 +61,8 @@ def lsc_over_lru(points: Points) -> tuple[bool | None, str]:
 
 
 def exp_lowest(points: Points) -> tuple[bool | None, str]:
-    gains_by_policy = {policy: points.more("hit_ratio", policy, "exp") for policy in CACHING if policy != "exp"}
-    lowest = min(gains_by_policy, key=lambda policy: min(gain.mean for gain in gains_by_policy[policy].values()))
-    holds = surely(gain for gains in gains_by_policy.values() for gain in gains.values())
-    return holds, f"{lowest} over exp: {span(gains_by_policy[lowest])}"
+    gains, lowest, least = _compare(points, "hit_ratio", _OVER_EXP)
+    return surely(gains), f"{lowest}: {least}"
 
 
 def lscz_like_lsd(points: Points) -> tuple[bool | None, str]:
@@ -128,22 +124,17 @@ def latency(points: Points) -> tuple[bool | None, str]:
 
 
 def holding(points: Points) -> tuple[bool | None, str]:
-    longest = {policy: points.more("holding_s", "ttl", policy) for policy in EVICTING}
-    shortest = {policy: points.more("holding_s", policy, "exp") for policy in CACHING if policy != "exp"}
-    closest = min(longest, key=lambda policy: min(gain.mean for gain in longest[policy].values()))
-    low = min(shortest, key=lambda policy: min(gain.mean for gain in shortest[policy].values()))
-    is_sure = surely(gain for gains in (*longest.values(), *shortest.values()) for gain in gains.values())
-    return is_sure, f"ttl over {closest}: {span(longest[closest])}; {low} over exp: {span(shortest[low])}"
+    longer, closest, least = _compare(points, "holding_s", [("ttl", policy) for policy in EVICTING])
+    shorter, lowest, least_over_exp = _compare(points, "holding_s", _OVER_EXP)
+    return surely([*longer, *shorter]), f"{closest}: {least}; {lowest}: {least_over_exp}"
 
 
 def slightly_more(points: Points) -> tuple[bool | None, str]:
     """On average over time TTL holds more than every scheme that evicts, and not much more than the allowed size."""
-    gains_by_policy = {policy: points.more("mean_mb", "ttl", policy) for policy in EVICTING}
-    closest = min(gains_by_policy, key=lambda policy: min(gain.mean for gain in gains_by_policy[policy].values()))
-    holds_more = surely(gain for gains in gains_by_policy.values() for gain in gains.values())
+    gains, closest, least = _compare(points, "mean_mb", [("ttl", policy) for policy in EVICTING])
     times = points.ratios("ttl", "mean_mb")
-    figures = f"MB over {closest} {span(gains_by_policy[closest])}; of the allowed size {span(times)}"
-    return both(holds_more, inside(times.values(), -math.inf, _SLIGHTLY)), figures
+    figures = f"MB {closest.removeprefix('ttl ')} {least}; of the allowed size {span(times)}"
+    return both(surely(gains), inside(times.values(), -math.inf, _SLIGHTLY)), figures
 
 
 def within(points: Points) -> tuple[bool | None, str]:
@@ -194,6 +185,17 @@ def lives_contrast(points: Points) -> tuple[bool | None, str]:
         ttl, lsc = (estimate(list(distances[policy].values())) for policy in ("ttl", "lsc"))
         figures.append(f"{size} MB: ttl {ttl}, lsc {lsc}")
     return surely(gaps.values()), "; ".join(dict.fromkeys((figures[0], figures[-1])))
+
+
+def _compare(
+    points: Points, metric: str, pairs: Sequence[tuple[str, str]], sign: int = 1
+) -> tuple[list[Estimate], str, str]:
+    """Returns how much more (with the sign -1: less) of the metric the first policy of each pair has than the second,
+    at every size; and the pair for which that is least, in words and figures."""
+    differences = {pair: points.more(metric, *pair) for pair in pairs}
+    gains = {pair: [_signed(sign, gap) for gap in gaps.values()] for pair, gaps in differences.items()}
+    closest = min(gains, key=lambda pair: min(gain.mean for gain in gains[pair]))
+    return [gain for pair in pairs for gain in gains[pair]], " over ".join(closest), span(differences[closest])
 
 
 def _signed(sign: int, one: Estimate) -> Estimate:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.lab.experiments.declaration import Experiment, ExperimentParameter, Metric, Plot, Sweep, along
-from tocsin.lab.experiments.edge_caching_prototype.claims import CLAIMS
+from tocsin.lab.experiments.declaration import Experiment, ExperimentParameter, Metric, Plot, Sweep, along, claims_of
+from tocsin.lab.experiments.edge_caching_prototype import claims
 from tocsin.lab.experiments.edge_caching_prototype.model import POLICIES, model
 
 SIZES: Final = (10, 20, 50, 100, 200, 400, 800, 1600)
@@ -65,7 +65,7 @@ EXPERIMENT: Final = Experiment(
         Plot("latency", "Subscriber latency (Fig. 7)", "sizes", x="size_kb", y="latency_s", by="policy", log_x=True),
         Plot("fetch", "Fetched from the cluster (Fig. 7)", "sizes", x="size_kb", y="fetch_kb", by="policy", log_x=True),
     ),
-    claims=CLAIMS,
+    claims=claims_of(claims),
     replications=10,
     quick_replications=8,
     notes="Everything travels over links of 1 MB/s to each subscriber and 10 MB/s to the cluster, half of a round trip "

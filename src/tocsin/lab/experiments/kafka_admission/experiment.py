@@ -12,8 +12,9 @@ from tocsin.lab.experiments.declaration import (
     Plot,
     Sweep,
     along,
+    claims_of,
 )
-from tocsin.lab.experiments.kafka_admission.claims import CLAIMS
+from tocsin.lab.experiments.kafka_admission import judge_admission, judge_delivery, judge_parameters
 from tocsin.lab.experiments.kafka_admission.model import model
 
 POLICIES: Final = ("none", "all", "threshold", "mean", "buffer")
@@ -187,7 +188,7 @@ EXPERIMENT = Experiment(
             log_y=True,
         ),
     ),
-    claims=CLAIMS,
+    claims=claims_of(judge_admission, judge_delivery, judge_parameters),
     replications=20,
     quick_replications=6,
     notes="The paper does not say with which tuning its comparison of the policies was made. Here it is the first pair "

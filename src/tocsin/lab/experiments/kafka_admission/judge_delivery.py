@@ -1,4 +1,4 @@
-"""The judges of the paper's claims about latency and throughput (its Fig. 10 and 11)."""
+"""The paper's claims about latency and throughput (its Fig. 10 and 11), in our words, and their judges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from typing import Final
 
 from tocsin.lab.experiments.comparisons import is_surely_ordered, judge_by_choice, several, surely, verdict
-from tocsin.lab.experiments.declaration import Judgement, Value
+from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
     B,
     describe_metric,
@@ -20,6 +20,7 @@ from tocsin.lab.experiments.statistics import Estimate, estimate
 _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
 
 
+@claim("Latency grows in the order unlimited, buffer, mean, threshold, no caching", "Fig. 10")
 def latency_order(results: RunResults) -> Judgement:
     records = largest_of(results)
     order = [of(name) for name in _BY_LATENCY]
@@ -32,6 +33,7 @@ def latency_order(results: RunResults) -> Judgement:
 _FASTER: Final = 1.01
 
 
+@claim("Throughput falls in the same order", "Fig. 11")
 def throughput_order(results: RunResults) -> Judgement:
     records = largest_of(results)
 
@@ -53,6 +55,7 @@ def throughput_order(results: RunResults) -> Judgement:
     )
 
 
+@claim("Unlimited caching has far more throughput than any other policy", "Fig. 11")
 def throughput_far(results: RunResults) -> Judgement:
     """Inverts the latency, as the paper does; "far more" means at least twice as much."""
     records = largest_of(results)
@@ -70,6 +73,7 @@ def throughput_far(results: RunResults) -> Judgement:
     )
 
 
+@claim("Without caching, latency is a hundred times that of unlimited caching", "Fig. 10")
 def hundredfold(results: RunResults) -> Judgement:
     times = {
         float(every_s): results.ratio(
@@ -107,7 +111,8 @@ def _growth(gaps: dict[Value, dict[int, float]]) -> list[Estimate]:
     return [estimate([after[seed] / before[seed] for seed in before]) for before, after in steps]
 
 
-def grows(results: RunResults) -> Judgement:
+@claim("The gap between the two grows with the number of records", "Fig. 10")
+def gap_grows(results: RunResults) -> Judgement:
     loaded, idle = _gaps(results, B), _gaps(results, "light-load")
     gaps_by_load = {"above the database's rate": loaded, "below it": idle}
     figures = "; ".join(

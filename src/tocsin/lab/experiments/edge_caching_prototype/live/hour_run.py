@@ -12,8 +12,8 @@ from time import perf_counter, process_time
 from typing import Any, Final
 
 from tocsin.lab.experiments.edge_caching_prototype.live import schema
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
 from tocsin.lab.experiments.edge_caching_prototype.live.clients import PASSWORD, ClientFigures, LiveClients
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell
 from tocsin.lab.experiments.edge_caching_prototype.live.servers import LiveServer, LiveServers
 from tocsin.lab.scenarios.city import CHANNELS
 from tocsin.lab.scenarios.driver import WallClock, play

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.lab.atomic_files import AtomicFile
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
-from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveOptions
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, LiveOptions
 from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     CONFIDENCE,
     FETCH_S,
@@ -21,6 +20,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     TOLERANCE,
     StatedFigures,
 )
+from tocsin.lab.experiments.report import markdown_table
 from tocsin.lab.scenarios.city import City
 from tocsin.wire.version import version
 
@@ -136,7 +136,15 @@ def _lines(wanted: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveOu
         for row in rows
         for name, stated in row.stated.items()
     ]
-    lines += [*_table(head, body), "", *_replayed(rows, outcome), "", *_time(wanted, rows), "", *_figure_7(rows)]
+    lines += [
+        *markdown_table(head, body),
+        "",
+        *_replayed(rows, outcome),
+        "",
+        *_time(wanted, rows),
+        "",
+        *_figure_7(rows),
+    ]
     return lines
 
 
@@ -243,7 +251,7 @@ def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
                 f"{numbers['interests']:,.0f}",
             )
         )
-    return [*lines, *_table(head, body)]
+    return [*lines, *markdown_table(head, body)]
 
 
 def _write_csv(rows: Sequence[MeasuredFigures], path: Path) -> None:
@@ -256,11 +264,3 @@ def _write_csv(rows: Sequence[MeasuredFigures], path: Path) -> None:
         for row in rows:
             stated = [value for name in TOLERANCE for value in (row.stated[name].low, row.stated[name].high)]
             writer.writerow((row.cell.policy, row.cell.size_kb, *(row.numbers[name] for name in names), *stated))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.lab.atomic_files import AtomicFile
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
 from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour, live
-from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveOptions, options
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, LiveOptions, options
 from tocsin.lab.experiments.edge_caching_prototype.live.report import LiveOutcome, MeasuredFigures, write
 from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     StatedFigures,

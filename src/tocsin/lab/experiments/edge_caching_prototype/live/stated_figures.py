@@ -20,7 +20,7 @@ import numpy as np
 
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments.edge_caching_prototype.experiment import EXPERIMENT
-from tocsin.lab.experiments.edge_caching_prototype.live.cells import LiveCell
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell
 from tocsin.lab.experiments.statistics import estimate, student_t
 from tocsin.lab.scenarios.city import CHANNELS
 from tocsin.lab.scenarios.scenario import Scenario
