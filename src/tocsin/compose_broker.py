@@ -40,7 +40,7 @@ async def serve_broker(
     @asynccontextmanager
     async def start(address: str) -> AsyncIterator[RunningBroker]:
         async with broker(settings, address, trace, take_over=take_over) as running_broker:
-            running_broker.service.link.fenced.add_done_callback(on_fenced)
+            running_broker.parts.link.fenced.add_done_callback(on_fenced)
             yield running_broker
 
     await serve(start, host=http.host, port=http.port, on_ready=on_ready, stop=stop)

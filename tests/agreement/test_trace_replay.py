@@ -35,7 +35,7 @@ async def live(here: World, made: BrokerHere, turns: int) -> None:
         # Two share an interest; who is away pulls later what the others got at once.
         mode = "notify" if number == 1 else "inline"
         held[name] = int((await made.subscribe(name, "v.c", number // 2, mode=mode))["interest"])
-    caches = made.service.runtime.core.caches
+    caches = made.parts.runtime.core.caches
     total = caches.figures.arrived
     for turn in range(turns):
         async with Listener(made.url, made.tokens[people[0]]) as listener:

@@ -72,7 +72,7 @@ def cluster_metric_rows() -> Rows:
 def broker_metric_rows() -> Rows:
     async def read(folder: Path) -> list[tuple[str, ...]]:
         async with world(folder / "cluster") as cluster, both(folder / "broker", cluster) as broker:
-            return list(_metric_rows([BrokerCollector(broker.service)]))
+            return list(_metric_rows([BrokerCollector(broker.parts)]))
 
     with TemporaryDirectory(prefix="tocsin-docs-") as folder:
         yield from asyncio.run(read(Path(folder)))

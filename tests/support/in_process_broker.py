@@ -17,7 +17,7 @@ from tests.support.sparkless_cluster import World
 from tests.support.waiting import WITHIN_S, until
 from tocsin import compose_broker
 from tocsin.broker.app import RunningBroker
-from tocsin.broker.service import BrokerService
+from tocsin.broker.service import BrokerParts
 from tocsin.serving.application import bind_socket, listen
 from tocsin.settings import Settings
 
@@ -33,8 +33,8 @@ class BrokerHere:
     tokens: dict[str, str] = field(default_factory=dict)
 
     @property
-    def service(self) -> BrokerService:
-        return self.running.service
+    def parts(self) -> BrokerParts:
+        return self.running.parts
 
     async def ask(
         self, method: str, path: str, said: Any = None, *, user: str | None = None, token: str | None = None,
@@ -77,7 +77,7 @@ class BrokerHere:
 
     async def idle(self) -> None:
         """Until the broker has met the cluster."""
-        await until(lambda: self.service.link.connected)
+        await until(lambda: self.parts.link.connected)
 
 
 @asynccontextmanager

@@ -27,12 +27,16 @@ from tocsin.broker.delivery.event_encoder import EventEncoder
 from tocsin.broker.delivery.fanout import FanOut
 from tocsin.broker.delivery.pulls import Pulls
 from tocsin.broker.http.routes import broker_application
-from tocsin.broker.metrics import BrokerCounters
-from tocsin.broker.service import BrokerService
+from tocsin.broker.metrics import BrokerCollector, BrokerCounters
+from tocsin.broker.service import BrokerParts, BrokerService
 from tocsin.broker.subscriptions import SubscriptionService
 from tocsin.broker.trace import BrokerTrace
+from tocsin.broker.transports.long_poll import LongPoll
+from tocsin.broker.transports.sse import ServerSentEvents
 from tocsin.broker.transports.webhooks import Webhooks
+from tocsin.broker.transports.websocket import WebSockets
 from tocsin.serving.address_guard import AddressGuard
+from tocsin.serving.metrics import ServerMetrics
 from tocsin.settings.broker import BrokerSettings
 from tocsin.store.broker.interface import BrokerStore
 
@@ -42,7 +46,7 @@ _log = structlog.get_logger("tocsin.broker")
 @dataclass(frozen=True, slots=True)
 class RunningBroker:
     app: web.Application
-    service: BrokerService
+    parts: BrokerParts
 
 
 def core_settings(settings: BrokerSettings) -> CoreSettings:
@@ -89,11 +93,12 @@ async def run_broker(
     )  # fmt: skip
     fetcher = ResultFetcher(client, runtime, counters, link.gone, cluster.fetches)
     acks = AckBatcher(runtime, store, counters, delivery.ack_every_s)
-    service = BrokerService(
-        settings, store, runtime, fan_out, subscriptions, acks, pulls, link, client, counters, accounts
-    )
+    parts = BrokerParts(settings, store, accounts, runtime, fan_out, subscriptions, acks, pulls, link, client, counters)
+    service = BrokerService(parts)
     guard = AddressGuard.of(settings.webhooks.private, "broker.webhooks.private", loopback=settings.http.local)
-    webhooks = Webhooks(service, guard)
+    transports = (WebSockets(service), ServerSentEvents(service), LongPoll(service), Webhooks(service, guard))
+    metrics = ServerMetrics()
+    metrics.registry.register(BrokerCollector(parts))
 
     def deliver(action: ac.Deliver) -> None:
         (pulls if action.why is ac.DeliveryReason.PULLED else fan_out).deliver(action)
@@ -120,8 +125,9 @@ async def run_broker(
         stack.push_async_callback(subscriptions.close)
         sync.start()
         stack.push_async_callback(sync.close)
-        await webhooks.start()
-        stack.push_async_callback(webhooks.close)
+        for transport in transports:
+            await transport.start()
+            stack.push_async_callback(transport.stop)
         await link.start()
         stack.push_async_callback(link.close)
-        yield RunningBroker(broker_application(service, webhooks), service)
+        yield RunningBroker(broker_application(service, transports, metrics), parts)

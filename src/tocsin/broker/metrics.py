@@ -4,6 +4,7 @@ label."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from prometheus_client.registry import Collector
 from tocsin.rules.caching.counters import CacheCounters
 
 if TYPE_CHECKING:
-    from tocsin.broker.service import BrokerService
+    from tocsin.broker.service import BrokerParts
 
 BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _CACHING = {
@@ -42,14 +43,14 @@ class BrokerCounters:
         self.delivered = 0
         self.latencies = [0] * (len(BUCKETS_S) + 1)
         self.latency_sum_s = 0.0
-        self.announcements: dict[str, int] = {}
+        self.announcements: Counter[str] = Counter()
         self.acknowledged = 0
         self.shed = 0
         self.fetches = 0
         self.fetch_failures = 0
-        self.webhooks: dict[str, int] = {}
+        self.webhooks: Counter[str] = Counter()
         self.webhooks_waiting = 0
-        self.published: dict[str, int] = {}
+        self.published: Counter[str] = Counter()
 
     def reached(self, executed_us: Sequence[int], listeners: int, now_us: int) -> None:
         """Counts results that were written to `listeners` subscribers as soon as they arrived."""
@@ -59,21 +60,18 @@ class BrokerCounters:
             self.latencies[bisect_left(BUCKETS_S, took_s)] += listeners
             self.latency_sum_s += took_s * listeners
 
-    def announced(self, how: str) -> None:
-        self.announcements[how] = self.announcements.get(how, 0) + 1
-
 
 class BrokerCollector(Collector):
     """Reads the broker's counters and gauges when Prometheus scrapes it."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
 
     def collect(self) -> Iterator[Metric]:
         yield from self._caches()
         yield from self._gauges()
         yield from self._counters()
-        counters, buckets = self._service.counters, []
+        counters, buckets = self._parts.counters, []
         total = 0
         for bound, count in zip([*BUCKETS_S, None], counters.latencies, strict=True):
             total += count
@@ -86,7 +84,7 @@ class BrokerCollector(Collector):
         )
 
     def _caches(self) -> Iterator[Metric]:
-        caches = self._service.runtime.core.caches
+        caches = self._parts.runtime.core.caches
         ratio = GaugeMetricFamily(
             "tocsin_broker_hit_ratio",
             "Share of hits among hits and misses under this policy, from 0 to 1.",
@@ -104,31 +102,31 @@ class BrokerCollector(Collector):
             yield family
 
     def _gauges(self) -> Iterator[Metric]:
-        service = self._service
-        caches = service.runtime.core.caches
+        parts = self._parts
+        caches = parts.runtime.core.caches
         for name, description, value in (
             ("cache_bytes", "Bytes of results in the caches.", caches.resident_bytes),
             ("cache_limit_bytes", "The most bytes of results that the caches may hold.", caches.limit_bytes),
             ("interests", "Interests that have a cache.", len(caches)),
-            ("subscriptions", "Subscriptions of all subscribers.", service.subscription_service.subscriptions),
-            ("listeners", "Subscribers that are online.", service.fan_out.listeners),
-            ("connections", "Open connections of subscribers.", service.sessions.connections),
+            ("subscriptions", "Subscriptions of all subscribers.", parts.subscriptions.count),
+            ("listeners", "Subscribers that are online.", parts.fan_out.listeners),
+            ("connections", "Open connections of subscribers.", parts.connections.count),
             (
                 "behind",
                 "Slow consumers: online subscribers that take results more slowly than they arrive.",
-                service.fan_out.behind,
+                parts.fan_out.behind,
             ),
             (
                 "webhook_messages_waiting",
                 "Webhook messages that wait for a free connection.",
-                service.counters.webhooks_waiting,
+                parts.counters.webhooks_waiting,
             ),
-            ("cluster_connected", "1 while the cluster answers, otherwise 0.", int(service.link.connected)),
+            ("cluster_connected", "1 while the cluster answers, otherwise 0.", int(parts.link.connected)),
         ):
             yield GaugeMetricFamily(f"tocsin_broker_{name}", description, value=float(value))
 
     def _counters(self) -> Iterator[Metric]:
-        counters = self._service.counters
+        counters = self._parts.counters
         for name, description, value in (
             ("delivered", "Results written to subscribers.", counters.delivered),
             ("acknowledged", "Acknowledgements that subscribers sent.", counters.acknowledged),

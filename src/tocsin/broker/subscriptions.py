@@ -86,8 +86,7 @@ class SubscriptionService:
                 assert backend is not None, "the store keeps no frontend without its backend"
                 # The cluster has announced everything that a subscriber has acknowledged.
                 backend.head = max(backend.head, frontend.marker)
-            for frontend in frontends:
-                self._activate(frontend)
+            self.activate(frontends)
             count += len(frontends)
             await asyncio.sleep(0)
         # After a crash, backend subscriptions can be left without a frontend subscription. The broker ends them at the
@@ -116,23 +115,27 @@ class SubscriptionService:
     async def page(self, subscriber: int, after: int, limit: int) -> tuple[list[Subscription], int | None]:
         rows = await self._store.frontends_of(subscriber, after=after, limit=limit)
         groups = {group.id: group.name for group in await self._store.groups_of(subscriber)}
-        return [self.told(row, groups) for row in rows], rows[-1].id if len(rows) == limit else None
+        return [self.describe(row, groups) for row in rows], rows[-1].id if len(rows) == limit else None
 
-    def told(
-        self, one: FrontendRow, groups: dict[int, str] | None = None, recovered: bool | None = None
+    def describe(
+        self, frontend: FrontendRow, groups: dict[int, str] | None = None, recovered: bool | None = None
     ) -> Subscription:
         """The row as the API shows it, with the newest marker."""
-        backend = self._backends.get(one.interest)
-        marker = one.marker
-        if self._ids.get((one.subscriber, one.interest)) == one.id:
-            marker = max(marker, self._runtime.core.marker(one.id))
-        group = next((groups[group_id] for group_id in one.groups if group_id in groups), None) if groups else None
+        backend = self._backends.get(frontend.interest)
+        marker = frontend.marker
+        if self._ids.get((frontend.subscriber, frontend.interest)) == frontend.id:
+            marker = max(marker, self._runtime.core.marker(frontend.id))
         return Subscription(
-            one.public_id,
+            frontend.public_id,
             backend.channel if backend is not None else "",
             tuple(orjson.loads(backend.parameters)) if backend is not None else (),
-            one.interest, one.since, one.mode, group, marker, recovered,
-        )  # fmt: skip
+            frontend.interest,
+            frontend.since,
+            frontend.mode,
+            next((groups[group] for group in frontend.groups if group in groups), None) if groups else None,
+            marker,
+            recovered,
+        )
 
     # --- subscribing
 
@@ -148,7 +151,7 @@ class SubscriptionService:
         """Subscribes durably. `first` receives the subscription before any of its results are delivered."""
         self._check_room(subscriber, asked, at_most)
         backend = await self._hold(asked, application)
-        return await self.to_the_end(self._subscribe(subscriber, asked, backend, at_most, first))
+        return await self.finish(self._subscribe(subscriber, asked, backend, at_most, first))
 
     async def _subscribe(
         self,
@@ -168,14 +171,14 @@ class SubscriptionService:
             )
             faults.reach("delivery.subscription.kept")
             recovered = await self._recovered(backend, asked.since) if outcome.made else None
-            subscription = self.told(outcome.frontend, recovered=recovered)
+            subscription = self.describe(outcome.frontend, recovered=recovered)
             if asked.since is not None:
                 # An existing subscription continues at its marker, so the client must learn that `since` has no effect.
                 subscription = replace(subscription, since_applied=outcome.made)
             new_subscription = NewSubscription(subscription, outcome.made)
             if first is not None:
                 first(new_subscription)
-            self._activate(outcome.frontend)
+            self.activate([outcome.frontend])
             return new_subscription
         finally:
             self._sync.unpin(backend)
@@ -192,27 +195,20 @@ class SubscriptionService:
                     group.id, backend.interest, mode=asked.mode, backends=[backend.new_backend()],
                     created_us=now_us(), at_most=at_most,
                 )  # fmt: skip
-                self.came(outcome.frontends)
+                self.activate(outcome.frontends)
                 return outcome
             finally:
                 self._sync.unpin(backend)
 
-        return await self.to_the_end(work())
+        return await self.finish(work())
 
-    async def changing(
-        self, work: Awaitable[list[FrontendRow]], *, came: bool, reason: str | None = None
-    ) -> list[FrontendRow]:
-        """Passes a change of the store that adds or removes frontends to the core, even if the caller is cancelled."""
+    async def end_after(self, work: Awaitable[list[FrontendRow]], reason: str | None = None) -> None:
+        """Ends in the core what the work removes from the store, even if the caller is cancelled."""
 
-        async def whole() -> list[FrontendRow]:
-            frontends = await work
-            if came:
-                self.came(frontends)
-            else:
-                self.went(frontends, reason)
-            return frontends
+        async def whole() -> None:
+            self.end(await work, reason)
 
-        return await self.to_the_end(whole())
+        await self.finish(whole())
 
     async def unsubscribe(self, subscriber: int, public_id: str) -> None:
         frontend = await self.find(subscriber, public_id)
@@ -221,14 +217,22 @@ class SubscriptionService:
                 "a group holds this for you",
                 hint="leave the group, or end the group's subscription for all its members",
             )
-        await self.changing(self._store.unsubscribe([frontend.id]), came=False)
+        await self.end_after(self._store.unsubscribe([frontend.id]))
 
-    def came(self, frontends: Iterable[FrontendRow]) -> None:
-        """Activates new frontends in the core."""
+    def activate(self, frontends: Iterable[FrontendRow]) -> None:
+        """Gives stored frontends to the core, each once."""
         for frontend in frontends:
-            self._activate(frontend)
+            subscriber, interest = key = (frontend.subscriber, frontend.interest)
+            if self._ids.get(key) == frontend.id:
+                continue
+            self._ids[key] = frontend.id
+            if frontend.groups:
+                self._in_groups.add(subscriber)
+            self._fan_out.subscribed(subscriber, frontend.id)
+            mode = ev.Mode(frontend.mode)
+            self._runtime.handle(ev.SubscribeRequested(frontend.id, subscriber, interest, frontend.marker, mode))
 
-    def went(self, frontends: Iterable[FrontendRow], reason: str | None = None) -> None:
+    def end(self, frontends: Iterable[FrontendRow], reason: str | None = None) -> None:
         """Ends frontends in the core. `reason` is sent to subscribers that did not ask for the end themselves."""
         ended_ids: dict[int, list[int]] = {}
         for frontend in frontends:
@@ -253,17 +257,6 @@ class SubscriptionService:
     async def _hold(self, asked: SubscribeRequest, application: str) -> BackendSubscription:
         return await self._sync.hold(full_name(asked.channel), values_text(asked.parameters), application)
 
-    def _activate(self, one: FrontendRow) -> None:
-        """Gives a stored frontend to the core, once."""
-        key = (one.subscriber, one.interest)
-        if self._ids.get(key) == one.id:
-            return
-        self._ids[key] = one.id
-        if one.groups:
-            self._in_groups.add(one.subscriber)
-        self._fan_out.subscribed(one.subscriber, one.id)
-        self._runtime.handle(ev.SubscribeRequested(one.id, one.subscriber, one.interest, one.marker, ev.Mode(one.mode)))
-
     async def _recovered(self, backend: BackendSubscription, since: Cursor | None) -> bool | None:
         """Whether all results after `since` still exist; None without `since`, or while the cluster does not answer."""
         if since is None:
@@ -276,7 +269,7 @@ class SubscriptionService:
             return None
         return True
 
-    async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Shields the work: it runs to its end even if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
@@ -315,13 +308,12 @@ class SubscriptionService:
             self._ids.pop((frontend.subscriber, old_of[frontend.interest]), None)
             self._fan_out.unsubscribed(frontend.id)
             self._runtime.handle(ev.UnsubscribeRequested(frontend.id))
-        for frontend in rebound:
-            self._activate(frontend)
+        self.activate(rebound)
         for subscriber in {frontend.subscriber for frontend in rebound}:
             self._fan_out.shed(subscriber)
 
     @property
-    def subscriptions(self) -> int:
+    def count(self) -> int:
         return len(self._ids)
 
 

@@ -27,7 +27,7 @@ async def test_a_restored_cluster_is_told_what_it_lost_and_everybody_goes_on(tmp
             for value in ("a", "b"):
                 await here.execute(channel, {int(known): [value]})
             await ada.until({known: ["a", "b"]})
-            await until(lambda: made.service.counters.acknowledged >= 2)
+            await until(lambda: made.parts.counters.acknowledged >= 2)
         shutil.copytree(data, kept)
         async with world(data, port=port) as here:
             (channel,) = here.catalog.catalog.channels

@@ -105,10 +105,10 @@ async def test_a_token_that_ends_and_connections_that_break_go_unnoticed(here: W
         for n in range(6):
             await here.execute(channel, {held.interest: [2 * n]})
             if n % 2:
-                made.service.fan_out.shed(ADA)
+                made.parts.fan_out.shed(ADA)
             else:
                 # All tokens of the user are good no more.
-                made.service.sessions.end_all(ADA)
+                made.parts.connections.end_all(ADA)
             await here.execute(channel, {held.interest: [2 * n + 1]})
             assert await consumer.until(2 * n + 2) == list(range(2 * n + 2))
         assert one._stream.connections > 1
@@ -139,7 +139,7 @@ async def test_gaps_ends_and_limits_are_told_by_the_broker_as_the_client_tells_t
             await one.unsubscribe("sub_nothing")
         await here.catalog.apply([Remove(channel.ref)])
         await here.store.drop_channel(channel.channel_id)
-        made.service.link.gone(held.interest)
+        made.parts.link.gone(held.interest)
         await until(lambda: sum(isinstance(each, Ended) for each in consumer.others) == 2)
         assert await one.subscriptions() == []
     with pytest.raises(UnauthorizedError):
@@ -186,7 +186,7 @@ async def test_a_consumer_that_is_slow_gets_everything_and_holds_little(tmp_path
             await here.execute(channel, {held.interest: [{"n": 0}]})
             await anext(stream)
             count = 1
-            while not made.service.fan_out.behind:
+            while not made.parts.fan_out.behind:
                 await here.execute(channel, {held.interest: [{"n": count, "pad": "x" * 200_000}]})
                 count += 1
             assert len(one._inbox) <= 4
@@ -225,7 +225,7 @@ async def test_pages_in_a_browser_get_what_a_real_broker_sends_from_wherever_the
                     await page.wait_for_function("taken.length >= 2")
                     # Everybody is thrown out, and comes back.
                     for subscriber in range(1, 4):
-                        made.service.fan_out.shed(subscriber)
+                        made.parts.fan_out.shed(subscriber)
             await page.wait_for_function("taken.length >= 3")
             assert await page.evaluate("taken") == [0, 1, 2]
             assert await page.evaluate("client.close().then(() => client.connected)") is False
@@ -236,8 +236,8 @@ async def test_the_commands_speak_to_a_real_broker(here: World, made: BrokerHere
     where = {"TOCSIN_BROKER_URL": made.url, "TOCSIN_USER": "eve", "TOCSIN_PASSWORD": PASSWORD}
     async with command("subscribe", "v.c", "-7", "--register", "--format", "json", "--count", "2", **where) as one:
         assert (await one.said()).startswith("subscribed to v.c[-7] (sub_")
-        await until(lambda: made.service.fan_out.listeners)
-        (interest,) = (held.interest for held in made.service.subscription_service._backends)
+        await until(lambda: made.parts.fan_out.listeners)
+        (interest,) = (held.interest for held in made.parts.subscriptions._backends)
         await here.execute(channel, {interest: ["a", "b"]})
         status, out, err = await one.ended()
     assert (status, err) == (0, "")

@@ -3,6 +3,9 @@ answer is an UnavailableError."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +23,9 @@ from tocsin.wire.generations import generation_header
 from tocsin.wire.results import FetchedPart, FrameReader, NextRange, fetch_request
 
 _PAGE: Final = 10_000
+HEALTH_S: Final = 1.0
+"""How long the answer to a health check is valid, so that frequent checks cost the cluster nothing."""
+HEALTH_PATIENCE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +248,37 @@ class ClusterClient:
                 f"the cluster at {self._url} does not answer: {str(error) or type(error).__name__}",
                 hint="try again soon",
             ) from None
+
+
+class ClusterHealth:
+    """Caches the cluster's health, so that many checks cause few requests."""
+
+    def __init__(self, client: ClusterClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._asked_s = -math.inf
+        self._up = False
+
+    async def is_up(self) -> bool:
+        """Whether the cluster answers. If it does not, this calls the client's `on_away`."""
+        async with self._asking:
+            if self._clock() - self._asked_s >= HEALTH_S:
+                self._up = await self._ask()
+                self._asked_s = self._clock()
+            return self._up
+
+    async def _ask(self) -> bool:
+        try:
+            async with asyncio.timeout(HEALTH_PATIENCE_S):
+                await self._client.known()
+        except TimeoutError:
+            self._client.on_away()
+            return False
+        except TocsinError as error:
+            # A refusal is an answer, too: the cluster is up.
+            return not error.retry
+        return True
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:

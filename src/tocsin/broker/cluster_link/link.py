@@ -19,7 +19,7 @@ import structlog
 from tocsin import faults
 from tocsin.broker.cluster_link.backend_subscriptions import BackendSubscription, BackendSubscriptions
 from tocsin.broker.cluster_link.broker_generation import BrokerGeneration
-from tocsin.broker.cluster_link.client import ClusterClient
+from tocsin.broker.cluster_link.client import ClusterClient, ClusterHealth
 from tocsin.broker.cluster_link.subscription_sync import InterestChange, SubscriptionSync
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
@@ -72,6 +72,7 @@ class ClusterLink:
         doubt_every_s: float = DOUBT_EVERY_S,
     ) -> None:
         self._client = client
+        self._health = ClusterHealth(client)
         self._runtime = runtime
         self._backends = backends
         self._sync = sync
@@ -130,6 +131,18 @@ class ClusterLink:
     @property
     def position(self) -> Position:
         return self._position
+
+    async def state(self, *, must_answer: bool) -> str:
+        """`here`, `away` or `refuses`. Raises UnavailableError if the cluster must answer and does not, or has refused
+        this broker since the start: an operator must correct its settings."""
+        if self.refusal is not None and (must_answer or not self.was_accepted):
+            hint = self.refusal.hint or "see broker.name and broker.cluster in the settings"
+            raise UnavailableError(f"the cluster refuses the broker: {self.refusal.message}", hint=hint)
+        # Ask the cluster only on demand: a probe must not wait for a cluster that hangs.
+        is_up = self.connected and (not must_answer or await self._health.is_up())
+        if must_answer and not is_up:
+            raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
+        return "here" if is_up else "away" if self.refusal is None else "refuses"
 
     async def _run(self) -> None:
         """Checks the cluster every `check_every_s` and when woken; retries failures with exponential back-off."""
@@ -272,7 +285,7 @@ class ClusterLink:
         try:
             verify(self._secret, headers, body, now_s=time.time())
         except UnauthorizedError:
-            self._counters.announced("refused")
+            self._counters.announcements["refused"] += 1
             self._doubtful = True
             self._doubt()
             raise
@@ -282,13 +295,13 @@ class ClusterLink:
             self._wake.set()
         async with self._announcing:
             if announcement.position <= self._position:
-                self._counters.announced("again")
+                self._counters.announcements["again"] += 1
             elif announcement.after <= self._position:
                 # An announcement that begins earlier repeats something and skips nothing.
                 await self._take(announcement)
-                self._counters.announced("taken")
+                self._counters.announcements["taken"] += 1
             else:
-                self._counters.announced("missed")
+                self._counters.announcements["missed"] += 1
                 await self._ask()
 
     def _doubt(self) -> None:

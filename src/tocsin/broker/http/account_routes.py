@@ -20,7 +20,7 @@ from tocsin.broker.accounts.accounts import (
 from tocsin.broker.http.requests import principal, token_of
 from tocsin.broker.service import BrokerService
 from tocsin.broker.subscriptions import full_name
-from tocsin.broker.transports.webhooks import Webhooks
+from tocsin.broker.transports.transport import Transport
 from tocsin.serving.addresses import address_key, client_address, is_forwarded
 from tocsin.serving.answers import answer
 from tocsin.serving.rate_limit import RateLimiter
@@ -37,10 +37,10 @@ _CREDENTIALS_BYTES: Final = 16 << 10
 class AccountRoutes:
     """Routes for accounts. A removal or a change runs to its end even if the client disconnects."""
 
-    def __init__(self, service: BrokerService, webhooks: Webhooks) -> None:
+    def __init__(self, service: BrokerService, transports: Sequence[Transport]) -> None:
         self._service = service
         self._accounts: Accounts = service.accounts
-        self._webhooks = webhooks
+        self._transports = transports
         limits = service.settings.limits
         self._logins = RateLimiter(limits.logins_per_s, limits.logins_burst, "logins from one address")
 
@@ -119,7 +119,7 @@ class AccountRoutes:
     async def logout(self, request: web.Request) -> web.Response:
         who = await self._session(request)
         await self._accounts.logout(who)
-        self._service.sessions.end(who)
+        self._service.end_session(who)
         return answer({})
 
     # --- subscribers, for managers
@@ -135,23 +135,25 @@ class AccountRoutes:
     async def subscriber(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         subscriber = await self._accounts.subscriber(by, request.match_info["user"], application)
-        subscriptions, store = self._service.subscription_service, self._service.store
-        page, next_page = await subscriptions.page(subscriber.id, 0, BrokerService.PAGE)
-        webhook = await store.webhook(subscriber.id)
+        page = await self._service.list_subscriptions(subscriber.id)
+        webhook = await self._service.webhook(subscriber.id)
         return answer(
             {
                 **_subscriber(subscriber),
-                "online": self._service.fan_out.here(subscriber.id),
-                "subscriptions": [subscription.to_json() for subscription in page],
-                "more": next_page is not None,
+                "online": self._service.is_online(subscriber.id),
+                "subscriptions": [subscription.to_json() for subscription in page.subscriptions],
+                "more": page.next is not None,
                 "webhook": None if webhook is None else webhook.url,
             }
         )
 
     async def remove_subscriber(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        removing = self._accounts.remove_subscriber(by, request.match_info["user"], application)
-        await self._service.subscription_service.to_the_end(self._removed(removing))
+
+        async def whole() -> None:
+            await self._end_removed(await self._accounts.remove_subscriber(by, request.match_info["user"], application))
+
+        await self._service.finish(whole())
         return answer({})
 
     async def set_password(self, request: web.Request) -> web.Response:
@@ -162,16 +164,14 @@ class AccountRoutes:
         changed = await self._accounts.set_password(
             by, request.match_info["user"], change.password, application, old=change.old, origin=origin
         )
-        self._service.sessions.end_all(changed.id)
+        self._service.end_sessions(changed.id)
         return answer({})
 
-    async def _removed(self, removing: Awaitable[Removed]) -> None:
+    async def _end_removed(self, removed: Removed) -> None:
         """Ends the subscriptions, webhooks and connections of removed subscribers."""
-        removed = await removing
-        self._service.subscription_service.went(removed.frontends)
-        await self._webhooks.removed(removed.subscribers)
-        for subscriber in removed.subscribers:
-            self._service.sessions.end_all(subscriber)
+        self._service.end_removed(removed)
+        for transport in self._transports:
+            await transport.forget(removed.subscribers)
 
     # --- groups
 
@@ -194,7 +194,7 @@ class AccountRoutes:
         name, after = request.match_info["name"], request.query.get("after", "")
         group = await self._accounts.group(by, name, application)
         members = await self._accounts.members(by, name, application, after=after, limit=PAGE)
-        group_subscriptions = await self._service.store.group_subscriptions(group.id)
+        group_subscriptions = await self._service.group_subscriptions(group)
         next_page = members[-1] if len(members) == PAGE else None
         items = [
             {"id": subscription.public_id, "interest": str(subscription.interest), "mode": subscription.mode}
@@ -232,11 +232,10 @@ class AccountRoutes:
 
         async def whole() -> GroupChanged:
             changed = await change()
-            self._service.subscription_service.went(changed.gone, reason)
-            self._service.subscription_service.came(changed.made)
+            self._service.change_group(changed, reason)
             return changed
 
-        return await self._service.subscription_service.to_the_end(whole())
+        return await self._service.finish(whole())
 
     # --- applications
 
@@ -275,19 +274,16 @@ class AccountRoutes:
                 await self._service.end_outside(changed.id, changed.name)
             return changed
 
-        return answer(_application(await self._service.subscription_service.to_the_end(whole())))
+        return answer(_application(await self._service.finish(whole())))
 
     async def remove_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]
 
-        async def step(removed: Removed) -> Removed:
-            return removed
-
         async def whole() -> None:
             async for removed in self._accounts.remove_application(by, name):
-                await self._removed(step(removed))
+                await self._end_removed(removed)
 
-        await self._service.subscription_service.to_the_end(whole())
+        await self._service.finish(whole())
         return answer({})
 
     async def renew_application_token(self, request: web.Request) -> web.Response:
@@ -308,20 +304,20 @@ def _full_names(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else [full_name(name) for name in names]
 
 
-def _application(one: ApplicationRow) -> dict[str, Any]:
+def _application(row: ApplicationRow) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "channels": None if one.allowed.channels is None else list(one.allowed.channels),
-        "feeds": None if one.allowed.feeds is None else list(one.allowed.feeds),
-        "limits": dict(one.allowed.limits),
-        "subscribers": one.subscribers,
-        "created_at": moment_text(one.created_us),
+        "name": row.name,
+        "channels": None if row.allowed.channels is None else list(row.allowed.channels),
+        "feeds": None if row.allowed.feeds is None else list(row.allowed.feeds),
+        "limits": dict(row.allowed.limits),
+        "subscribers": row.subscribers,
+        "created_at": moment_text(row.created_us),
     }
 
 
-def _subscriber(one: SubscriberRow) -> dict[str, Any]:
-    return {"user": one.user, "created_at": moment_text(one.created_us)}
+def _subscriber(row: SubscriberRow) -> dict[str, Any]:
+    return {"user": row.user, "created_at": moment_text(row.created_us)}
 
 
-def _group(one: GroupRow) -> dict[str, Any]:
-    return {"name": one.name, "created_at": moment_text(one.created_us)}
+def _group(row: GroupRow) -> dict[str, Any]:
+    return {"name": row.name, "created_at": moment_text(row.created_us)}

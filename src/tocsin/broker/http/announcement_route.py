@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from aiohttp import web
 
-from tocsin.broker.cluster_link.link import ClusterLink
 from tocsin.serving.addresses import address_key, client_address
 from tocsin.serving.answers import answer
 from tocsin.serving.limits import MemoryBudget, RefusalCounter, ServerLimits, ignore_refusal, read_body
@@ -32,19 +31,19 @@ class AnnouncementRoute:
 
     def __init__(
         self,
-        link: ClusterLink,
+        receive: Callable[[Mapping[str, str], bytes], Awaitable[None]],
         limits: ServerLimits,
         *,
         refused: RefusalCounter = ignore_refusal,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
-        self._link = link
+        self._receive = receive
         self._limits = dataclasses.replace(limits, body_limit_bytes=min(LIMIT_BYTES, limits.body_limit_bytes))
         size_bytes, name = self._limits.body_limit_bytes, "announcement bytes"
         self._cluster_room = MemoryBudget(4 * size_bytes, name=name, refused=refused)
         self._strangers_room = MemoryBudget(2 * size_bytes, own_limit_bytes=size_bytes, name=name, refused=refused)
         self._strangers = RateLimiter(STRANGERS_PER_S, STRANGERS_BURST, "announcements of an address that is not known")
-        self._cluster_place: str | None = None
+        self._cluster_address: str | None = None
         self._clock_s = clock_s
 
     async def take(self, request: web.Request) -> web.Response:
@@ -52,11 +51,11 @@ class AnnouncementRoute:
         check_headers(request.headers, now_s=self._clock_s())
         address = address_key(client_address(request))
         budget = self._cluster_room
-        if address != self._cluster_place:
+        if address != self._cluster_address:
             budget = self._strangers_room
             self._strangers.check(address, time.monotonic())
         with budget.share(f"the address {address}") as grow:
             body = await read_body(request, self._limits, grow=grow)
-            await self._link.announced(request.headers, body)
-        self._cluster_place = address
+            await self._receive(request.headers, body)
+        self._cluster_address = address
         return answer({})

@@ -10,12 +10,11 @@ from urllib.parse import quote
 
 import orjson
 
-from tocsin.broker.accounts.accounts import Accounts, Session
-from tocsin.broker.cluster_link.client import ClusterClient, ForwardedAnswer
-from tocsin.broker.metrics import BrokerCounters
+from tocsin.broker.accounts.accounts import Session
+from tocsin.broker.cluster_link.client import ForwardedAnswer
+from tocsin.broker.service import BrokerService
 from tocsin.broker.subscriptions import full_name
 from tocsin.rules.model.json_spans import BrokenArrayError, TooManyItemsError, array_items
-from tocsin.settings.broker import BrokerSettings
 from tocsin.wire.errors import ForbiddenError, InputError, LimitError
 
 RECORDS_LIMIT: Final = 100_000
@@ -26,19 +25,15 @@ RECORD_LIMIT_BYTES: Final = 4 << 20
 class FeedForwarder:
     """Checks the application's right to publish, and forwards the records."""
 
-    def __init__(
-        self, client: ClusterClient, accounts: Accounts, settings: BrokerSettings, counters: BrokerCounters
-    ) -> None:
-        self._client = client
-        self._accounts = accounts
-        self._settings = settings.publish
-        self._broker = quote(settings.name, safe="")
-        self._counters = counters
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+        self._user_field = service.settings.publish.user_field
+        self._broker = quote(service.settings.name, safe="")
 
     def check(self, who: Session, feed: str) -> str:
         """The feed's full name; raises ForbiddenError if the application may not publish to it."""
         name = full_name(feed)
-        if not self._accounts.rights(who.application).may_publish(name):
+        if not self._service.accounts.rights(who.application).may_publish(name):
             raise ForbiddenError(f"the application {who.application_name} may not publish to the feed {name[:200]}")
         return name
 
@@ -49,15 +44,14 @@ class FeedForwarder:
         name = self.check(who, feed)
         if wait not in (None, "", "visible"):
             raise InputError('wait: must be "visible"')
-        if self._settings.user_field:
+        if self._user_field:
             # In a thread, because the body may be large.
-            body = await asyncio.to_thread(with_user, body, self._settings.user_field, who.user)
+            body = await asyncio.to_thread(with_user, body, self._user_field, who.user)
         # Idempotency keys are scoped by broker and subscriber: the same key of another user must not match.
         headers = {} if key is None else {"Idempotency-Key": f"{self._broker}:{who.subscriber}:{key}"}
         query = "wait=visible" if wait else ""
-        forwarded = await self._client.publish(name, query, body, headers, self._settings.timeout_s)
-        status = str(forwarded.status)
-        self._counters.published[status] = self._counters.published.get(status, 0) + 1
+        forwarded = await self._service.publish(name, query, body, headers)
+        self._service.counters.published[str(forwarded.status)] += 1
         return forwarded
 
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from tocsin.broker.accounts.accounts import OPERATOR, Accounts, ManagerIdentity, Principal
+from tocsin.broker.accounts.accounts import OPERATOR, Accounts, ManagerIdentity, Principal, Session
+from tocsin.broker.service import BrokerService
 from tocsin.serving.addresses import is_local_program
 from tocsin.serving.limits import MemoryBudget, ServerLimits, read_body
 from tocsin.serving.tokens import secret_in
@@ -40,6 +41,13 @@ def token_of(request: web.Request) -> str | None:
     return secret_in(headers[0]) if headers else None
 
 
+async def subscriber_of(service: BrokerService, request: web.Request, *, whole: bool = False) -> Session:
+    """The session of the subscriber that asks, within its rate limit (`whole`: see BrokerService.check_rate)."""
+    who = await service.identify(token_of(request))
+    service.check_rate(who, whole=whole)
+    return who
+
+
 async def principal(accounts: Accounts, request: web.Request) -> Principal:
     """The principal of the request. Without a token only a program on this machine is accepted, as the operator."""
     token = token_of(request)
@@ -54,3 +62,7 @@ async def operator(accounts: Accounts, request: web.Request) -> ManagerIdentity:
     if who != OPERATOR:
         raise ForbiddenError("this is for the broker's operator", hint="show the token of broker.accounts.admin_token")
     return OPERATOR
+
+
+def json_answer(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")

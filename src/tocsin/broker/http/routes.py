@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, Final
 
 from aiohttp import hdrs, web
 
-from tocsin.broker.cluster_link.cluster_health import ClusterHealth
-from tocsin.broker.core import events as ev
 from tocsin.broker.http.account_routes import AccountRoutes
 from tocsin.broker.http.announcement_route import AnnouncementRoute
 from tocsin.broker.http.asyncapi import document as asyncapi
 from tocsin.broker.http.openapi import document as openapi
-from tocsin.broker.http.publish_route import FeedForwarder
 from tocsin.broker.http.requests import RequestBodies, operator
 from tocsin.broker.http.subscriber_routes import SubscriberRoutes
-from tocsin.broker.metrics import BrokerCollector
 from tocsin.broker.service import BrokerService
-from tocsin.broker.transports.webhooks import Webhooks
+from tocsin.broker.transports.transport import Transport
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.serving.addresses import Networks, is_forwarded
 from tocsin.serving.answers import Handler, answer
@@ -31,7 +27,7 @@ from tocsin.serving.limits import MemoryBudget, ServerLimits
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import check_query, read_json
 from tocsin.settings.broker import BrokerSettings
-from tocsin.wire.errors import ForbiddenError, InputError, UnavailableError
+from tocsin.wire.errors import ForbiddenError, InputError
 
 SMALL_BYTES: Final = 1 << 20
 BODIES_BYTES: Final = 128 << 20
@@ -40,10 +36,9 @@ _PREFLIGHT_S: Final = "600"
 
 
 def broker_application(
-    service: BrokerService, webhooks: Webhooks, metrics: ServerMetrics | None = None
+    service: BrokerService, transports: Sequence[Transport], metrics: ServerMetrics
 ) -> web.Application:
     """The HTTP application of a broker, with all routes and limits."""
-    metrics = metrics or ServerMetrics()
     http = service.settings.http
     limits = ServerLimits(
         body_limit_bytes=http.body_limit_bytes,
@@ -57,14 +52,18 @@ def broker_application(
     # A body is in memory twice while the user is written into its records.
     bodies_bytes = max(BODIES_BYTES, 4 * http.body_limit_bytes)
     room = MemoryBudget(bodies_bytes, own_limit_bytes=bodies_bytes // 2, refused=metrics.count_refused)
-    announcements = AnnouncementRoute(service.link, limits, refused=metrics.count_refused)
+    announcements = AnnouncementRoute(service.receive_announcement, limits, refused=metrics.count_refused)
     app = application(limits=small, metrics=metrics, access=origins(service.settings))
-    metrics.registry.register(BrokerCollector(service))
-    publisher = FeedForwarder(service.client, service.accounts, service.settings, service.counters)
-    subscribers = SubscriberRoutes(service, webhooks, publisher, RequestBodies(limits, room))
-    own = StatusRoutes(service, metrics, announcements)
-    app.add_routes([*own.routes(), *AccountRoutes(service, webhooks).routes(), *subscribers.routes()])
-    app.on_shutdown.append(subscribers.stop)
+    app.add_routes(StatusRoutes(service, metrics, announcements).routes())
+    app.add_routes(AccountRoutes(service, transports).routes())
+    app.add_routes(SubscriberRoutes(service, RequestBodies(limits, room)).routes())
+    for transport in transports:
+        app.add_routes(transport.routes())
+
+    async def close_connections(_app: web.Application) -> None:
+        service.close_connections()
+
+    app.on_shutdown.append(close_connections)
     app.on_response_prepare.append(_allow_origin)
     return app
 
@@ -76,7 +75,6 @@ class StatusRoutes:
         self._service = service
         self._metrics = metrics
         self._announcements = announcements
-        self._cluster_health = ClusterHealth(service.client)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -123,16 +121,7 @@ class StatusRoutes:
         required = request.query.get("cluster", "0")
         if required not in ("0", "1"):
             raise InputError("cluster: must be 1 or 0")
-        link = self._service.link
-        if link.refusal is not None and (required == "1" or not link.was_accepted):
-            hint = link.refusal.hint or "see broker.name and broker.cluster in the settings"
-            raise UnavailableError(f"the cluster refuses the broker: {link.refusal.message}", hint=hint)
-        # Ask the cluster only on demand: a probe must not wait for a cluster that hangs.
-        is_up = link.connected and (required == "0" or await self._cluster_health.is_up())
-        if required == "1" and not is_up:
-            raise UnavailableError("the cluster does not answer", hint="what is here is delivered all the same")
-        cluster = "here" if is_up else "away" if link.refusal is None else "refuses"
-        return answer({"status": "ready", "cluster": cluster})
+        return answer({"status": "ready", "cluster": await self._service.cluster_state(must_answer=required == "1")})
 
     async def metrics(self, request: web.Request) -> web.Response:
         await operator(self._service.accounts, request)
@@ -163,16 +152,14 @@ class StatusRoutes:
         for name, value in changes.items():
             if not _fits(value, str(types[name])):
                 raise InputError(f"{name}: must be a value such as {getattr(CachingSettings(), name)!r}")
-        caches = self._service.runtime.core.caches
         try:
-            caching = dataclasses.replace(caches.settings, **changes)
+            self._service.change_policies(changes)
         except ValueError as error:
             raise InputError(str(error)) from None
-        self._service.runtime.handle(ev.CachePoliciesChanged(caching))
         return answer(self._policies())
 
     def _policies(self) -> dict[str, Any]:
-        caches = self._service.runtime.core.caches
+        caches = self._service.caches
         return {
             "policy": caches.settings.policy,
             "settings": dataclasses.asdict(caches.settings),

@@ -2,7 +2,7 @@
 success.
 
 An answer of 2xx acknowledges the message; 410 ends the webhook. A bad receiver costs the broker one waiting message and
-costs other receivers nothing: connections are limited (webhook_connections), and a receiver that fails is retried with
+costs other receivers nothing: connections are limited (WebhookConnections), and a receiver that fails is retried with
 exponential back-off, even if its subscriber changes the address.
 """
 
@@ -12,25 +12,31 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
 import structlog
+from aiohttp import web
 from yarl import URL
 
 from tocsin.broker.delivery.event_encoder import EncodedEvent
 from tocsin.broker.delivery.outlets import PlainOutlet
+from tocsin.broker.http.requests import subscriber_of
+from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.service import BrokerService
-from tocsin.broker.transports.webhook_connections import WebhookConnections
-from tocsin.clock import now_us
+from tocsin.broker.transports.transport import Transport
 from tocsin.rules.backoff import BackOff
 from tocsin.serving.address_guard import AddressGuard
+from tocsin.serving.answers import answer
 from tocsin.serving.name_resolver import NameResolver
+from tocsin.serving.requests import read_message
 from tocsin.settings.broker import WebhookSettings
 from tocsin.store.broker.checks import URL_LIMIT
 from tocsin.store.broker.rows import WebhookRow
+from tocsin.wire.accounts import Webhook, WebhookRequest
 from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
 from tocsin.wire.signatures import secret_text, sign
@@ -44,18 +50,25 @@ BACK_OFFS_KEPT: Final = 10_000
 _log = structlog.get_logger("tocsin.broker.webhooks")
 
 
-class Webhooks:
+class Webhooks(Transport):
     """The webhooks of all subscribers, each with a sender and a back-off."""
 
     def __init__(self, service: BrokerService, guard: AddressGuard, names: NameResolver | None = None) -> None:
+        super().__init__(service)
         self._names = names or NameResolver()
-        self._service = service
         self._settings = service.settings.webhooks
         self._guard = guard
         self._senders: dict[int, WebhookSender] = {}
         self._back_offs: dict[int, WebhookBackOff] = {}
-        self._places = WebhookConnections(self._settings, service.counters)
+        self._connections = WebhookConnections(self._settings, service.counters)
         self._session: aiohttp.ClientSession | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.put("/v1/webhook", self.put),
+            web.get("/v1/webhook", self.get, allow_head=False),
+            web.delete("/v1/webhook", self.remove),
+        ]
 
     async def start(self) -> None:
         # No limit here, since slots are limited before: waiting for a slot must not count against the receiver.
@@ -65,7 +78,7 @@ class Webhooks:
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": "tocsin-broker", "Content-Type": "application/cloudevents+json"},
         )  # fmt: skip
-        for webhook in await self._service.store.webhooks():
+        for webhook in await self._service.webhooks():
             try:
                 # The address may have been registered while private networks were allowed.
                 self._guard.check(webhook.url, "the webhook's address")
@@ -76,17 +89,19 @@ class Webhooks:
             else:
                 self._begin(webhook)
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         for sender in list(self._senders.values()):
             await sender.stop()
         if self._session is not None:
             await self._session.close()
 
-    async def put(self, subscriber: int, url: str) -> WebhookRow:
+    async def put(self, request: web.Request) -> web.Response:
         """Replaces the subscriber's webhook. Everything that is not acknowledged is posted to the new address."""
+        subscriber = (await subscriber_of(self._service, request)).subscriber
+        url = (await read_message(request, WebhookRequest)).url
         self._check(url)
         secret = secret_text(secrets.token_bytes(SECRET_BYTES))
-        webhook = await self._service.store.put_webhook(subscriber, url, secret, created_us=now_us())
+        webhook = await self._service.put_webhook(subscriber, url, secret)
         # No await between these lines: a concurrent put finds this sender and ends it.
         previous = self._senders.pop(subscriber, None)
         if previous is not None:
@@ -94,22 +109,24 @@ class Webhooks:
         self._begin(webhook)
         if previous is not None:
             await previous.stop()
-        return webhook
+        return answer(Webhook(webhook.url, webhook.secret).to_json())
 
-    async def get(self, subscriber: int) -> WebhookRow:
-        webhook = await self._service.store.webhook(subscriber)
+    async def get(self, request: web.Request) -> web.Response:
+        who = await subscriber_of(self._service, request)
+        webhook = await self._service.webhook(who.subscriber)
         if webhook is None:
             raise NotFoundError("you have no webhook", hint="PUT /v1/webhook makes one")
-        return webhook
+        return answer(Webhook(webhook.url).to_json())
 
-    async def remove(self, subscriber: int) -> None:
-        existed = await self._service.store.remove_webhook(subscriber)
-        await self._end(subscriber)
+    async def remove(self, request: web.Request) -> web.Response:
+        who = await subscriber_of(self._service, request)
+        existed = await self._service.remove_webhook(who.subscriber)
+        await self._end(who.subscriber)
         if not existed:
             raise NotFoundError("you have no webhook")
+        return answer({})
 
-    async def removed(self, subscribers: list[int]) -> None:
-        """Stops the webhooks of subscribers that were removed."""
+    async def forget(self, subscribers: Sequence[int]) -> None:
         for subscriber in subscribers:
             await self._end(subscriber)
             self._back_offs.pop(subscriber, None)
@@ -121,7 +138,7 @@ class Webhooks:
         self._senders[webhook.subscriber] = WebhookSender(
             webhook,
             self._service,
-            places=self._places,
+            connections=self._connections,
             back_off=back_off,
             session=self._session,
             names=self._names,
@@ -145,7 +162,7 @@ class Webhooks:
         if sender is not None and sender.webhook == webhook:
             del self._senders[webhook.subscriber]
         try:
-            await self._service.store.remove_webhook(webhook.subscriber, secret=webhook.secret)
+            await self._service.remove_webhook(webhook.subscriber, webhook.secret)
         except TocsinError as error:
             _log.warning("a webhook could not be ended", subscriber=webhook.subscriber, error=str(error))
 
@@ -197,7 +214,7 @@ class WebhookSender:
         webhook: WebhookRow,
         service: BrokerService,
         *,
-        places: WebhookConnections,
+        connections: WebhookConnections,
         back_off: WebhookBackOff,
         session: aiohttp.ClientSession,
         names: NameResolver,
@@ -205,7 +222,7 @@ class WebhookSender:
     ) -> None:
         self.webhook = webhook
         self._service = service
-        self._places = places
+        self._connections = connections
         self._back_off = back_off
         self._host = urlsplit(webhook.url).netloc.lower()
         self._session = session
@@ -221,10 +238,10 @@ class WebhookSender:
 
     def _attach(self) -> None:
         self._attached = True
-        self._service.fan_out.attach(self.webhook.subscriber, self._outlet)
+        self._service.attach(self.webhook.subscriber, self._outlet)
 
-    def _take(self, told: EncodedEvent) -> None:
-        self._waiting.append(told)
+    def _take(self, event: EncodedEvent) -> None:
+        self._waiting.append(event)
         self._some.set()
 
     def _shed(self) -> None:
@@ -233,7 +250,7 @@ class WebhookSender:
 
     def detach(self) -> None:
         """Takes no more events. It may be called twice."""
-        self._service.fan_out.detach(self._outlet)
+        self._service.detach(self._outlet)
 
     async def stop(self) -> None:
         self.detach()
@@ -251,10 +268,10 @@ class WebhookSender:
                 continue
             await self._back_off.over()
             event = self._waiting[0]
-            async with self._places.place(self.webhook.application, self._host, failing=self._back_off.is_failing):
+            async with self._connections.slot(self.webhook.application, self._host, failing=self._back_off.is_failing):
                 status = await self._post(event)
             outcome = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
-            self._service.counters.webhooks[outcome] = self._service.counters.webhooks.get(outcome, 0) + 1
+            self._service.counters.webhooks[outcome] += 1
             if outcome == "gone":
                 self.detach()
                 await self._on_gone(self.webhook)
@@ -266,24 +283,21 @@ class WebhookSender:
             self._waiting.popleft()
             self._acknowledge(event)
             if len(self._waiting) < WAITING:
-                self._service.fan_out.room(self._outlet)
+                self._service.room(self._outlet)
 
-    def _acknowledge(self, told: EncodedEvent) -> None:
+    def _acknowledge(self, event: EncodedEvent) -> None:
         """A message that was taken acknowledges its results."""
-        if told.kind != RESULTS or told.to is None:
-            return
-        subscription = self._service.subscription_service.subscription_of(self.webhook.subscriber, told.interest)
-        if subscription is not None:
-            self._service.acks.acknowledge(subscription, told.interest, told.to)
+        if event.kind == RESULTS and event.to is not None:
+            self._service.acknowledge(self.webhook.subscriber, {event.interest: event.to})
 
-    async def _post(self, told: EncodedEvent) -> int:
+    async def _post(self, event: EncodedEvent) -> int:
         """The HTTP status; 0 if there was no answer."""
-        message_id = f"msg_{self.webhook.subscriber}_{told.interest}_{told.mark}"
-        headers = sign(self.webhook.secret, message_id, int(time.time()), told.envelope)
+        message_id = f"msg_{self.webhook.subscriber}_{event.interest}_{event.mark}"
+        headers = sign(self.webhook.secret, message_id, int(time.time()), event.envelope)
         try:
             await self._look_up()
             async with self._session.post(
-                self.webhook.url, data=told.envelope, headers=headers, allow_redirects=False
+                self.webhook.url, data=event.envelope, headers=headers, allow_redirects=False
             ) as response:
                 return response.status
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
@@ -295,6 +309,60 @@ class WebhookSender:
         url = URL(self.webhook.url)
         async with asyncio.timeout(self._service.settings.webhooks.timeout_s):
             await self._names.resolve(url.raw_host or "", url.port or 0)
+
+
+class WebhookConnections:
+    """Limits messages in flight: in total, per application, and per application and host.
+
+    A message that waits for a slot occupies none that others wait for, and its timeout has not started. Receivers that
+    failed their last message share a quarter of their application's slots, so that silent receivers cannot use up the
+    rest.
+    """
+
+    def __init__(self, settings: WebhookSettings, counters: BrokerCounters) -> None:
+        self._counters = counters
+        self._all = _KeyedSlots(settings.connections)
+        self._of_application = _KeyedSlots(settings.application_connections)
+        self._to_host = _KeyedSlots(settings.host_connections)
+        self._failing = _KeyedSlots(max(1, settings.application_connections // 4))
+
+    @asynccontextmanager
+    async def slot(self, application: int, host: str, *, failing: bool) -> AsyncIterator[None]:
+        """Holds the slots for one message while it is posted. The narrowest limit comes first: a message never holds a
+        shared slot while it waits for one of its own."""
+        async with AsyncExitStack() as slots:
+            self._counters.webhooks_waiting += 1
+            try:
+                if failing:
+                    await slots.enter_async_context(self._failing.slot(application))
+                await slots.enter_async_context(self._to_host.slot((application, host)))
+                await slots.enter_async_context(self._of_application.slot(application))
+                await slots.enter_async_context(self._all.slot(None))
+            finally:
+                self._counters.webhooks_waiting -= 1
+            yield
+
+
+class _KeyedSlots:
+    """At most `most` holders at a time per key, first come, first served."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by_key: dict[Hashable, tuple[asyncio.Semaphore, int]] = {}
+
+    @asynccontextmanager
+    async def slot(self, key: Hashable) -> AsyncIterator[None]:
+        semaphore, users = self._by_key.get(key) or (asyncio.Semaphore(self._most), 0)
+        self._by_key[key] = semaphore, users + 1
+        try:
+            async with semaphore:
+                yield
+        finally:
+            users = self._by_key[key][1] - 1
+            if users:
+                self._by_key[key] = semaphore, users
+            else:
+                del self._by_key[key]
 
 
 def _ended(task: asyncio.Task[None]) -> None:

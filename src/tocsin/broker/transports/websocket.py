@@ -13,14 +13,15 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from tocsin.broker.accounts.accounts import Session
 from tocsin.broker.delivery.event_encoder import OutletForm, websocket_frame
+from tocsin.broker.delivery.open_connections import STOPPING
 from tocsin.broker.delivery.outlets import ConnectionOutlet
 from tocsin.broker.service import BrokerService
-from tocsin.broker.transports.open_connections import STOPPING
+from tocsin.broker.transports.transport import Transport
 from tocsin.serving.connections import ClientConnection
 from tocsin.serving.rate_limit import TokenBucket
 from tocsin.serving.tokens import secret_in
 from tocsin.wire import subscriber as said
-from tocsin.wire.answers import SubscriptionsPage, error_reply, events_page, ok_reply
+from tocsin.wire.answers import error_reply, events_page, ok_reply
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError
 
 AT_ONCE: Final = 4
@@ -56,47 +57,51 @@ class WebSocketStream(web.WebSocketResponse):
         return await super().close(code=code, message=message, drain=drain)
 
 
-async def stream(service: BrokerService, request: web.Request) -> web.WebSocketResponse:
-    """Serves a WebSocket: authenticates by header or by a first login message, then runs the session."""
-    settings = service.settings
-    websocket = WebSocketStream(
-        compress=False,
-        heartbeat=settings.delivery.heartbeat_s,
-        max_msg_size=settings.limits.message_bytes,
-        timeout=2.0,
-    )
-    if hdrs.AUTHORIZATION in request.headers:
-        who = await service.identify(secret_in(request.headers[hdrs.AUTHORIZATION]))
-        await websocket.prepare(request)
-        ref = None
-    else:
-        await websocket.prepare(request)
+class WebSockets(Transport):
+    """Serves WebSockets: authenticates by header or by a first login message, then runs the session."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/v1/stream", self.stream, allow_head=False)]
+
+    async def stream(self, request: web.Request) -> web.WebSocketResponse:
+        service, settings = self._service, self._service.settings
+        websocket = WebSocketStream(
+            compress=False,
+            heartbeat=settings.delivery.heartbeat_s,
+            max_msg_size=settings.limits.message_bytes,
+            timeout=2.0,
+        )
+        if hdrs.AUTHORIZATION in request.headers:
+            who = await service.identify(secret_in(request.headers[hdrs.AUTHORIZATION]))
+            await websocket.prepare(request)
+            ref = None
+        else:
+            await websocket.prepare(request)
+            try:
+                who, ref = await self._login(websocket)
+            except TocsinError as error:
+                with suppress(ConnectionError, RuntimeError):
+                    await websocket.send_str(error_reply(None, error).decode())
+                    await websocket.close(code=UNAUTHORIZED, message=error.message.encode()[:120])
+                return websocket
+        await WebSocketSession(service, websocket, who, cast("ClientConnection", request.protocol)).run(ref)
+        return websocket
+
+    async def _login(self, websocket: web.WebSocketResponse) -> tuple[Session, int | None]:
+        """Reads the first message, which must be a login, and identifies the subscriber."""
         try:
-            who, ref = await _login(service, websocket)
-        except TocsinError as error:
-            with suppress(ConnectionError, RuntimeError):
-                await websocket.send_str(error_reply(None, error).decode())
-                await websocket.close(code=UNAUTHORIZED, message=error.message.encode()[:120])
-            return websocket
-    await WebSocketSession(service, websocket, who, cast("ClientConnection", request.protocol)).run(ref)
-    return websocket
-
-
-async def _login(service: BrokerService, websocket: web.WebSocketResponse) -> tuple[Session, int | None]:
-    """Reads the first message, which must be a login, and identifies the subscriber."""
-    try:
-        async with asyncio.timeout(service.settings.http.read_timeout_s):
-            message = await websocket.receive()
-    except TimeoutError:
-        raise UnauthorizedError("nobody has logged in") from None
-    if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-        raise UnauthorizedError("nobody has logged in")
-    request = said.parse_request(message.data)
-    if isinstance(request, said.BadRequest):
-        raise request.error
-    if not isinstance(request.body, said.LoginRequest):
-        raise UnauthorizedError("the first message is a login", hint='{"login": {"token": "…"}}')
-    return await service.identify(request.body.token), request.ref
+            async with asyncio.timeout(self._service.settings.http.read_timeout_s):
+                message = await websocket.receive()
+        except TimeoutError:
+            raise UnauthorizedError("nobody has logged in") from None
+        if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+            raise UnauthorizedError("nobody has logged in")
+        request = said.parse_request(message.data)
+        if isinstance(request, said.BadRequest):
+            raise request.error
+        if not isinstance(request.body, said.LoginRequest):
+            raise UnauthorizedError("the first message is a login", hint='{"login": {"token": "…"}}')
+        return await self._service.identify(request.body.token), request.ref
 
 
 class WebSocketSession:
@@ -117,7 +122,7 @@ class WebSocketSession:
         self._bad = 0
         self._closing: asyncio.Task[None] | None = None
         self._outlet = ConnectionOutlet(
-            OutletForm.WEBSOCKET, connection, service.settings.delivery.buffer_bytes, service.fan_out.room
+            OutletForm.WEBSOCKET, connection, service.settings.delivery.buffer_bytes, service.room
         )
 
     async def run(self, ref: int | None) -> None:
@@ -125,14 +130,14 @@ class WebSocketSession:
         service, who = self._service, self._who
         try:
             service.check_rate(who, whole=True)
-            with service.sessions.session(who, service.limit(who, "connections"), self._end):
+            with service.connection(who, self._end):
                 if ref is not None:
                     self._send(ok_reply(ref, {"user": who.user, "application": who.application_name}))
-                service.fan_out.attach(who.subscriber, self._outlet)
+                service.attach(who.subscriber, self._outlet)
                 try:
                     await self._listen()
                 finally:
-                    service.fan_out.detach(self._outlet)
+                    service.detach(self._outlet)
                     self._outlet.close()
                     for task in self._tasks:
                         task.cancel()
@@ -169,7 +174,7 @@ class WebSocketSession:
         body, ref = asked.body, asked.ref
         if isinstance(body, said.AckRequest):
             try:
-                self._service.acknowledge(self._who, body)
+                self._service.acknowledge(self._who.subscriber, body.acks)
             except InputError as error:
                 self._send(error_reply(ref, error))
                 return
@@ -192,14 +197,14 @@ class WebSocketSession:
         except TocsinError as error:
             self._send(error_reply(ref, error))
         except Exception as error:
-            self._service.broke(error)
+            _log.error("a request failed", exc_info=error)
             self._send(error_reply(ref, TocsinError("something went wrong inside; the log tells more")))
         else:
             if answer is not None and ref is not None:
                 self._send(ok_reply(ref, answer))
 
     async def _durable(self, count: int) -> Any:
-        await self._service.acks.durable()
+        await self._service.acks_durable()
         return {"acknowledged": count}
 
     async def _answer(self, body: said.Body, ref: int | None) -> Any:
@@ -215,16 +220,13 @@ class WebSocketSession:
                 made = await service.subscribe(who, body, first=first)
                 return None if body.group is None else made.subscription.to_json()
             case said.UnsubscribeRequest():
-                await service.subscription_service.unsubscribe(who.subscriber, body.id)
+                await service.unsubscribe(who, body.id)
                 return {}
             case said.PullRequest():
                 events, more = await service.pull(who, body)
                 return events_page([event.envelope for event in events], more=more)
             case said.ListRequest():
-                page, next_page = await service.subscription_service.page(
-                    who.subscriber, service.page_after(body.after), service.PAGE
-                )
-                return SubscriptionsPage(tuple(page), None if next_page is None else str(next_page)).to_json()
+                return (await service.list_subscriptions(who.subscriber, body.after)).to_json()
             case _:
                 raise InputError("you are logged in already")
 

@@ -44,7 +44,7 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
             await made.subscribe("ann", "v.c", n)
         many = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [9]}, user="ann")
         assert (many[0], many[1]["error"]["code"]) == (429, "limit")
-        assert len(made.service.subscription_service._backends) == 2, "the cluster was not asked for it"
+        assert len(made.parts.subscriptions._backends) == 2, "the cluster was not asked for it"
         assert (await made.subscribe("ann", "v.c", 1))["parameters"] == [1]
         changed = {"limits": {"subscriptions": 3}}
         assert (await made.ask("PATCH", "/v1/applications/shop", changed, token=admin))[1]["channels"] == [
@@ -54,7 +54,7 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
         await made.subscribe("ann", "v.c", 9)
         assert (await made.ask("DELETE", "/v1/applications/shop", token=admin))[0] == 200
         assert (await made.ask("GET", "/v1/subscriptions", user="ann"))[0] == 401
-        assert made.service.subscription_service.subscriptions == 0
+        assert made.parts.subscriptions.count == 0
 
 
 async def test_the_operator_on_loopback_registers_into_any_application(cluster: Any, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_logging_out_ends_the_connections_of_that_session(cluster: Any, tm
             Listener(made.url, renewed) as second,
             Listener(made.url, other) as third,
         ):
-            await until(lambda: made.service.sessions.connections == 3)
+            await until(lambda: made.parts.connections.count == 3)
             assert (await made.ask("POST", "/v1/logout", token=old))[0] == 200
             for ended in (first, second):
                 await ended.until(lambda ended=ended: ended.close_code == 4401)
@@ -186,7 +186,7 @@ async def test_another_password_ends_every_connection(cluster: Any, tmp_path: Pa
         place, new = "/v1/subscribers/ada/password", {"password": "another good one"}
         assert (await made.ask("PUT", place, new, user="ada"))[0] == 401
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.sessions.connections == 1)
+            await until(lambda: made.parts.connections.count == 1)
             assert (await made.ask("PUT", place, {**new, "old": PASSWORD}, user="ada"))[0] == 200
             await ada.until(lambda: ada.close_code == 4401)
         assert (await made.ask("GET", "/v1/subscriptions", user="ada"))[0] == 401

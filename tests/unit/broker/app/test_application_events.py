@@ -69,7 +69,7 @@ async def test_what_an_application_floods_its_neighbours_with_pushes_out_its_own
         await here.execute(channel, {quiet: ["kept"], **{interest: ["x" * 500] for interest in flood}})
         for n in range(50):
             await here.execute(channel, {interest: [f"{n}" * 200] for interest in flood})
-        await until(lambda: made.service.runtime.core.caches[flood[-1]].head[1] == 51)
+        await until(lambda: made.parts.runtime.core.caches[flood[-1]].head[1] == 51)
         await here.retention.look_over()
         assert (await here.store.state(channel.channel_id)).result_bytes <= 20_000
         async with Listener(made.url, made.tokens["ada"]) as ada:

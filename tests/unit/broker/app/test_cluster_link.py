@@ -39,11 +39,11 @@ async def test_pushed_results_need_no_fetch(cluster: Any, tmp_path: Path) -> Non
         channel = await here.channel("p", push=True)
         held = await made.subscribe("ada", "v.p", 1)
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.fan_out.listeners)
+            await until(lambda: made.parts.fan_out.listeners)
             for n in range(3):
                 await here.execute(channel, {int(held["interest"]): [n, n]})
             assert await ada.values_until(6) == [0, 0, 1, 1, 2, 2]
-        assert made.service.counters.fetches == 0
+        assert made.parts.counters.fetches == 0
 
 
 class LoopTurns:
@@ -72,15 +72,15 @@ async def test_a_large_announcement_lets_others_have_their_turns(cluster: Any, t
         channel = await here.channel("p", push=True)
         held = await made.subscribe("ada", "v.p", 1)
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.fan_out.listeners)
-            made.service.runtime.trace = turns
+            await until(lambda: made.parts.fan_out.listeners)
+            made.parts.runtime.trace = turns
             counting = asyncio.create_task(turns.count())
             await here.execute(channel, {int(held["interest"]): list(range(2_000))})
             assert await ada.values_until(2_000) == list(range(2_000))
             counting.cancel()
         assert turns.events.total() >= 2_000
         assert max(turns.events.values()) <= TURN_EVENTS + 1, "some acknowledgements may come between"
-        assert made.service.counters.fetches == 0
+        assert made.parts.counters.fetches == 0
 
 
 async def test_what_retention_took_is_told_as_a_gap(cluster: Any, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_what_retention_took_is_told_as_a_gap(cluster: Any, tmp_path: Path
         held = await made.subscribe("ada", "v.c", 1)
         for n in range(5):
             await here.execute(channel, {int(held["interest"]): [{"n": n, "pad": "x" * 30}]})
-        await until(lambda: made.service.runtime.core.caches[int(held["interest"])].head[1] == 5)
+        await until(lambda: made.parts.runtime.core.caches[int(held["interest"])].head[1] == 5)
         await here.retention.look_over()
         async with Listener(made.url, made.tokens["ada"]) as ada:
             await ada.until(lambda: ada.events and ada.values[-1:] and ada.values[-1]["n"] == 4)
@@ -141,7 +141,7 @@ async def test_policies_are_switched_while_it_runs(cluster: Any, tmp_path: Path)
         channel = await here.channel("c")
         held = await made.subscribe("ada", "v.c", 1)
         await here.execute(channel, {int(held["interest"]): ["x"]})
-        await until(lambda: made.service.runtime.core.caches.resident_bytes)
+        await until(lambda: made.parts.runtime.core.caches.resident_bytes)
         status, said = await made.ask("PUT", "/v1/policies", {"eviction": "lru", "expiry": "ttl"})
         assert (status, said["policy"]) == (200, "all+lru+ttl")
         assert said["resident_bytes"] > 0
@@ -169,7 +169,7 @@ async def test_the_cluster_is_told_what_everybody_has(cluster: Any, tmp_path: Pa
 
 async def life(made: BrokerHere, here: World, channel: Any, interest: int, n: int) -> None:
     await here.execute(channel, {interest: [n]})
-    head = made.service.runtime.core.caches
+    head = made.parts.runtime.core.caches
     await until(lambda: head[interest].head[1] == n + 1)
 
 
@@ -212,14 +212,14 @@ async def test_while_the_cluster_is_away_a_broker_delivers_what_it_has(tmp_path:
             assert int(again["interest"]) == interest
             away = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [2]}, user="ada")
             assert (away[0], away[1]["error"]["code"]) == (503, "unavailable")
-            await until(lambda: not made.service.link.connected)
+            await until(lambda: not made.parts.link.connected)
             assert await made.ask("GET", "/readyz") == (200, {"status": "ready", "cluster": "away"})
             assert (await made.ask("GET", "/readyz?cluster=1"))[0] == 503
             async with world(tmp_path / "cluster", port=port) as here:
                 (channel,) = here.catalog.catalog.channels
                 await here.execute(channel, {interest: [1]})
                 assert await ada.values_until(2) == [0, 1]
-                await until(lambda: made.service.link.connected)
+                await until(lambda: made.parts.link.connected)
     finally:
         await stack.__aexit__(None, None, None)
 
@@ -256,7 +256,7 @@ async def test_subscriptions_end_with_their_channel(cluster: Any, tmp_path: Path
         if not told:
             here.announcer.dropped = lambda: None  # type: ignore[method-assign]
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.fan_out.listeners)
+            await until(lambda: made.parts.fan_out.listeners)
             await here.drop(dropped)
             await ada.until(lambda: [one["type"] for one in ada.events] == ["tocsin.ended"])
             assert ada.events[0]["channel"] == "v.c"
@@ -271,7 +271,7 @@ async def test_a_channel_that_comes_again_under_its_name_is_another_one(cluster:
         channel = await here.channel("c")
         before = int((await made.subscribe("ada", "v.c", 1))["interest"])
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.fan_out.listeners)
+            await until(lambda: made.parts.fan_out.listeners)
             await here.drop(channel)
             again = await here.channel("c")
             # Its subscription has ended, or is one to the new channel: in no case does it hang on the old one.
@@ -285,7 +285,7 @@ async def test_a_channel_that_comes_again_under_its_name_is_another_one(cluster:
 
 async def test_a_cluster_that_refuses_the_broker_is_not_said_to_be_away(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here, broker(tmp_path / "b", here.url, name="nowhere.b") as made:
-        await until(lambda: made.service.link.refusal)
+        await until(lambda: made.parts.link.refusal)
         status, said = await made.ask("GET", "/readyz")
         assert status == 503
         assert said["error"]["message"].startswith("the cluster refuses the broker: ")
@@ -301,7 +301,7 @@ async def test_a_broker_that_the_cluster_does_not_have_any_more_serves_all_the_s
             assert await made.ask("GET", "/readyz") == (200, {"status": "ready", "cluster": "here"})
             await here.drop(channel)
             await here.catalog.apply([Remove(DataverseEntry("v").ref)])
-            await until(lambda: made.service.link.refusal)
+            await until(lambda: made.parts.link.refusal)
             assert await made.ask("GET", "/readyz") == (200, {"status": "ready", "cluster": "refuses"})
             assert (await made.ask("GET", "/readyz?cluster=1"))[0] == 503
             assert (await made.ask("GET", "/readyz?cluster=maybe"))[0] == 400
@@ -319,5 +319,5 @@ async def test_whoever_demands_the_cluster_is_told_that_it_is_gone_though_nobody
             async with asyncio.timeout(WITHIN_S):
                 while (await made.ask("GET", "/readyz?cluster=1"))[0] != 503:
                     await asyncio.sleep(0.02)
-            await until(lambda: not made.service.link.connected)
+            await until(lambda: not made.parts.link.connected)
             assert await made.ask("GET", "/readyz") == (200, {"status": "ready", "cluster": "away"})

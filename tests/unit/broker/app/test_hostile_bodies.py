@@ -102,7 +102,7 @@ async def test_strangers_who_send_slowly_fill_their_own_room_and_not_the_cluster
         size = announcement_route.LIMIT_BYTES - 1
         slow = head_of(forged(), size + 1) + b"x" * size
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.fan_out.listeners)
+            await until(lambda: made.parts.fan_out.listeners)
             await here.execute(channel, {int(held["interest"]): ["first"]})  # the cluster's address is known from now
             assert await ada.values_until(1) == ["first"]
             async with sending(made, slow, "127.0.0.2"), sending(made, slow, "127.0.0.3"):

@@ -26,14 +26,14 @@ async def large(here: World, made: BrokerHere, count: int, user: str = "ada") ->
     for begin in range(0, count, 100):
         pads = [{"n": n, "pad": "x" * LARGE} for n in range(begin, min(count, begin + 100))]
         await here.execute(channel, {interest: pads})
-    core = made.service.runtime.core
+    core = made.parts.runtime.core
     # The news of them were fetched once.
     await until(lambda: core.caches.figures.arrived == count)
     return str(held["id"])
 
 
 def fetched_bytes(made: BrokerHere) -> int:
-    return made.service.runtime.core.caches.figures.fetched_bytes
+    return made.parts.runtime.core.caches.figures.fetched_bytes
 
 
 async def test_who_pulls_large_results_has_them_fetched_once(cluster: Any, tmp_path: Path) -> None:
@@ -61,14 +61,14 @@ async def test_who_pulls_large_results_has_them_fetched_once(cluster: Any, tmp_p
 async def test_who_reads_nothing_of_much_that_is_not_cached_is_behind(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here, both(tmp_path / "broker", here, cache__eviction="none") as made:
         await large(here, made, 400)
-        service, before = made.service, fetched_bytes(made)
+        parts, before = made.parts, fetched_bytes(made)
         headers = {"Authorization": f"Bearer {made.tokens['ada']}"}
         async with aiohttp.ClientSession() as session:
             slow = await session.ws_connect(f"{made.url}/v1/stream", headers=headers, max_msg_size=0)
-            await until(lambda: service.fan_out.listeners == 1)
-            (outlet,) = service.fan_out.outlets_of(1)
+            await until(lambda: parts.fan_out.listeners == 1)
+            (outlet,) = parts.fan_out.outlets_of(1)
             await until(lambda: outlet.full)
-            await until(lambda: service.fan_out.behind == 1)
+            await until(lambda: parts.fan_out.behind == 1)
             transport = outlet.connection.transport  # type: ignore[attr-defined]
             assert 256 << 10 <= transport.get_write_buffer_size() <= (256 << 10) + 2 * (PAGE + LARGE)
             assert fetched_bytes(made) - before <= SOCKETS
@@ -82,7 +82,7 @@ async def test_who_reads_nothing_of_much_that_is_not_cached_is_behind(cluster: A
             assert got == list(range(400))
             assert largest <= (256 << 10) + 2 * (PAGE + LARGE)
             assert fetched_bytes(made) - before <= 2 * read_bytes
-            await until(lambda: not service.fan_out.behind)
+            await until(lambda: not parts.fan_out.behind)
             await slow.close()
 
 
@@ -106,7 +106,7 @@ async def test_a_poll_answers_about_as_much_as_a_buffer_holds(cluster: Any, tmp_
         channel = await here.channel("c")
         interests = [int((await made.subscribe("ada", "v.c", n))["interest"]) for n in range(40)]
         await here.execute(channel, {one: [{"n": n, "pad": "x" * LARGE} for n in range(5)] for one in interests})
-        await until(lambda: made.service.runtime.core.caches.figures.arrived == 200)
+        await until(lambda: made.parts.runtime.core.caches.figures.arrived == 200)
         before = fetched_bytes(made)
         _, said = await made.ask("GET", "/v1/poll", user="ada")
         # Of few subscriptions at first, each with a page at most.

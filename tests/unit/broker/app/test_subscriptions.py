@@ -18,7 +18,7 @@ async def test_subscribing_again_is_the_same_and_since_brings_what_was_before(cl
         held = await made.subscribe("ada", "v.c", [33.6, -117.8])
         assert await made.subscribe("ada", "v.c", [33.6, -117.8]) == held
         await here.execute(channel, {int(held["interest"]): ["old"]})
-        await until(lambda: made.service.runtime.core.caches[int(held["interest"])].head[1] == 1)
+        await until(lambda: made.parts.runtime.core.caches[int(held["interest"])].head[1] == 1)
         async with Listener(made.url, made.tokens["bob"]) as bob:
             # Other words for the same value are the same interest.
             said = await bob.ask(subscribe={"channel": "v.c", "parameters": ["33.6,-117.8"], "since": "0-0-0"})
@@ -51,12 +51,12 @@ async def test_a_channel_that_is_dropped_ends_its_subscriptions(cluster: Any, tm
         channel = await here.channel("c")
         held = await made.subscribe("ada", "v.c", 1)
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.fan_out.listeners)
+            await until(lambda: made.parts.fan_out.listeners)
             await here.execute(channel, {int(held["interest"]): ["x"]})
             await ada.values_until(1)
             await here.catalog.apply([Remove(channel.ref)])
             await here.store.drop_channel(channel.channel_id)
-            made.service.link.gone(int(held["interest"]))
+            made.parts.link.gone(int(held["interest"]))
             await ada.until(lambda: ada.events[-1]["type"] == "tocsin.ended")
         assert (await made.ask("GET", "/v1/subscriptions", user="ada"))[1]["subscriptions"] == []
 
@@ -74,14 +74,14 @@ async def test_groups_hold_together_and_each_member_has_a_marker_of_its_own(clus
         assert (await made.ask("POST", "/v1/subscriptions", denied, user="eve"))[0] in (403, 404)
         interest = held["interest"]
         async with Listener(made.url, made.tokens["ada"]) as ada, Listener(made.url, made.tokens["bob"]) as bob:
-            await until(lambda: made.service.fan_out.listeners == 2)
+            await until(lambda: made.parts.fan_out.listeners == 2)
             await here.execute(channel, {int(interest): ["one"]})
             assert await ada.values_until(1) == await bob.values_until(1) == ["one"]
             await ada.ack(interest, ada.events[0]["data"]["to"])
             # Who joins later gets what comes later.
             await made.ask("POST", "/v1/groups/watch/members", {"members": ["eve"]})
             async with Listener(made.url, made.tokens["eve"]) as eve:
-                await until(lambda: made.service.fan_out.listeners == 3)
+                await until(lambda: made.parts.fan_out.listeners == 3)
                 await here.execute(channel, {int(interest): ["two"]})
                 assert await eve.values_until(1) == ["two"]
         async with Listener(made.url, made.tokens["bob"]) as bob:
@@ -90,7 +90,7 @@ async def test_groups_hold_together_and_each_member_has_a_marker_of_its_own(clus
         assert said["members"] == ["ada", "bob", "eve"]
         assert [one["interest"] for one in said["subscriptions"]] == [interest]
         async with Listener(made.url, made.tokens["bob"]) as bob, Listener(made.url, made.tokens["eve"]) as eve:
-            await until(lambda: made.service.fan_out.listeners == 2)
+            await until(lambda: made.parts.fan_out.listeners == 2)
             assert (await made.ask("DELETE", "/v1/groups/watch/members/eve"))[0] == 200
             assert (await made.ask("DELETE", "/v1/groups/watch"))[0] == 200
             for one in (eve, bob):
@@ -113,7 +113,7 @@ async def test_subscriptions_to_a_channel_that_an_application_loses_end_and_that
         shared = await made.subscribe("eve", "v.floods", 2, group="crew")
         other = await made.subscribe("ada", "v.floods", 1)
         async with Listener(made.url, made.tokens["eve"]) as eve, Listener(made.url, made.tokens["ada"]) as ada:
-            await until(lambda: made.service.fan_out.listeners == 2)
+            await until(lambda: made.parts.fan_out.listeners == 2)
             change = {"channels": ["v.jams"]}
             assert (await made.ask("PATCH", "/v1/applications/traffic", change))[1]["channels"] == ["v.jams"]
             await eve.until(lambda: len(eve.events) == 2)
@@ -139,13 +139,13 @@ async def test_a_subscription_that_is_made_while_its_channel_is_taken_away_ends_
         await here.channel("c")
         _, said = await made.ask("POST", "/v1/applications", {"name": "traffic"})
         await made.user("eve", "traffic", said["token"])
-        hold = made.service.subscription_service._hold
+        hold = made.parts.subscriptions._hold
 
         async def slow(asked: Any, application: str) -> Any:
             assert (await made.ask("PATCH", "/v1/applications/traffic", {"channels": []}))[0] == 200
             return await hold(asked, application)
 
-        made.service.subscription_service._hold = slow  # type: ignore[method-assign]
+        made.parts.subscriptions._hold = slow  # type: ignore[method-assign]
         status, said = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [1]}, user="eve")
         assert (status, said["error"]["code"]) == (403, "forbidden")
         async with Listener(made.url, made.tokens["eve"]) as eve:
@@ -183,4 +183,4 @@ async def test_interests_that_nobody_needs_are_ended_at_the_cluster(cluster: Any
         async with asyncio.timeout(WITHIN_S):
             while await here.store.subscriptions(channel.channel_id):
                 await asyncio.sleep(0.01)
-        assert len(made.service.subscription_service._backends) == 0
+        assert len(made.parts.subscriptions._backends) == 0

@@ -36,9 +36,9 @@ async def test_a_broker_that_is_restored_beside_the_old_one_takes_its_name(clust
         await old.subscribe("ada", "v.c", 2)
         async with broker(await restored(tmp_path), here.url, cluster__check_every_s=0.05) as new:
             await new.idle()
-            error = await old.service.link.fenced
+            error = await old.parts.link.fenced
             assert "has taken the name Default.b over" in error.message
-            assert new.service.link.fenced.done() is False
+            assert new.parts.link.fenced.done() is False
             status, said = await old.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [3]}, user="ada")
             assert (status, said["error"]["code"]) == (409, "fenced")
             assert await held(here) == {"[1]", "[2]"}, "what only the old one knows is there, if it comes back"
@@ -57,7 +57,7 @@ async def test_the_older_one_stays_away_until_it_is_told_to_take_over(cluster: A
             folder = await restored(tmp_path)
             async with broker(folder, here.url) as new:
                 await new.idle()
-                await old.service.link.fenced
+                await old.parts.link.fenced
         await here.execute(channel, {interest: ["while nobody knew the interest"]})
         with pytest.raises(FencedError, match="has taken the name"):
             async with broker(tmp_path / "broker", here.url):
@@ -67,7 +67,7 @@ async def test_the_older_one_stays_away_until_it_is_told_to_take_over(cluster: A
             broker(tmp_path / "broker", here.url, take_over=True) as old,
         ):
             await old.idle()
-            await new.service.link.fenced
+            await new.parts.link.fenced
             async with Listener(old.url, await old.login("ada")) as ada:
                 assert await ada.values_until(1) == ["while nobody knew the interest"]
 
@@ -79,9 +79,9 @@ async def test_an_older_one_that_was_not_there_when_its_name_was_taken_finds_out
         async with broker(await restored(tmp_path), here.url, cluster__check_every_s=0.05) as new:
             await new.idle()
             async with broker(tmp_path / "broker", here.url) as old:
-                await old.service.link.fenced
-            assert not new.service.link.fenced.done()
-            assert new.service.link.connected
+                await old.parts.link.fenced
+            assert not new.parts.link.fenced.done()
+            assert new.parts.link.connected
 
 
 async def test_a_broker_that_lost_its_file_ends_nothing_and_the_file_can_come_back(
@@ -128,7 +128,7 @@ async def test_a_broker_that_starts_again_and_one_whose_cluster_was_restored_kee
             await here.store.renew_epoch()
             assert first is not None
             assert first.generation is not None
-            link = made.service.link
+            link = made.parts.link
             await until(lambda: link._generation.generation > first.generation)
             again = await here.store.registration(NAME)
             assert again is not None

@@ -35,7 +35,7 @@ async def test_who_was_away_gets_everything_from_the_cache_the_cluster_and_both(
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         for n in range(6):
             await here.execute(channel, {interest: [{"n": n, "pad": "x" * 50}]})
-        caches = made.service.runtime.core.caches
+        caches = made.parts.runtime.core.caches
         await until(lambda: caches.figures.arrived == 6)
         async with Listener(made.url, made.tokens["ada"]) as ada:
             assert [one["n"] for one in await ada.values_until(6)] == list(range(6))
@@ -54,7 +54,7 @@ async def test_results_are_pulled_page_by_page_and_waited_for(cluster: Any, tmp_
         held = await made.subscribe("ada", "v.c", 1, mode="notify")
         place = f"/v1/subscriptions/{held['id']}/results"
         waiting = asyncio.create_task(made.ask("GET", f"{place}?wait=20", user="ada"))
-        await until(lambda: made.service.runtime._arrivals)
+        await until(lambda: made.parts.runtime._arrivals)
         await here.execute(channel, {int(held["interest"]): ["a", "b", "c"]})
         status, said = await waiting
         assert (status, values(said["events"]), said["more"]) == (200, ["a", "b", "c"], False)
@@ -75,10 +75,10 @@ async def test_a_poll_waits_and_answers_what_is_not_acknowledged(cluster: Any, t
         inline = await made.subscribe("ada", "v.c", 1)
         notify = await made.subscribe("ada", "v.c", 2, mode="notify")
         polling = asyncio.create_task(made.ask("GET", "/v1/poll?wait=20", user="ada"))
-        await until(lambda: made.service.fan_out.listeners)
+        await until(lambda: made.parts.fan_out.listeners)
         await here.execute(channel, {int(inline["interest"]): ["x"], int(notify["interest"]): ["y"]})
         _, first = await polling
-        await until(lambda: made.service.runtime.core.caches[int(notify["interest"])].head[1] == 1)
+        await until(lambda: made.parts.runtime.core.caches[int(notify["interest"])].head[1] == 1)
         _, again = await made.ask("GET", "/v1/poll", user="ada")
         assert values(first["events"]) == values(again["events"]) == ["x"]
         assert {one["type"] for one in again["events"]} == {"tocsin.results", "tocsin.available"}
@@ -96,7 +96,7 @@ async def test_a_poll_that_does_not_wait_answers_what_has_to_be_fetched(cluster:
         # Nobody takes what this would bring, and whoever polls does not wait for it.
         await made.ask("PUT", "/v1/webhook", {"url": "http://127.0.0.1:9/"}, user="ada")
         await here.execute(channel, {int(one["interest"]): [place] for place, one in enumerate(kept)})
-        core = made.service.runtime.core
+        core = made.parts.runtime.core
         await until(lambda: all(core.caches[int(one["interest"])].head[1] == 1 for one in kept))
         for _ in range(2):
             _, said = await made.ask("GET", "/v1/poll", user="ada")
@@ -129,7 +129,7 @@ async def test_a_browser_reads_events_and_its_last_id_counts_as_an_acknowledgeme
         said = await first({})
         assert said["event"] == "tocsin.results"
         assert values([orjson.loads(said["data"])]) == ["x"]
-        await until(lambda: not made.service.fan_out.listeners)
+        await until(lambda: not made.parts.fan_out.listeners)
         await here.execute(channel, {int(held["interest"]): ["y"]})
         again = await first({"Last-Event-ID": said["id"]})
         assert values([orjson.loads(again["data"])]) == ["y"]
@@ -142,13 +142,13 @@ async def test_who_takes_nothing_is_behind_and_gets_everything_later(cluster: An
         await made.user("bob")
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         await made.subscribe("bob", "v.c", 1)
-        service = made.service
+        parts = made.parts
         async with Listener(made.url, made.tokens["bob"]) as bob, aiohttp.ClientSession() as session:
             headers = {"Authorization": f"Bearer {made.tokens['ada']}"}
             slow = await session.ws_connect(f"{made.url}/v1/stream", headers=headers, max_msg_size=0)
-            await until(lambda: service.fan_out.listeners == 2)
+            await until(lambda: parts.fan_out.listeners == 2)
             count = 0
-            while not service.fan_out.behind:
+            while not parts.fan_out.behind:
                 await here.execute(channel, {interest: [{"n": count, "pad": "x" * 100_000}]})
                 count += 1
                 await bob.values_until(count)
@@ -161,7 +161,7 @@ async def test_who_takes_nothing_is_behind_and_gets_everything_later(cluster: An
             while len(got) < count:
                 got += values([orjson.loads((await slow.receive()).data)])
             assert [one["n"] for one in got] == list(range(count))
-            await until(lambda: not service.fan_out.behind)
+            await until(lambda: not parts.fan_out.behind)
             await slow.close()
 
 
@@ -175,12 +175,12 @@ async def test_the_slower_of_two_connections_is_given_up(cluster: Any, tmp_path:
         async with Listener(made.url, made.tokens["ada"]) as quick, aiohttp.ClientSession() as session:
             headers = {"Authorization": f"Bearer {made.tokens['ada']}"}
             slow = await session.ws_connect(f"{made.url}/v1/stream", headers=headers, max_msg_size=0)
-            await until(lambda: made.service.sessions.connections == 2)
+            await until(lambda: made.parts.connections.count == 2)
             count = 0
-            while not made.service.counters.shed:
+            while not made.parts.counters.shed:
                 await here.execute(channel, {interest: [{"n": count, "pad": "x" * 100_000}]})
                 count += 1
                 await quick.values_until(count)
-            await until(lambda: made.service.sessions.connections == 1)
-            assert not made.service.fan_out.behind
+            await until(lambda: made.parts.connections.count == 1)
+            assert not made.parts.fan_out.behind
             await slow.close()

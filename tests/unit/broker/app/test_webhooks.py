@@ -22,7 +22,7 @@ from tests.support.waiting import WITHIN_S, until
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.transports import webhooks
-from tocsin.broker.transports.webhook_connections import WebhookConnections
+from tocsin.broker.transports.webhooks import WebhookConnections
 from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings.broker import WebhookSettings
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
@@ -63,12 +63,12 @@ async def test_webhooks_are_signed_tried_again_and_acknowledged(cluster: Any, tm
         ids = [verify(said["secret"], {k.lower(): v for k, v in h.items()}, b, now_s=time.time()) for h, b in got]
         assert ids[0] == ids[1] != ids[2]
         assert values([orjson.loads(body) for _, body in got[1:]]) == [0, 1]
-        subscription = made.service.subscription_service.subscription_of(1, int(held["interest"]))
+        subscription = made.parts.subscriptions.subscription_of(1, int(held["interest"]))
         assert subscription is not None
-        await until(lambda: made.service.runtime.core.marker(subscription).execution == 2)
+        await until(lambda: made.parts.runtime.core.marker(subscription).execution == 2)
         await here.execute(channel, {int(held["interest"]): ["last"]})
-        await until(lambda: made.service.counters.webhooks.get("gone"))
-        await until(lambda: not made.service.fan_out.listeners)
+        await until(lambda: made.parts.counters.webhooks.get("gone"))
+        await until(lambda: not made.parts.fan_out.listeners)
         async with asyncio.timeout(WITHIN_S):
             while (await made.ask("GET", "/v1/webhook", user="ada"))[0] != 404:
                 await asyncio.sleep(0.01)
@@ -206,11 +206,11 @@ async def silent_receiver() -> AsyncIterator[tuple[str, list[asyncio.StreamWrite
 
 async def told_by_webhook(made: BrokerHere, prefix: str, count: int, url: str) -> None:
     """So many further subscribers of v.c(1). No password is checked: that would take longer than all the rest."""
-    accounts = made.service.accounts
+    accounts = made.parts.accounts
     assert isinstance(accounts, LocalAccounts)
-    (application,) = await made.service.store.applications()
+    (application,) = await made.parts.store.applications()
     for n in range(count):
-        one = await made.service.store.add_subscriber(application.id, f"{prefix}{n}", password="#", created_us=1)
+        one = await made.parts.store.add_subscriber(application.id, f"{prefix}{n}", password="#", created_us=1)
         made.tokens[one.user], _ = accounts._tokens.issue(one.id, time.time_ns() // 1_000)
         await made.subscribe(one.user, "v.c", 1)
         assert (await made.ask("PUT", "/v1/webhook", {"url": url}, user=one.user))[0] == 200
@@ -238,8 +238,8 @@ async def test_silent_receivers_of_200_accounts_delay_nobody_else(cluster: Any, 
         for n in range(3):
             await here.execute(channel, {interest: [n]})
             await until(lambda n=n: got == list(range(n + 1)))
-        await until(lambda: len(connections) == made.service.settings.webhooks.host_connections)
-        counters = made.service.counters
+        await until(lambda: len(connections) == made.parts.settings.webhooks.host_connections)
+        counters = made.parts.counters
         await until(lambda: counters.webhooks_waiting == 200 - len(connections) and counters.webhooks.get("taken") == 3)
         assert "failed" not in counters.webhooks, "nobody has failed for want of a connection"
 
@@ -263,10 +263,10 @@ async def test_waiting_for_a_connection_is_not_the_receivers_time(cluster: Any, 
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         await told_by_webhook(made, "slow", 5, url)
         await here.execute(channel, {interest: ["x"]})
-        await until(lambda: made.service.counters.webhooks_waiting == 4 and got == 1)
+        await until(lambda: made.parts.counters.webhooks_waiting == 4 and got == 1)
         release.set()
-        await until(lambda: made.service.counters.webhooks.get("taken") == 5)
-        assert "failed" not in made.service.counters.webhooks
+        await until(lambda: made.parts.counters.webhooks.get("taken") == 5)
+        assert "failed" not in made.parts.counters.webhooks
 
 
 async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: Path) -> None:
@@ -283,11 +283,11 @@ async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: 
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         await made.ask("PUT", "/v1/webhook", {"url": url}, user="ada")
         await here.execute(channel, {interest: ["x"]})
-        await until(lambda: made.service.counters.webhooks.get("failed") == 1)
+        await until(lambda: made.parts.counters.webhooks.get("failed") == 1)
         for method, said in (("PUT", {"url": f"{url}?2"}), ("DELETE", None), ("PUT", {"url": url})):
             assert (await made.ask(method, "/v1/webhook", said, user="ada"))[0] == 200
         await here.execute(channel, {interest: ["y"]})
-        await until(lambda: made.service.runtime.core.caches[interest].head[1] == 2)
+        await until(lambda: made.parts.runtime.core.caches[interest].head[1] == 2)
         await asyncio.sleep(0.05)  # in which it would have been tried
         assert got == 1
 
@@ -295,11 +295,11 @@ async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: 
 async def test_places_are_shared_out_by_application_and_host() -> None:
     settings = WebhookSettings(connections=10, application_connections=4, host_connections=2)
     counters = BrokerCounters()
-    places, stop = WebhookConnections(settings, counters), asyncio.Event()
+    connections, stop = WebhookConnections(settings, counters), asyncio.Event()
     running: Counter[Any] = Counter()
 
     async def post(application: int, host: str, *, failing: bool = False) -> None:
-        async with places.place(application, host, failing=failing):
+        async with connections.slot(application, host, failing=failing):
             running[application, host, failing] += 1
             await stop.wait()
 
@@ -312,7 +312,7 @@ async def test_places_are_shared_out_by_application_and_host() -> None:
     assert running[2, "silent", False] == running[2, "other", False] == running[1, "other", False] == 1
     stop.set()
     await asyncio.gather(*posts)
-    assert (counters.webhooks_waiting, places._of_application._by_key) == (0, {})
+    assert (counters.webhooks_waiting, connections._of_application._by_key) == (0, {})
 
 
 class SlowNames:
@@ -356,8 +356,8 @@ async def test_a_name_server_that_does_not_answer_delays_no_other_receiver(
         await here.execute(channel, {interest: ["x"]})
         await until(lambda: got == ["quick.test"] and len(slow_names.asked) == 41)
         slow_names.let.set()
-        await until(lambda: made.service.counters.webhooks.get("taken") == 41)
-        assert "failed" not in made.service.counters.webhooks
+        await until(lambda: made.parts.counters.webhooks.get("taken") == 41)
+        assert "failed" not in made.parts.counters.webhooks
 
 
 async def test_looking_up_a_name_is_not_the_receivers_time(cluster: Any, tmp_path: Path, slow_names: SlowNames) -> None:
@@ -382,6 +382,6 @@ async def test_looking_up_a_name_is_not_the_receivers_time(cluster: Any, tmp_pat
         await until(lambda: slow_names.asked["slow.test"])
         await asyncio.sleep(0.6 * timeout_s)
         slow_names.let.set()
-        await until(lambda: made.service.counters.webhooks.get("taken") == 1)
+        await until(lambda: made.parts.counters.webhooks.get("taken") == 1)
         assert looked_up.is_set()
-        assert "failed" not in made.service.counters.webhooks
+        assert "failed" not in made.parts.counters.webhooks

@@ -1,4 +1,4 @@
-"""Counts each subscriber's open connections, and closes them when their token or session ends."""
+"""Counts each subscriber's open connections, and closes them when their token or session ends or the broker stops."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class OpenConnections:
         self._sweep: asyncio.TimerHandle | None = None
         self._of_subscriber: dict[int, list[tuple[str, Callable[[str], None]]]] = {}
         """The connections of a subscriber, each with its session."""
+        self._stopping = False
 
     @property
-    def connections(self) -> int:
+    def count(self) -> int:
         return sum(self._count.values())
 
     @contextmanager
@@ -51,6 +52,8 @@ class OpenConnections:
         of_subscriber.append(entry := (who.session_id, close))
         self._ends_s[who.token_id] = who.expires_us / 1e6
         self._sweep_soon()
+        if self._stopping:
+            close(STOPPING)
         try:
             yield
         finally:
@@ -79,6 +82,7 @@ class OpenConnections:
 
     def close(self) -> None:
         """Closes all connections because the broker stops; clients reconnect later, here or elsewhere."""
+        self._stopping = True
         if self._sweep is not None:
             self._sweep.cancel()
         for callbacks in list(self._of_token.values()):
