@@ -16,9 +16,8 @@ from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.requests import read_object, seconds
 from tocsin.serving.tokens import require
-from tocsin.store.channels.checks import STORE_ID_LIMIT
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import BrokerClaim, BrokerName
+from tocsin.store.channels.rows import STORE_ID_LIMIT, BrokerClaim, BrokerName
 from tocsin.wire.cursors import parse_cursor, parse_position, position_text
 from tocsin.wire.errors import InputError, LimitError
 from tocsin.wire.results import FRAMES

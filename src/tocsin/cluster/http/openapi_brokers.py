@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SUBSCRIPTIONS_LIMIT
 from tocsin.cluster.http.broker_routes import CURSORS_LIMIT, WAIT_LIMIT_S
-from tocsin.store.channels.checks import STORE_ID_LIMIT, SUBSCRIPTION_ID_LIMIT
+from tocsin.store.channels.rows import STORE_ID_LIMIT, SUBSCRIPTION_ID_LIMIT
 from tocsin.store.cluster.interface import NAME_LIMIT
 from tocsin.wire.cursors import CURSOR_PATTERN, POSITION_PATTERN
 from tocsin.wire.results import FRAMES, RANGES_LIMIT

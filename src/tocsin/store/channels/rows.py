@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.store.cluster.interface import DATAVERSE_LIMIT, NAME_LIMIT, check_text
+from tocsin.wire.errors import InputError
+
+# Every backend refuses longer texts, because some backend cannot store them.
+SUBSCRIPTION_ID_LIMIT: Final = 200
+PARAMETERS_LIMIT: Final = 100_000
+STORE_ID_LIMIT: Final = 100
 
 
 class BrokerName(NamedTuple):
     dataverse: str
     name: str
+
+    def check(self) -> None:
+        """Refuses what some backend cannot store, as every `check` here does."""
+        check_text("dataverse", self.dataverse, DATAVERSE_LIMIT)
+        check_text("broker's name", self.name, NAME_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,15 @@ class BackendRequest:
     broker: BrokerName
     id: str | None = None
     application: str = ""
+
+    def check(self) -> None:
+        self.broker.check()
+        check_text("application's name", self.application, NAME_LIMIT)
+        check_text("list of parameters", self.parameters, PARAMETERS_LIMIT)
+        if self.id is not None:
+            check_text("subscription's id", self.id, SUBSCRIPTION_ID_LIMIT)
+            if not self.id:
+                raise InputError("a subscription's id cannot be empty", hint="leave it out to get one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +242,8 @@ class BrokerClaim:
     store: str
     generation: Position | None
     starts: bool
+
+    def check(self) -> None:
+        check_text("store's id", self.store, STORE_ID_LIMIT)
+        if not self.store:
+            raise InputError("a store's id cannot be empty")

@@ -12,12 +12,12 @@ import os
 import queue
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, Final, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.durable_files import sync_file, sync_folder
@@ -26,6 +26,7 @@ from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.upgrades import Upgrade, pending_upgrades
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 BUSY_TIMEOUT_S: Final = 5.0
@@ -248,6 +249,23 @@ class SqliteFile(ABC):
             except BaseException:
                 unfinished.unlink(missing_ok=True)
                 raise
+
+
+class ReadCall(Generic[Parameters, Result]):
+    """A method of a store, made of a function that reads on a connection: `state = ReadCall(rows.state)`."""
+
+    def __init__(self, work: Callable[Concatenate[sqlite3.Connection, Parameters], Result]) -> None:
+        self._work = work
+
+    def __get__(self, store: Any, owner: type[Any]) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
+        def call(*args: Parameters.args, **named: Parameters.kwargs) -> Coroutine[Any, Any, Result]:
+            return self.run(store, lambda connection: self._work(connection, *args, **named))
+
+        return call
+
+    def run(self, store: Any, work: Callable[[sqlite3.Connection], Result]) -> Coroutine[Any, Any, Result]:
+        read: Coroutine[Any, Any, Result] = store.read(work)
+        return read
 
 
 @contextlib.contextmanager

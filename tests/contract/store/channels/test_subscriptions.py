@@ -8,9 +8,15 @@ import pytest
 
 from tests.contract.store.channels.channel import EAST, WEST, Channel, fetched, news_of
 from tocsin.rules.model.cursors import BEGINNING, LAST_ORDINAL, START, Cursor, Range
-from tocsin.store.channels.checks import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import BackendRequest, BrokerName, Execution, Failure
+from tocsin.store.channels.rows import (
+    PARAMETERS_LIMIT,
+    SUBSCRIPTION_ID_LIMIT,
+    BackendRequest,
+    BrokerName,
+    Execution,
+    Failure,
+)
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
 

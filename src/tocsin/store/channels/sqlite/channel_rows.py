@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tocsin.store.channels.epochs import Epochs, end_of
+from tocsin.store.channels.interface import PAGE
 from tocsin.store.channels.rows import BrokerName, ChannelState, Execution, Failure, RecordedExecution
 from tocsin.store.cluster.interface import decode_json, encode_json, next_epoch
 from tocsin.wire.errors import NotFoundError
@@ -68,7 +69,7 @@ class ChannelEpochs:
 # --- channels
 
 
-def add_channel(connection: sqlite3.Connection, after: int) -> int:
+def add_channel(connection: sqlite3.Connection, *, after: int = 0) -> int:
     channel_id = reserve_numbers(connection, "channel", after=after)
     connection.execute("INSERT INTO channels (id) VALUES (?)", (channel_id,))
     connection.execute(
@@ -139,7 +140,7 @@ def add_failure(connection: sqlite3.Connection, channel_id: int, failure: Failur
     )  # fmt: skip
 
 
-def executions(connection: sqlite3.Connection, channel_id: int, limit: int) -> list[RecordedExecution]:
+def executions(connection: sqlite3.Connection, channel_id: int, *, limit: int = PAGE) -> list[RecordedExecution]:
     last_execution(connection, channel_id)
     columns = "number, epoch, tick_us, started_us, ended_us"
     completed = connection.execute(

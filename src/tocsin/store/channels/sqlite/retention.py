@@ -20,7 +20,7 @@ from typing import Final
 from tocsin.rules.model.cursors import ORDINAL_BITS, Cursor
 from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.store.channels.sqlite import shares
-from tocsin.store.channels.sqlite.broker_positions import places_of
+from tocsin.store.channels.sqlite.brokers import places_of
 from tocsin.store.channels.sqlite.results import ROW_BYTES
 
 STEP: Final = 2_500

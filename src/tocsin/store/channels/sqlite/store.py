@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar, Unpack
+from typing import Any, Concatenate, Final, TypeVar, Unpack
 
 from tocsin import faults
-from tocsin.rules.model.cursors import Cursor, Position, Range
-from tocsin.store.channels import checks as check
+from tocsin.rules.model.cursors import Cursor, Range
 from tocsin.store.channels import rows
-from tocsin.store.channels.interface import CHANGES, CHUNK_BYTES, EXECUTIONS_KEPT, NEWS, PAGE
-from tocsin.store.channels.sqlite import (
-    broker_positions,
-    results,
-    retention,
-)
+from tocsin.store.channels.interface import CHUNK_BYTES, EXECUTIONS_KEPT
+from tocsin.store.channels.sqlite import brokers, results, retention
 from tocsin.store.channels.sqlite import channel_rows as channels
-from tocsin.store.channels.sqlite import (
-    registrations as sqlite_registrations,
-)
-from tocsin.store.channels.sqlite import (
-    shares as sqlite_shares,
-)
-from tocsin.store.channels.sqlite import (
-    subscriptions as sqlite_subscriptions,
-)
+from tocsin.store.channels.sqlite import shares as share_rows
+from tocsin.store.channels.sqlite import subscriptions as subscription_rows
 from tocsin.store.channels.sqlite.retention import STEP, StoredBytes
 from tocsin.store.channels.sqlite.upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.file import OpeningMode, SqliteFile, StoreLayout, transaction
+from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, transaction
 from tocsin.wire.errors import NotFoundError
 
 Answer = TypeVar("Answer")
 
 INTERESTS: Final = 20_000
 TRIMMED: Final = 1_000
+
+
+class WriteCall(ReadCall[Parameters, Answer]):
+    """A method that changes the store in one transaction. `point` names its crash points."""
+
+    def __init__(
+        self, work: Callable[Concatenate[sqlite3.Connection, Parameters], Answer], point: str | None = None
+    ) -> None:
+        super().__init__(work)
+        self._point = point
+
+    def run(
+        self, store: SqliteChannelStore, work: Callable[[sqlite3.Connection], Answer]
+    ) -> Coroutine[Any, Any, Answer]:
+        return store.write(work, self._point)
 
 
 class SqliteChannelStore(SqliteFile):
@@ -66,10 +69,10 @@ class SqliteChannelStore(SqliteFile):
 
     async def renew_epoch(self) -> int:
         def renew(writer: sqlite3.Connection) -> int:
-            sqlite_registrations.forget_holders(writer)
+            brokers.forget_holders(writer)
             return channels.renew_epoch(writer)
 
-        self._epoch = await self._write(renew)
+        self._epoch = await self.write(renew)
         return self._epoch
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
@@ -77,84 +80,40 @@ class SqliteChannelStore(SqliteFile):
 
     # --- channels
 
-    async def add_channel(self, *, after: int = 0) -> int:
-        return await self._write(lambda writer: channels.add_channel(writer, after))
+    add_channel = WriteCall(channels.add_channel)
+    channel_ids = ReadCall(channels.channel_ids)
+    state = ReadCall(channels.state)
 
     async def drop_channel(self, channel_id: int) -> None:
-        await self._write(lambda writer: retention.hide(writer, channel_id))
+        await self.write(lambda writer: retention.hide(writer, channel_id))
         await self._repeat(lambda writer: retention.drop_some(writer, channel_id), "channel-store.drop.step")
-
-    async def channel_ids(self) -> list[int]:
-        return await self.read(channels.channel_ids)
-
-    async def state(self, channel_id: int) -> rows.ChannelState:
-        return await self.read(lambda reader: channels.state(reader, channel_id))
 
     # --- subscriptions and interests
 
-    async def subscribe(
-        self,
-        channel_id: int,
-        wanted: Sequence[rows.BackendRequest],
-        *,
-        created_us: int,
-        interests_at_most: int | None = None,
-    ) -> list[rows.SubscribeOutcome]:
-        for request in wanted:
-            check.wanted(request)
-        return await self._write(
-            lambda writer: sqlite_subscriptions.subscribe(writer, channel_id, wanted, created_us, interests_at_most),
-            "channel-store.subscriptions",
-        )
-
-    async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> rows.UnsubscribeOutcome:
-        return await self._write(
-            lambda writer: sqlite_subscriptions.unsubscribe(writer, channel_id, ids), "channel-store.subscriptions"
-        )
-
-    async def change_broker(
-        self, channel_id: int, subscription_id: str, broker: rows.BrokerName
-    ) -> rows.SubscriptionRow:
-        check.broker(broker)
-        return await self._write(
-            lambda writer: sqlite_subscriptions.change_broker(writer, channel_id, subscription_id, broker),
-            "channel-store.subscriptions",
-        )
-
-    async def subscription(self, channel_id: int, subscription_id: str) -> rows.SubscriptionRow | None:
-        return await self.read(lambda reader: sqlite_subscriptions.subscription(reader, channel_id, subscription_id))
-
-    async def subscriptions(self, channel_id: int, *, after: str = "", limit: int = PAGE) -> list[rows.SubscriptionRow]:
-        return await self.read(lambda reader: sqlite_subscriptions.subscriptions(reader, channel_id, after, limit))
-
-    async def subscriptions_of(
-        self, broker: rows.BrokerName, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
-    ) -> list[rows.SubscriptionRow]:
-        return await self.read(lambda reader: sqlite_subscriptions.subscriptions_of(reader, broker, after, limit))
+    subscribe = WriteCall(subscription_rows.subscribe, "channel-store.subscriptions")
+    unsubscribe = WriteCall(subscription_rows.unsubscribe, "channel-store.subscriptions")
+    change_broker = WriteCall(subscription_rows.change_broker, "channel-store.subscriptions")
+    subscription = ReadCall(subscription_rows.subscription)
+    subscriptions = ReadCall(subscription_rows.subscriptions)
+    subscriptions_of = ReadCall(subscription_rows.subscriptions_of)
+    interest_changes = ReadCall(subscription_rows.interest_changes)
 
     async def interests(self, channel_id: int) -> AsyncIterator[rows.InterestChunk]:
-        chunk, after = await self.read(
-            lambda reader: sqlite_subscriptions.first_interests(reader, channel_id, INTERESTS)
-        )
-        yield chunk
+        change: int | None = None
+        after: int | None = 0
         while after is not None:
-            following = partial(
-                sqlite_subscriptions.next_interests,
-                channel_id=channel_id,
-                change=chunk.change,
-                after=after,
-                limit=INTERESTS,
+            page = partial(
+                subscription_rows.interest_chunk, channel_id=channel_id, change=change, after=after, limit=INTERESTS
             )
-            chunk, after = await self.read(following)
-            if chunk.ids:
+            chunk, after = await self.read(page)
+            if chunk.ids or change is None:
                 yield chunk
-
-    async def interest_changes(
-        self, channel_id: int, since: int, *, limit: int = CHANGES
-    ) -> rows.InterestChanges | None:
-        return await self.read(lambda reader: sqlite_subscriptions.interest_changes(reader, channel_id, since, limit))
+            change = chunk.change
 
     # --- executions
+
+    record_failure = WriteCall(channels.add_failure)
+    executions = ReadCall(channels.executions)
 
     async def commit_execution(
         self,
@@ -173,13 +132,7 @@ class SqliteChannelStore(SqliteFile):
                 retention.overflow(writer, channel_id, execution.number, over)
             return committed
 
-        return await self._write(commit, "channel-store.execution")
-
-    async def record_failure(self, channel_id: int, failure: rows.Failure) -> None:
-        await self._write(lambda writer: channels.add_failure(writer, channel_id, failure))
-
-    async def executions(self, channel_id: int, *, limit: int = PAGE) -> list[rows.RecordedExecution]:
-        return await self.read(lambda reader: channels.executions(reader, channel_id, limit))
+        return await self.write(commit, "channel-store.execution")
 
     # --- results
 
@@ -209,7 +162,7 @@ class SqliteChannelStore(SqliteFile):
         if ended_before_us is not None:
             old = partial(retention.too_old, channel_id=channel_id, ended_before_us=ended_before_us)
             removed += await self._remove(channel_id, old)
-        if max_bytes is not None and await self.read(sqlite_shares.are_several):
+        if max_bytes is not None and await self.read(share_rows.are_several):
             removed += await self._share_out(channel_id, max_bytes)
         elif max_bytes is not None:
             much = partial(retention.too_much, channel_id=channel_id, max_bytes=max_bytes)
@@ -222,56 +175,34 @@ class SqliteChannelStore(SqliteFile):
         removed = 0
         cursors = iter(below.items())
         while batch := dict(islice(cursors, TRIMMED)):
-            removed += await self._write(partial(retention.trim, channel_id=channel_id, below=batch))
+            removed += await self.write(partial(retention.trim, channel_id=channel_id, below=batch))
             faults.reach("channel-store.retention.step")
         await self._compact(channel_id)
         return removed
 
     # --- announcements of new results
 
-    async def position(self) -> Position:
-        return await self.read(broker_positions.position)
-
-    async def dropped(self) -> int:
-        return await self.read(broker_positions.count_dropped)
-
-    async def news(
-        self, after: Position, *, broker: rows.BrokerName | None = None, limit: int = NEWS
-    ) -> rows.NewResultsPage:
-        return await self.read(lambda reader: broker_positions.news(reader, after, broker, limit))
-
-    async def acknowledge(self, broker: rows.BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
-        return await self._write(lambda writer: broker_positions.acknowledge(writer, broker, cursors))
+    position = ReadCall(brokers.position)
+    dropped = ReadCall(brokers.count_dropped)
+    news = ReadCall(brokers.news)
+    acknowledge = WriteCall(brokers.acknowledge)
 
     async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
         after: int | None = 0
         while after is not None:
-            page = partial(broker_positions.lowest_acknowledged, channel_id=channel_id, after=after, limit=INTERESTS)
+            page = partial(brokers.lowest_acknowledged, channel_id=channel_id, after=after, limit=INTERESTS)
             lowest, after = await self.read(page)
             if lowest:
                 yield lowest
 
     # --- registered brokers
 
-    async def register(self, broker: rows.BrokerName, secret: str, *, owner: str | None) -> rows.Registration:
-        check.broker(broker)
-        return await self._write(lambda writer: sqlite_registrations.register(writer, broker, secret, owner))
-
-    async def claim(self, broker: rows.BrokerName, claimant: rows.BrokerClaim, secret: str) -> rows.Registration:
-        check.claimant(claimant)
-        return await self._write(lambda writer: sqlite_registrations.claim(writer, broker, claimant, secret))
-
-    async def renew_secret(self, broker: rows.BrokerName, secret: str) -> None:
-        await self._write(lambda writer: sqlite_registrations.renew_secret(writer, broker, secret))
-
-    async def registrations(self) -> list[rows.Registration]:
-        return await self.read(sqlite_registrations.registrations)
-
-    async def registration(self, broker: rows.BrokerName) -> rows.Registration | None:
-        return await self.read(lambda reader: sqlite_registrations.registration(reader, broker))
-
-    async def told(self, broker: rows.BrokerName, position: Position) -> Position:
-        return await self._write(lambda writer: sqlite_registrations.record_position(writer, broker, position))
+    register = WriteCall(brokers.register)
+    claim = WriteCall(brokers.claim)
+    renew_secret = WriteCall(brokers.renew_secret)
+    registrations = ReadCall(brokers.registrations)
+    registration = ReadCall(brokers.registration)
+    told = WriteCall(brokers.record_position)
 
     async def unregister(self, broker: rows.BrokerName) -> None:
         while page := await self.subscriptions_of(broker, limit=STEP):
@@ -283,7 +214,7 @@ class SqliteChannelStore(SqliteFile):
                     )
                 except NotFoundError:
                     continue
-        await self._write(lambda writer: sqlite_registrations.unregister(writer, broker))
+        await self.write(lambda writer: brokers.unregister(writer, broker))
 
     # --- steps
 
@@ -298,7 +229,7 @@ class SqliteChannelStore(SqliteFile):
             return
         dead = await self.read(partial(retention.dead_rows, execution=execution))
         for at in range(0, len(dead), STEP):
-            await self._write(
+            await self.write(
                 partial(
                     retention.remove_dead,
                     channel_id=channel_id,
@@ -313,13 +244,13 @@ class SqliteChannelStore(SqliteFile):
         removed = 0
         exhausted: set[tuple[int, int]] = set()
         while (await self.state(channel_id)).result_bytes > max_bytes:
-            while numbers := await self.read(lambda reader: sqlite_shares.uncounted_executions(reader, channel_id)):
+            while numbers := await self.read(lambda reader: share_rows.uncounted_executions(reader, channel_id)):
                 counts: list[tuple[int, int, int, int]] = []
                 for number in numbers:
-                    counts += await self.read(partial(sqlite_shares.count_shares, channel_id=channel_id, number=number))
-                await self._write(partial(sqlite_shares.keep_counts, counts=counts))
+                    counts += await self.read(partial(share_rows.count_shares, channel_id=channel_id, number=number))
+                await self.write(partial(share_rows.keep_counts, counts=counts))
                 faults.reach("channel-store.retention.step")
-            eviction = await self.read(lambda reader: sqlite_shares.eviction(reader, channel_id, max_bytes, exhausted))
+            eviction = await self.read(lambda reader: share_rows.eviction(reader, channel_id, max_bytes, exhausted))
             if eviction is None:
                 # Dead rows are invisible, but they may be what exceeds the limit.
                 if await self._remove_all_dead(channel_id):
@@ -331,11 +262,11 @@ class SqliteChannelStore(SqliteFile):
         return removed
 
     async def _evict(self, channel_id: int, number: int, above: list[int], shares: list[int]) -> int:
-        places = await self.read(lambda reader: sqlite_shares.evicted_places(reader, channel_id, number, above, shares))
+        places = await self.read(lambda reader: share_rows.evicted_places(reader, channel_id, number, above, shares))
         removed = 0
         for at in range(0, len(places), TRIMMED):
             batch = places[at : at + TRIMMED]
-            removed += await self._write(partial(retention.evict, channel_id=channel_id, number=number, places=batch))
+            removed += await self.write(partial(retention.evict, channel_id=channel_id, number=number, places=batch))
             faults.reach("channel-store.retention.step")
         for execution in await self.read(lambda reader: retention.partly_dead(reader, channel_id, number)):
             await self._remove_dead(channel_id, execution)
@@ -374,12 +305,12 @@ class SqliteChannelStore(SqliteFile):
         """
         total, more = 0, True
         while more:
-            count, more = await self._write(step)
+            count, more = await self.write(step)
             faults.reach(point)
             total += count
         return total
 
-    async def _write(self, work: Callable[[sqlite3.Connection], Answer], point: str | None = None) -> Answer:
+    async def write(self, work: Callable[[sqlite3.Connection], Answer], point: str | None = None) -> Answer:
         async with self.turn:
             return await self.call(lambda: self._transact(work, point))
 

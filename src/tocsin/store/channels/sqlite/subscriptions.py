@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.channels.epochs import end_of
+from tocsin.store.channels.interface import CHANGES, PAGE
 from tocsin.store.channels.rows import (
     BackendRequest,
     BrokerName,
@@ -39,9 +40,12 @@ def subscribe(
     connection: sqlite3.Connection,
     channel_id: int,
     wanted: Sequence[BackendRequest],
+    *,
     created_us: int,
     interests_at_most: int | None = None,
 ) -> list[SubscribeOutcome]:
+    for request in wanted:
+        request.check()
     last = rows.last_execution(connection, channel_id)
     since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
     existing = _named(connection, channel_id, [request.id for request in wanted if request.id is not None])
@@ -114,6 +118,7 @@ def unsubscribe(connection: sqlite3.Connection, channel_id: int, ids: Sequence[s
 def change_broker(
     connection: sqlite3.Connection, channel_id: int, subscription_id: str, broker: BrokerName
 ) -> SubscriptionRow:
+    broker.check()
     rows.last_execution(connection, channel_id)
     sql = """SELECT s.interest, s.broker, s.share, a.application FROM subscriptions s JOIN shares a ON a.id = s.share
         WHERE s.channel_id = ? AND s.id = ?"""
@@ -147,14 +152,16 @@ def subscription(connection: sqlite3.Connection, channel_id: int, subscription_i
     return matching[0] if matching else None
 
 
-def subscriptions(connection: sqlite3.Connection, channel_id: int, after: str, limit: int) -> list[SubscriptionRow]:
+def subscriptions(
+    connection: sqlite3.Connection, channel_id: int, *, after: str = "", limit: int = PAGE
+) -> list[SubscriptionRow]:
     rows.last_execution(connection, channel_id)
     where = "WHERE s.channel_id = ? AND s.id > ? ORDER BY s.id LIMIT ?"
     return _subscriptions(connection, where, (channel_id, after, limit))
 
 
 def subscriptions_of(
-    connection: sqlite3.Connection, broker: BrokerName, after: tuple[int, str], limit: int
+    connection: sqlite3.Connection, broker: BrokerName, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
 ) -> list[SubscriptionRow]:
     where = "WHERE s.broker = ? AND (s.channel_id, s.id) > (?, ?) ORDER BY s.channel_id, s.id LIMIT ?"
     return _subscriptions(connection, where, (rows.broker_id(connection, broker), *after, limit))
@@ -170,20 +177,20 @@ def interests(
     return [row[0] for row in page], [row[1] for row in page], [row[2] for row in page]
 
 
-def first_interests(connection: sqlite3.Connection, channel_id: int, limit: int) -> tuple[InterestChunk, int | None]:
-    """The first chunk, and where the next chunk begins."""
-    change = rows.state(connection, channel_id).change
-    return next_interests(connection, channel_id, change, 0, limit)
-
-
-def next_interests(
-    connection: sqlite3.Connection, channel_id: int, change: int, after: int, limit: int
+def interest_chunk(
+    connection: sqlite3.Connection, channel_id: int, change: int | None, after: int, limit: int
 ) -> tuple[InterestChunk, int | None]:
+    """The chunk after the change `after`, and where the next chunk begins. All chunks carry the `change` of the first,
+    which has None.
+    """
+    change = rows.state(connection, channel_id).change if change is None else change
     ids, parameters, changes = interests(connection, channel_id, after, limit)
     return InterestChunk(change, ids, parameters), changes[-1] if len(ids) == limit else None
 
 
-def interest_changes(connection: sqlite3.Connection, channel_id: int, since: int, limit: int) -> InterestChanges | None:
+def interest_changes(
+    connection: sqlite3.Connection, channel_id: int, since: int, *, limit: int = CHANGES
+) -> InterestChanges | None:
     last = rows.state(connection, channel_id).change
     sql = "SELECT changes_from FROM channels WHERE id = ?"
     if since < connection.execute(sql, (channel_id,)).fetchone()[0]:
