@@ -35,7 +35,7 @@ from tocsin.pipeline.datasets.delta.durability import entry_path
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.settings import Settings
 from tocsin.store.channels.rows import Execution
-from tocsin.store.sqlite.upgrades import UPGRADES
+from tocsin.store.cluster.sqlite_store import CLUSTER_UPGRADES
 from tocsin.wire.errors import StoreError, UnavailableError
 
 VISITS = [point for point in faults.POINTS if point.startswith("lost.")]
@@ -276,7 +276,7 @@ async def test_a_data_folder_of_an_older_tocsin_opens(tmp_path: Path) -> None:
         await parts.feeds.accept("v.F", b'{"id": 7}', None, visible=True)
         entries = sorted((parts.table("D").log.folder / "_delta_log").glob("*.json"))
     (data / "catalog.sqlite").rename(tmp_path / "newer.sqlite")
-    older = compose.SqliteStore(data / "catalog.sqlite", chain=UPGRADES[:1])
+    older = compose.SqliteStore(data / "catalog.sqlite", chain=CLUSTER_UPGRADES[:1])
     await older.open()
     await older.close()
     with closing(sqlite3.connect(data / "catalog.sqlite", isolation_level=None)) as catalog:

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 import tocsin
-from tocsin.store.cluster.sqlite_store import SqliteStore
-from tocsin.store.sqlite.upgrades import UPGRADES, Upgrade, latest, pending_upgrades
+from tocsin.store.cluster.sqlite_store import CLUSTER_UPGRADES, SqliteStore
+from tocsin.store.sqlite.file import Upgrade, pending_upgrades
 from tocsin.wire.errors import StorageFullError, StoreError
 
 SOURCE = Path(tocsin.__file__).parents[1]
-NOW = latest()
+NOW = CLUSTER_UPGRADES[-1].version
 
 # A made-up future: a table, then a column filled from what is there.
 FUTURE = (
-    *UPGRADES,
+    *CLUSTER_UPGRADES,
     Upgrade(NOW + 1, "notes", {"sqlite": ("CREATE TABLE notes (text TEXT)", "INSERT INTO notes VALUES ('one')")}),
     Upgrade(
         NOW + 2,
@@ -128,7 +128,7 @@ async def test_an_upgrade_without_room_leaves_the_old_version(tmp_path: Path) ->
         NOW + 1, "large", {"sqlite": ("CREATE TABLE t (b BLOB)", "INSERT INTO t VALUES (zeroblob(9000000))")}
     )
     with pytest.raises(StorageFullError):
-        await SqliteStore(path, chain=(*UPGRADES, large), max_bytes=100_000).open()
+        await SqliteStore(path, chain=(*CLUSTER_UPGRADES, large), max_bytes=100_000).open()
     store = SqliteStore(path)
     await store.open()
     assert store.schema_version == NOW
@@ -138,11 +138,11 @@ async def test_an_upgrade_without_room_leaves_the_old_version(tmp_path: Path) ->
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from tocsin.store.cluster.sqlite_store import SqliteStore
-from tocsin.store.sqlite.upgrades import UPGRADES, Upgrade, latest
+from tocsin.store.cluster.sqlite_store import CLUSTER_UPGRADES, SqliteStore
+from tocsin.store.sqlite.file import Upgrade
 
-step = Upgrade(latest() + 1, "notes", {"sqlite": ("CREATE TABLE notes (text TEXT)",)})
-asyncio.run(SqliteStore(Path(sys.argv[1]), chain=(*UPGRADES, step)).open())
+step = Upgrade(CLUSTER_UPGRADES[-1].version + 1, "notes", {"sqlite": ("CREATE TABLE notes (text TEXT)",)})
+asyncio.run(SqliteStore(Path(sys.argv[1]), chain=(*CLUSTER_UPGRADES, step)).open())
 """
 
 

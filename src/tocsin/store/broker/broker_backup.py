@@ -24,8 +24,8 @@ from tocsin.store.broker.files import PATTERN, broker_of
 from tocsin.store.broker.rows import NOT_RESTORED
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.sqlite.errors import explain_sqlite_errors
+from tocsin.store.sqlite.file import pending_upgrades
 from tocsin.store.sqlite.ownership import Ownership
-from tocsin.store.sqlite.upgrades import pending_upgrades
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StoreError
 
 CHECKSUM: Final = "saved-sha256"

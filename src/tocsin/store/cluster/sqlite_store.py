@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 from tocsin import faults
-from tocsin.store.cluster import sqlite_rows as rows
 from tocsin.store.cluster.interface import (
     CREATED_AT,
     DATAVERSE_LIMIT,
@@ -23,41 +23,186 @@ from tocsin.store.cluster.interface import (
     TokenRow,
     check_key,
     check_text,
+    decode_json,
     encode_json,
     next_epoch,
 )
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.file import OpeningMode, SqliteFile, StoreLayout
-from tocsin.store.sqlite.upgrades import UPGRADES
-from tocsin.wire.errors import InputError
+from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, Upgrade
+from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
 Result = TypeVar("Result")
+
+CLUSTER_UPGRADES: Final[tuple[Upgrade, ...]] = (
+    Upgrade(
+        1,
+        "facts, catalog entries and tokens",
+        {
+            "sqlite": (
+                "CREATE TABLE facts (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL)",
+                # AUTOINCREMENT: ids are never reused, so their order is the order of creation.
+                """CREATE TABLE entries (
+                    id INTEGER PRIMARY KEY AUTOINCREMENT,
+                    kind TEXT NOT NULL, dataverse TEXT NOT NULL, name TEXT NOT NULL,
+                    body TEXT NOT NULL,
+                    UNIQUE (kind, dataverse, name))""",
+                """CREATE TABLE tokens (
+                    id INTEGER PRIMARY KEY AUTOINCREMENT,
+                    name TEXT NOT NULL, digest TEXT NOT NULL UNIQUE, role TEXT NOT NULL,
+                    created_at TEXT NOT NULL, revoked_at TEXT)""",
+            )
+        },
+    ),
+    Upgrade(
+        2,
+        "what may be removed from the data folder",
+        {
+            "sqlite": (
+                """CREATE TABLE removals (
+                    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, dropped_at TEXT,
+                    UNIQUE (kind, name))""",
+            )
+        },
+    ),
+    Upgrade(
+        3,
+        "tokens name the feeds that their holder may publish to",
+        {"sqlite": ("ALTER TABLE tokens ADD COLUMN feeds TEXT NOT NULL DEFAULT '[]'",)},
+    ),
+)
+
+
+# --- rows, on a connection; the caller holds the transaction
+
+
+def entries(connection: sqlite3.Connection) -> list[CatalogRow]:
+    rows = connection.execute("SELECT kind, dataverse, name, body, id FROM entries ORDER BY id").fetchall()
+    return [CatalogRow(kind, dataverse, name, decode_json(body), id_) for kind, dataverse, name, body, id_ in rows]
+
+
+def entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str) -> CatalogRow | None:
+    sql = "SELECT body, id FROM entries WHERE kind = ? AND dataverse = ? AND name = ?"
+    row = connection.execute(sql, (kind, dataverse, name)).fetchone()
+    return None if row is None else CatalogRow(kind, dataverse, name, decode_json(row[0]), row[1])
+
+
+def add_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> CatalogRow:
+    check_key(kind, dataverse, name)
+    text = encode_json(body)
+    if entry(connection, kind, dataverse, name) is not None:
+        raise ConflictError(f"{kind} {name} exists already in {dataverse}")
+    sql = "INSERT INTO entries (kind, dataverse, name, body) VALUES (?, ?, ?, ?)"
+    return CatalogRow(
+        kind, dataverse, name, decode_json(text), _new_id(connection.execute(sql, (kind, dataverse, name, text)))
+    )
+
+
+def replace_entry(
+    connection: sqlite3.Connection, kind: str, dataverse: str, name: str, body: dict[str, Any]
+) -> CatalogRow:
+    check_key(kind, dataverse, name)
+    text = encode_json(body)
+    old = entry(connection, kind, dataverse, name)
+    if old is None:
+        raise NotFoundError(f"there is no {kind} {name} in {dataverse}")
+    connection.execute("UPDATE entries SET body = ? WHERE id = ?", (text, old.id))
+    return CatalogRow(kind, dataverse, name, decode_json(text), old.id)
+
+
+def remove_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str) -> bool:
+    check_key(kind, dataverse, name)
+    sql = "DELETE FROM entries WHERE kind = ? AND dataverse = ? AND name = ?"
+    return connection.execute(sql, (kind, dataverse, name)).rowcount > 0
+
+
+def tokens(connection: sqlite3.Connection) -> list[TokenRow]:
+    sql = "SELECT id, name, digest, role, created_at, revoked_at, feeds FROM tokens ORDER BY id"
+    return [
+        TokenRow(
+            id_, name, digest, role, datetime.fromisoformat(made_at), datetime.fromisoformat(ended) if ended else None,
+            tuple(decode_json(feeds)),
+        )
+        for id_, name, digest, role, made_at, ended, feeds in connection.execute(sql).fetchall()
+    ]  # fmt: skip
+
+
+def add_token(  # noqa: PLR0917 - as in the interface
+    connection: sqlite3.Connection, name: str, digest: str, role: str, created_at: datetime, feeds: tuple[str, ...] = ()
+) -> TokenRow:
+    for what, text in (("token's name", name), ("digest", digest), ("role", role)):
+        check_text(what, text, NAME_LIMIT)
+    for token in tokens(connection):
+        if token.name == name and token.revoked_at is None:
+            hint = "revoke it first, or choose another name"
+            raise ConflictError(f"there is a token named {name} already", hint=hint)
+        if token.digest == digest:
+            raise ConflictError("this token is known already")
+    sql = "INSERT INTO tokens (name, digest, role, created_at, feeds) VALUES (?, ?, ?, ?, ?)"
+    id_ = _new_id(connection.execute(sql, (name, digest, role, created_at.isoformat(), json.dumps(feeds))))
+    return TokenRow(id_, name, digest, role, created_at, feeds=feeds)
+
+
+def revoke_token(connection: sqlite3.Connection, token_id: int, revoked_at: datetime) -> bool:
+    sql = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
+    return connection.execute(sql, (revoked_at.isoformat(), token_id)).rowcount > 0
+
+
+def facts(connection: sqlite3.Connection) -> dict[str, Any]:
+    return {
+        name: decode_json(value) for name, value in connection.execute("SELECT name, value FROM facts ORDER BY name")
+    }
+
+
+def set_fact(connection: sqlite3.Connection, name: str, value: Any) -> None:
+    check_text("fact", name, NAME_LIMIT)
+    sql = "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    connection.execute(sql, (name, encode_json(value)))
+
+
+def removals(connection: sqlite3.Connection) -> list[Removal]:
+    sql = "SELECT kind, name, dropped_at FROM removals ORDER BY id"
+    return [
+        Removal(kind, name, datetime.fromisoformat(dropped) if dropped else None)
+        for kind, name, dropped in connection.execute(sql).fetchall()
+    ]
+
+
+def add_removal(connection: sqlite3.Connection, removal: Removal) -> None:
+    check_text("kind", removal.kind, KIND_LIMIT)
+    check_text("name", removal.name, DATAVERSE_LIMIT + 1 + NAME_LIMIT)
+    forget_removal(connection, removal.kind, removal.name)
+    dropped = removal.dropped_at.isoformat() if removal.dropped_at is not None else None
+    sql = "INSERT INTO removals (kind, name, dropped_at) VALUES (?, ?, ?)"
+    connection.execute(sql, (removal.kind, removal.name, dropped))
+
+
+def forget_removal(connection: sqlite3.Connection, kind: str, name: str) -> bool:
+    return connection.execute("DELETE FROM removals WHERE kind = ? AND name = ?", (kind, name)).rowcount > 0
+
+
+def _new_id(cursor: sqlite3.Cursor) -> int:
+    assert cursor.lastrowid is not None, "an INSERT that succeeded has a row"
+    return cursor.lastrowid
+
+
+# --- the store
 
 
 class SqliteStore(SqliteFile):
     """Implements ClusterStore."""
 
     # "TCSN" in ASCII
-    layout = StoreLayout(0x5443534E, UPGRADES)
+    layout = StoreLayout(0x5443534E, CLUSTER_UPGRADES)
 
     def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
         super().__init__(path, **opening)
         self._owner: asyncio.Task[Any] | None = None
 
-    async def entries(self) -> list[CatalogRow]:
-        return await self.read(rows.entries)
-
-    async def entry(self, kind: str, dataverse: str, name: str) -> CatalogRow | None:
-        return await self.read(lambda reader: rows.entry(reader, kind, dataverse, name))
-
-    async def tokens(self) -> list[TokenRow]:
-        return await self.read(rows.tokens)
-
-    async def facts(self) -> dict[str, Any]:
-        return await self.read(rows.facts)
-
-    async def removals(self) -> list[Removal]:
-        return await self.read(rows.removals)
+    entries = ReadCall(entries)
+    entry = ReadCall(entry)
+    tokens = ReadCall(tokens)
+    facts = ReadCall(facts)
+    removals = ReadCall(removals)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqliteTransaction]:
@@ -76,8 +221,17 @@ class SqliteStore(SqliteFile):
                 await self.call(transaction.end)
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
-        rows.set_fact(writer, EPOCH, encode_json(next_epoch(None, now)))
-        rows.set_fact(writer, CREATED_AT, encode_json(now.isoformat()))
+        set_fact(writer, EPOCH, next_epoch(None, now))
+        set_fact(writer, CREATED_AT, now.isoformat())
+
+
+class TransactionCall(ReadCall[Parameters, Result]):
+    """A method that reads or writes within the transaction."""
+
+    def run(
+        self, store: SqliteTransaction, work: Callable[[sqlite3.Connection], Result]
+    ) -> Coroutine[Any, Any, Result]:
+        return store.run(work)
 
 
 class SqliteTransaction:
@@ -93,57 +247,19 @@ class SqliteTransaction:
     def committed(self) -> bool:
         return self._committed
 
-    async def entries(self) -> list[CatalogRow]:
-        return await self._do(rows.entries)
-
-    async def entry(self, kind: str, dataverse: str, name: str) -> CatalogRow | None:
-        return await self._do(lambda writer: rows.entry(writer, kind, dataverse, name))
-
-    async def tokens(self) -> list[TokenRow]:
-        return await self._do(rows.tokens)
-
-    async def facts(self) -> dict[str, Any]:
-        return await self._do(rows.facts)
-
-    async def removals(self) -> list[Removal]:
-        return await self._do(rows.removals)
-
-    async def add_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> CatalogRow:
-        check_key(kind, dataverse, name)
-        text = encode_json(body)
-        return await self._do(lambda writer: rows.add_entry(writer, kind, dataverse, name, text))
-
-    async def replace_entry(self, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> CatalogRow:
-        check_key(kind, dataverse, name)
-        text = encode_json(body)
-        return await self._do(lambda writer: rows.replace_entry(writer, kind, dataverse, name, text))
-
-    async def remove_entry(self, kind: str, dataverse: str, name: str) -> bool:
-        check_key(kind, dataverse, name)
-        return await self._do(lambda writer: rows.remove_entry(writer, kind, dataverse, name))
-
-    async def set_fact(self, name: str, value: Any) -> None:
-        check_text("fact", name, NAME_LIMIT)
-        text = encode_json(value)
-        await self._do(lambda writer: rows.set_fact(writer, name, text))
-
-    async def add_removal(self, removal: Removal) -> None:
-        check_text("kind", removal.kind, KIND_LIMIT)
-        check_text("name", removal.name, DATAVERSE_LIMIT + 1 + NAME_LIMIT)
-        await self._do(lambda writer: rows.add_removal(writer, removal))
-
-    async def forget_removal(self, kind: str, name: str) -> bool:
-        return await self._do(lambda writer: rows.forget_removal(writer, kind, name))
-
-    async def add_token(
-        self, name: str, digest: str, role: str, created_at: datetime, feeds: tuple[str, ...] = ()
-    ) -> TokenRow:
-        for what, text in (("token's name", name), ("digest", digest), ("role", role)):
-            check_text(what, text, NAME_LIMIT)
-        return await self._do(lambda writer: rows.add_token(writer, name, digest, role, created_at, feeds=feeds))
-
-    async def revoke_token(self, token_id: int, revoked_at: datetime) -> bool:
-        return await self._do(lambda writer: rows.revoke_token(writer, token_id, revoked_at))
+    entries = TransactionCall(entries)
+    entry = TransactionCall(entry)
+    tokens = TransactionCall(tokens)
+    facts = TransactionCall(facts)
+    removals = TransactionCall(removals)
+    add_entry = TransactionCall(add_entry)
+    replace_entry = TransactionCall(replace_entry)
+    remove_entry = TransactionCall(remove_entry)
+    set_fact = TransactionCall(set_fact)
+    add_removal = TransactionCall(add_removal)
+    forget_removal = TransactionCall(forget_removal)
+    add_token = TransactionCall(add_token)
+    revoke_token = TransactionCall(revoke_token)
 
     def begin(self) -> None:
         with explain_sqlite_errors(self._store.path):
@@ -165,7 +281,7 @@ class SqliteTransaction:
             with explain_sqlite_errors(self._store.path):
                 self._store.writer().execute("ROLLBACK")
 
-    async def _do(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         def guarded() -> Result:
             if self._over:
                 raise RuntimeError("this transaction is over")

@@ -12,18 +12,17 @@ import os
 import queue
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Concatenate, Final, Generic, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.durable_files import sync_file, sync_folder
 from tocsin.patience import wait_despite_cancel
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.upgrades import Upgrade, pending_upgrades
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 
 Parameters = ParamSpec("Parameters")
@@ -32,6 +31,33 @@ Result = TypeVar("Result")
 BUSY_TIMEOUT_S: Final = 5.0
 # The write-ahead log may keep this size after a checkpoint.
 LOG_LIMIT_BYTES: Final = 64 << 20
+
+
+Dialect: TypeAlias = Literal["sqlite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """The statements, per dialect, that lead from the previous version of a store to this one.
+
+    A version is added at the end of its chain and never changed once released. All steps that a store lacks run in one
+    transaction, so an interrupted upgrade leaves the old version unchanged.
+    """
+
+    version: int
+    effect: str
+    statements: Mapping[Dialect, tuple[str, ...]]
+
+
+def pending_upgrades(version: int, chain: Sequence[Upgrade]) -> list[Upgrade]:
+    """The steps that a store of this version lacks, in order. Raises StoreError if the store is newer than this."""
+    latest = chain[-1].version
+    if version > latest:
+        raise StoreError(
+            f"the store has version {version}, and this Tocsin knows versions up to {latest}",
+            hint="start a newer Tocsin, or restore a backup made before the upgrade",
+        )
+    return [step for step in chain if step.version > version]
 
 
 @dataclass(frozen=True, slots=True)

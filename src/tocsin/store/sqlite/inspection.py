@@ -11,10 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tocsin.store.cluster import sqlite_rows as rows
 from tocsin.store.cluster.interface import CatalogRow, Removal
+from tocsin.store.cluster.sqlite_store import entries, removals
 from tocsin.store.sqlite.file import StoreLayout
-from tocsin.store.sqlite.upgrades import latest
 
 PROBLEMS_LIMIT: Final = 10
 _BUSY_S: Final = 10.0
@@ -30,7 +29,7 @@ def find_problems(path: Path, layout: StoreLayout) -> list[str]:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if application != layout.application_id:
                 return ["it is not a store of this kind"]
-            if version > latest(layout.chain):
+            if version > layout.chain[-1].version:
                 return [f"it has version {version}, newer than this program knows"]
             rows_found = connection.execute(f"PRAGMA integrity_check({PROBLEMS_LIMIT})").fetchall()
             return [row[0] for row in rows_found if row[0] != "ok"]
@@ -46,7 +45,7 @@ def read_catalog(path: Path) -> tuple[list[CatalogRow], list[Removal]]:
         connection.execute("BEGIN")
         # A store of an older version has no such table. The next start upgrades it, not this function.
         has_removals = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'removals'").fetchone()[0]
-        return rows.entries(connection), rows.removals(connection) if has_removals else []
+        return entries(connection), removals(connection) if has_removals else []
 
 
 def read_channel_vectors(path: Path) -> dict[int, dict[str, int]]:

@@ -1,4 +1,4 @@
-"""Upgrades a broker's store of any earlier version to the present version (see store/sqlite/upgrades.py).
+"""Upgrades a broker's store of any earlier version to the present version (see Upgrade).
 
 `place` is a cursor without its epoch: execution × 2²⁸ + ordinal. Markers and heads change all the time, so they have
 tables of their own: many of them share a page.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.store.sqlite.upgrades import Upgrade
+from tocsin.store.sqlite.file import Upgrade
 
 BROKER_UPGRADES: Final[tuple[Upgrade, ...]] = (
     Upgrade(

@@ -1,4 +1,4 @@
-"""Upgrades a channel store of any earlier version to the present version (see store/sqlite/upgrades.py).
+"""Upgrades a channel store of any earlier version to the present version (see Upgrade).
 
 `place` is a cursor without its epoch in one number, execution × 2²⁸ + ordinal, so that comparing is cheap.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.store.sqlite.upgrades import Upgrade
+from tocsin.store.sqlite.file import Upgrade
 
 CHANNEL_UPGRADES: Final[tuple[Upgrade, ...]] = (
     Upgrade(
