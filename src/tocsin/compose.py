@@ -262,15 +262,15 @@ async def assemble_cluster(
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = VirtualDatasets(channel_store, procedures.runs)
-        lifecycle_handlers = (feeds, brokers, channels)
         statements = ScriptRunner(
             catalog,
             tables,
             engine,
             changes,
             procedures,
+            feeds,
+            brokers,
             channels,
-            lifecycle_handlers,
             cluster_settings,
             settings.data.absolute(),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,14 +15,20 @@ from tocsin.rules.model.types import ArrayType, Field, ObjectType
 from tocsin.rules.model.values import Duration, duration_text
 
 
+class RunHistory(Enum):
+    """Rows that are not in the catalog: what has run so far (see `channels.virtual_datasets`)."""
+
+    CHANNELS = "channels"
+    PROCEDURES = "procedures"
+
+
 @dataclass(frozen=True, slots=True)
 class MetadataDataset:
-    """`rows` computes the rows from the catalog and the folder of the datasets. It is None if the rows are not in the
-    catalog (see `channels.virtual_datasets`)."""
+    """`rows` computes the rows from the catalog and the folder of the datasets, or says whose runs they are."""
 
     name: str
     type: ObjectType
-    rows: Callable[[Catalog, Path], list[dict[str, Any]]] | None
+    rows: Callable[[Catalog, Path], list[dict[str, Any]]] | RunHistory
     dataverse: str = METADATA
 
 
@@ -206,7 +213,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                 ),
                 InterestsAside=t.BIGINT,
             ),
-            None,
+            RunHistory.CHANNELS,
         ),
         MetadataDataset(
             "Procedure",
@@ -228,7 +235,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                 DataverseName=t.STRING, ProcedureName=t.STRING, Tick=t.DATETIME, Started=t.DATETIME, Ended=t.DATETIME,
                 MissedTicks=t.BIGINT, Reason=_Perhaps(t.STRING),
             ),
-            None,
+            RunHistory.PROCEDURES,
         ),
     )
 }  # fmt: skip

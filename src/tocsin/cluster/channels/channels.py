@@ -75,6 +75,7 @@ class Channels:
             store, tables, engine, NewRows(engine), runs, announce, late_ticks, matches_limit
         )
         self._known: dict[int, ChannelEntry] = {}
+        self._compiled: dict[int, SharedQuery] = {}  # the queries of channels that are being created
         self._running: dict[int, RunningChannel] = {}
         self._later: dict[int, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
@@ -131,9 +132,11 @@ class Channels:
         self._known[entry.channel_id] = entry
         try:
             state = await self._store.state(entry.channel_id)  # raises if its rows are lost
-            query = await self._context.runs.ask(
-                lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
-            )
+            query = self._compiled.get(entry.channel_id)
+            if query is None:
+                query = await self._context.runs.ask(
+                    lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
+                )
             if state.last_execution == 0:
                 first = self._first(query, from_us(self._tables.clock.now_us()))
                 await self._store.commit_execution(entry.channel_id, first, (), ())
@@ -207,21 +210,7 @@ class Channels:
 
     # ------------------------------------------------------------ statements
 
-    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
-        match statement:
-            case st.CreateChannel():
-                return await self._create(statement, scope)
-            case st.DropChannel():
-                return await self._drop(statement, scope)
-            case st.SubscribeStatement():
-                return await self._subscribe(statement, scope)
-            case st.UnsubscribeStatement():
-                return await self._unsubscribe(statement, scope)
-            case st.ChangeSubscription():
-                return await self._change(statement, scope)
-        return None
-
-    async def _create(self, statement: st.CreateChannel, scope: StatementScope) -> Summary:
+    async def create(self, statement: st.CreateChannel, scope: StatementScope) -> Summary:
         dataverse = statement.name.dataverse or scope.dataverse
         ref = channel_ref(dataverse, statement.name.name)
         if statement.if_not_exists and scope.catalog.find(ref) is not None:
@@ -255,6 +244,7 @@ class Channels:
         )  # fmt: skip
         await self._catalog.removals.intend(entry)
         faults.reach("create-channel.intended")
+        self._compiled[channel_id] = query
         try:
             await self._store.commit_execution(channel_id, self._first(query, entry.anchor), (), ())
             faults.reach("create-channel.stored")
@@ -271,7 +261,10 @@ class Channels:
         }
 
     async def _settled(self, entry: ChannelEntry) -> None:
-        await self.settle()
+        try:
+            await self.settle()
+        finally:
+            del self._compiled[entry.channel_id]
         if entry.channel_id not in self._known:
             await self._remove(entry.channel_id)
 
@@ -324,7 +317,7 @@ class Channels:
             if parameter.type is not None
         }
 
-    async def _drop(self, statement: st.DropChannel, scope: StatementScope) -> Summary:
+    async def drop(self, statement: st.DropChannel, scope: StatementScope) -> Summary:
         ref = channel_ref(statement.name.dataverse or scope.dataverse, statement.name.name)
         if scope.catalog.find(ref) is None:
             if statement.if_exists:
@@ -336,11 +329,11 @@ class Channels:
             await asyncio.shield(self.settle())
         return {"name": ref.name}
 
-    async def explained(self, statement: st.ExplainChannel, scope: StatementScope) -> Mapping[str, Any]:
+    async def explain(self, statement: st.ExplainChannel, scope: StatementScope) -> Mapping[str, Any]:
         """Explains how a channel's query runs, with its plan."""
         entry = self._entry(statement.channel, scope)
 
-        def explain() -> Mapping[str, Any]:
+        def work() -> Mapping[str, Any]:
             query = query_of(self._engine, scope.catalog, entry)
             return {
                 "channel": entry.name,
@@ -351,18 +344,18 @@ class Channels:
                 "plan": plan_of(self._engine, query),
             }
 
-        return await self._engine.work(explain, statement.text)
+        return await self._engine.work(work, statement.text)
 
     # ------------------------------------------------------------ subscriptions
 
-    async def _subscribe(self, statement: st.SubscribeStatement, scope: StatementScope) -> Summary:
+    async def subscribe(self, statement: st.SubscribeStatement, scope: StatementScope) -> Summary:
         entry = self._entry(statement.channel, scope)
         broker = self._broker(statement.broker, scope)
         request = BackendRequest(await self._text(entry, statement.arguments, scope), broker)
         (subscription,) = await self._store.subscribe(entry.channel_id, [request], created_us=to_us(scope.now))
         return {"subscription": subscription.id, "interest": subscription.interest}
 
-    async def _unsubscribe(self, statement: st.UnsubscribeStatement, scope: StatementScope) -> Summary:
+    async def unsubscribe(self, statement: st.UnsubscribeStatement, scope: StatementScope) -> Summary:
         entry = self._entry(statement.channel, scope)
         outcome = await self._store.unsubscribe(entry.channel_id, [statement.subscription])
         if not outcome.removed:
@@ -372,7 +365,7 @@ class Channels:
             )
         return {"subscription": statement.subscription}
 
-    async def _change(self, statement: st.ChangeSubscription, scope: StatementScope) -> Summary:
+    async def change_subscription(self, statement: st.ChangeSubscription, scope: StatementScope) -> Summary:
         entry = self._entry(statement.channel, scope)
         broker = self._broker(statement.broker, scope)
         if statement.arguments is not None:

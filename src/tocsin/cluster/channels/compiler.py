@@ -4,49 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tocsin.cluster.catalog.catalog import METADATA, Catalog
-from tocsin.cluster.catalog.channel_entries import channel_of
-from tocsin.cluster.catalog.entries import ChannelEntry, DatasetEntry, FunctionEntry
-from tocsin.cluster.catalog.metadata import DATASETS
-from tocsin.cluster.catalog.refs import Ref, dataset_ref, function_ref
-from tocsin.cluster.channels.virtual_datasets import VirtualDataset
+from tocsin.cluster.catalog.catalog import Catalog
+from tocsin.cluster.catalog.entries import ChannelEntry, FunctionEntry
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.statements.statement_scope import CatalogNames
 from tocsin.language.channels.compiler import SharedQuery, shared_query
 from tocsin.language.syntax.script import parsed_body
-from tocsin.language.translate.name_lookup import Dataset
 from tocsin.pipeline.channels.interests import InterestTable
 from tocsin.pipeline.channels.plan_review import checked_plan
 from tocsin.rules.model.types import Type
-
-
-class CatalogNames:
-    """Resolves names of the catalog for the channel translator."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
-        """Also returns datasets that a channel cannot read, so that the translator can say why."""
-        if dataverse == METADATA:
-            return DATASETS.get(name)
-        ref = dataset_ref(dataverse, name)
-        dataset = self._catalog.find(ref)
-        if dataset is None and (channel := channel_of(ref)) is not None:
-            entry = self._catalog.find(channel)
-            return VirtualDataset(entry, ref) if isinstance(entry, ChannelEntry) else None
-        return dataset if isinstance(dataset, DatasetEntry) else None
-
-    def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:
-        function = self._catalog.find(function_ref(dataverse, name, arity))
-        return function if isinstance(function, FunctionEntry) else None
-
-    def arities(self, dataverse: str, name: str) -> Sequence[int]:
-        return sorted(function.arity for function in self._catalog.functions_named(dataverse, name))
-
-    def suggestions(self, dataverse: str) -> Sequence[str]:
-        if dataverse == METADATA:
-            return list(DATASETS)
-        return [dataset.name for dataset in self._catalog.datasets if dataset.dataverse == dataverse]
 
 
 def compile_channel(

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID, uuid5
 
@@ -18,10 +19,9 @@ import orjson
 import pyarrow as pa
 
 from tocsin.clock import from_us
-from tocsin.cluster.catalog.entries import ChannelEntry
+from tocsin.cluster.catalog.entries import ChannelEntry, ProcedureEntry
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.channels.parameters import ParameterValues
-from tocsin.cluster.procedures.procedure_run import ProcedureRun
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import Range
@@ -69,6 +69,18 @@ class VirtualDataset:
         return ObjectType(
             (*own_fields, *(Field(f"param{i}", kind) for i, kind in enumerate(self.channel.types))), open=False
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcedureRun:
+    """One run of a procedure at a tick. `reason` is set if the run failed."""
+
+    entry: ProcedureEntry
+    tick: datetime
+    started: datetime
+    ended: datetime
+    missed: int
+    reason: str | None
 
 
 class VirtualDatasets:

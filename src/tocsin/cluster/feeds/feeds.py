@@ -177,10 +177,9 @@ class Feeds:
 
     # ------------------------------------------------------------ statements
 
-    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
-        handler = _HANDLERS.get(type(statement))
-        if handler is None:
-            return None
+    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary:
+        """Executes a statement about a feed, after the earlier statements about the same feed."""
+        handler = _HANDLERS[type(statement)]
         feed_name: st.Name = getattr(statement, "feed", None) or statement.name  # type: ignore[attr-defined]
         lock = self._turns.setdefault(feed_ref(feed_name.dataverse or scope.dataverse, feed_name.name), asyncio.Lock())
         async with lock:

@@ -21,10 +21,11 @@ from tocsin.clock import from_us
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import DatasetEntry, ProcedureEntry, Ref, procedure_ref
 from tocsin.cluster.channels import schedule
+from tocsin.cluster.channels.virtual_datasets import ProcedureRun
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
-from tocsin.cluster.procedures.procedure_run import ProcedureRun
+from tocsin.cluster.statements.ddl import arity_to_drop
 from tocsin.cluster.statements.dml import DmlHandler, decode_rows, keys_to_delete
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
@@ -51,7 +52,7 @@ class ProcedureCall:
     """A procedure's statement, ready to run. Its scope has the arguments; the caller closes the scope."""
 
     entry: ProcedureEntry
-    statement: st.Statement
+    statement: st.ProcedureBody
     scope: StatementScope
 
     @contextmanager
@@ -179,7 +180,7 @@ class Procedures:
     def _done(self, entry: ProcedureEntry) -> int:
         """Returns the last tick that is known to have run."""
         statement = parse_procedure(entry.body)
-        if not isinstance(statement, st.Insert | st.Delete):
+        if isinstance(statement, st.Query):
             # A query changes nothing, so missed ticks need not run.
             assert entry.period is not None
             return last_tick(entry.anchor, entry.period, self._now())
@@ -244,15 +245,7 @@ class Procedures:
 
     # ------------------------------------------------------------ CREATE, DROP
 
-    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
-        match statement:
-            case st.CreateProcedure():
-                return await self._create(statement, scope)
-            case st.DropProcedure():
-                return await self._drop(statement, scope)
-        return None
-
-    async def _create(self, statement: st.CreateProcedure, scope: StatementScope) -> Summary:
+    async def create(self, statement: st.CreateProcedure, scope: StatementScope) -> Summary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         existing = scope.catalog.find(procedure_ref(dataverse, name, len(statement.parameters)))
         if statement.if_not_exists and existing is not None:
@@ -277,16 +270,14 @@ class Procedures:
         own_scope = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now, values=untyped)
         translator = own_scope.translator()
         target: DatasetEntry | None = None
-        query: exp.Expr | None = None
+        query: exp.Expr | None
         try:
-            match parse_procedure(statement.body):
-                case st.Insert(dataset=dataset, source=source):
-                    target, query = self._changes.dataset(dataset, own_scope), source
-                case st.Delete(dataset=dataset) as delete:
-                    target = self._changes.dataset(dataset, own_scope)
-                    query = keys_to_delete(delete, target)
-                case st.Query(query=asked):
-                    query = asked
+            body = parse_procedure(statement.body)
+            if isinstance(body, st.Query):
+                query = body.query
+            else:
+                target = self._changes.dataset(body.dataset, own_scope)
+                query = body.source if isinstance(body, st.Insert) else keys_to_delete(body, target)
             if query is not None:
                 translator.statement(query)
         except TranslationError as error:
@@ -298,18 +289,9 @@ class Procedures:
             used.add(target.ref)
         return tuple(sorted(used, key=lambda ref: (ref.kind, ref.dataverse, ref.name)))
 
-    async def _drop(self, statement: st.DropProcedure, scope: StatementScope) -> Summary:
+    async def drop(self, statement: st.DropProcedure, scope: StatementScope) -> Summary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
-        arity = statement.arity
-        if arity is None:
-            procedures = scope.catalog.procedures_named(dataverse, name)
-            if len(procedures) > 1:
-                raise TranslationError(
-                    f"there are several procedures {statement.name}",
-                    statement.name.offset,
-                    f"write {statement.name}@{procedures[0].arity}",
-                )
-            arity = procedures[0].arity if procedures else 0
+        arity = arity_to_drop(statement, scope.catalog.procedures_named(dataverse, name))
         ref = procedure_ref(dataverse, name, arity)
         if self._catalog.catalog.find(ref) is None and statement.if_exists:
             return {"name": name, "existed": False}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove, join_names
@@ -12,6 +12,7 @@ from tocsin.cluster.catalog.entries import (
     DataverseEntry,
     FunctionEntry,
     IndexEntry,
+    ProcedureEntry,
     Ref,
     TypeEntry,
     dataset_ref,
@@ -47,18 +48,12 @@ class DdlHandler:
         self._engine = engine
         self._default_history = default_history
 
-    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
-        """Executes the statement and returns a summary, or returns None if it is not a CREATE or DROP of this
-        handler."""
-        handler = _HANDLERS.get(type(statement))
-        return None if handler is None else await handler(self, statement, scope)
-
     # ------------------------------------------------------------ CREATE
 
-    async def _create_dataverse(self, statement: st.CreateDataverse, _scope: StatementScope) -> Summary:
+    async def create_dataverse(self, statement: st.CreateDataverse, _scope: StatementScope) -> Summary:
         return await self._put(DataverseEntry(statement.name), statement.if_not_exists)
 
-    async def _create_type(self, statement: st.CreateType, scope: StatementScope) -> Summary:
+    async def create_type(self, statement: st.CreateType, scope: StatementScope) -> Summary:
         dataverse = statement.name.dataverse or scope.dataverse
         type_ = resolve_type(statement.type, self._types(scope))
         if not isinstance(type_, ObjectType):
@@ -81,7 +76,7 @@ class DdlHandler:
 
         return look_up
 
-    async def _create_dataset(self, statement: st.CreateDataset, scope: StatementScope) -> Summary:
+    async def create_dataset(self, statement: st.CreateDataset, scope: StatementScope) -> Summary:
         dataverse = statement.name.dataverse or scope.dataverse
         ref = dataset_ref(dataverse, statement.name.name)
         if statement.if_not_exists and scope.catalog.find(ref) is not None:
@@ -112,7 +107,7 @@ class DdlHandler:
             if not isinstance(current, DatasetEntry) or current.folder != entry.folder:
                 await wait_despite_cancel(self._tables.discard(entry.folder))
 
-    async def _create_index(self, statement: st.CreateIndex, scope: StatementScope) -> Summary:
+    async def create_index(self, statement: st.CreateIndex, scope: StatementScope) -> Summary:
         dataverse = statement.dataset.dataverse or scope.dataverse
         dataset = scope.catalog.dataset(dataverse, statement.dataset.name)
         for path in statement.fields:
@@ -121,7 +116,7 @@ class DdlHandler:
         entry = IndexEntry(dataverse, dataset.name, statement.name, statement.fields, kind)
         return await self._put(entry, statement.if_not_exists)
 
-    async def _create_function(self, statement: st.CreateFunction, scope: StatementScope) -> Summary:
+    async def create_function(self, statement: st.CreateFunction, scope: StatementScope) -> Summary:
         dataverse = statement.name.dataverse or scope.dataverse
 
         def uses() -> tuple[Ref, ...]:
@@ -146,7 +141,7 @@ class DdlHandler:
         )
         return await self._put(entry, statement.if_not_exists)
 
-    async def _create_python_function(self, statement: st.CreatePythonFunction, scope: StatementScope) -> Summary:
+    async def create_python_function(self, statement: st.CreatePythonFunction, scope: StatementScope) -> Summary:
         dataverse = statement.name.dataverse or scope.dataverse
         returns = t.ANY if statement.returns is None else resolve_type(statement.returns, self._types(scope))
         optional = statement.optional or returns == t.ANY
@@ -174,35 +169,21 @@ class DdlHandler:
 
     # ------------------------------------------------------------ DROP
 
-    async def _drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> Summary:
+    async def drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> Summary:
         return await self._remove(dataverse_ref(statement.name), statement.if_exists, scope)
 
-    async def _drop_type(self, statement: st.DropType, scope: StatementScope) -> Summary:
-        return await self._remove(
-            type_ref(statement.name.dataverse or scope.dataverse, statement.name.name), statement.if_exists, scope
-        )
+    async def drop(self, statement: st.DropType | st.DropDataset, scope: StatementScope) -> Summary:
+        make_ref = type_ref if isinstance(statement, st.DropType) else dataset_ref
+        ref = make_ref(statement.name.dataverse or scope.dataverse, statement.name.name)
+        return await self._remove(ref, statement.if_exists, scope)
 
-    async def _drop_dataset(self, statement: st.DropDataset, scope: StatementScope) -> Summary:
-        return await self._remove(
-            dataset_ref(statement.name.dataverse or scope.dataverse, statement.name.name), statement.if_exists, scope
-        )
-
-    async def _drop_index(self, statement: st.DropIndex, scope: StatementScope) -> Summary:
+    async def drop_index(self, statement: st.DropIndex, scope: StatementScope) -> Summary:
         ref = index_ref(statement.dataset.dataverse or scope.dataverse, statement.dataset.name, statement.name)
         return await self._remove(ref, statement.if_exists, scope)
 
-    async def _drop_function(self, statement: st.DropFunction, scope: StatementScope) -> Summary:
+    async def drop_function(self, statement: st.DropFunction, scope: StatementScope) -> Summary:
         dataverse = statement.name.dataverse or scope.dataverse
-        arity = statement.arity
-        if arity is None:
-            functions = scope.catalog.functions_named(dataverse, statement.name.name)
-            if len(functions) > 1:
-                raise TranslationError(
-                    f"there are several functions {statement.name}",
-                    statement.name.offset,
-                    f"write {statement.name}@{functions[0].arity}",
-                )
-            arity = functions[0].arity if functions else 0
+        arity = arity_to_drop(statement, scope.catalog.functions_named(dataverse, statement.name.name))
         return await self._remove(function_ref(dataverse, statement.name.name, arity), statement.if_exists, scope)
 
     async def _remove(self, ref: Ref, if_exists: bool, scope: StatementScope) -> Summary:
@@ -221,15 +202,19 @@ class DdlHandler:
         return {"name": ref.name}
 
 
-_HANDLERS: dict[type, Callable[..., Any]] = {
-    st.CreateDataverse: DdlHandler._create_dataverse, st.CreateType: DdlHandler._create_type,
-    st.CreateDataset: DdlHandler._create_dataset, st.CreateIndex: DdlHandler._create_index,
-    st.CreateFunction: DdlHandler._create_function, st.CreatePythonFunction: DdlHandler._create_python_function,
-    st.DropDataverse: DdlHandler._drop_dataverse,
-    st.DropType: DdlHandler._drop_type, st.DropDataset: DdlHandler._drop_dataset,
-    st.DropIndex: DdlHandler._drop_index,
-    st.DropFunction: DdlHandler._drop_function,
-}  # fmt: skip
+def arity_to_drop(
+    statement: st.DropFunction | st.DropProcedure, named: Sequence[FunctionEntry | ProcedureEntry]
+) -> int:
+    """Returns the arity that a DROP names. It may leave the arity out if only one entry has the name."""
+    if statement.arity is not None:
+        return statement.arity
+    if len(named) > 1:
+        raise TranslationError(
+            f"there are several {named[0].ref.kind}s {statement.name}",
+            statement.name.offset,
+            f"write {statement.name}@{named[0].arity}",
+        )
+    return named[0].arity if named else 0
 
 
 def _check_indexed(type_: ObjectType, path: tuple[str, ...], statement: st.CreateIndex) -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, TypeAlias
 
 import orjson
 import pyarrow as pa
 
 from tocsin.cluster.catalog.catalog import DEFAULT, CatalogStore
+from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http.row_encoder import RowEncoder
 from tocsin.cluster.procedures.procedures import Procedures
 from tocsin.cluster.statements.ddl import DdlHandler
@@ -32,21 +35,15 @@ from tocsin.language.types.typed_sql import FunctionError
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 
-_BATCH_ROWS = 2_000
+Rows: TypeAlias = AsyncIterator[list[bytes]]
+Handler: TypeAlias = Callable[[Any, StatementScope], Awaitable[Mapping[str, Any] | Rows]]
+"""Executes one statement; returns a summary of what it did, or rows."""
 
+# A writer may run every statement but these.
+_FOR_READERS: Final = (st.Use, st.Query, st.Explain, st.ExplainChannel)
+_FOR_ADMINS: Final = (st.CreatePythonFunction,)
 
-class StatementHandler(Protocol):
-    """Executes the statements of one kind."""
-
-    async def run(self, statement: st.Statement, scope: StatementScope) -> Mapping[str, Any] | None:
-        """Executes the statement and returns a summary, or returns None if the statement belongs to another handler."""
-
-
-class LifecycleHandler(StatementHandler, Protocol):
-    """A handler that also runs background work, such as channels and feeds."""
-
-    def leaving(self, dataverse: str) -> AbstractAsyncContextManager[None]:
-        """Wraps the drop of a dataverse: on exit, it stops all background work that is no longer in the catalog."""
+_BATCH_ROWS: Final = 2_000
 
 
 class ScriptRunner:
@@ -59,8 +56,9 @@ class ScriptRunner:
         engine: Engine,
         changes: DmlHandler,
         procedures: Procedures,
+        feeds: Feeds,
+        brokers: Brokers,
         channels: Channels,
-        lifecycle_handlers: Sequence[LifecycleHandler],
         settings: ClusterSettings,
         data: Path,
     ) -> None:
@@ -73,8 +71,51 @@ class ScriptRunner:
         self._definitions = DdlHandler(catalog, tables, engine, settings.datasets.history)
         self._changes = changes
         self._procedures = procedures
+        self._feeds = feeds
+        self._brokers = brokers
         self._channels = channels
-        self._lifecycle_handlers: tuple[LifecycleHandler, ...] = (procedures, *lifecycle_handlers)
+        self._handlers = {streamed: self._table(streamed) for streamed in (False, True)}
+
+    def _table(self, streamed: bool) -> Mapping[type[st.Statement], Handler]:
+        """Returns the handler of every statement except USE, which only changes how the rest of its script is read."""
+        definitions, changes, procedures = self._definitions, self._changes, self._procedures
+        feeds, brokers, channels = self._feeds, self._brokers, self._channels
+        query = self._streamed_rows if streamed else self._whole_rows
+        return {
+            st.Query: query,
+            st.Explain: self._explain,
+            st.CreateDataverse: definitions.create_dataverse,
+            st.CreateType: definitions.create_type,
+            st.CreateDataset: definitions.create_dataset,
+            st.CreateIndex: definitions.create_index,
+            st.CreateFunction: definitions.create_function,
+            st.CreatePythonFunction: definitions.create_python_function,
+            st.DropDataverse: self._drop_dataverse,
+            st.DropType: definitions.drop,
+            st.DropDataset: definitions.drop,
+            st.DropIndex: definitions.drop_index,
+            st.DropFunction: definitions.drop_function,
+            st.Insert: changes.run,
+            st.Delete: changes.run,
+            st.Load: changes.load,
+            st.CreateProcedure: procedures.create,
+            st.DropProcedure: procedures.drop,
+            st.Execute: partial(self._call, query),
+            st.CreateFeed: feeds.run,
+            st.ConnectFeed: feeds.run,
+            st.DisconnectFeed: feeds.run,
+            st.StartFeed: feeds.run,
+            st.StopFeed: feeds.run,
+            st.DropFeed: feeds.run,
+            st.CreateBroker: brokers.create,
+            st.DropBroker: brokers.drop,
+            st.CreateChannel: channels.create,
+            st.DropChannel: channels.drop,
+            st.ExplainChannel: self._explain_channel,
+            st.SubscribeStatement: channels.subscribe,
+            st.UnsubscribeStatement: channels.unsubscribe,
+            st.ChangeSubscription: channels.change_subscription,
+        }
 
     async def close(self) -> None:
         self._engine.close()
@@ -91,83 +132,67 @@ class ScriptRunner:
                 return
             number += 1
             try:
+                self._check_role(statement, may_write, may_run_code)
                 if isinstance(statement, st.Use):
                     dataverse = self._catalog.catalog.dataverse(statement.dataverse).name
-                    yield StatementOutcome(number, "use", {"dataverse": dataverse}, None)
-                    continue
-                if not (may_write or isinstance(statement, st.Query | st.Explain | st.ExplainChannel)):
-                    raise ForbiddenError("this token may only run queries", hint="use one with the role writer")
-                if isinstance(statement, st.CreatePythonFunction) and not may_run_code:
-                    raise ForbiddenError(
-                        "a function in Python runs as the cluster does: only an admin's token may create one",
-                        hint=f"make one: tocsin token create NAME --role admin --data {shlex.quote(str(self._data))}; "
-                        "then show it: export TOCSIN_TOKEN=tocsin_…",
-                    )
-                outcome = await self._execute(number, statement, dataverse, stream)
+                    result: Mapping[str, Any] | Rows = {"dataverse": dataverse}
+                else:
+                    result = await self._execute(statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:
                 raise _placed(error, script, statement, number) from error
-            yield (
-                outcome
-                if outcome.rows is None
-                else StatementOutcome(
-                    number, outcome.kind, outcome.summary, _guarded(outcome.rows, script, statement, number)
-                )
+            if isinstance(result, Mapping):
+                yield StatementOutcome(number, _kind(statement), result, None)
+            else:
+                rows = _guarded(result, script, statement, number)
+                yield StatementOutcome(number, _kind(statement), {}, rows)
+
+    def _check_role(self, statement: st.Statement, may_write: bool, may_run_code: bool) -> None:
+        if not (may_write or isinstance(statement, _FOR_READERS)):
+            raise ForbiddenError("this token may only run queries", hint="use one with the role writer")
+        if isinstance(statement, _FOR_ADMINS) and not may_run_code:
+            raise ForbiddenError(
+                "a function in Python runs as the cluster does: only an admin's token may create one",
+                hint=f"make one: tocsin token create NAME --role admin --data {shlex.quote(str(self._data))}; "
+                "then show it: export TOCSIN_TOKEN=tocsin_…",
             )
 
-    async def _execute(self, number: int, statement: st.Statement, dataverse: str, stream: bool) -> StatementOutcome:
-        now = datetime.now(UTC)
-        scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, now)
-        kind = _kind(statement)
-        if isinstance(statement, st.Query):
-            rows = self._streamed(statement, scope) if stream else await self._whole(statement, scope)
-            return StatementOutcome(number, "query", {}, rows)
+    async def _execute(self, statement: st.Statement, dataverse: str, stream: bool) -> Mapping[str, Any] | Rows:
+        scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, datetime.now(UTC))
         try:
-            if isinstance(statement, st.Explain):
-                plan = await self._engine.work(
-                    lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text
-                )
-                return StatementOutcome(number, kind, {}, _one(orjson.dumps(plan)))
-            if isinstance(statement, st.ExplainChannel):
-                return StatementOutcome(
-                    number, kind, {}, _one(orjson.dumps(await self._channels.explained(statement, scope)))
-                )
-            if isinstance(statement, st.Execute):
-                return await self._called(number, statement, scope, stream)
-            if isinstance(statement, st.DropDataverse):
-                async with AsyncExitStack() as stack:
-                    for lifecycle_handler in self._lifecycle_handlers:
-                        await stack.enter_async_context(lifecycle_handler.leaving(statement.name))
-                    return StatementOutcome(number, kind, await self._definitions.run(statement, scope) or {}, None)
-            handlers: tuple[StatementHandler, ...] = (self._definitions, self._changes, *self._lifecycle_handlers)
-            for handler in handlers:
-                summary = await handler.run(statement, scope)
-                if summary is not None:
-                    if isinstance(statement, st.Insert) and statement.upsert:
-                        kind = "upsert"
-                    return StatementOutcome(number, kind, summary, None)
+            return await self._handlers[stream][type(statement)](statement, scope)
         finally:
-            scope.close()
-        raise StatementError(f"{kind.replace('_', ' ').upper()} is no statement of this cluster")
+            if not isinstance(statement, st.Query):  # the rows of a query close the scope when they have been read
+                scope.close()
 
-    async def _called(
-        self, number: int, statement: st.Execute, scope: StatementScope, stream: bool
-    ) -> StatementOutcome:
+    async def _explain(self, statement: st.Explain, scope: StatementScope) -> Rows:
+        plan = await self._engine.work(lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text)
+        return _batches([orjson.dumps(plan)])
+
+    async def _explain_channel(self, statement: st.ExplainChannel, scope: StatementScope) -> Rows:
+        return _batches([orjson.dumps(await self._channels.explain(statement, scope))])
+
+    async def _drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> Mapping[str, Any]:
+        """Drops a dataverse while its procedures, feeds, brokers and channels stop their background work."""
+        async with AsyncExitStack() as stack:
+            for handler in (self._procedures, self._feeds, self._brokers, self._channels):
+                await stack.enter_async_context(handler.leaving(statement.name))
+            return await self._definitions.drop_dataverse(statement, scope)
+
+    async def _call(
+        self, query: Callable[[st.Query, StatementScope], Awaitable[Rows]], statement: st.Execute, scope: StatementScope
+    ) -> Mapping[str, Any] | Rows:
         call = await self._procedures.called(statement, scope)
         with call.told():
             if isinstance(call.statement, st.Query):
-                query, call_scope = call.statement, call.scope
-                rows = self._streamed(query, call_scope) if stream else await self._whole(query, call_scope)
-                return StatementOutcome(number, "execute", {}, call.told_of(rows))
+                return call.told_of(await query(call.statement, call.scope))
             try:
-                return StatementOutcome(
-                    number, "execute", await self._changes.run(call.statement, call.scope) or {}, None
-                )
+                return await self._changes.run(call.statement, call.scope)
             finally:
                 call.scope.close()
 
     # ------------------------------------------------------------ answers
 
-    async def _whole(self, statement: st.Query, scope: StatementScope) -> AsyncIterator[list[bytes]]:
+    async def _whole_rows(self, statement: st.Query, scope: StatementScope) -> Rows:
         def work() -> list[bytes]:
             translated = scope.translated(statement.query)
             return self._encoder.encode(self._engine.rows(translated.sql, self._rows_limit + 1), translated)
@@ -176,9 +201,12 @@ class ScriptRunner:
             rows = await self._engine.work(work, statement.text)
         finally:
             scope.close()
-        return _several(rows)
+        return _batches(rows)
 
-    async def _streamed(self, statement: st.Query, scope: StatementScope) -> AsyncIterator[list[bytes]]:
+    async def _streamed_rows(self, statement: st.Query, scope: StatementScope) -> Rows:
+        return self._stream(statement, scope)
+
+    async def _stream(self, statement: st.Query, scope: StatementScope) -> Rows:
         """Yields rows while it reads Spark's result files. Memory holds at most one batch, even for a slow reader."""
         translated: TranslatedQuery | None = None
         batches: Iterator[pa.RecordBatch] = iter(())
@@ -208,18 +236,12 @@ class ScriptRunner:
             scope.close()
 
 
-async def _several(rows: list[bytes]) -> AsyncIterator[list[bytes]]:
+async def _batches(rows: list[bytes]) -> Rows:
     for start in range(0, len(rows), _BATCH_ROWS):
         yield rows[start : start + _BATCH_ROWS]
 
 
-async def _one(row: bytes) -> AsyncIterator[list[bytes]]:
-    yield [row]
-
-
-async def _guarded(
-    rows: AsyncIterator[list[bytes]], script: str, statement: st.Statement, number: int
-) -> AsyncIterator[list[bytes]]:
+async def _guarded(rows: Rows, script: str, statement: st.Statement, number: int) -> Rows:
     try:
         async for batch in rows:
             yield batch
@@ -232,6 +254,8 @@ async def _guarded(
 
 
 def _kind(statement: st.Statement) -> str:
+    if isinstance(statement, st.Insert) and statement.upsert:
+        return "upsert"
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(statement).__name__).lower()
 
 

@@ -14,7 +14,7 @@ from sqlglot import exp
 from tocsin.cluster.catalog.catalog import METADATA, Catalog
 from tocsin.cluster.catalog.channel_entries import ChannelEntry, channel_of
 from tocsin.cluster.catalog.entries import DatasetEntry, FunctionEntry, dataset_ref, function_ref
-from tocsin.cluster.catalog.metadata import DATASETS
+from tocsin.cluster.catalog.metadata import DATASETS, RunHistory
 from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
@@ -29,7 +29,37 @@ from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.rules.model.types import BIGINT, Field, ObjectType, Type
 
 
-class StatementScope:
+class CatalogNames:
+    """Resolves the names of a catalog for the translator."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+
+    def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
+        """Also returns datasets that a channel cannot read, so that the translator can say why."""
+        if dataverse == METADATA:
+            return DATASETS.get(name)
+        ref = dataset_ref(dataverse, name)
+        dataset = self.catalog.find(ref)
+        if dataset is None and (channel := channel_of(ref)) is not None:
+            entry = self.catalog.find(channel)
+            return VirtualDataset(entry, ref) if isinstance(entry, ChannelEntry) else None
+        return dataset if isinstance(dataset, DatasetEntry) else None
+
+    def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:
+        function = self.catalog.find(function_ref(dataverse, name, arity))
+        return function if isinstance(function, FunctionEntry) else None
+
+    def arities(self, dataverse: str, name: str) -> Sequence[int]:
+        return sorted(function.arity for function in self.catalog.functions_named(dataverse, name))
+
+    def suggestions(self, dataverse: str) -> Sequence[str]:
+        if dataverse == METADATA:
+            return list(DATASETS)
+        return [dataset.name for dataset in self.catalog.datasets if dataset.dataverse == dataverse]
+
+
+class StatementScope(CatalogNames):
     """Resolves names and scans for the translator. Holds the snapshots and views that it gave out until `close`."""
 
     def __init__(
@@ -43,7 +73,7 @@ class StatementScope:
         values: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """`values` binds the free variables of a query, such as the arguments of a procedure."""
-        self.catalog = catalog
+        super().__init__(catalog)
         self.dataverse = dataverse
         self.now = now
         self.values = values
@@ -65,48 +95,9 @@ class StatementScope:
         translator.frame = NameScope({name: bind_value(value) for name, value in self.values.items()})
         return translator
 
-    # ------------------------------------------------------------ Names
-
-    def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
-        if dataverse == METADATA:
-            return DATASETS.get(name)
-        ref = dataset_ref(dataverse, name)
-        dataset = self.catalog.find(ref)
-        if dataset is None and (channel := channel_of(ref)) is not None:
-            entry = self.catalog.find(channel)
-            return VirtualDataset(entry, ref) if isinstance(entry, ChannelEntry) else None
-        return dataset if isinstance(dataset, DatasetEntry) else None
-
-    def find_function(self, dataverse: str, name: str, arity: int) -> FunctionEntry | None:
-        function = self.catalog.find(function_ref(dataverse, name, arity))
-        return function if isinstance(function, FunctionEntry) else None
-
-    def arities(self, dataverse: str, name: str) -> Sequence[int]:
-        functions = self.catalog.functions_named(dataverse, name)
-        return sorted(len(function.parameters) for function in functions)
-
-    def suggestions(self, dataverse: str) -> Sequence[str]:
-        if dataverse == METADATA:
-            return list(DATASETS)
-        return [dataset.name for dataset in self.catalog.datasets if dataset.dataverse == dataverse]
-
-    # ------------------------------------------------------------ Scans
-
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
-        if isinstance(dataset, VirtualDataset):
-            assert self._engine.shows is not None
-            self._views.append(self._engine.views.of_rows(self._engine.shows.rows(dataset)))
-            return self._views[-1]
         if not isinstance(dataset, DatasetEntry):
-            described = DATASETS[dataset.name]
-            if described.rows is None:
-                assert self._engine.shows is not None
-                shows, kind = self._engine.shows, described.type
-                is_channel_execution = described.name == "ChannelExecution"
-                rows = shows.executions(self.catalog.channels, kind) if is_channel_execution else shows.runs(kind)
-            else:
-                rows = layout.to_arrow(described.rows(self.catalog, self._tables.folder), described.type)
-            self._views.append(self._engine.views.of_rows(rows))
+            self._views.append(self._engine.views.of_rows(self._computed_rows(dataset)))
             return self._views[-1]
         table = self._tables.table(dataset)
         if commit is not None:
@@ -117,6 +108,17 @@ class StatementScope:
             snapshot = table.snapshot()
         self._held.append(snapshot)
         return self._engine.views.of_snapshot(dataset.folder, snapshot, dataset.type)
+
+    def _computed_rows(self, dataset: Dataset) -> pa.Table:
+        """Returns the rows of a dataset that is not stored: one of a channel, or of the dataverse Metadata."""
+        rows = dataset if isinstance(dataset, VirtualDataset) else DATASETS[dataset.name].rows
+        if not isinstance(rows, VirtualDataset | RunHistory):
+            return layout.to_arrow(rows(self.catalog, self._tables.folder), dataset.type)
+        shows = self._engine.shows
+        assert shows is not None
+        if rows is RunHistory.CHANNELS:
+            return shows.executions(self.catalog.channels, dataset.type)
+        return shows.runs(dataset.type) if rows is RunHistory.PROCEDURES else shows.rows(rows)
 
     def called(self, function: Function, arguments: Sequence[Type]) -> str:
         return self._engine.python.called(function, arguments)

@@ -21,7 +21,7 @@ _AFTER_DATASET = (TokenType.WHERE, TokenType.R_BRACE, TokenType.SEMICOLON)
 _DURATIONS = ("DURATION", "DAY_TIME_DURATION", "YEAR_MONTH_DURATION")
 
 
-def insert(tokens: TokenStream, *, upsert: bool = False) -> st.Statement:
+def insert(tokens: TokenStream, *, upsert: bool = False) -> st.Insert:
     tokens.need("INTO")
     if tokens.following.token_type not in _AFTER_NAME:
         tokens.word("DATASET")
@@ -29,7 +29,7 @@ def insert(tokens: TokenStream, *, upsert: bool = False) -> st.Statement:
     return st.Insert(dataset=dataset, source=tokens.query("a query, an object or an array of objects"), upsert=upsert)
 
 
-def delete(tokens: TokenStream) -> st.Statement:
+def delete(tokens: TokenStream) -> st.Delete:
     tokens.need("FROM")
     dataset = tokens.qualified("a dataset")
     alias = None
@@ -81,7 +81,7 @@ def create_procedure(tokens: TokenStream) -> st.Statement:
     )
 
 
-def procedure_body(tokens: TokenStream) -> st.Statement:
+def procedure_body(tokens: TokenStream) -> st.ProcedureBody:
     if tokens.word("INSERT"):
         return insert(tokens)
     if tokens.word("UPSERT"):

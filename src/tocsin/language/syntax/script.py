@@ -18,7 +18,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from tocsin.language.syntax.dialect import Tocsin
 from tocsin.language.syntax.parser import parse_statement
 from tocsin.language.syntax.parser_data import procedure_body
-from tocsin.language.syntax.statements import Statement
+from tocsin.language.syntax.statements import ProcedureBody, Statement
 from tocsin.language.syntax.token_stream import TokenStream
 from tocsin.wire.errors import StatementError
 
@@ -58,8 +58,8 @@ def parse_query(text: str) -> exp.Expr:
     return body
 
 
-def parse_procedure(text: str) -> Statement:
-    """Parses a procedure's body: an Insert, a Delete or a Query."""
+def parse_procedure(text: str) -> ProcedureBody:
+    """Parses a procedure's body."""
     tokens = _tokens(text)
     if not tokens:
         raise error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")

@@ -235,6 +235,9 @@ class Query(Statement):
     query: exp.Expr
 
 
+ProcedureBody: TypeAlias = Insert | Delete | Query
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explain(Statement):
     """`EXPLAIN query`: returns Spark's plan, as text."""

@@ -55,14 +55,6 @@ class Brokers:
 
     # ------------------------------------------------------------ statements
 
-    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary | None:
-        match statement:
-            case st.CreateBroker():
-                return await self._create(statement, scope)
-            case st.DropBroker():
-                return await self._drop(statement, scope)
-        return None
-
     @asynccontextmanager
     async def leaving(self, _dataverse: str) -> AsyncIterator[None]:
         try:
@@ -70,7 +62,7 @@ class Brokers:
         finally:
             await asyncio.shield(self._announcer.settle())
 
-    async def _create(self, statement: st.CreateBroker, scope: StatementScope) -> Summary:
+    async def create(self, statement: st.CreateBroker, scope: StatementScope) -> Summary:
         name = statement.name.name
         entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url))
         assert entry.url is not None
@@ -86,7 +78,7 @@ class Brokers:
             await asyncio.shield(self._announcer.settle())
         return {"name": name} if after.find(entry.ref) is entry else {"name": name, "existed": True}
 
-    async def _drop(self, statement: st.DropBroker, scope: StatementScope) -> Summary:
+    async def drop(self, statement: st.DropBroker, scope: StatementScope) -> Summary:
         name = statement.name.name
         ref = broker_ref(statement.name.dataverse or scope.dataverse, name)
         if self._catalog.catalog.find(ref) is None and statement.if_exists:
