@@ -30,6 +30,7 @@ class MetadataDataset:
     type: ObjectType
     rows: Callable[[Catalog, Path], list[dict[str, Any]]] | RunHistory
     dataverse: str = METADATA
+    active: None = None
 
 
 @dataclass(frozen=True, slots=True)

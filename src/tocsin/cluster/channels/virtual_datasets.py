@@ -48,6 +48,7 @@ class VirtualDataset:
 
     channel: ChannelEntry
     ref: Ref
+    active: None = None
 
     @property
     def dataverse(self) -> str:

@@ -131,6 +131,7 @@ class _BatchDataset:
     type: ObjectType
     dataverse: str = ""
     name: str = "a batch"
+    active: None = None
 
 
 class BatchScope(StatementScope):

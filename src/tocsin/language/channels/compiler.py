@@ -177,7 +177,7 @@ class ChannelQueries(Queries):
         self._prefix = f"tocsin_channel_{token}"
         super().__init__(names, type_analyser, self, dataverse, _ANCIENT)
         self.parameters = tuple(types)
-        self.matches = JoinRequirements()
+        self.matches = JoinRequirements({parameter_column(i): i for i in range(len(types))})
         self.uses_of: dict[int, list[Type]] = {}
         self.read: list[Scan] = []
         self.watched: dict[tuple[str, str], WatchedDataset] = {}
@@ -238,7 +238,7 @@ class ChannelQueries(Queries):
                 this=exp.to_identifier(self._interests.view, quoted=True),
                 alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)),
             )
-        if getattr(dataset, "folder", None) is None:
+        if dataset.active is None:
             # Metadata and virtual datasets have no commits, so an execution could not record which state it read.
             described = dataset.dataverse == "Metadata"
             fail(
@@ -251,7 +251,7 @@ class ChannelQueries(Queries):
         scanned = Scan(f"{self._prefix}_scan_{len(self.read)}", dataset, wants_new(node), branch_of(node))
         self.read.append(scanned)
         self.tables[alias] = dataset
-        return scan(scanned.view, dataset.type, alias, (COMMIT, AT) if getattr(dataset, "active", False) else ())
+        return scan(scanned.view, dataset.type, alias, (COMMIT, AT) if dataset.active else ())
 
     def scan(self, *_: object) -> str:
         raise AssertionError("a channel's relations have names of their own")
@@ -378,7 +378,7 @@ class ChannelQueries(Queries):
         dataset = self.tables.get(value.alias) if isinstance(value, RowVariable) else None
         if dataset is None or not isinstance(value, RowVariable):
             fail(f"{name} takes a variable that ranges over a dataset", node, "write it where FROM names the dataset")
-        if not getattr(dataset, "active", False):
+        if not dataset.active:
             fail(f"{name} needs an active dataset, and {dataset.name} is not", node, "CREATE ACTIVE DATASET")
         if name == "active_timestamp":
             return TypedSql(column(value.alias, AT), t.DATETIME)
@@ -395,8 +395,9 @@ class ChannelQueries(Queries):
         sql = value.sql
         while isinstance(sql, exp.Paren):
             sql = sql.this
-        if isinstance(sql, exp.Column) and sql.table == self.matches.interests and sql.name.startswith("p"):
-            self.uses_of.setdefault(int(sql.name[1:]), []).append(type_)
+        parameter = self.matches.parameter_of(sql)
+        if parameter is not None:
+            self.uses_of.setdefault(parameter, []).append(type_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +408,7 @@ class _Interests:
     view: str
     dataverse: str = ""
     name: str = "the interests"
+    active: None = None
 
 
 def _levels(levels: RuntimeArray) -> LevelQuery:

@@ -6,11 +6,10 @@ concerns only the left side. So the left side and its conditions become a derive
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sqlglot import exp
 
 from tocsin.language.functions.calls import NONDETERMINISTIC
+from tocsin.language.translate.predicate_notes import conjuncts
 from tocsin.language.translate.scope import derived_table, free_tables, select_query
 
 
@@ -24,7 +23,7 @@ def push_down_filters(made: exp.Select, alias: str) -> exp.Select:
     left = {relation.alias_or_name for relation in (source, *(join.this for join in joins[:first]))}
     early: list[exp.Expr] = []
     late: list[exp.Expr] = []
-    for condition in _conjuncts(where.this):
+    for condition in conjuncts(where.this):
         (early if free_tables(condition) <= left and _is_deterministic(condition) else late).append(condition)
     if not early:
         return made
@@ -45,15 +44,6 @@ def push_down_filters(made: exp.Select, alias: str) -> exp.Select:
 
 def _is_subquery(source: exp.Expr) -> bool:
     return isinstance(source, exp.Lateral) and isinstance(source.this, exp.Subquery)
-
-
-def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
-    inner = condition.unnest()
-    if isinstance(inner, exp.And):
-        yield from _conjuncts(inner.left)
-        yield from _conjuncts(inner.right)
-    else:
-        yield condition
 
 
 def _is_deterministic(condition: exp.Expr) -> bool:

@@ -16,6 +16,10 @@ class Dataset(Protocol):
     def name(self) -> str: ...
     @property
     def type(self) -> ObjectType: ...
+    @property
+    def active(self) -> bool | None:
+        """Whether queries see the commits of its rows. None: it has no commits of its own, so no channel reads it."""
+        ...
 
 
 class Function(Protocol):

@@ -30,29 +30,23 @@ def operands(*values: TypedSql) -> tuple[TypedSql, ...]:
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
     """Yields the conditions that AND connects."""
-    inner = bare(condition)
-    if isinstance(inner, exp.And):
-        yield from conjuncts(inner.left)
-        yield from conjuncts(inner.right)
-    else:
-        yield inner
+    return _connected(condition, exp.And)
 
 
 def disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
     """Yields the conditions that OR connects."""
-    inner = bare(condition)
-    if isinstance(inner, exp.Or):
-        yield from disjuncts(inner.left)
-        yield from disjuncts(inner.right)
-    else:
-        yield inner
+    return _connected(condition, exp.Or)
 
 
-def bare(condition: exp.Expr) -> exp.Expr:
-    """Removes parentheses, unless they carry an annotation."""
+def _connected(condition: exp.Expr, connector: type[exp.Connector]) -> Iterator[exp.Expr]:
+    # Remove parentheses, unless they carry an annotation.
     while isinstance(condition, exp.Paren) and not (condition._meta and condition._meta.keys() & {NEAR, COMPARED}):
         condition = condition.this
-    return condition
+    if isinstance(condition, connector):
+        yield from _connected(condition.left, connector)
+        yield from _connected(condition.right, connector)
+    else:
+        yield condition
 
 
 def condition_near(condition: exp.Expr) -> Near | None:

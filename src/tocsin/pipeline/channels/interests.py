@@ -307,7 +307,7 @@ class InterestTable:
 
     def _compared(self, borders: Quantiles, rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """The values of one parameter as Spark compares them."""
-        index = int(borders.parameter.removeprefix("p"))
+        index = borders.parameter
         physical = _PHYSICAL.get(self._query.parameters[index])
         return (row[index] if physical is None else physical(row[index]) for row in rows)
 

@@ -48,7 +48,7 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Map
     names = {}
     for i, scan in enumerate(query.scans):
         names[scan.view] = f"tocsin_planned_{number}_{i}"
-        extra = f", `{COMMIT}` BIGINT, `{AT}` TIMESTAMP" if getattr(scan.dataset, "active", False) else ""
+        extra = f", `{COMMIT}` BIGINT, `{AT}` TIMESTAMP" if scan.dataset.active else ""
         schema = layout.spark_schema(scan.dataset.type) + extra
         spark.createDataFrame(unknown, schema).createOrReplaceTempView(names[scan.view])
     names[query.interests_view] = f"tocsin_planned_{number}_interests"

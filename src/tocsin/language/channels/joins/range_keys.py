@@ -58,9 +58,10 @@ def by_range(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSid
             strategy = _interval(low.bound, high.value, low.value, sides)
         if strategy is not None:
             return strategy
-    if not _is_plain(first, sides):
-        others = (_bound(other, sides) for other in conditions if other is not condition)
-        if any(bound is not None and _is_plain(bound, sides) and _is_ordered(bound) for bound in others):
+    parameter_of = sides.matches.parameter_of
+    if parameter_of(first.bound.sql) is None:
+        others = filter(None, (_bound(other, sides) for other in conditions if other is not condition))
+        if any(parameter_of(bound.bound.sql) is not None and _is_ordered(bound) for bound in others):
             return None  # prefer the other condition: its key is stored with the interests
     return _half(first, sides)
 
@@ -114,8 +115,10 @@ def _half(bound: _Bound, sides: JoinSides) -> KeyStrategy | None:
         return None
     if is_computed_once(left_value):
         left_value = sides.beside(sides.left)(left_value)  # Spark allows no such call inside a lambda over an array
-    if _is_plain(bound, sides) and not mixed:
-        name = sides.matches.borders_of(bound.bound.sql.name)
+    parameter = sides.matches.parameter_of(bound.bound.sql)
+    if parameter is not None and not mixed:
+        # A plain parameter: its values are known without a Spark query.
+        name = sides.matches.borders_of(parameter)
         borders: exp.Expr = exp.Placeholder(this=name)
         what, right_keys = "buckets of a range", values.call("array", column(sides.right, name))
     else:
@@ -125,12 +128,6 @@ def _half(bound: _Bound, sides: JoinSides) -> KeyStrategy | None:
         right_keys = build(f"if(_v IS NULL, NULL, array({_PLACE}))", _borders=borders, _v=right_value)
     buckets = f"sequence(0L, {_PLACE})" if bound.at_least else f"sequence({_PLACE}, CAST(size(_borders) AS BIGINT))"
     return KeyStrategy(what, build(f"if(_v IS NULL, NULL, {buckets})", _borders=borders, _v=left_value), right_keys)
-
-
-def _is_plain(bound: _Bound, sides: JoinSides) -> bool:
-    """Whether the bound is a plain parameter, whose values are known without a Spark query."""
-    sql = bound.bound.sql
-    return isinstance(sql, exp.Column) and sql.table == sides.matches.interests and sql.name.startswith("p")
 
 
 def _is_ordered(bound: _Bound) -> bool:

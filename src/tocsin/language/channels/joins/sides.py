@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,13 +41,14 @@ class Quantiles:
     """
 
     name: str
-    parameter: str
+    parameter: int  # its index
 
 
 @dataclass(slots=True)
 class JoinRequirements:
     """What the joins of one query need from the caller, and how the query describes its joins."""
 
+    parameters: Mapping[str, int]  # the index of each parameter, by the name of its column of the interests
     interests: str = ""  # the alias of the interests in the query
     levels: list[RuntimeArray] = field(default_factory=list)
     borders: list[Quantiles] = field(default_factory=list)
@@ -65,7 +66,12 @@ class JoinRequirements:
             self.levels.append(array)
         return exp.Placeholder(this=array.name)
 
-    def borders_of(self, parameter: str) -> str:
+    def parameter_of(self, sql: exp.Expr) -> int | None:
+        """Returns the index of the parameter that the expression is, or None if it is anything else."""
+        is_theirs = isinstance(sql, exp.Column) and sql.table == self.interests
+        return self.parameters.get(sql.name) if is_theirs else None
+
+    def borders_of(self, parameter: int) -> str:
         """Returns the name of the borders between the values of a parameter."""
         quantiles = next((border for border in self.borders if border.parameter == parameter), None)
         if quantiles is None:
