@@ -8,13 +8,13 @@ import pytest
 
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.cells import run
-from tocsin.lab.experiments.comparisons import judge
+from tocsin.lab.experiments.comparisons import judge, verdicts
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.kafka_admission.experiment import EXPERIMENT
 from tocsin.lab.experiments.kafka_admission.model import model
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.results import ResultsRow, RunResults
-from tocsin.lab.experiments.run_experiment import conduct, verdicts
+from tocsin.lab.experiments.run_experiment import conduct
 from tocsin.lab.experiments.statistics import estimate
 
 DEFAULTS: dict[str, Value] = {parameter.name: parameter.default for parameter in EXPERIMENT.parameters}

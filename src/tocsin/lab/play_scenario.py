@@ -60,18 +60,7 @@ def simulate(
     for cell in cells:
         settings = core_settings(cell.caching())
         simulator = simulate_scenario(made, results, settings, links, until_s=made.span_s() + _AFTER_S, trace=trace)
-        figures = simulator.broker.caches.figures
-        values = {
-            "hit_ratio": figures.hit_ratio,
-            "results": float(simulator.results),
-            "latency_s": simulator.waited_s / max(1, simulator.results),
-            "miss_kb": figures.miss_bytes / 1e3,
-            "fetch_kb": (figures.arrived_bytes + figures.fetched_bytes) / 1e3,
-            "found": float(figures.arrived),
-            "evicted": float(figures.evicted),
-            "expired": float(figures.expired),
-        }
-        yield PlayedScenario(cell, values)
+        yield PlayedScenario(cell, {"results": float(simulator.results), **simulator.figures()})
 
 
 def live(

@@ -146,8 +146,8 @@ def report(
     made, results = run_experiment.load_finished_run(experiment, folder)
     path, plots = (folder / "report.md", folder / "plots") if to is None else (to / f"{name}.md", to / name)
     with folders():
-        write_report(results, made, path, plots)
-    _say_verdicts(run_experiment.verdicts(experiment, results))
+        verdicts = write_report(results, made, path, plots)
+    _say_verdicts(verdicts)
     sys.stdout.write(f"{path}\n")
     return 0
 

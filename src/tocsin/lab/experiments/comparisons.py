@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from tocsin.lab.experiments.declaration import Claim, Judgement, Value
+from tocsin.lab.experiments.declaration import Claim, Experiment, Judgement, Value
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 
@@ -26,6 +26,11 @@ def judge(claim: Claim, results: RunResults) -> Judgement:
         return Judgement("not judged", "", str(undecided))
     except ArithmeticError as error:
         return Judgement("not judged", "", f"its figures cannot be computed from this run: {error}")
+
+
+def verdicts(experiment: Experiment, results: RunResults) -> dict[str, Judgement]:
+    """Judges every claim of an experiment."""
+    return {claim.name: judge(claim, results) for claim in experiment.claims}
 
 
 def several(results: RunResults, sweep: str, name: str) -> list[Value]:

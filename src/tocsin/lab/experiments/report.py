@@ -8,22 +8,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tocsin.lab.atomic_files import AtomicFile
-from tocsin.lab.experiments.comparisons import judge
-from tocsin.lab.experiments.declaration import Experiment, Sweep, Value
+from tocsin.lab.experiments.comparisons import verdicts
+from tocsin.lab.experiments.declaration import Experiment, Judgement, Sweep, Value
 from tocsin.lab.experiments.plan import Plan
 from tocsin.lab.experiments.plots import draw
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.wire.version import version
 
 
-def write_report(results: RunResults, plan: Plan, report: Path, plots: Path) -> None:
-    """Writes the report as Markdown, and its plots into a folder beside it."""
+def write_report(results: RunResults, plan: Plan, report: Path, plots: Path) -> dict[str, Judgement]:
+    """Writes the report as Markdown, and its plots into a folder beside it. Returns the verdicts on the claims."""
+    judgements = verdicts(plan.experiment, results)
     drawn = {plot.name for plot in plan.experiment.plots if draw(plot, plan.experiment, results, plots)}
     plot_folder = plots.relative_to(report.parent).as_posix()
     text = "\n".join(
         [
             *_head(plan, results.code),
-            *_verdicts(plan.experiment, results),
+            *_verdicts(plan.experiment, judgements),
             *_further(plan.experiment, results),
             *_pictures(plan.experiment, plot_folder, drawn),
             *_tables(plan, results),
@@ -33,6 +34,7 @@ def write_report(results: RunResults, plan: Plan, report: Path, plots: Path) -> 
     report.parent.mkdir(parents=True, exist_ok=True)
     with AtomicFile(report) as path:
         path.write_text(text, encoding="utf-8")
+    return judgements
 
 
 def command(plan: Plan) -> str:
@@ -64,13 +66,13 @@ def _head(plan: Plan, code: str) -> list[str]:
     ]
 
 
-def _verdicts(experiment: Experiment, results: RunResults) -> list[str]:
+def _verdicts(experiment: Experiment, judgements: Mapping[str, Judgement]) -> list[str]:
     if not experiment.claims:
         return []
-    rows: list[Sequence[str]] = []
-    for claim in experiment.claims:
-        judgement = judge(claim, results)
-        rows.append((claim.says, claim.where, f"**{judgement.verdict}**", judgement.figures, judgement.because))
+    rows = [
+        (claim.says, claim.where, f"**{(judged := judgements[claim.name]).verdict}**", judged.figures, judged.because)
+        for claim in experiment.claims
+    ]
     return [
         "## Claims",
         "",

@@ -68,20 +68,19 @@ class RunResults:
 
     def between(self, metric: str, one: Place, other: Place) -> Estimate:
         """Returns the same difference between points of different sweeps."""
-        first_values, other_values = (
-            {row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other)
-        )
-        return estimate([value - other_values[seed] for seed, value in first_values.items() if seed in other_values])
+        return estimate([value - other_value for value, other_value in self._pairs(metric, one, other)])
 
     def ratio(self, metric: str, one: Place, other: Place) -> Estimate:
         """Returns the ratio of the metric at two points, paired by seed."""
-        first_values, other_values = (
+        what = f"{other[0]}: {metric} of {', '.join(map(str, other[1].values()))}"
+        return estimate([quotient(value, other_value, what) for value, other_value in self._pairs(metric, one, other)])
+
+    def _pairs(self, metric: str, one: Place, other: Place) -> list[tuple[float, float]]:
+        """Returns the values at two points of each seed that both have."""
+        values, other_values = (
             {row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other)
         )
-        what = f"{other[0]}: {metric} of {', '.join(map(str, other[1].values()))}"
-        return estimate(
-            [quotient(value, other_values[seed], what) for seed, value in first_values.items() if seed in other_values]
-        )
+        return [(value, other_values[seed]) for seed, value in values.items() if seed in other_values]
 
     def points(self, sweep: str, name: str) -> list[Value]:
         """Returns the values that a parameter took in a sweep, in order."""

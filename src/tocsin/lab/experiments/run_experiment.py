@@ -20,7 +20,6 @@ from typing import Any, Final
 from tocsin.lab.engine.trace import RunTrace
 from tocsin.lab.experiments import results as files
 from tocsin.lab.experiments.cells import OnFinished, code_digest, run
-from tocsin.lab.experiments.comparisons import judge
 from tocsin.lab.experiments.declaration import Experiment, Judgement, Run
 from tocsin.lab.experiments.journal import look
 from tocsin.lab.experiments.plan import Cell, Plan, plan
@@ -60,18 +59,14 @@ def conduct(
     results, known_before = run(wanted, reference, folder, processes=processes, fresh=fresh, on_finished=on_finished)
     files.write(results, wanted.experiment, folder)
     files.write_json(folder / _RUN, {**wanted.to_json(), "code": results.code})
-    write_report(results, wanted, folder / "report.md", folder / "plots")
-    return FinishedRun(folder, len(results.rows), known_before, verdicts(wanted.experiment, results))
+    verdicts = write_report(results, wanted, folder / "report.md", folder / "plots")
+    return FinishedRun(folder, len(results.rows), known_before, verdicts)
 
 
 def ready() -> None:
     """Imports what the files need, so that a missing package fails now and not after a night's run."""
     for module in ("matplotlib.figure", "pyarrow.parquet"):
         importlib.import_module(module)
-
-
-def verdicts(experiment: Experiment, results: RunResults) -> dict[str, Judgement]:
-    return {claim.name: judge(claim, results) for claim in experiment.claims}
 
 
 def load_finished_run(experiment: Experiment, folder: Path) -> tuple[Plan, RunResults]:

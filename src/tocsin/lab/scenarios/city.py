@@ -10,19 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from tocsin.lab.engine.streams import Streams
+from tocsin.lab.scenarios import scenario as acts
 from tocsin.lab.scenarios.movement import MovementPace, MovementPath, along_roads, random_waypoint
 from tocsin.lab.scenarios.roads import RoadMap, grid
-from tocsin.lab.scenarios.scenario import (
-    LogInStep,
-    LogOutStep,
-    MoveStep,
-    PublishStep,
-    Scenario,
-    Step,
-    SubscribeStep,
-    UnsubscribeStep,
-    scenario,
-)
+from tocsin.lab.scenarios.scenario import Scenario, Step, scenario
 from tocsin.lab.scenarios.zones import Zone, travelling_zones
 from tocsin.lab.workloads.laws import distinct_choices, on_off_moments, popularity
 from tocsin.wire.errors import InputError
@@ -184,9 +175,9 @@ def _given_sessions(
 
 def _log_steps(online: list[Session], names: Sequence[str], city: City) -> Iterator[Step]:
     for person, begin_s, end_s in online:
-        yield Step(begin_s, LogInStep(names[person]))
+        yield Step(begin_s, acts.LogInStep(names[person]))
         if end_s < city.span_s:
-            yield Step(end_s, LogOutStep(names[person]))
+            yield Step(end_s, acts.LogOutStep(names[person]))
 
 
 def _move_steps(
@@ -199,7 +190,7 @@ def _move_steps(
         report_times_s = [number * city.move_every_s for number in range(first, math.ceil(last_s / city.move_every_s))]
         for at_s in (begin_s, *report_times_s):
             east_m, north_m = ways[person].place(at_s)
-            yield Step(at_s, MoveStep(names[person], round(east_m, 1), round(north_m, 1)))
+            yield Step(at_s, acts.MoveStep(names[person], round(east_m, 1), round(north_m, 1)))
 
 
 def _ways(city: City, names: Sequence[str], streams: Streams, given: CityInputs) -> Iterator[MovementPath]:
@@ -231,10 +222,10 @@ def _subscription_steps(city: City, names: Sequence[str], streams: Streams) -> I
         near_draw, end_draw = chance.random(2).tolist()
         channel, parameters = _near(name, turn) if near_draw < city.near_share else shared[choices[person][turn]]
         at_s = float(joining.uniform(0, city.join_s))
-        yield Step(at_s, SubscribeStep(name, channel, parameters))
+        yield Step(at_s, acts.SubscribeStep(name, channel, parameters))
         if end_draw < city.churn:
             end_s = at_s + float(joining.uniform(0, city.span_s - at_s))
-            yield Step(end_s, UnsubscribeStep(name, channel, parameters))
+            yield Step(end_s, acts.UnsubscribeStep(name, channel, parameters))
 
 
 def _shared_interests(city: City, streams: Streams) -> list[Interest]:
@@ -271,10 +262,11 @@ def _publish_steps(city: City, streams: Streams) -> Iterator[Step]:
         active = [zone for zone in zones if zone.active(at_s)]
         if active and stream.random() >= city.shelter_share:
             yield Step(
-                at_s, PublishStep("ReportFeed", _report(active[int(stream.integers(len(active)))], at_s, city, stream))
+                at_s,
+                acts.PublishStep("ReportFeed", _report(active[int(stream.integers(len(active)))], at_s, city, stream)),
             )
         else:
-            yield Step(at_s, PublishStep("ShelterFeed", _shelter(number, city, stream)))
+            yield Step(at_s, acts.PublishStep("ShelterFeed", _shelter(number, city, stream)))
         number += 1
         at_s += float(stream.exponential(city.publish_every_s))
 

@@ -6,15 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from tocsin.lab.scenarios import scenario as acts
 from tocsin.lab.scenarios.city import CHANNELS
-from tocsin.lab.scenarios.scenario import (
-    LogInStep,
-    LogOutStep,
-    PublishStep,
-    Scenario,
-    SubscribeStep,
-    UnsubscribeStep,
-)
+from tocsin.lab.scenarios.scenario import Scenario
 from tocsin.wire.errors import InputError
 
 _KINDS: Final = {channel: kinds.split() for channel, kinds, _ in CHANNELS}
@@ -41,13 +35,13 @@ def check(made: Scenario, path: Path) -> None:
         try:
             _refuse(step.at_s > _MOST_S, f"at_s: must be at most {_MOST_S:g}, got {step.at_s:g}", _LINES)
             match step.act:
-                case LogInStep(name):
+                case acts.LogInStep(name):
                     _refuse(name in online, f"{name} is logged in already", "log it out before")
                     online.add(name)
-                case LogOutStep(name):
+                case acts.LogOutStep(name):
                     _refuse(name not in online, f"{name} is not logged in", "log it in before")
                     online.discard(name)
-                case SubscribeStep(name, channel, parameters):
+                case acts.SubscribeStep(name, channel, parameters):
                     _channel(channel, parameters)
                     subscription = name, channel, parameters
                     _refuse(
@@ -56,7 +50,7 @@ def check(made: Scenario, path: Path) -> None:
                         "leave one of both steps out",
                     )
                     subscriptions.add(subscription)
-                case UnsubscribeStep(name, channel, parameters):
+                case acts.UnsubscribeStep(name, channel, parameters):
                     subscription = name, channel, parameters
                     _refuse(
                         subscription not in subscriptions,
@@ -64,7 +58,7 @@ def check(made: Scenario, path: Path) -> None:
                         "subscribe to it before",
                     )
                     subscriptions.discard(subscription)
-                case PublishStep(feed, record):
+                case acts.PublishStep(feed, record):
                     _record(feed, record)
                 case _:
                     pass

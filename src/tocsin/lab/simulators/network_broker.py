@@ -174,6 +174,20 @@ class NetworkBrokerSim:
         """Integrates up to now."""
         self._pass()
 
+    def figures(self) -> dict[str, float]:
+        """Returns what the caches did and what subscribers waited for; sizes in KB."""
+        counts = self.broker.caches.figures
+        return {
+            "hit_ratio": counts.hit_ratio,
+            "latency_s": self.waited_s / max(1, self.results),
+            "miss_kb": counts.miss_bytes / 1e3,
+            "fetch_kb": (counts.arrived_bytes + counts.fetched_bytes) / 1e3,
+            "vol_kb": counts.arrived_bytes / 1e3,
+            "found": float(counts.arrived),
+            "evicted": float(counts.evicted),
+            "expired": float(counts.expired),
+        }
+
     # --- subscribers
 
     def _person(self, name: str) -> _Person:

@@ -13,16 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tocsin.lab.scenarios import scenario as acts
 from tocsin.lab.scenarios.city import CHANNELS
-from tocsin.lab.scenarios.scenario import (
-    LogInStep,
-    LogOutStep,
-    MoveStep,
-    PublishStep,
-    Scenario,
-    SubscribeStep,
-    UnsubscribeStep,
-)
+from tocsin.lab.scenarios.scenario import Scenario
 
 Interest = tuple[str, tuple[str | float, ...]]
 # What a broker keeps beside a result: its cursor and its time, in JSON.
@@ -86,22 +79,22 @@ def find(made: Scenario, *, phases_s: Mapping[str, float] | None = None) -> City
                 )
             due_s[channel] = now_s + _PERIOD_S[channel]
         match act:
-            case MoveStep():
+            case acts.MoveStep():
                 places[act.subscriber] = (act.east_m, act.north_m)
-            case SubscribeStep():
+            case acts.SubscribeStep():
                 number = run.interest(act.channel, act.parameters)
                 subscriber_counts[number] = subscriber_counts.get(number, 0) + 1
                 run.subscriber(act.subscriber)
-            case UnsubscribeStep():
+            case acts.UnsubscribeStep():
                 subscriber_counts[run.interest(act.channel, act.parameters)] -= 1
-            case LogInStep() | LogOutStep():
+            case acts.LogInStep() | acts.LogOutStep():
                 run.subscriber(act.subscriber)
-            case PublishStep() if act.feed == "ReportFeed":
+            case acts.PublishStep() if act.feed == "ReportFeed":
                 reports.append((at_s, act.record))
                 reports = [
                     timed_report for timed_report in reports if timed_report[0] > at_s - 2 * max(_PERIOD_S.values())
                 ]
-            case PublishStep():
+            case acts.PublishStep():
                 shelters.append(act.record)
             case _:
                 pass

@@ -28,15 +28,11 @@ def model(run: Run) -> Mapping[str, float]:
     )
     links = Links.of_round_trips(run.number("subscriber_s"), run.number("cluster_s"))
     simulator = simulate_scenario(scenario, results, core_settings(caching), links, until_s=span_s, trace=run.trace)
-    figures = simulator.broker.caches.figures
+    figures, counts = simulator.figures(), simulator.broker.caches.figures
     return {
-        "hit_ratio": figures.hit_ratio,
-        "latency_s": simulator.waited_s / max(1, simulator.results),
-        "fetch_kb": (figures.arrived_bytes + figures.fetched_bytes) / 1e3,
-        "miss_kb": figures.miss_bytes / 1e3,
-        "vol_kb": figures.arrived_bytes / 1e3,
+        **{name: figures[name] for name in ("hit_ratio", "latency_s", "fetch_kb", "miss_kb", "vol_kb")},
         "mean_kb": simulator.area_bytes_s / span_s / 1e3,
-        "results": float(figures.hits + figures.misses),
+        "results": float(counts.hits + counts.misses),
         "interests": float(interests),
     }
 

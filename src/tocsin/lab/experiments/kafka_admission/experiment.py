@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from tocsin.lab.experiments.declaration import (
     Axis,
@@ -18,6 +18,25 @@ from tocsin.lab.experiments.kafka_admission import judge_admission, judge_delive
 from tocsin.lab.experiments.kafka_admission.model import model
 
 POLICIES: Final = ("none", "all", "threshold", "mean", "buffer")
+_LOG_X: Final = {"log_x": True}
+_LOG_Y: Final = {"log_y": True}
+# Name, title, sweep, x, y, what the lines are, and logarithmic axes.
+_PLOTS: Final[tuple[tuple[str, str, str, str, str, str | None, dict[str, Any]], ...]] = (
+    ("hit-rate", "Hit rate by policy (Fig. 8)", "benchmarks", "records", "hit_rate", "policy", _LOG_X),
+    ("duplication", "Duplication (Fig. 9)", "benchmarks", "records", "duplication", "policy", _LOG_X),
+    ("latency", "Latency (Fig. 10)", "benchmarks", "records", "latency_s", "policy", {**_LOG_X, **_LOG_Y}),
+    ("throughput", "Records per second until the last is received (Fig. 11 inverts the latency)", "benchmarks",
+     "records", "throughput_per_s", "policy", _LOG_X),
+    ("shared", "Hit rate by the share of shared records", "shared", "shared", "hit_rate", "policy", {}),
+    ("tuning-threshold", "Threshold policy: latency by μ (Fig. 12)", "tuning-threshold", "fall", "latency_s", "rise",
+     _LOG_Y),
+    ("tuning-threshold-hits", "Threshold policy: hit rate by μ", "tuning-threshold", "fall", "hit_rate", "rise", {}),
+    ("tuning-mean", "Mean policy: latency by batch (Fig. 13)", "tuning-mean", "batch", "latency_s", None, {}),
+    ("tuning-buffer", "Buffer policy: latency by γ (Fig. 14)", "tuning-buffer", "last", "latency_s", "learns_first",
+     {}),
+    ("tuning-buffer-hits", "Buffer policy: hit rate by γ", "tuning-buffer", "last", "hit_rate", "learns_first", {}),
+    ("load", "Latency by the time between records", "load", "publish_every_s", "latency_s", "policy", _LOG_Y),
+)  # fmt: skip
 
 EXPERIMENT = Experiment(
     name="kafka-admission",
@@ -117,77 +136,7 @@ EXPERIMENT = Experiment(
         Metric("latency_s", "s", "mean time from publication to reception, over all receptions"),
         Metric("throughput_per_s", "1/s", "records divided by the time until the last was received"),
     ),
-    plots=(
-        Plot(
-            "hit-rate", "Hit rate by policy (Fig. 8)", "benchmarks", x="records", y="hit_rate", by="policy", log_x=True
-        ),
-        Plot(
-            "duplication", "Duplication (Fig. 9)", "benchmarks", x="records", y="duplication", by="policy", log_x=True
-        ),
-        Plot(
-            "latency",
-            "Latency (Fig. 10)",
-            "benchmarks",
-            x="records",
-            y="latency_s",
-            by="policy",
-            log_x=True,
-            log_y=True,
-        ),
-        Plot(
-            "throughput",
-            "Records per second until the last is received (Fig. 11 inverts the latency)",
-            "benchmarks",
-            x="records",
-            y="throughput_per_s",
-            by="policy",
-            log_x=True,
-        ),
-        Plot("shared", "Hit rate by the share of shared records", "shared", x="shared", y="hit_rate", by="policy"),
-        Plot(
-            "tuning-threshold",
-            "Threshold policy: latency by μ (Fig. 12)",
-            "tuning-threshold",
-            x="fall",
-            y="latency_s",
-            by="rise",
-            log_y=True,
-        ),
-        Plot(
-            "tuning-threshold-hits",
-            "Threshold policy: hit rate by μ",
-            "tuning-threshold",
-            x="fall",
-            y="hit_rate",
-            by="rise",
-        ),
-        Plot("tuning-mean", "Mean policy: latency by batch (Fig. 13)", "tuning-mean", x="batch", y="latency_s"),
-        Plot(
-            "tuning-buffer",
-            "Buffer policy: latency by γ (Fig. 14)",
-            "tuning-buffer",
-            x="last",
-            y="latency_s",
-            by="learns_first",
-        ),
-        Plot(
-            "tuning-buffer-hits",
-            "Buffer policy: hit rate by γ",
-            "tuning-buffer",
-            x="last",
-            y="hit_rate",
-            by="learns_first",
-        ),
-        Plot(
-            "load",
-            "Latency by the time between records",
-            "load",
-            x="publish_every_s",
-            y="latency_s",
-            by="policy",
-            log_y=True,
-        ),
-    ),
+    plots=tuple(Plot(name, title, sweep, x, y, by, **scales) for name, title, sweep, x, y, by, scales in _PLOTS),
     claims=claims_of(judge_admission, judge_delivery, judge_parameters),
     replications=20,
     quick_replications=6,

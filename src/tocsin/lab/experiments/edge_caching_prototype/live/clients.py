@@ -16,16 +16,8 @@ from time import perf_counter, time
 from typing import Any, Final
 
 from tocsin.lab.experiments.edge_caching_prototype.live import schema
-from tocsin.lab.scenarios.scenario import (
-    Act,
-    LogInStep,
-    LogOutStep,
-    MoveStep,
-    PublishStep,
-    Scenario,
-    SubscribeStep,
-    UnsubscribeStep,
-)
+from tocsin.lab.scenarios import scenario as acts
+from tocsin.lab.scenarios.scenario import Scenario
 from tocsin.sdk import Available, Client, Result
 from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
 
@@ -62,8 +54,8 @@ class LiveClient:
         await self._desk.__aenter__()
         self._open = True
 
-    async def perform(self, act: Act) -> None:
-        if isinstance(act, MoveStep):
+    async def perform(self, act: acts.Act) -> None:
+        if isinstance(act, acts.MoveStep):
             # Publishing a location has its own lock, so that it does not delay a logout.
             async with self._places:
                 record = schema.location_record(self._name, act.east_m, act.north_m)
@@ -71,15 +63,15 @@ class LiveClient:
             return
         async with self._order:
             match act:
-                case LogInStep():
+                case acts.LogInStep():
                     await self._come()
-                case LogOutStep():
+                case acts.LogOutStep():
                     await self._go()
-                case SubscribeStep(_, channel, parameters):
+                case acts.SubscribeStep(_, channel, parameters):
                     full = f"{schema.DATAVERSE}.{channel}"
                     subscription = await self._desk.subscribe(full, parameters, mode="notify")
                     self._seen.interests.add(subscription.interest)
-                case UnsubscribeStep(_, channel, parameters):
+                case acts.UnsubscribeStep(_, channel, parameters):
                     full = f"{schema.DATAVERSE}.{channel}"
                     for current in list(self._desk.known.values()):
                         if current.channel == full and tuple(current.parameters) == parameters:
@@ -151,7 +143,7 @@ class LiveClients:
     """
 
     def __init__(self, made: Scenario, brokers: Mapping[str, str], tasks: asyncio.TaskGroup) -> None:
-        names = sorted({act.subscriber for step in made.steps if not isinstance(act := step.act, PublishStep)})
+        names = sorted({act.subscriber for step in made.steps if not isinstance(act := step.act, acts.PublishStep)})
         self.seen = {broker: ClientFigures() for broker in brokers}
         self._at = {
             name: [LiveClient(name, url, self.seen[broker]) for broker, url in brokers.items()] for name in names
@@ -184,13 +176,13 @@ class LiveClients:
     async def publish(self, feed: str, record: Mapping[str, object], *, visible: bool = False) -> None:
         await publish(self._agency, feed, record, visible=visible)
 
-    async def perform(self, act: Act, at_s: float) -> None:  # noqa: ARG002 - the clock has waited for it
+    async def perform(self, act: acts.Act, at_s: float) -> None:  # noqa: ARG002 - the clock has waited for it
         match act:
-            case PublishStep("ReportFeed", record):
+            case acts.PublishStep("ReportFeed", record):
                 self._begin(self.publish("ReportFeed", schema.report_record(record)))
-            case PublishStep(feed, record):
+            case acts.PublishStep(feed, record):
                 self._begin(self.publish(feed, schema.shelter_record(record)))
-            case MoveStep(name):
+            case acts.MoveStep(name):
                 self._begin(self._at[name][self._of_place[name]].perform(act))
             case _:
                 for client in self._at[act.subscriber]:

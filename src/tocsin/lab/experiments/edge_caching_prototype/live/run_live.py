@@ -22,11 +22,7 @@ from tocsin.lab.atomic_files import AtomicFile
 from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour, live
 from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, LiveOptions, options
 from tocsin.lab.experiments.edge_caching_prototype.live.report import LiveOutcome, MeasuredFigures, write
-from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
-    StatedFigures,
-    expect,
-    parse_stated_figures,
-)
+from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import StatedFigures, expect
 from tocsin.lab.experiments.journal import Journal
 from tocsin.lab.experiments.results import write_json
 from tocsin.lab.scenarios.city import city_scenario
@@ -111,7 +107,7 @@ def _state(
             {
                 "key": wanted.key(cell),
                 "cell": asdict(cell),
-                "stated": {name: stated_figure.to_json() for name, stated_figure in figures.items()},
+                "stated": {name: asdict(stated_figure) for name, stated_figure in figures.items()},
             }
             for cell, figures in stated.items()
         ]
@@ -130,7 +126,10 @@ def _known(wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict
     if not path.exists():
         return {}
     saved_cells: list[Mapping[str, Any]] = json.loads(path.read_text("utf-8"))["cells"]
-    by_key = {saved["key"]: parse_stated_figures(saved["stated"]) for saved in saved_cells}
+    by_key = {
+        saved["key"]: {name: StatedFigures(**bounds) for name, bounds in saved["stated"].items()}
+        for saved in saved_cells
+    }
     return {cell: by_key[key] for cell in cells if (key := wanted.key(cell)) in by_key}
 
 

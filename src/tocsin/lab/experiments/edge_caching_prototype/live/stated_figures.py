@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -52,9 +52,6 @@ class StatedFigures:
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
-
-    def to_json(self) -> dict[str, float]:
-        return asdict(self)
 
 
 def expect(
@@ -100,15 +97,9 @@ def time_channels(made: Scenario, stream: np.random.Generator, late_s: float) ->
     return run
 
 
-def _measured(town: NetworkBrokerSim) -> dict[str, float]:
-    figures = town.broker.caches.figures
-    return {
-        "found": float(figures.arrived),
-        "hit_ratio": figures.hit_ratio,
-        "miss_kb": figures.miss_bytes / 1e3,
-        "fetch_kb": (figures.arrived_bytes + figures.fetched_bytes) / 1e3,
-        "alone_kb": (figures.arrived_bytes + figures.miss_bytes) / 1e3,
-    }
+def _measured(simulator: NetworkBrokerSim) -> dict[str, float]:
+    counts = simulator.broker.caches.figures
+    return {**simulator.figures(), "alone_kb": (counts.arrived_bytes + counts.miss_bytes) / 1e3}
 
 
 def _stated(runs: Sequence[Mapping[str, float]], far: float) -> dict[str, StatedFigures]:
@@ -127,8 +118,3 @@ def _interval(values: Sequence[float], name: str, far: float) -> StatedFigures:
     half = far * math.sqrt(variance)
     half += TOLERANCE[name] * (1.0 if name == "hit_ratio" else mean)
     return StatedFigures(mean, max(0.0, mean - half), mean + half)
-
-
-def parse_stated_figures(said: Mapping[str, Any]) -> dict[str, StatedFigures]:
-    """Parses the stated figures."""
-    return {name: StatedFigures(**bounds) for name, bounds in said.items()}
