@@ -24,6 +24,7 @@ from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.channels.announcements.announcer import Announcer, AnnouncerTiming
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
+from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.lost_channels import LostChannels, refuse_lost_channels
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
@@ -191,9 +192,11 @@ async def assemble_cluster(
     *,
     set_aside: bool = False,
     clock: Callable[[], datetime] | None = None,
+    limits: ExecutionLimits | None = None,
 ) -> AsyncIterator[Cluster]:
     """Builds everything of a cluster except the folder's lock and Spark, which the caller provides. With `sessions`, a
-    watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP."""
+    watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP, and
+    `limits` the limits of executions that the settings give."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     make_private(settings.data)
     guard = await asyncio.to_thread(_guard_clock, settings)
@@ -222,10 +225,10 @@ async def assemble_cluster(
         engine = Engine(
             spark, make_python, _scratch(settings), threads=threads, lost_limit=cluster_settings.spark.unstoppable_limit
         )
-        limits = WatchdogLimits(
+        watchdog_limits = WatchdogLimits(
             ping_timeout_s=cluster_settings.spark.ping_timeout_s, lost_limit=cluster_settings.spark.unstoppable_limit
         )
-        watch = None if sessions is None else EngineWatch(engine, sessions, limits)
+        watch = None if sessions is None else EngineWatch(engine, sessions, watchdog_limits)
         loopback = cluster_settings.http.local
         feed_addresses = AddressGuard.of(cluster_settings.feeds.private, "cluster.feeds.private", loopback=loopback)
         broker_addresses = AddressGuard.of(
@@ -256,9 +259,7 @@ async def assemble_cluster(
 
         channels = Channels(
             catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped,
-            late_ticks=cluster_settings.channels.late_ticks,
-            execution_deadline_s=cluster_settings.channels.execution_deadline_s,
-            matches_limit=cluster_settings.channels.matches_limit,
+            limits=limits or ExecutionLimits.of(cluster_settings.channels),
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = VirtualDatasets(channel_store, procedures.runs)

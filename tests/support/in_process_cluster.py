@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pyspark.sql import SparkSession
 
 from tocsin import compose
+from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.settings import Settings
 
 T = TypeVar("T")
@@ -29,14 +30,16 @@ class Answer:
 class LocalCluster:
     """Runs its event loop on a thread of its own, so that tests (Hypothesis above all) can be plain functions."""
 
-    def __init__(self, spark: SparkSession, data: Path, **flags: Any) -> None:
+    def __init__(self, spark: SparkSession, data: Path, *, limits: ExecutionLimits | None = None, **flags: Any) -> None:
         self.settings = Settings.load(None, {}, {"data": data, **flags})
         self._spark = spark
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._stack = AsyncExitStack()
-        self.cluster = self.wait(self._stack.enter_async_context(compose.assemble_cluster(self.settings, spark)))
+        self.cluster = self.wait(
+            self._stack.enter_async_context(compose.assemble_cluster(self.settings, spark, limits=limits))
+        )
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

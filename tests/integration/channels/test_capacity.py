@@ -86,7 +86,7 @@ def test_a_report_that_concerns_ten_thousand_reaches_all_of_them(
     done = succeeded(place)
     assert done.number == before + 1, "however many parts there were, it is one execution"
     assert done.results == 10_000
-    assert done.details.get("culprits", []) == []
+    assert done.details.get("poison_records", []) == []
     for subscription in subscriptions[:: len(subscriptions) // 10]:
         assert [result["id"] for result in place.told(subscription)] == [1]
     assert place.running().counts.parts == 0 if what is SAME else place.running().counts.parts > 1
@@ -105,7 +105,7 @@ def test_a_hundred_reports_for_a_thousand_each_are_a_hundred_thousand_results_in
     with result_limit(spark, limit):
         place.execute()
     assert succeeded(place).results == succeeded(place, "whole").results == 100_000
-    assert succeeded(place).details.get("culprits", []) == []
+    assert succeeded(place).details.get("poison_records", []) == []
     assert (place.running().counts.parts > 1) == (limit != "2m")
     for subscription, other in list(zip(subscriptions, others, strict=True))[::100]:
         assert place.told(subscription) == place.told(other, "whole")
@@ -119,7 +119,7 @@ def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Chann
     place.execute("whole")
     with result_limit(spark, "1m"):
         place.execute()
-    assert succeeded(place).details.get("culprits", []) == []
+    assert succeeded(place).details.get("poison_records", []) == []
     for subscription, other in zip(subscriptions, others, strict=True):
         assert place.told(subscription) == place.told(other, "whole")
         assert len(place.told(subscription)) == 2_000
@@ -159,11 +159,15 @@ def test_only_an_interest_with_a_record_that_no_room_is_enough_for_is_set_aside(
     (said,) = [line for line in logs if line["event"] == "a channel set records or interests aside"]
     assert (said["key"], said["count"]) == (["2"], 1)
     done = succeeded(place)
-    (culprit,) = done.details["culprits"]
+    (poison_record,) = done.details["poison_records"]
     interests = [held.interest for held in place.subscriptions() if held.id == subscriptions[-1]]
-    assert (culprit["dataset"], culprit["key"], [culprit["interest"]]) == (f"{place.dataverse}.D", ["2"], interests)
-    assert "larger" in culprit["reason"]
-    assert place.running().counts.culprits == 1
+    assert (poison_record["dataset"], poison_record["key"], [poison_record["interest"]]) == (
+        f"{place.dataverse}.D",
+        ["2"],
+        interests,
+    )
+    assert "larger" in poison_record["reason"]
+    assert place.running().counts.poison_records == 1
     for subscription in subscriptions:
         wanted = [1, 3] if subscription == subscriptions[-1] else [1, 2, 3]
         assert sorted(result["id"] for result in place.told(subscription)) == wanted
@@ -178,7 +182,9 @@ def test_a_poisonous_record_is_found_also_where_there_is_no_room_for_the_whole(
     with result_limit(spark, "2m"):
         place.execute()
     done = succeeded(place)
-    assert [(culprit["key"], culprit["interest"]) for culprit in done.details["culprits"]] == [(["3"], None)]
+    assert [(poison_record["key"], poison_record["interest"]) for poison_record in done.details["poison_records"]] == [
+        (["3"], None)
+    ]
     assert done.results == 600 * 7
     assert sorted(result["id"] for result in place.told(subscriptions[5])) == [0, 1, 2, 4, 5, 6, 7]
 
@@ -206,9 +212,11 @@ def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_ar
     monkeypatch.setattr(place.running()._context.runs, "deadline_s", DEADLINE_S)
     place.execute()
     done = succeeded(place)
-    (culprit,) = done.details["culprits"]
-    assert culprit["interest"] == next(held.interest for held in place.subscriptions() if held.id == subscriptions[7])
-    assert (culprit["dataset"], culprit["key"]) == (f"{place.dataverse}.D", ["1"])
+    (poison_record,) = done.details["poison_records"]
+    assert poison_record["interest"] == next(
+        held.interest for held in place.subscriptions() if held.id == subscriptions[7]
+    )
+    assert (poison_record["dataset"], poison_record["key"]) == (f"{place.dataverse}.D", ["1"])
     assert done.results == 11
     assert [len(place.told(subscription)) for subscription in subscriptions] == [1] * 7 + [0] + [1] * 4
 
@@ -243,10 +251,12 @@ def test_an_interest_with_a_record_that_ends_the_engine_each_time_is_set_aside_a
         place.execute()
     place.execute()
     done = place.executions()[0]
-    (culprit,) = done.details["culprits"]
-    assert culprit["interest"] == next(held.interest for held in place.subscriptions() if held.id == subscriptions[7])
-    assert (culprit["dataset"], culprit["key"]) == (f"{place.dataverse}.D", ["3"])
-    assert "engine was lost" in culprit["reason"]
+    (poison_record,) = done.details["poison_records"]
+    assert poison_record["interest"] == next(
+        held.interest for held in place.subscriptions() if held.id == subscriptions[7]
+    )
+    assert (poison_record["dataset"], poison_record["key"]) == (f"{place.dataverse}.D", ["3"])
+    assert "engine was lost" in poison_record["reason"]
     assert runs.lost_alone[:2] == [False, False]
     assert all(runs.lost_alone[2:]), "from the second loss on nothing else runs beside"
     for subscription in subscriptions:
@@ -274,7 +284,7 @@ def test_an_execution_whose_interests_cannot_be_handed_over_at_once_ends(
     place.write(report(1), report(2))
     place.execute()
     assert [len(place.told(subscription)) for subscription in subscriptions] == [2] * 12
-    assert "culprits" not in succeeded(place).details
+    assert "poison_records" not in succeeded(place).details
     tries = len(failed)
     assert tries >= 2 * interests_module.MOST_FAILURES
     subscribe(place, 14)
@@ -325,7 +335,7 @@ def test_an_engine_that_something_else_has_ended_costs_nobody_a_result(
         place.execute()
     place.execute()
     assert [len(place.told(subscription)) for subscription in subscriptions] == [1, 1, 1]
-    assert "culprits" not in place.executions()[0].details
+    assert "poison_records" not in place.executions()[0].details
     assert place.running().counts.parts == 0
 
 

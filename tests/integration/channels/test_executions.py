@@ -19,6 +19,7 @@ from tests.support.waiting import wait_until
 from tocsin.clock import to_us
 from tocsin.cluster.channels.executions import execution_snapshot as reading_module
 from tocsin.cluster.channels.executions import running_channel as channel_module
+from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.pipeline.datasets import upkeep
 from tocsin.rules.model.values import Duration
@@ -331,10 +332,8 @@ def test_where_nothing_is_new_or_nobody_is_interested_spark_runs_no_job(
     place: Channelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Any] = []
-    executed = channel_module.run_execution
-    monkeypatch.setattr(
-        channel_module, "run_execution", lambda *args, **rest: ran.append(args) or executed(*args, **rest)
-    )
+    execute = ChannelExecution.execute
+    monkeypatch.setattr(ChannelExecution, "execute", lambda *args: ran.append(args) or execute(*args))
     place.run("""
         CREATE CONTINUOUS CHANNEL c(k) PERIOD duration("P1D") {
             SELECT VALUE d.id FROM D d WHERE is_new(d) AND d.kind = k AND d.at < 1e9

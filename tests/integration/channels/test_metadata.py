@@ -66,18 +66,17 @@ def test_metadata_tells_of_executions_their_results_and_the_records_set_aside(pl
     )
     place.execute("C", TICK)
     made, done = executions(place)
-    assert (made["Execution"], made["Results"], made["Culprits"]) == (1, 0, [])
+    assert (made["Execution"], made["Results"], made["PoisonRecords"]) == (1, 0, [])
     assert (done["ChannelName"], done["Execution"], done["Results"]) == ("C", 2, 2)
     assert done["Tick"] == datetime_text(TICK)
     assert done["Started"] <= done["Ended"]
     assert "Reason" not in done
-    (culprit,) = done["Culprits"]
-    assert (culprit["Dataset"], culprit["Key"]) == (f"{place.dataverse}.D", ["2"])
-    assert "zero" in culprit["Reason"]
+    (poison_record,) = done["PoisonRecords"]
+    assert (poison_record["Dataset"], poison_record["Key"]) == (f"{place.dataverse}.D", ["2"])
+    assert "zero" in poison_record["Reason"]
     assert place.told("C") == {mine: [{"id": 1, "share": 2}], other: [{"id": 3, "share": 10}]}
-    assert [told(f"{one}_total") for one in ("executions", "results", "failures", "missed_ticks", "culprits")] == [
-        1, 2, 0, 0, 1,
-    ]  # fmt: skip
+    counts = ("executions", "results", "failures", "missed_ticks", "poison_records")
+    assert [told(f"{one}_total") for one in counts] == [1, 2, 0, 0, 1]
     assert told("interests") == 2
     assert (told("last_execution_seconds") or 0) > 0
 

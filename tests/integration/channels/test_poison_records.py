@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from tests.integration.channels.test_executions import FEED
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, Channelled, record
 from tests.support.waiting import wait_until
-from tocsin.cluster.channels.executions import running_channel as channel_module
+from tocsin.cluster.channels.executions.execution import ChannelExecution
+from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.poison_search import PoisonSearch
 from tocsin.cluster.channels.executions.running_channel import RunningChannel
 from tocsin.pipeline.channels import interests
@@ -22,9 +27,22 @@ from tocsin.wire.errors import StatementError
 INVERSE = "CREATE CONTINUOUS CHANNEL p(k) { SELECT VALUE 6 div d.n FROM D d WHERE is_new(d) AND d.kind = k };"
 
 
+LIMITS = ExecutionLimits(last_retry_s=0.05)
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Channels that fail are tried again soon."""
+    with closing(LocalCluster(spark, tmp_path_factory.mktemp("cluster"), limits=LIMITS)) as made:
+        yield made
+
+
 @pytest.fixture
-def place(cluster: LocalCluster, dataverse: str, monkeypatch: pytest.MonkeyPatch) -> Channelled:
-    monkeypatch.setattr(channel_module, "LAST_RETRY_S", 0.05)
+def place(cluster: LocalCluster, dataverse: str) -> Channelled:
+    return placed(cluster, dataverse)
+
+
+def placed(cluster: LocalCluster, dataverse: str) -> Channelled:
     made = Channelled(cluster, dataverse)
     made.run(SETUP)
     return made
@@ -34,16 +52,16 @@ class Before:
     """Something that is done before each execution of one channel, on its thread."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, channel: RunningChannel, what: Callable[[], None]) -> None:
-        executed = channel_module.run_execution
+        execute = ChannelExecution.execute
         self.calls = 0
 
-        def patched(reading: Any, interests: Any, *args: Any, **rest: Any) -> Any:
-            if interests is channel._interests:
+        def patched(execution: ChannelExecution, *args: Any) -> Any:
+            if execution.channel is channel:
                 self.calls += 1
                 what()
-            return executed(reading, interests, *args, **rest)
+            return execute(execution, *args)
 
-        monkeypatch.setattr(channel_module, "run_execution", patched)
+        monkeypatch.setattr(ChannelExecution, "execute", patched)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +78,8 @@ def test_whatever_words_a_poisonous_record_holds_it_alone_is_set_aside(place: Ch
     place.write(record(1, kind="7"), record(2, kind=words), record(3, kind="9"))
     place.caught_up("p")
     assert [sorted(place.told(one, "p")) for one in mine] == [[1, 3]] * 5
-    (culprit,) = [one for run in place.executions("p") for one in run.details.get("culprits", [])]
-    assert culprit["key"] == ["2"]
+    (poison_record,) = [one for run in place.executions("p") for one in run.details.get("poison_records", [])]
+    assert poison_record["key"] == ["2"]
     with pytest.raises(StatementError):
         place.run(f'SELECT VALUE bigint("{words}")')
 
@@ -82,12 +100,12 @@ def test_a_poisonous_record_is_named_and_set_aside_and_the_others_are_answered(
         records = records[:5]
     place.caught_up("p")
     assert sorted(place.told(mine, "p")) == sorted(6 // one["n"] for one in records if one["n"])
-    culprits = [one for run in place.executions("p") for one in run.details.get("culprits", [])]
+    poison_records = [one for run in place.executions("p") for one in run.details.get("poison_records", [])]
     bad = [one["id"] for one in records if not one["n"]]
-    assert sorted(int(one["key"][0]) for one in culprits) == bad
-    assert {one["dataset"] for one in culprits} == {f"{place.dataverse}.D"}
-    assert all("zero" in one["reason"] for one in culprits)
-    assert place.running("p").counts.culprits == len(bad)
+    assert sorted(int(one["key"][0]) for one in poison_records) == bad
+    assert {one["dataset"] for one in poison_records} == {f"{place.dataverse}.D"}
+    assert all("zero" in one["reason"] for one in poison_records)
+    assert place.running("p").counts.poison_records == len(bad)
     # It goes on.
     place.write(record(50, n=2))
     place.caught_up("p")
@@ -111,8 +129,8 @@ def test_a_poisonous_record_of_one_of_two_datasets_doubles_nothing(place: Channe
     place.execute("p")
     wanted = [[d, e, 6 // d_n] for d, d_n in ((1, 1), (2, 2), (4, 3), (5, 6)) for e in (1, 2, 3)]
     assert sorted(place.told(mine, "p")) == sorted(wanted)
-    (culprit,) = place.executions("p")[0].details["culprits"]
-    assert culprit["key"] == ["3"]
+    (poison_record,) = place.executions("p")[0].details["poison_records"]
+    assert poison_record["key"] == ["3"]
 
 
 def test_a_poisonous_record_among_grouped_ones_leaves_whole_groups(place: Channelled) -> None:
@@ -150,8 +168,13 @@ def test_a_query_that_always_fails_is_tried_again_and_reported_and_others_go_on(
 
 @pytest.mark.parametrize(("again_s", "told"), [(0.0, [1, 2, 3]), (600.0, [1])], ids=["told again", "told once"])
 def test_an_execution_that_failed_for_a_while_is_made_up_for(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch, again_s: float, told: list[int]
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again_s: float, told: list[int]
 ) -> None:
+    with closing(LocalCluster(spark, tmp_path, limits=replace(LIMITS, log_again_s=again_s))) as cluster:
+        _fail_for_a_while(placed(cluster, "Default"), monkeypatch, told)
+
+
+def _fail_for_a_while(place: Channelled, monkeypatch: pytest.MonkeyPatch, told: list[int]) -> None:
     place.run(OF_KIND)
     mine = place.subscribe('"a"')
     left = [3]
@@ -162,7 +185,6 @@ def test_an_execution_that_failed_for_a_while_is_made_up_for(
             raise OSError("the machine is tired")
 
     Before(monkeypatch, place.running("c"), fail)
-    monkeypatch.setattr(channel_module, "TOLD_AGAIN_S", again_s)
     with capture_logs() as logged:
         for i in range(3):
             place.write(record(i))
@@ -237,9 +259,9 @@ def test_spark_errors_of_a_culprit_name_no_innards(place: Channelled) -> None:
     place.subscribe('"a"', channel="p")
     place.write(record(1, n=0))
     place.caught_up("p")
-    (culprit,) = place.executions("p")[0].details["culprits"]
-    assert "org.apache" not in culprit["reason"]
-    assert isinstance(culprit["reason"], str)
+    (poison_record,) = place.executions("p")[0].details["poison_records"]
+    assert "org.apache" not in poison_record["reason"]
+    assert isinstance(poison_record["reason"], str)
     with pytest.raises(StatementError):
         place.rows("SELECT VALUE 6 div d.n FROM D d")
 
@@ -265,11 +287,12 @@ def test_parameters_that_nobody_thought_of_silence_nobody_else(place: Channelled
     assert place.told(bad, "p") == []
     last, before, _ = place.executions("p")
     named = [
-        [(one["interest"], one["dataset"], one["key"]) for one in run.details["culprits"]] for run in (before, last)
+        [(one["interest"], one["dataset"], one["key"]) for one in run.details["poison_records"]]
+        for run in (before, last)
     ]
     assert named == [[(ids[partly], f"{place.dataverse}.D", ["2"])], [(ids[bad], "", [str(ids[bad])])]]
     shown = place.rows(
-        "SELECT VALUE c FROM Metadata.ChannelExecution e UNNEST e.Culprits c "
+        "SELECT VALUE c FROM Metadata.ChannelExecution e UNNEST e.PoisonRecords c "
         f"WHERE e.DataverseName = '{place.dataverse}' AND e.Execution = 2"
     )
     assert [(one["Interest"], one["Dataset"], one["Key"]) for one in shown] == named[0]
@@ -301,9 +324,9 @@ def test_poisonous_records_without_a_good_one_beside_them_are_set_aside_whatever
     place.execute("p")
     assert place.told(mine, "p") == place.told(other, "p") == [[8, 2]]
     last, before, _ = place.executions("p")
-    named = [(one["dataset"], one["key"], one["interest"]) for one in before.details["culprits"]]
+    named = [(one["dataset"], one["key"], one["interest"]) for one in before.details["poison_records"]]
     assert named == [(f"{place.dataverse}.G", [str(one)], None) for one in bad]
-    assert "culprits" not in last.details
+    assert "poison_records" not in last.details
 
 
 def test_a_bad_interest_goes_without_and_that_it_is_looked_for_is_told_at_once(
@@ -312,14 +335,14 @@ def test_a_bad_interest_goes_without_and_that_it_is_looked_for_is_told_at_once(
     place.run(POINTS.replace("(k: bigint)", "(k)").replace("g.id > k", "g.n = CAST(to_number(k, '99') AS BIGINT)"))
     _bad, good = place.subscribe('"x"', channel="p"), place.subscribe('"3"', channel="p")
     place.run(f"INSERT INTO G [{_point(1, 3)}, {_point(2, 2)}]")
-    search, counts = PoisonSearch.without_culprits, place.running("p").counts
+    search, counts = PoisonSearch.without_poison, place.running("p").counts
     meanwhile = []
 
     def searched(*args: Any) -> Any:
         meanwhile.append((counts.failing, [one["event"] for one in logged]))
         return search(*args)
 
-    monkeypatch.setattr(PoisonSearch, "without_culprits", searched)
+    monkeypatch.setattr(PoisonSearch, "without_poison", searched)
     with capture_logs() as logged:
         place.execute("p")
     assert place.told(good, "p") == [[1, 2]]
@@ -355,10 +378,12 @@ def test_bad_interests_silence_no_good_one_however_many_they_are(
     for i, n in enumerate(wanted):
         assert place.told(wanted[n], "p") == [i]
     for run in place.executions("p")[:-1]:
-        assert {(one["dataset"], one["interest"]) for one in run.details["culprits"]} == {("", one) for one in bad}
+        assert {(one["dataset"], one["interest"]) for one in run.details["poison_records"]} == {
+            ("", one) for one in bad
+        }
     # After two failures nobody asks them for a while.
-    assert [one["known"] for one in place.executions("p")[0].details["culprits"]] == [True] * count
-    assert place.running("p").counts.culprits == 2 * count
+    assert [one["known"] for one in place.executions("p")[0].details["poison_records"]] == [True] * count
+    assert place.running("p").counts.poison_records == 2 * count
     shown = place.rows(
         "SELECT VALUE e.InterestsAside FROM Metadata.ChannelExecution e "
         f"WHERE e.DataverseName = '{place.dataverse}' ORDER BY e.Execution"
@@ -378,9 +403,9 @@ def test_a_poisonous_record_beside_bad_interests_is_set_aside_too(place: Channel
     place.write(record(1, n=0), record(2, n=2), record(3, n=3))
     place.execute("p")
     assert [place.told(one, "p") for one in good] == [[2], [3]]
-    culprits = place.executions("p")[0].details["culprits"]
-    assert [one["key"] for one in culprits if one["dataset"]] == [["1"]]
-    assert len(culprits) == 3
+    poison_records = place.executions("p")[0].details["poison_records"]
+    assert [one["key"] for one in poison_records if one["dataset"]] == [["1"]]
+    assert len(poison_records) == 3
 
 
 def test_two_poisonous_records_for_everybody_hold_up_nobody(place: Channelled) -> None:
@@ -391,7 +416,7 @@ def test_two_poisonous_records_for_everybody_hold_up_nobody(place: Channelled) -
     place.write(record(3, n=3))
     place.told_once(mine, [2], "p")
     assert place.running("p").counts.failures == 0
-    assert [one["key"] for one in place.executions("p")[1].details["culprits"]] == [["1"], ["2"]]
+    assert [one["key"] for one in place.executions("p")[1].details["poison_records"]] == [["1"], ["2"]]
 
 
 def test_a_record_that_fails_only_with_what_it_is_compared_to_is_set_aside(place: Channelled) -> None:

@@ -93,9 +93,13 @@ def test_a_call_that_fails_spoils_the_results_of_its_own_record_only(place: Chan
     place.write(record(1, n=1), record(2, n=13))
     place.execute("p")
     assert place.told(mine, "p") == [2]
-    (culprit,) = place.executions("p")[0].details["culprits"]
-    assert (culprit["dataset"], culprit["key"], culprit["interest"]) == (f"{place.dataverse}.D", ["2"], None)
-    assert culprit["reason"].startswith("the function twice failed: ValueError: unlucky (")
+    (poison_record,) = place.executions("p")[0].details["poison_records"]
+    assert (poison_record["dataset"], poison_record["key"], poison_record["interest"]) == (
+        f"{place.dataverse}.D",
+        ["2"],
+        None,
+    )
+    assert poison_record["reason"].startswith("the function twice failed: ValueError: unlucky (")
 
 
 def test_a_call_that_fails_on_a_parameter_silences_that_interest_only(place: Channelled) -> None:
@@ -104,9 +108,9 @@ def test_a_call_that_fails_on_a_parameter_silences_that_interest_only(place: Cha
     place.write(record(1, n=2), record(2, n=26))
     place.execute("p")
     assert (place.told(good, "p"), place.told(bad, "p")) == ([1], [])
-    (culprit,) = place.executions("p")[0].details["culprits"]
+    (poison_record,) = place.executions("p")[0].details["poison_records"]
     (blamed,) = [one.interest for one in place.subscriptions("p") if one.id == bad]
-    assert (culprit["dataset"], culprit["interest"]) == ("", blamed)
+    assert (poison_record["dataset"], poison_record["interest"]) == ("", blamed)
 
 
 def test_code_may_change_and_break_under_a_channel_which_loses_nothing(place: Channelled, module: Modules) -> None:

@@ -201,7 +201,7 @@ def test_an_engine_that_hangs_dies_or_cannot_be_stopped_is_replaced_and_nothing_
     loaded = client.rows("SELECT VALUE count(*) FROM v.Loaded l;")
     assert loaded == [LOADED_ROWS if loading.result()[0] == 200 else 0]
     assert client.rows("SELECT VALUE r FROM v.FRejected r;") == []
-    assert figure(client, "tocsin_channel_culprits_total") == 0
+    assert figure(client, "tocsin_channel_poison_records_total") == 0
     assert figure(client, "tocsin_engine_up") == 1
 
 

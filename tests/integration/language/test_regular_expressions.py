@@ -51,8 +51,8 @@ def test_a_record_on_which_a_channels_expression_takes_too_long_is_set_aside_alo
     place.write(record(1, n=1, kind=quick), record(2, n=1, kind=slow), record(3, n=1), record(4, n=2, kind=quick))
     place.caught_up("p")
     assert (place.told(mine, "p"), place.told(other, "p")) == ([1], [4])
-    (culprit,) = [one for run in place.executions("p") for one in run.details.get("culprits", [])]
-    assert (culprit["key"], culprit["reason"]) == (["2"], STEPS)
+    (poison_record,) = [one for run in place.executions("p") for one in run.details.get("poison_records", [])]
+    assert (poison_record["key"], poison_record["reason"]) == (["2"], STEPS)
     place.write(record(5, n=1, kind=quick))
     place.told_once(mine, [1, 5], "p")
     assert place.running("p").trouble is None
@@ -65,10 +65,10 @@ def test_an_interest_whose_pattern_takes_too_long_is_set_aside_alone(place: Chan
     place.caught_up("p")
     assert sorted(place.told(mine, "p")) == [1, 2]
     assert place.told(slow, "p") == []
-    culprits = [one for run in place.executions("p") for one in run.details.get("culprits", [])]
+    poison_records = [one for run in place.executions("p") for one in run.details.get("poison_records", [])]
     (interest,) = {one.interest for one in place.subscriptions("p") if one.id == slow}
-    assert {one["interest"] for one in culprits} == {interest}
-    assert {one["reason"] for one in culprits} == {STEPS}
+    assert {one["interest"] for one in poison_records} == {interest}
+    assert {one["reason"] for one in poison_records} == {STEPS}
 
 
 def test_a_pattern_of_like_has_a_greatest_length(place: Channelled) -> None:

@@ -209,7 +209,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
             _type(
                 DataverseName=t.STRING, ChannelName=t.STRING, Execution=t.BIGINT, Tick=_Perhaps(t.DATETIME),
                 Started=t.DATETIME, Ended=t.DATETIME, Results=t.BIGINT, Reason=_Perhaps(t.STRING),
-                Culprits=ArrayType(
+                PoisonRecords=ArrayType(
                     _type(Dataset=t.STRING, Key=ArrayType(t.STRING), Reason=t.STRING, Interest=_Perhaps(t.BIGINT))
                 ),
                 InterestsAside=t.BIGINT,

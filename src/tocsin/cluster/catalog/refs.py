@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 Kind: TypeAlias = Literal["dataverse", "type", "dataset", "index", "function", "feed", "broker", "channel", "procedure"]
 
@@ -35,6 +35,19 @@ def split_names(text: str) -> tuple[str, ...]:
     if position <= len(text):
         raise ValueError(f"not a qualified name: {text!r}")
     return tuple(names)
+
+
+class _Named(Protocol):
+    @property
+    def dataverse(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+def full_name(named: _Named) -> str:
+    """Returns `dataverse.name`, without quotes, as messages, metrics and the wire have it."""
+    return f"{named.dataverse}.{named.name}"
 
 
 @dataclass(frozen=True, slots=True)

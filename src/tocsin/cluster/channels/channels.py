@@ -20,10 +20,11 @@ from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import BrokerEntry, ChannelEntry, FunctionEntry
 from tocsin.cluster.catalog.refs import Ref, broker_ref, channel_ref
 from tocsin.cluster.channels.compiler import compile_channel, plan_of, query_of, used_by
-from tocsin.cluster.channels.executions.execution_runs import DEADLINE_S, ExecutionRuns
+from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
 from tocsin.cluster.channels.executions.execution_snapshot import entry_of
+from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.new_rows import NewRows
-from tocsin.cluster.channels.executions.running_channel import LAST_RETRY_S, ChannelContext, RunningChannel
+from tocsin.cluster.channels.executions.running_channel import ChannelContext, RunningChannel
 from tocsin.cluster.channels.lost_channels import LostChannels
 from tocsin.cluster.channels.metrics import ChannelMetrics
 from tocsin.cluster.channels.options import channel_options
@@ -41,7 +42,6 @@ from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.types.declarations import resolve_type
 from tocsin.rules.model.types import ObjectType, Type
-from tocsin.settings import ChannelSettings
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest, BrokerName, CommittedExecution, Execution
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
@@ -61,19 +61,15 @@ class Channels:
         *,
         announce: Callable[[CommittedExecution], None] = lambda _: None,
         dropped: Callable[[], None] = lambda: None,
-        late_ticks: int = 10,
-        execution_deadline_s: float = DEADLINE_S,
-        matches_limit: int = ChannelSettings().matches_limit,
+        limits: ExecutionLimits,
     ) -> None:
         self._dropped = dropped
         self._catalog = catalog
         self._engine = engine
         self._tables = tables
         self._store = store
-        runs = ExecutionRuns(engine, execution_deadline_s)
-        self._context = ChannelContext(
-            store, tables, engine, NewRows(engine), runs, announce, late_ticks, matches_limit
-        )
+        runs = ExecutionRuns(engine, limits.deadline_s)
+        self._context = ChannelContext(store, tables, engine, NewRows(engine), runs, announce, limits)
         self._known: dict[int, ChannelEntry] = {}
         self._compiled: dict[int, SharedQuery] = {}  # the queries of channels that are being created
         self._running: dict[int, RunningChannel] = {}
@@ -152,7 +148,7 @@ class Channels:
 
     async def _begin_later(self, entry: ChannelEntry) -> None:
         while entry.channel_id not in self._running:
-            await self._engine.pause(LAST_RETRY_S)
+            await self._engine.pause(self._context.limits.last_retry_s)
             async with self._changing:
                 if self._catalog.catalog.find(entry.ref) != entry:
                     return

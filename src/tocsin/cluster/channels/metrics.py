@@ -27,7 +27,7 @@ class ChannelCounts:
     failing: int = 0
     """Failed executions since the last success."""
     missed_ticks: int = 0
-    culprits: int = 0
+    poison_records: int = 0
     parts: int = 0
     """Parts of executions that the engine could not run as a whole."""
     interests: int = 0
@@ -61,9 +61,9 @@ _COUNTS: Final[dict[str, tuple[str, Callable[[ChannelCounts], float]]]] = {
         "Ticks that coalesced with a later one: more than late_ticks had passed, or their state was not kept.",
         lambda one: one.missed_ticks,
     ),
-    "tocsin_channel_culprits": (
+    "tocsin_channel_poison_records": (
         "Poison records and interests set aside because the channel's query fails on them.",
-        lambda one: one.culprits,
+        lambda one: one.poison_records,
     ),
     "tocsin_channel_parts": (
         "Parts of executions that were too large or too slow as a whole; parts that failed count too.",

@@ -175,12 +175,13 @@ def _execution(channel: ChannelEntry, one: RecordedExecution) -> dict[str, Any]:
     row: dict[str, Any] = {
         "DataverseName": channel.dataverse, "ChannelName": channel.name, "Execution": one.number,
         "Started": from_us(one.started_us), "Ended": from_us(one.ended_us), "Results": one.results,
-        "Culprits": [
+        "PoisonRecords": [
             {
                 "Dataset": poison_record["dataset"], "Key": poison_record["key"], "Reason": poison_record["reason"],
                 **({} if poison_record.get("interest") is None else {"Interest": poison_record["interest"]}),
             }
-            for poison_record in one.details.get("culprits", ())
+            # Stores of earlier versions call them culprits.
+            for poison_record in one.details.get("poison_records") or one.details.get("culprits", ())
         ],
         "InterestsAside": one.details.get("interests_aside", 0),
     }  # fmt: skip

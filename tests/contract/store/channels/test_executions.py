@@ -63,13 +63,13 @@ async def test_results_of_interests_that_went_meanwhile_are_left_out(store: Chan
 async def test_a_failed_execution_is_recorded_and_advances_nothing(store: ChannelStore, channel: Channel) -> None:
     await channel.run({})
     before = await store.state(channel.id)
-    culprits = {"culprits": [{"dataset": "d", "key": 7}]}
-    await store.record_failure(channel.id, Failure(2, 150, 160, "division by zero", 140, culprits))
+    poison_records = {"poison_records": [{"dataset": "d", "key": 7}]}
+    await store.record_failure(channel.id, Failure(2, 150, 160, "division by zero", 140, poison_records))
     assert await store.state(channel.id) == before
     await channel.run({})
     kept = await store.executions(channel.id)
     assert [(each.number, each.reason) for each in kept] == [(2, None), (2, "division by zero"), (1, None)]
-    assert kept[1].details == culprits
+    assert kept[1].details == poison_records
     assert [each.number for each in await store.executions(channel.id, limit=1)] == [2]
 
 

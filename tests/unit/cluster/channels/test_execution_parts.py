@@ -13,21 +13,16 @@ from hypothesis import strategies as some
 
 from tocsin.cluster.channels.executions import execution_parts
 from tocsin.cluster.channels.executions.execution_parts import (
-    LETHAL_INTERESTS,
-    LONGEST_SHORT_S,
-    MOST_LOST_RECORDS,
-    MOST_OVERRUNS,
-    SHORTEST_S,
-    TRIES_ALONE,
-    WAYS_AFTER_DEADLINE,
     ExecutionPart,
     ExecutionSize,
     PartedExecution,
     PartedRun,
 )
+from tocsin.cluster.channels.executions.limits import PartLimits
 from tocsin.cluster.engine.engine_session import EngineLostError, engine_lost
 from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 
+LIMITS = PartLimits()
 Weight = Callable[[int, int], int]
 """Of an interest with a record."""
 
@@ -57,10 +52,14 @@ class Runner:
         return pairs
 
     def parted(
-        self, interests: int, records: int, *, splits_records: bool = True, apart: int = 0, pairs: int | None = None
+        self, interests: int, records: int, *, apart: int = 0, pairs: int | None = None
     ) -> PartedExecution[list[tuple[int, int]]]:
-        run = PartedRun(interests, records, self, splits_records=splits_records, apart=apart, pairs=pairs)
-        return run.run_parts()
+        return PartedRun(interests, records, self, ExecutionSize(pairs=pairs), apart=apart).run_parts()
+
+
+def losing() -> ExecutionSize:
+    """The execution has lost too many engines as a whole for a coincidence."""
+    return ExecutionSize(losses=LIMITS.losses)
 
 
 def found(made: PartedExecution[list[tuple[int, int]]]) -> Counter[tuple[int, int]]:
@@ -74,7 +73,9 @@ def pairs_of(part: ExecutionPart) -> set[tuple[int, int]]:
 def bound(made: PartedExecution[list[tuple[int, int]]], interests: int, records: int) -> float:
     """As the module says it."""
     deep = math.log2(records) if records else 0
-    return 2 * len(made.passed) + math.log2(interests) + deep + len(made.aside) * (4 + WAYS_AFTER_DEADLINE * deep)
+    return (
+        2 * len(made.passed) + math.log2(interests) + deep + len(made.aside) * (4 + LIMITS.pieces_after_deadline * deep)
+    )
 
 
 @given(
@@ -99,7 +100,7 @@ def test_everything_is_found_once_and_only_what_is_impossible_is_set_aside(
     assert aside == impossible
     for part, _ in made.aside:
         assert part.pairs == 1
-        assert runner.alone[part] == TRIES_ALONE
+        assert runner.alone[part] == LIMITS.tries_alone
     assert runner.tries <= bound(made, interests, records)
 
 
@@ -108,14 +109,12 @@ def test_everything_is_found_once_and_only_what_is_impossible_is_set_aside(
 def test_where_records_cannot_be_parted_interests_are(
     interests: int, records: int, capacity: int, bad: set[int]
 ) -> None:
-    runner = Runner(capacity, lambda interest, _record: 1_000 if interest in bad else 1)
-    made = runner.parted(interests, records, splits_records=False)
+    """All records are then one, which weighs as much as they."""
+    runner = Runner(capacity, lambda interest, _record: 1_000 if interest in bad else records)
+    made = runner.parted(interests, 1)
     lost = {interest for interest in range(interests) if interest in bad or records > capacity}
     assert {part.interests.start for part, _ in made.aside} == lost
-    assert set(found(made)) == {
-        (interest, record) for interest in range(interests) if interest not in lost for record in range(records)
-    }
-    assert all(len(part.records) == records for part, _ in made.passed)
+    assert set(found(made)) == {(interest, 0) for interest in range(interests) if interest not in lost}
     assert runner.tries <= bound(made, interests, 1)
 
 
@@ -131,7 +130,7 @@ def test_one_interest_that_overruns_costs_few_deadlines_among_ten_thousand() -> 
     made = runner.parted(10_000, 1)
     assert [part for part, _ in made.aside] == [ExecutionPart(range(6_789, 6_790), range(1))]
     assert len(found(made)) == 9_999
-    assert len(made.failed) <= 3 + 1 + TRIES_ALONE
+    assert len(made.failed) <= 3 + 1 + LIMITS.tries_alone
 
 
 def test_the_example_in_the_docs_is_what_happens() -> None:
@@ -150,19 +149,19 @@ def test_the_example_in_the_docs_is_what_happens() -> None:
 def test_an_interest_that_overruns_often_is_hurried_and_each_of_its_records_is_judged_by_itself() -> None:
     bad = set(range(0, 200, 10))
     runner = Runner(10_000, lambda interest, record: 20_000 if interest == 5 and record in bad else 1, DeadlineError)
-    made = PartedRun(20, 200, runner, splits_records=True, took_s=lambda: 0.5).run_parts()
+    made = PartedRun(20, 200, runner, ExecutionSize(), took_s=lambda: 0.5).run_parts()
     assert {(part.interests, part.records) for part, _ in made.aside} == {
         (range(5, 6), range(record, record + 1)) for record in bad
     }
     assert len(found(made)) == 20 * 200 - len(bad)
     deadlines = [runner.deadlines[part] for part, _ in made.aside]
-    assert deadlines == [None] * MOST_OVERRUNS + [2.0] * (len(bad) - MOST_OVERRUNS)
-    assert all(runner.alone[part] == TRIES_ALONE for part, _ in made.aside)
+    assert deadlines == [None] * LIMITS.overruns + [2.0] * (len(bad) - LIMITS.overruns)
+    assert all(runner.alone[part] == LIMITS.tries_alone for part, _ in made.aside)
 
 
 @pytest.mark.parametrize("took_s", [0.0, 5.0])
 def test_an_interest_that_overruns_on_every_record_is_set_aside_itself_within_bounds(took_s: float) -> None:
-    short_s = max(SHORTEST_S, 4 * took_s)
+    short_s = max(LIMITS.shortest_s, 4 * took_s)
     spent: list[float | None] = []
     runner = Runner(100_000, lambda interest, _record: 200_000 if interest == 5 else 1, DeadlineError)
 
@@ -173,15 +172,15 @@ def test_an_interest_that_overruns_on_every_record_is_set_aside_itself_within_bo
             spent.append(deadline_s)
             raise
 
-    made = PartedRun(20, 1_000, run, splits_records=True, took_s=lambda: took_s).run_parts()
+    made = PartedRun(20, 1_000, run, ExecutionSize(), took_s=lambda: took_s).run_parts()
     assert {pair for part, _ in made.aside for pair in pairs_of(part)} == {(5, record) for record in range(1_000)}
     *single, (rest, error) = made.aside
-    assert all(part.pairs == 1 and runner.alone[part] == TRIES_ALONE for part, _ in single)
+    assert all(part.pairs == 1 and runner.alone[part] == LIMITS.tries_alone for part, _ in single)
     assert str(len(single)) in error.message
     assert rest.records.stop == 1_000
     assert len(found(made)) == 19 * 1_000
-    assert sum(deadline_s or 0.0 for deadline_s in spent) <= LONGEST_SHORT_S + short_s * TRIES_ALONE
-    assert spent.count(None) <= 4 + MOST_OVERRUNS * (1 + TRIES_ALONE)
+    assert sum(deadline_s or 0.0 for deadline_s in spent) <= LIMITS.short_tries_s + short_s * LIMITS.tries_alone
+    assert spent.count(None) <= 4 + LIMITS.overruns * (1 + LIMITS.tries_alone)
 
 
 class LosingRunner(Runner):
@@ -208,11 +207,11 @@ KILLS = 10_000_000
 
 def test_a_pair_that_ends_the_engine_each_time_is_set_aside_after_few_engines() -> None:
     runner = LosingRunner(lambda interest, record: KILLS if (interest, record) == (567, 3) else 1)
-    made = PartedRun(1_000, 20, runner, splits_records=True, has_lost_engine=True).run_parts(engine_lost())
+    made = PartedRun(1_000, 20, runner, losing()).run_parts(engine_lost())
     ((part, error),) = made.aside
     assert pairs_of(part) == {(567, 3)}
     assert isinstance(error, EngineLostError)
-    assert runner.alone[part] == TRIES_ALONE
+    assert runner.alone[part] == LIMITS.tries_alone
     assert len(found(made)) == 1_000 * 20 - 1
     assert runner.losses <= 5
 
@@ -222,41 +221,40 @@ def test_an_engine_that_others_have_ended_sets_nothing_aside_unless_a_pair_alone
     others: frozenset[int],
 ) -> None:
     runner = LosingRunner(lambda _interest, _record: 1, others)
-    made = PartedRun(8, 4, runner, splits_records=True, pairs=4).run_parts()
+    made = PartedRun(8, 4, runner, ExecutionSize(pairs=4)).run_parts()
     assert sum(found(made).values()) + sum(part.pairs for part, _ in made.aside) == 32
     for part, _ in made.aside:
         assert part.pairs == 1
-        assert runner.alone[part] == TRIES_ALONE
+        assert runner.alone[part] == LIMITS.tries_alone
 
 
 def test_one_engine_lost_sets_nothing_aside_and_cuts_nothing() -> None:
     runner = LosingRunner(lambda _interest, _record: 1, frozenset({3}))
-    made = PartedRun(8, 1, runner, splits_records=True, pairs=2).run_parts()
+    made = PartedRun(8, 1, runner, ExecutionSize(pairs=2)).run_parts()
     assert not made.aside
     assert not made.failed
     assert runner.tries == 5
     assert len(found(made)) == 8
 
 
-@pytest.mark.parametrize("splits_records", [True, False])
-def test_a_record_that_ends_the_engine_with_everybody_ends_few(splits_records: bool) -> None:
-    runner = LosingRunner(lambda _interest, record: KILLS if record == 7 else 1)
-    run = PartedRun(1_000, 20, runner, splits_records=splits_records, has_lost_engine=True)
-    made = run.run_parts(engine_lost())
+@pytest.mark.parametrize("records", [20, 1])
+def test_a_record_that_ends_the_engine_with_everybody_ends_few(records: int) -> None:
+    lethal = 7 % records
+    runner = LosingRunner(lambda _interest, record: KILLS if record == lethal else 1)
+    made = PartedRun(1_000, records, runner, losing()).run_parts(engine_lost())
     aside = {pair for part, _ in made.aside for pair in pairs_of(part)}
-    if splits_records:
-        assert aside == {(interest, 7) for interest in range(1_000)}
-        assert all(part.pairs == 1 for part, _ in made.aside)
-    assert len(found(made)) + len(aside) == 1_000 * 20
-    assert runner.losses <= 4 * LETHAL_INTERESTS + 3
+    assert aside == {(interest, lethal) for interest in range(1_000)}
+    assert all(part.pairs == 1 for part, _ in made.aside)
+    assert len(found(made)) + len(aside) == 1_000 * records
+    assert runner.losses <= 4 * LIMITS.lethal_interests + 3
 
 
 def test_an_interest_that_ends_the_engine_with_every_record_ends_few() -> None:
     runner = LosingRunner(lambda interest, _record: KILLS if interest == 7 else 1)
-    made = PartedRun(100, 50, runner, splits_records=True, has_lost_engine=True).run_parts(engine_lost())
+    made = PartedRun(100, 50, runner, losing()).run_parts(engine_lost())
     assert {pair for part, _ in made.aside for pair in pairs_of(part)} == {(7, record) for record in range(50)}
     assert len(found(made)) == 99 * 50
-    assert runner.losses <= 2 * MOST_LOST_RECORDS + 4
+    assert runner.losses <= 2 * LIMITS.lost_records + 4
 
 
 def test_records_too_heavy_for_any_interest_are_parted_for_all_and_not_one_by_one() -> None:
@@ -267,7 +265,7 @@ def test_records_too_heavy_for_any_interest_are_parted_for_all_and_not_one_by_on
             raise DeadlineError("too slow")
         return part.pairs
 
-    made = PartedRun(1_000, 100, run, splits_records=True).run_parts()
+    made = PartedRun(1_000, 100, run, ExecutionSize()).run_parts()
     assert sum(pairs for _, pairs in made.passed) == 1_000 * 100
     assert not made.aside
     assert len(made.passed) + len(made.failed) < 600
@@ -279,7 +277,7 @@ def test_a_part_that_passes_by_itself_is_not_set_aside() -> None:
             raise CapacityError("others took the memory")
         return part.pairs
 
-    made = PartedRun(4, 1, run, splits_records=True).run_parts()
+    made = PartedRun(4, 1, run, ExecutionSize()).run_parts()
     assert not made.aside
     assert sum(pairs for _, pairs in made.passed) == 4
 
@@ -289,7 +287,7 @@ def test_a_full_disk_sets_nothing_aside() -> None:
         raise StorageFullError("full")
 
     with pytest.raises(StorageFullError):
-        PartedRun(3, 2, run, splits_records=True).run_parts()
+        PartedRun(3, 2, run, ExecutionSize()).run_parts()
 
 
 def test_nothing_is_set_aside_where_the_engine_answers_nothing_at_all() -> None:
@@ -300,7 +298,7 @@ def test_nothing_is_set_aside_where_the_engine_answers_nothing_at_all() -> None:
         raise CapacityError("no executor")
 
     with pytest.raises(CapacityError):
-        PartedRun(3, 2, run, splits_records=True, probe=probe).run_parts()
+        PartedRun(3, 2, run, ExecutionSize(), probe=probe).run_parts()
 
 
 def test_the_size_that_passed_is_remembered_and_larger_ones_are_tried_less_and_less_often() -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 import pyarrow as pa
 
 from tocsin.cluster.catalog.entries import DatasetEntry
 from tocsin.cluster.channels.executions.execution_parts import (
-    MOST_LOSSES,
     RESOURCE_ERRORS,
     ExecutionPart,
     ExecutionSize,
@@ -26,14 +27,10 @@ from tocsin.cluster.channels.executions.execution_parts import (
 )
 from tocsin.cluster.channels.executions.execution_runs import SparkQuestion
 from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, folder_of
+from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.new_rows import NewRows
-from tocsin.cluster.channels.executions.poison_search import (
-    NewRowsByFolder,
-    PoisonRecord,
-    PoisonSearch,
-    collect_new_rows,
-    identity_of,
-)
+from tocsin.cluster.channels.executions.poison_search import PoisonSearch
+from tocsin.cluster.channels.executions.record_search import NewRowsByFolder, PoisonRecord
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.language.channels.compiler import CalledFunction, Scan
 from tocsin.pipeline.channels import run_query
@@ -46,88 +43,75 @@ Record = tuple[str, tuple[str, ...], int]
 """A record version: its dataset, its key and its commit."""
 
 
-def run_execution(
-    reading: ExecutionSnapshot,
-    interests: InterestTable,
-    new_rows: NewRows,
-    *,
-    now: datetime,
-    previous: datetime,
-    ask: SparkQuestion,
-    size: ExecutionSize,
-    is_stopped: Callable[[], bool] = lambda: False,
-    search_begins: Callable[[StatementError], None] = lambda _error: None,
-    parts_begin: Callable[[TocsinError], None] = lambda _error: None,
-) -> tuple[ExecutionResults, list[PoisonRecord]]:
-    """Returns the results of all interests, and the poison records: the records and interests that were set aside.
+class ExecutionObserver(Protocol):
+    """The channel that is executed. An execution calls it on its own thread."""
 
-    Calls `search_begins` on this thread before a poison search, which may take minutes, and `parts_begin` when the
-    engine cannot run the execution as a whole."""
-    moment = _moment(reading, now, previous, in_one_task=size.fits_one_task and reading.fits_one_task())
-    runs = _Runs(reading, interests, new_rows, moment, ask, size, is_stopped, parts_begin)
-    if interests.is_stale:
-        runs.prepare()
-    left_out = interests.left_out()
-    poison_records: list[PoisonRecord] = []
-    try:
-        results = runs.run({}, Ids(without=tuple(left_out)) if left_out else None)
-        interests.worked({*left_out, *runs.doubtful})
-    except StatementError as error:
-        if is_stopped() or not any(scan.new for scan in reading.query.scans):
-            raise
-        search_begins(error)
-        runs.renew()  # a removed interest that is still in Spark's cached table may be the cause
-        search = PoisonSearch(reading, interests, runs.run, runs.rows_of, is_stopped, list(left_out))
-        results, poison_records = search.without_culprits(error)
-    runs.learn(results)
-    known_records = [
-        PoisonRecord("", [str(interest)], reason, interest, known=True) for interest, reason in left_out.items()
-    ]
-    return results, poison_records + runs.set_aside() + known_records
+    def is_stopped(self) -> bool: ...
+
+    def search_begins(self, error: StatementError) -> None:
+        """Called before a poison search, which may take minutes."""
+
+    def parts_begin(self, error: TocsinError) -> None:
+        """Called when the engine cannot run the execution as a whole."""
 
 
-def _moment(reading: ExecutionSnapshot, now: datetime, previous: datetime, *, in_one_task: bool) -> ExecutionMoment:
-    since = {watched.since: reading.since.get(folder_of(watched), 0) for watched in reading.query.watched}
-    is_small = bool(reading.watched) and all(reading.is_small(folder) for folder in reading.watched)
-    return ExecutionMoment(now, previous, since, many=not is_small, in_one_task=in_one_task)
+@dataclass(slots=True)
+class ChannelExecution:
+    """One execution of a channel, and its query runs. A run for which the engine lacks resources is split into parts. A
+    smallest part that still fails is set aside, and the following runs leave it out."""
 
+    reading: ExecutionSnapshot
+    interests: InterestTable
+    new_rows: NewRows
+    size: ExecutionSize
+    limits: ExecutionLimits
+    channel: ExecutionObserver
+    ask: SparkQuestion
+    _moment: ExecutionMoment = field(init=False)
+    _rows: dict[str, pa.Table] = field(default_factory=dict)
+    _lost: dict[int, TocsinError] = field(default_factory=dict)  # interests that are set aside as a whole
+    # Records that are set aside for one interest only.
+    _lost_records: dict[int, dict[Record, TocsinError]] = field(default_factory=dict)
+    _took_s: float = 0.0  # duration of the last query
+    _has_interests: bool = True  # False after an engine was lost: the next one does not have the interests yet
 
-class _Runs:
-    """The query runs of one execution. A run for which the engine lacks resources is split into parts. A smallest
-    part that still fails is set aside, and the following runs leave it out."""
-
-    def __init__(  # noqa: PLR0917
-        self,
-        reading: ExecutionSnapshot,
-        interests: InterestTable,
-        new_rows: NewRows,
-        moment: ExecutionMoment,
-        ask: SparkQuestion,
-        size: ExecutionSize,
-        is_stopped: Callable[[], bool],
-        parts_begin: Callable[[TocsinError], None],
-    ) -> None:
-        self._reading = reading
-        self._interests = interests
-        self._new_rows = new_rows
-        self._moment = moment
-        self._ask = ask
-        self._size = size
-        self._is_stopped = is_stopped
-        self._parts_begin = parts_begin
-        self._rows: dict[str, pa.Table] = {}
-        self._lost: dict[int, TocsinError] = {}  # interests that are set aside as a whole
-        # Records that are set aside for one interest only.
-        self._lost_records: dict[int, dict[Record, TocsinError]] = {}
-        self._took_s = 0.0  # duration of the last query
-        self._has_interests = True  # False after an engine was lost: the next one does not have the interests yet
+    def execute(self, now: datetime, previous: datetime) -> tuple[ExecutionResults, list[PoisonRecord]]:
+        """Returns the results of all interests, and the poison records: the records and interests that were set
+        aside."""
+        reading, interests = self.reading, self.interests
+        self._moment = ExecutionMoment(
+            now,
+            previous,
+            {watched.since: reading.since.get(folder_of(watched), 0) for watched in reading.query.watched},
+            many=not reading.watched or not all(reading.is_small(folder) for folder in reading.watched),
+            in_one_task=self.size.fits_one_task and reading.fits_one_task(),
+        )
+        if interests.is_stale:
+            self._prepare()
+        left_out = interests.left_out()
+        poison_records: list[PoisonRecord] = []
+        try:
+            results = self.run({}, Ids(without=tuple(left_out)) if left_out else None)
+            interests.worked({*left_out, *self._doubtful})
+        except StatementError as error:
+            if self.channel.is_stopped() or not any(scan.new for scan in reading.query.scans):
+                raise
+            self.channel.search_begins(error)
+            self._renew()  # a removed interest that is still in Spark's cached table may be the cause
+            results, poison_records = PoisonSearch(self, left_out, self.limits.search).without_poison(error)
+        self.size.fits_one_task = run_query.fits_one_task(len(interests), results)
+        self.size.losses = 0
+        known_records = [
+            PoisonRecord("", [str(interest)], reason, interest, known=True) for interest, reason in left_out.items()
+        ]
+        return results, poison_records + self._set_aside() + known_records
 
     @property
-    def doubtful(self) -> set[int]:
+    def _doubtful(self) -> set[int]:
         """The interests that are set aside, or that have records set aside."""
         return {*self._lost, *self._lost_records}
 
-    def set_aside(self) -> list[PoisonRecord]:
+    def _set_aside(self) -> list[PoisonRecord]:
         interests = [
             PoisonRecord("", [str(interest)], error.message, interest) for interest, error in self._lost.items()
         ]
@@ -138,18 +122,13 @@ class _Runs:
         ]
         return interests + records
 
-    def learn(self, found: ExecutionResults) -> None:
-        """Keeps what the next execution needs to know from this completed one."""
-        self._size.fits_one_task = run_query.fits_one_task(len(self._interests), found)
-        self._size.losses = 0
-
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Hands the interests over to Spark, apart from any query, so that no record is blamed for a failure here."""
-        self._hand_over(self._interests.prepared)
+        self._hand_over(self.interests.prepared)
 
-    def renew(self) -> None:
-        if self._interests.gone:
-            self._hand_over(self._interests.renew)
+    def _renew(self) -> None:
+        if self.interests.gone:
+            self._hand_over(self.interests.renew)
 
     def _hand_over(self, work: Callable[[], object]) -> None:
         """Repeats the work until it succeeds. After failures the interests are handed over in smaller steps."""
@@ -161,16 +140,16 @@ class _Runs:
             work()
 
         while True:
-            if self._is_stopped():
+            if self.channel.is_stopped():
                 raise UnavailableError("the channel was stopped")
-            has_begun, was_piecemeal = False, self._interests.is_piecemeal
+            has_begun, was_piecemeal = False, self.interests.is_piecemeal
             try:
-                self._ask(hand_over)
+                self.ask(hand_over)
             except (CapacityError, EngineLostError):
                 if was_piecemeal:
                     raise
                 if has_begun:
-                    self._interests.count_failure()
+                    self.interests.count_failure()
             else:
                 self._has_interests = True
                 return
@@ -178,7 +157,7 @@ class _Runs:
     def rows_of(self, folder: str) -> pa.Table:
         """Returns the new rows of a dataset, which are collected once per execution."""
         if folder not in self._rows:
-            self._rows[folder] = self._ask(lambda: collect_new_rows(self._reading, folder))
+            self._rows[folder] = self.ask(lambda: self.reading.collect_new_rows(folder))
         return self._rows[folder]
 
     # ------------------------------------------------------------ whole, or in parts
@@ -186,45 +165,45 @@ class _Runs:
     def run(self, part: NewRowsByFolder, among: Ids | None) -> ExecutionResults:
         """Runs the query for all or some of the new records, and for all or some of the interests."""
         resource_error: ResourceError | None = None
-        ids = (among or Ids()).among(self._interests.identities())
+        ids = (among or Ids()).among(self.interests.identities())
         if self._is_thought_to_pass(part, ids):
             try:
                 return self._asked(part, among)
             except RESOURCE_ERRORS as error:
-                self._size.losses += isinstance(error, EngineLostError)
-                is_first_loss = isinstance(error, EngineLostError) and self._size.losses < MOST_LOSSES
-                if self._is_stopped() or is_first_loss:
+                self.size.losses += isinstance(error, EngineLostError)
+                is_coincidence = isinstance(error, EngineLostError) and not self.size.loses_engines
+                if self.channel.is_stopped() or is_coincidence:
                     raise
                 resource_error = error
-                self._parts_begin(error)
-                self.renew()  # a removed interest may still occupy the memory that is missing
+                self.channel.parts_begin(error)
+                self._renew()  # a removed interest may still occupy the memory that is missing
         parts = []
         for interest in ids:
             if interest in self._lost_records:
                 rows = {folder: self._without_lost(interest, folder, rows) for folder, rows in self._axis(part).items()}
                 if any(map(len, rows.values())):
                     parts.append(self._parted([interest], {**part, **rows}, None))
-        other_interests = [interest for interest in ids if interest not in self.doubtful]
+        other_interests = [interest for interest in ids if interest not in self._doubtful]
         if other_interests:
             parts.append(self._parted(other_interests, part, resource_error))
         return together(parts)
 
     def _is_thought_to_pass(self, part: NewRowsByFolder, ids: Sequence[int]) -> bool:
-        if not self.doubtful.isdisjoint(ids) or not self._size.slow.isdisjoint(ids):
+        if not self._doubtful.isdisjoint(ids) or not self.size.slow.isdisjoint(ids):
             return False
-        if self._size.losses >= MOST_LOSSES or self._interests.is_piecemeal:
+        if self.size.loses_engines or self.interests.is_piecemeal:
             return False
-        if self._size.pairs is None:
+        if self.size.pairs is None:
             return True
-        return self._size.fits(len(ids) * max(1, sum(map(len, self._axis(part).values()))))
+        return self.size.fits(len(ids) * max(1, sum(map(len, self._axis(part).values()))))
 
     def _axis(self, part: NewRowsByFolder) -> dict[str, pa.Table]:
         """The new records of the datasets along which the execution can be split."""
-        folders = [entry.folder for entry in self._reading.query.parted_by if isinstance(entry, DatasetEntry)]
+        folders = [entry.folder for entry in self.reading.query.parted_by if isinstance(entry, DatasetEntry)]
         return {folder: part[folder] if folder in part else self.rows_of(folder) for folder in folders}
 
     def _parted(self, ids: Sequence[int], part: NewRowsByFolder, failed: ResourceError | None) -> ExecutionResults:
-        all_suspects = self._interests.suspects
+        all_suspects = self.interests.suspects
         suspect_ids = [interest for interest in ids if interest in all_suspects] if len(ids) > 1 else []
         other_ids = [interest for interest in ids if interest not in all_suspects] if suspect_ids else list(ids)
         ordered, axis = [*other_ids, *suspect_ids], self._axis(part)
@@ -235,13 +214,12 @@ class _Runs:
             return self._asked(rows, self._ids(ordered, piece.interests), alone=alone, deadline_s=deadline_s)
 
         outcome = PartedRun(
-            len(ordered), max(1, records), run,
-            splits_records=records > 1, apart=len(suspect_ids), pairs=self._size.pairs, probe=self._probe,
-            took_s=lambda: self._took_s, has_lost_engine=self._size.losses >= MOST_LOSSES,
+            len(ordered), max(1, records), run, self.size,
+            apart=len(suspect_ids), probe=self._probe, took_s=lambda: self._took_s,
         ).run_parts(None if suspect_ids else failed)  # fmt: skip
-        self._size.parts += len(outcome.passed) + len(outcome.failed)
+        self.size.parts += len(outcome.passed) + len(outcome.failed)
         if not part:
-            self._size.learn(outcome)
+            self.size.learn(outcome)
         self._judge(outcome, ordered, axis)
         return together([results for _, results in sorted(outcome.passed, key=lambda one: one[0].records.start)])
 
@@ -249,7 +227,7 @@ class _Runs:
         chosen_ids = ordered[places.start : places.stop]
         if len(chosen_ids) == 1:
             return Ids(chosen_ids[0], chosen_ids[0])
-        within = Ids(chosen_ids[0], chosen_ids[-1]).among(self._interests.identities())
+        within = Ids(chosen_ids[0], chosen_ids[-1]).among(self.interests.identities())
         unwanted_ids = set(within).difference(chosen_ids)
         return (
             Ids(only=tuple(chosen_ids))
@@ -261,7 +239,7 @@ class _Runs:
         self, made: PartedExecution[ExecutionResults], ordered: Sequence[int], axis: Mapping[str, pa.Table]
     ) -> None:
         """Records what was set aside, and marks the interests that run by themselves from now on."""
-        self._size.slow -= {ordered[piece.interests.start] for piece, _ in made.passed if len(piece.interests) == 1}
+        self.size.slow -= {ordered[piece.interests.start] for piece, _ in made.passed if len(piece.interests) == 1}
         for piece, error in made.aside:
             interest = ordered[piece.interests.start]
             if axis and len(piece.records) == 1:
@@ -270,12 +248,12 @@ class _Runs:
                 self._lost[interest] = error
         for place in {piece.interests.start for piece, _ in made.aside}:
             interest = ordered[place]
-            self._size.slow.add(interest)
+            self.size.slow.add(interest)
             if interest not in self._lost and any(place in piece.interests for piece, _ in made.passed):
-                self._interests.doubt(interest)
+                self.interests.doubt(interest)
             else:
                 reasons = [error.message for piece, error in made.aside if place in piece.interests]
-                self._interests.strike(interest, reasons[-1])
+                self.interests.strike(interest, reasons[-1])
 
     # ------------------------------------------------------------ records
 
@@ -287,7 +265,7 @@ class _Runs:
         raise IndexError(place)
 
     def _identity(self, folder: str, rows: pa.Table, place: int) -> Record:
-        dataset, key = identity_of(self._reading.entries[folder], rows, place)
+        dataset, key = self.reading.identity_of(folder, rows, place)
         return dataset, tuple(key), rows.column(COMMIT)[place].as_py()
 
     def _without_lost(self, one: int, folder: str, rows: pa.Table) -> pa.Table:
@@ -316,12 +294,12 @@ class _Runs:
             return results
 
         while True:
-            if self._is_stopped():
+            if self.channel.is_stopped():
                 raise UnavailableError("the channel was stopped")
             if not self._has_interests:
-                self.prepare()
+                self._prepare()
             try:
-                return self._ask(answer, alone=alone, deadline_s=deadline_s)
+                return self.ask(answer, alone=alone, deadline_s=deadline_s)
             except EngineLostError:
                 self._has_interests = False
                 if has_begun:
@@ -329,7 +307,7 @@ class _Runs:
 
     def _answer(self, part: NewRowsByFolder, among: Ids | None) -> ExecutionResults:
         """Runs on an engine thread."""
-        reading, engine = self._reading, self._reading.engine
+        reading, engine = self.reading, self.reading.engine
         with ExitStack() as resources:
             views = {}
             for folder, rows in part.items():
@@ -341,19 +319,19 @@ class _Runs:
                     return engine.python.called(scan.function, scan.arguments)
                 folder = folder_of(scan)
                 if scan.new:
-                    return views.get(folder) or resources.enter_context(self._new_rows.view(reading, folder))
+                    return views.get(folder) or resources.enter_context(self.new_rows.view(reading, folder))
                 snapshot, kind = reading.snapshots[folder], reading.entries[folder].type
                 name = engine.views.of_snapshot(folder, snapshot, kind, pinned=True)
                 resources.callback(engine.views.unpin, name)
                 return name
 
             return engine.asked(
-                lambda: run_query.run(engine.spark, reading.query, self._interests, name_of, self._moment, among)
+                lambda: run_query.run(engine.spark, reading.query, self.interests, name_of, self._moment, among)
             )
 
     def _probe(self) -> None:
         """Raises if the engine cannot even answer a trivial query."""
-        self._ask(lambda: self._reading.engine.rows("SELECT 1"))
+        self.ask(lambda: self.reading.engine.rows("SELECT 1"))
 
 
 def _slices(axis: Mapping[str, pa.Table], records: range) -> dict[str, pa.Table]:

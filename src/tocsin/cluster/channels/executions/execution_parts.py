@@ -26,19 +26,19 @@ part that the engine runs, as interests × records.
 If not even one interest passes with all records (for example because each record takes a minute), there are too many
 records: from then on each part has fewer of them.
 
-An interest that exceeds its deadline again and again would cost a deadline for each record. After `MOST_OVERRUNS` of
-its records were set aside for that, its other records get a short deadline, a multiple of what parts that pass take.
-When tries with the short deadline have failed for `LONGEST_SHORT_S` in all, the interest is set aside with its
+An interest that exceeds its deadline again and again would cost a deadline for each record. After `overruns` of its
+records were set aside for that, its other records get a short deadline, a multiple of what parts that pass take. When
+tries with the short deadline have failed for `short_tries_s` in all, the interest is set aside with its
 remaining records.
 
 The engine may be lost because of a part (it took all memory, or crashed the JVM), or by coincidence. The first loss
 proves nothing, so the part is tried again; from then on each part runs while no other execution does. Each loss stops
-the whole cluster for a while. So an interest that lost the engine over `MOST_LOST_RECORDS` records is set aside as a
-whole. A record that lost the engine with `LETHAL_INTERESTS` interests is set aside for all others, unless it has passed
+the whole cluster for a while. So an interest that lost the engine over `lost_records` records is set aside as a
+whole. A record that lost the engine with `lethal_interests` interests is set aside for all others, unless it has passed
 with one of them.
 
 With `p` parts that pass and `a` that are set aside, of `i` interests and `r` records, the engine runs at most `2 p +
-log2 i + log2 r + a (4 + WAYS_IN_TIME log2 r)` queries, and one more for a lost engine.
+log2 i + log2 r + a (4 + pieces_after_deadline log2 r)` queries, and one more for a lost engine.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from tocsin.cluster.channels.executions.limits import PartLimits
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 
@@ -57,24 +58,6 @@ A_co = TypeVar("A_co", covariant=True)
 
 ResourceError: TypeAlias = CapacityError | StorageFullError | EngineLostError
 RESOURCE_ERRORS: Final = (CapacityError, StorageFullError, EngineLostError)
-# Into how many pieces a failed part is cut.
-WAYS: Final = 4
-# A part that exceeds its deadline has cost all of it. Smaller pieces mean fewer such failures, at the price of more
-# parts that pass.
-WAYS_AFTER_DEADLINE: Final = 32
-TRIES_ALONE: Final = 2  # failures while no other execution runs, before a part is set aside
-# After one interest has exceeded its deadline on this many single records, its other records get a short deadline.
-MOST_OVERRUNS: Final = 3
-SHORTEST_S: Final = 1.0  # lower bound of the short deadline
-# After this much time in failed tries with the short deadline, the interest is set aside as a whole.
-LONGEST_SHORT_S: Final = 120.0
-_SLOWER: Final = 4  # the short deadline is this multiple of the slowest part that passed
-_PATIENCE: Final = 8  # parts that must pass before a larger number of interests is tried again
-MOST_LOST_RECORDS: Final = 2  # after this many records that crash the engine, an interest is set aside
-LETHAL_INTERESTS: Final = 3  # a record that crashes the engine with this many interests is lethal
-# An execution that has lost this many engines as a whole runs in parts. One loss may have another cause.
-MOST_LOSSES: Final = 2
-_LONGEST_PAUSE: Final = 1_024  # executions until larger parts are tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +77,7 @@ class ExecutionSize:
     """What earlier executions of a channel have shown: how large a part passes (None: no execution needed parts yet),
     and whether one task finds all matches quickly."""
 
+    limits: PartLimits = field(default_factory=PartLimits)
     pairs: int | None = None
     fits_one_task: bool = True
     losses: int = 0  # lost engines while this execution ran as a whole
@@ -107,7 +91,7 @@ class ExecutionSize:
         each time that they fail."""
         if made.has_unexplained_failure():
             self.pairs = made.largest_passed
-            self._longest_pause = min(2 * self._longest_pause, _LONGEST_PAUSE)
+            self._longest_pause = min(2 * self._longest_pause, self.limits.longest_pause)
             self._pause = self._longest_pause
         elif self.pairs is not None:
             self._longest_pause = self._longest_pause if self._pause else 1
@@ -116,6 +100,11 @@ class ExecutionSize:
 
     def fits(self, pairs: int) -> bool:
         return self.pairs is None or pairs <= self.pairs
+
+    @property
+    def loses_engines(self) -> bool:
+        """Whether the execution as a whole has lost too many engines for a coincidence."""
+        return self.losses >= self.limits.losses
 
 
 @dataclass(slots=True)
@@ -179,29 +168,28 @@ class PartedRun(Generic[A]):
         interests: int,
         records: int,
         run: RunPart[A],
+        size: ExecutionSize,
         *,
-        splits_records: bool,
         apart: int = 0,
-        pairs: int | None = None,
         probe: Callable[[], None] = lambda: None,
         took_s: Callable[[], float] = lambda: 0.0,
-        has_lost_engine: bool = False,
     ) -> None:
         """`took_s` returns the duration of the last part that passed."""
         self._run = run
         self._took_s = took_s
-        self._splits_records = splits_records
         self._probe = probe
+        self._limits = size.limits
         self._records = range(records)
         together = max(0, interests - apart)
-        first_size = together if pairs is None else max(1, pairs // max(1, records))
+        first_size = together if size.pairs is None else max(1, size.pairs // max(1, records))
         # Within one execution, parts grow only up to the size that is known to pass. Larger sizes are tried from one
         # execution to the next.
         self._most_interests = _Limit(
-            max(1, min(together, first_size)), _PATIENCE, math.inf if pairs is None else first_size
+            max(1, min(together, first_size)),
+            self._limits.passes_before_growth,
+            math.inf if size.pairs is None else first_size,
         )
-        splits_single_interest = splits_records and pairs is not None and pairs < records
-        self._most_records = _Limit(pairs if splits_single_interest and pairs else records, math.inf)
+        self._most_records = _Limit(records if size.pairs is None else min(size.pairs, records), math.inf)
         self._queue = deque([ExecutionPart(range(together), self._records)] if together else [])
         self._queue.extend(
             ExecutionPart(range(position, position + 1), self._records) for position in range(together, interests)
@@ -214,7 +202,7 @@ class PartedRun(Generic[A]):
         self._short_s: defaultdict[int, float] = defaultdict(float)
         self._failures_alone: Counter[ExecutionPart] = Counter()
         self._slowest_s = 0.0  # duration of the slowest part that passed
-        self._has_lost_engine = has_lost_engine
+        self._has_lost_engine = size.loses_engines
         self._lost_records: Counter[int] = Counter()  # by interest: records that were set aside after a lost engine
         # By position of a record: interests that lost the engine over it.
         self._lost_interests: Counter[int] = Counter()
@@ -252,19 +240,19 @@ class PartedRun(Generic[A]):
         return ExecutionPart(part.interests[: self._most_interests.size], part.records[: self._most_records.size])
 
     def _fail(self, part: ExecutionPart, error: ResourceError) -> None:
-        interests, records, ways = len(part.interests), len(part.records), ways_for(error)
-        if self._splits_records and records > self._passed_records > 0:
+        interests, records, ways = len(part.interests), len(part.records), self._ways(error)
+        if records > self._passed_records > 0:
             # Only smaller numbers of records have passed so far, so this part may have too many records for any
             # interest.
             self._most_records.shrink(records, ways, self._passed_records)
             self._queue.appendleft(part)
         elif interests > 1:
             self._most_interests.shrink(interests, ways)
-            pieces = [ExecutionPart(piece, part.records) for piece in pieces_of(part.interests, ways)]
+            pieces = [ExecutionPart(piece, part.records) for piece in _pieces_of(part.interests, ways)]
             self._queue.extendleft(reversed(pieces))
         elif isinstance(error, EngineLostError):
             self._part_records(part, error)  # at once: other interests may crash the engine over the same record
-        elif self._splits_records and records > 1 and not self._passed_records and self._others_wait(part):
+        elif records > 1 and not self._passed_records and self._others_wait(part):
             # No part has passed yet. There may be too many records for any interest, so try the other interests first.
             self._most_records.shrink(records, ways)
             self._queue = deque(_joined([*self._queue, part]))
@@ -275,20 +263,15 @@ class PartedRun(Generic[A]):
         """Returns the part's records before the first lethal record, one that crashes the engine with any interest.
         Sets the lethal record aside and queues the records after it."""
         for place in part.records if self._lost_interests else ():
-            if self._is_lethal(place):
-                stop = place + 1 if self._splits_records else part.records.stop
+            is_lethal = self._lost_interests[place] >= self._limits.lethal_interests
+            if is_lethal and not any(place in passed.records for passed, _ in self._made.passed):
                 for interest in part.interests:
-                    pair = ExecutionPart(range(interest, interest + 1), range(place, stop))
+                    pair = ExecutionPart(range(interest, interest + 1), range(place, place + 1))
                     self._made.aside.append((pair, EngineLostError(LETHAL)))
-                if stop < part.records.stop:
-                    self._queue.appendleft(ExecutionPart(part.interests, range(stop, part.records.stop)))
+                if place + 1 < part.records.stop:
+                    self._queue.appendleft(ExecutionPart(part.interests, range(place + 1, part.records.stop)))
                 return ExecutionPart(part.interests, range(part.records.start, place))
         return part
-
-    def _is_lethal(self, place: int) -> bool:
-        return self._lost_interests[place] >= LETHAL_INTERESTS and not any(
-            place in part.records for part, _ in self._made.passed
-        )
 
     def _others_wait(self, part: ExecutionPart) -> bool:
         return any(other.interests != part.interests for other in self._queue)
@@ -297,18 +280,18 @@ class PartedRun(Generic[A]):
 
     def _part_records(self, part: ExecutionPart, error: ResourceError) -> None:
         """Splits the records of an interest that fails by itself, until the failing records are set aside."""
-        if not self._splits_records or len(part.records) == 1:
+        if len(part.records) == 1:
             self._set_aside_alone(part, error)
             return
         (interest,) = part.interests
-        pending = list(reversed(list(pieces_of(part.records, ways_for(error)))))
+        pending = _pieces_of(part.records, self._ways(error))[::-1]
         while pending:
             records = pending.pop()
             rest = ExecutionPart(part.interests, range(records.start, part.records.stop))
-            if self._short_s[interest] >= LONGEST_SHORT_S and rest.pairs > 1:
+            if self._short_s[interest] >= self._limits.short_tries_s and rest.pairs > 1:
                 self._made.aside.append((rest, _too_slow(self._overruns[interest])))
                 return
-            if self._lost_records[interest] >= MOST_LOST_RECORDS and rest.pairs > 1:
+            if self._lost_records[interest] >= self._limits.lost_records and rest.pairs > 1:
                 self._made.aside.append((rest, EngineLostError(LOST)))
                 return
             piece = ExecutionPart(part.interests, records)
@@ -317,13 +300,13 @@ class PartedRun(Generic[A]):
             if piece_error is None:
                 continue
             if len(records) > 1:
-                pending.extend(reversed(list(pieces_of(records, ways_for(piece_error)))))
+                pending.extend(reversed(_pieces_of(records, self._ways(piece_error))))
             elif self._set_aside_alone(piece, piece_error):
                 self._overruns[interest] += isinstance(piece_error, DeadlineError)
 
     def _set_aside_alone(self, part: ExecutionPart, error: ResourceError) -> bool:
         """Sets the part aside if it also fails while no other execution runs. Returns whether it did."""
-        while self._failures_alone[part] < TRIES_ALONE:
+        while self._failures_alone[part] < self._limits.tries_alone:
             repeated_error = self._failure(part, alone=True)
             if repeated_error is None:
                 return False
@@ -362,9 +345,13 @@ class PartedRun(Generic[A]):
     def _short_deadline_s(self, part: ExecutionPart) -> float | None:
         """Returns the short deadline for an interest that has exceeded its deadline too often, else None for the usual
         deadline."""
-        if self._overruns[part.interests.start] < MOST_OVERRUNS:
+        if self._overruns[part.interests.start] < self._limits.overruns:
             return None
-        return max(SHORTEST_S, _SLOWER * self._slowest_s)
+        return max(self._limits.shortest_s, self._limits.slower * self._slowest_s)
+
+    def _ways(self, error: ResourceError) -> int:
+        is_costly = isinstance(error, DeadlineError | EngineLostError)
+        return self._limits.pieces_after_deadline if is_costly else self._limits.pieces
 
 
 LOST: Final = "the engine was lost whenever this was run"
@@ -389,10 +376,6 @@ def _joined(parts: Sequence[ExecutionPart]) -> Iterator[ExecutionPart]:
     yield last
 
 
-def ways_for(error: Exception) -> int:
-    return WAYS_AFTER_DEADLINE if isinstance(error, DeadlineError | EngineLostError) else WAYS
-
-
-def pieces_of(whole: range, ways: int) -> Iterator[range]:
+def _pieces_of(whole: range, ways: int) -> list[range]:
     size = -(-len(whole) // ways)
-    return (whole[start : start + size] for start in range(0, len(whole), size))
+    return [whole[start : start + size] for start in range(0, len(whole), size)]

@@ -18,7 +18,6 @@ from tocsin.cluster.engine.engine import CHANNEL_THREADS, Engine
 T = TypeVar("T")
 A = TypeVar("A")
 
-DEADLINE_S: Final = 60.0  # the usual deadline of one query
 LOOK_EVERY_S: Final = 0.5  # how often to check whether a lost engine has been replaced
 
 
@@ -65,7 +64,7 @@ class ExecutionRuns:
     """Runs the executions of all channels. A thread of its own leads each execution and may query the engine many
     times."""
 
-    def __init__(self, engine: Engine, deadline_s: float = DEADLINE_S) -> None:
+    def __init__(self, engine: Engine, deadline_s: float) -> None:
         self.deadline_s = deadline_s
         self._engine = engine
         self._lock = SharedLock()

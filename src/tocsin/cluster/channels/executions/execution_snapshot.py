@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from sqlglot import exp
 
 from tocsin.cluster.catalog.entries import DatasetEntry
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.language.channels.compiler import Scan, SharedQuery, WatchedDataset
+from tocsin.language.translate.spark_text import render
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.rules.model.columns import COMMIT, physical
+from tocsin.wire.errors import CapacityError
 
 Vector = dict[str, int]  # dataset folder → commit number
 SMALL_ROWS: Final = 200_000  # at most this many new rows in memory count as small
@@ -79,6 +85,35 @@ class ExecutionSnapshot:
             if not scan.new or not self.is_small(folder_of(scan)):
                 paths.update(self.snapshots[folder_of(scan)].files)
         return len(paths) <= ONE_TASK_FILES and sum(Path(path).stat().st_size for path in paths) <= ONE_TASK_BYTES
+
+    def collect_new_rows(self, folder: str) -> pa.Table:
+        """Returns the new rows, from memory or else from the files. Runs on an engine thread."""
+        rows = self.new_rows(folder)
+        if rows is None:
+            view = self.engine.views.of_part(self.rows_in_files(folder), self.entries[folder].type)
+            try:
+                newer = exp.GT(this=exp.column(COMMIT), expression=exp.Literal.number(self.since.get(folder, 0)))
+                sql = render(exp.select("*").from_(view).where(newer))
+                try:
+                    rows = self.engine.rows(sql)
+                except CapacityError:
+                    # The rows exceed the size limit of one answer.
+                    rows = pa.Table.from_batches(self.engine.batches(sql))
+            finally:
+                self.engine.views.drop(view)
+        return rows
+
+    def identity_of(self, folder: str, rows: pa.Table, place: int) -> tuple[str, list[str]]:
+        """Returns the full name of the dataset and the key of one of its records."""
+
+        def value(row: Any, path: Sequence[str]) -> str:
+            for name in path:
+                row = row.get(physical(name)) if isinstance(row, dict) else None
+            return str(row)
+
+        (row,) = rows.slice(place, 1).to_pylist()
+        entry = self.entries[folder]
+        return full_name(entry), [value(row, path) for path in entry.keys]
 
     def rows_in_files(self, folder: str) -> Snapshot:
         """Returns the files that hold the new rows. They may also hold older rows."""

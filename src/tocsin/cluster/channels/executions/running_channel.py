@@ -8,6 +8,7 @@ neither loses nor repeats a match.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,12 +23,13 @@ from tocsin import faults
 from tocsin.clock import from_us, to_us
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.channels import schedule
-from tocsin.cluster.channels.executions.execution import run_execution
+from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.executions.execution_parts import ExecutionSize
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
 from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, Vector, entry_of
+from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.new_rows import NewRows
-from tocsin.cluster.channels.executions.poison_search import PoisonRecord
+from tocsin.cluster.channels.executions.record_search import PoisonRecord
 from tocsin.cluster.channels.metrics import ChannelCounts
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
@@ -45,11 +47,6 @@ from tocsin.wire.errors import CapacityError, PastStateError, StatementError, To
 
 log = structlog.get_logger()
 
-FIRST_RETRY_S: Final = 0.1
-LAST_RETRY_S: Final = 60.0
-TRIES_PER_TICK: Final = 3  # minimum tries of a failing tick before the next due tick replaces it
-TOLD_AGAIN_S: Final = 55.0  # a lasting problem is logged about once a minute
-_CULPRITS_KEPT: Final = 100  # poison records that the details of an execution list
 # More interest changes than this are parsed on an engine thread, so that the event loop stays free.
 _READ_BESIDE: Final = 1_000
 
@@ -64,8 +61,7 @@ class ChannelContext:
     new_rows: NewRows
     runs: ExecutionRuns
     announce: Callable[[CommittedExecution], None]  # called after every execution, with or without results
-    late_ticks: int  # at most this many missed ticks are executed one by one; older ticks coalesce
-    matches_limit: int
+    limits: ExecutionLimits
 
 
 class RunningChannel:
@@ -78,13 +74,11 @@ class RunningChannel:
         self.query = query
         self.counts = ChannelCounts()
         self.trouble: str | None = None
-        self._told_at_s = 0.0  # when `trouble` was last logged
+        self._logged_at_s: dict[str, float] = {}  # event → when it was last logged
         self._searching = False  # whether the current execution failed and its poison records are being searched
-        self._search_told_at_s = -TOLD_AGAIN_S
-        self._parts_told_at_s = -TOLD_AGAIN_S
         self._context = context
         self._interests = InterestTable(lambda: context.engine.spark, query)
-        self._size = ExecutionSize()
+        self._size = ExecutionSize(context.limits.parts)
         self._parameters = ParameterValues(entry.parameters, entry.types)
         self._change: int | None = None  # the last interest change that was applied; None: read all interests
         self._state: ChannelState | None = None  # a copy of the stored state; only this channel changes it
@@ -136,10 +130,8 @@ class RunningChannel:
                 await (self._at_commits() if self.entry.period is None else self._at_ticks())
                 return
             except Exception as error:
-                # A failing log must not prevent the restart.
-                with suppress(Exception):
-                    log.error("a channel ended, and is begun again", channel=self.entry.name, exc_info=error)
-            await asyncio.sleep(LAST_RETRY_S)
+                log.error("a channel ended, and is begun again", channel=self.entry.name, exc_info=error)
+            await asyncio.sleep(self._context.limits.last_retry_s)
 
     async def _at_commits(self) -> None:
         while True:
@@ -163,7 +155,8 @@ class RunningChannel:
             await self._execute_with_retries(due)
 
         done = last_tick(self.entry.anchor, period, last)
-        await schedule.run_ticks(self.entry.anchor, period, done, tick, self._now, late_ticks=self._context.late_ticks)
+        late_ticks = self._context.limits.late_ticks
+        await schedule.run_ticks(self.entry.anchor, period, done, tick, self._now, late_ticks=late_ticks)
 
     def _now(self) -> datetime:
         """Returns the time of the clock guard, which continues from its last trusted value while the wall clock is
@@ -173,25 +166,24 @@ class RunningChannel:
     async def _execute_with_retries(self, tick: datetime | None) -> None:
         """Executes the channel for one instant and retries failures with back-off. If the query itself fails at a
         tick, the retries end when the next tick is due: the next tick reads a later state, which may not fail."""
-        back_off = BackOff(FIRST_RETRY_S, LAST_RETRY_S, factor=5.0)
-        while True:
+        limits = self._context.limits
+        back_off = BackOff(limits.first_retry_s, limits.last_retry_s, factor=5.0)
+        is_done = False
+        while not is_done:
             try:
                 await self.execute(tick)
                 self._recovered()
+                is_done = True
             except Exception as error:
                 await self._failed(error, tick)
-                if back_off.failures + 1 >= TRIES_PER_TICK and self._gives_up(error, tick):
+                is_query_error = isinstance(error, StatementError | CapacityError)
+                is_last_try = back_off.failures + 1 >= limits.tries_per_tick
+                if is_last_try and is_query_error and tick and self._is_followed(tick):
                     self.counts.missed_ticks += 1
-                    _go_on()
-                    return
-            else:
-                _go_on()
-                return
+                    is_done = True
             _go_on()
-            await self._context.engine.pause(back_off.next_s())
-
-    def _gives_up(self, error: Exception, tick: datetime | None) -> bool:
-        return tick is not None and isinstance(error, StatementError | CapacityError) and self._is_followed(tick)
+            if not is_done:
+                await self._context.engine.pause(back_off.next_s())
 
     # ------------------------------------------------------------ execution
 
@@ -232,10 +224,10 @@ class RunningChannel:
             interests = results.interests.tolist()
             payloads = [results.texts[index] for index in results.payloads.tolist()]
             if poison_records:
-                self.counts.culprits += sum(not record.known for record in poison_records)
-                details["culprits"] = [asdict(record) for record in poison_records[:_CULPRITS_KEPT]]
+                self._warn_of([record for record in poison_records if not record.known])
+                named_records = poison_records[: context.limits.named_poison_records]
+                details["poison_records"] = [asdict(record) for record in named_records]
                 details["interests_aside"] = sum(not record.dataset for record in poison_records)
-                self._tell_aside([record for record in poison_records if not record.known])
         faults.reach("channel.execution.found")
         ended = self._now()
         execution = Execution(
@@ -243,7 +235,7 @@ class RunningChannel:
             vector={**state.vector, **reading.vector}, tick_us=to_us(now), details=details,
         )  # fmt: skip
         committed = await context.store.commit_execution(
-            self.entry.channel_id, execution, interests, payloads, matches_at_most=context.matches_limit
+            self.entry.channel_id, execution, interests, payloads, matches_at_most=context.limits.matches
         )
         faults.reach("channel.execution.committed")
         self.counts.executions += 1
@@ -262,12 +254,11 @@ class RunningChannel:
         context = self._context
         try:
             return await context.runs.lead(
-                lambda ask: run_execution(
-                    reading, self._interests, context.new_rows, now=now, previous=previous, ask=ask, size=self._size,
-                    is_stopped=self._stopping.is_set, search_begins=self._search_begins, parts_begin=self._parts_begin,
-                ),
+                lambda ask: ChannelExecution(
+                    reading, self._interests, context.new_rows, self._size, context.limits, self, ask
+                ).execute(now, previous),
                 f"channel {self.entry.name}",
-            )  # fmt: skip
+            )
         finally:
             self.counts.parts = self._size.parts
             # The search counted as a failure only while it ran; the caller counts the outcome.
@@ -337,43 +328,44 @@ class RunningChannel:
         else:
             take_in()
 
-    def _search_begins(self, error: StatementError) -> None:
+    # ------------------------------------------------------------ reports
+
+    def is_stopped(self) -> bool:
+        return self._stopping.is_set()
+
+    def search_begins(self, error: StatementError) -> None:
         """Runs on the thread of an execution that failed. Counts and logs that a poison search begins, because the
         channel delivers nothing until the search ends."""
         self._searching = True
         self.counts.failing += 1
-        if time.monotonic() >= self._search_told_at_s + TOLD_AGAIN_S:
-            self._search_told_at_s = time.monotonic()
-            with suppress(Exception):
-                log.warning(
-                    "a channel's execution failed; what it fails on is looked for, and set aside",
-                    channel=self.entry.name, reason=error.message, interests=len(self._interests),
-                )  # fmt: skip
+        event = "a channel's execution failed; what it fails on is looked for, and set aside"
+        self._warn_at_times(event, reason=error.message, interests=len(self._interests))
 
-    def _parts_begin(self, error: TocsinError) -> None:
+    def parts_begin(self, error: TocsinError) -> None:
         """Runs on the thread of an execution that failed. Logs that the execution now runs in parts, which takes
         longer."""
-        if time.monotonic() >= self._parts_told_at_s + TOLD_AGAIN_S:
-            self._parts_told_at_s = time.monotonic()
-            with suppress(Exception):
-                log.warning(
-                    "a channel's execution is too large or too slow, and is run in parts",
-                    channel=self.entry.name, reason=error.message, interests=len(self._interests),
-                )  # fmt: skip
+        event = "a channel's execution is too large or too slow, and is run in parts"
+        self._warn_at_times(event, reason=error.message, interests=len(self._interests))
 
-    def _tell_aside(self, culprits: Sequence[PoisonRecord]) -> None:
-        if culprits:
-            first = culprits[0]
-            with suppress(Exception):
-                log.warning(
-                    "a channel set records or interests aside", channel=self.entry.name, count=len(culprits),
-                    dataset=first.dataset, key=list(first.key), interest=first.interest, reason=first.reason,
-                )  # fmt: skip
+    def _warn_at_times(self, event: str, *, at_once: bool = False, **about: object) -> None:
+        """Logs an event, but not again soon, unless `at_once`."""
+        now_s = time.monotonic()
+        if at_once or now_s >= self._logged_at_s.get(event, -math.inf) + self._context.limits.log_again_s:
+            self._logged_at_s[event] = now_s
+            log.warning(event, channel=self.entry.name, **about)
+
+    def _warn_of(self, poison_records: Sequence[PoisonRecord]) -> None:
+        self.counts.poison_records += len(poison_records)
+        if poison_records:
+            first = poison_records[0]
+            log.warning(
+                "a channel set records or interests aside", channel=self.entry.name, count=len(poison_records),
+                dataset=first.dataset, key=list(first.key), interest=first.interest, reason=first.reason,
+            )  # fmt: skip
 
     def _recovered(self) -> None:
         if self.counts.failing:
-            with suppress(Exception):
-                log.info("a channel goes on", channel=self.entry.name, failures_before=self.counts.failing)
+            log.info("a channel goes on", channel=self.entry.name, failures_before=self.counts.failing)
         self.counts.failing = 0
         self.trouble = None
 
@@ -381,13 +373,8 @@ class RunningChannel:
         self.counts.failures += 1
         self.counts.failing += 1
         reason = reason_of(error)
-        if self.trouble != reason or time.monotonic() >= self._told_at_s + TOLD_AGAIN_S:
-            self._told_at_s = time.monotonic()
-            with suppress(Exception):
-                log.warning(
-                    "a channel's execution failed",
-                    channel=self.entry.name, reason=reason, failures_in_a_row=self.counts.failing,
-                )  # fmt: skip
+        failing, is_new = self.counts.failing, self.trouble != reason
+        self._warn_at_times("a channel's execution failed", at_once=is_new, reason=reason, failures_in_a_row=failing)
         self.trouble = reason
         now_us = to_us(self._now())
         try:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.channels.executions.bisection import find_failing, spread
+from tocsin.cluster.channels.executions.record_search import find_failing, spread
 
 
 class Tried:
