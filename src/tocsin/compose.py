@@ -6,71 +6,75 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from tocsin.clock import from_us
 from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
-from tocsin.cluster.backup.progress import Progress, no_progress
+from tocsin.cluster.backup.progress import Progress
 from tocsin.cluster.backup.restore import restore as restored
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.channels.announcements.announcer import Announcer, AnnouncerTiming
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
-from tocsin.cluster.channels.lost_channels import LostChannels, refuse_lost_channels
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.channels.virtual_datasets import VirtualDatasets
-from tocsin.cluster.data_folder import lock_owner
 from tocsin.cluster.data_folder.clock_guard import ClockGuard, machine_clocks
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.inspection.inspection import Inspection
-from tocsin.cluster.data_folder.lock import FolderLock
-from tocsin.cluster.data_folder.lost_folder import LostFolder, refuse_lost_catalog
+from tocsin.cluster.data_folder.lock import FolderLock, LockOwner, find_owner
+from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import Removals, list_paths
+from tocsin.cluster.data_folder.start_check import (
+    refuse_empty_catalog,
+    refuse_lost_channels,
+    refuse_missing_catalog,
+    refuse_missing_channels,
+)
+from tocsin.cluster.data_folder.stored_tokens import StoredTokens
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
 from tocsin.cluster.feeds.adapters.sockets import SocketLimits
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http.broker_api import BrokerApi
-from tocsin.cluster.http.routes import Backup, cluster_application
+from tocsin.cluster.http.routes import cluster_application
 from tocsin.cluster.procedures.procedures import AT_ONCE, Procedures
 from tocsin.cluster.statements.dml import DmlHandler
 from tocsin.cluster.statements.script_runner import ScriptRunner
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import find_newest_time_us
-from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.session import SparkSessions
-from tocsin.serving import tokens as minting
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.application import serve
 from tocsin.serving.supervisor import Command, Supervisor
-from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import CommittedExecution
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
-from tocsin.store.cluster.interface import ClusterStore, TokenRow
+from tocsin.store.cluster.interface import ClusterStore
 from tocsin.store.cluster.sqlite_store import SqliteStore
 from tocsin.store.private_folder import PRIVATE, make_private
-from tocsin.wire.errors import NotFoundError, UnauthorizedError
+from tocsin.wire.errors import NotFoundError
 
 # The grammar limits how deep a statement may be nested (language.syntax.script.DEPTH_LIMIT); each level takes about
 # thirty frames.
 RECURSION_LIMIT = 12_000
+
+AnyStore = TypeVar("AnyStore", SqliteStore, SqliteChannelStore)
 
 
 def _now() -> datetime:
@@ -89,22 +93,7 @@ class Cluster:
     feeds: Feeds
     channels: Channels
     channel_store: ChannelStore
-
-
-def tables_of(settings: Settings, guard: ClockGuard | None = None) -> DatasetTables:
-    dataset_settings = settings.cluster.datasets
-    return DatasetTables(
-        settings.data.absolute() / DATASETS,
-        key_index_limit=dataset_settings.key_index_limit,
-        upkeep_period_s=dataset_settings.upkeep_period_s,
-        outside_readers_s=dataset_settings.outside_readers_s,
-        outside_readers_bytes=dataset_settings.outside_readers_bytes,
-        clock=None if guard is None else TableClock(guard.now_us, guard.age_us),
-    )
-
-
-def store_of(settings: Settings) -> ClusterStore:
-    return SqliteStore(settings.data / CATALOG)
+    back_up: Callable[[Path], Coroutine[Any, Any, Mapping[str, Any]]]
 
 
 async def serve_cluster(
@@ -143,7 +132,7 @@ async def cluster(settings: Settings, address: str | None = None, *, set_aside: 
     """Runs a cluster on its data folder. No other process may use the folder meanwhile."""
     async with lock_folder(settings, address) as lock:
         if not set_aside:
-            refuse_missing_catalog(settings)  # check before the slow start of Spark
+            refuse_missing_catalog(settings.data)  # check before the slow start of Spark
         async with (
             started_spark(settings, lock) as (spark, sessions),
             assemble_cluster(settings, spark, sessions, set_aside=set_aside) as running_cluster,
@@ -198,126 +187,94 @@ async def assemble_cluster(
     watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP, and
     `limits` the limits of executions that the settings give."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
+    data, scratch, own = settings.data.absolute(), _scratch(settings), settings.cluster
     make_private(settings.data)
     guard = await asyncio.to_thread(_guard_clock, settings)
 
     def guarded() -> datetime:
         return from_us(guard.now_us())
 
-    async with opened_stores(settings, guarded, set_aside=set_aside) as (store, channel_store):
+    async with AsyncExitStack() as stack:  # closes everything in the reverse order
+        store, channel_store = await stack.enter_async_context(opened_stores(settings, guarded, set_aside=set_aside))
+        stack.callback(guard.close)
         catalog = CatalogStore(store, Removals(store, clock or guarded))
         loaded_catalog = await catalog.load()
-        lost = LostFolder(settings.data.absolute(), clock or guarded, _say)
-        cluster_settings = settings.cluster
-        clock_task = asyncio.create_task(guard.watch(), name="clock")
-        tables = tables_of(settings, guard)
+        lost = LostFolder(data, clock or guarded, _say)
+        stack.callback(asyncio.create_task(guard.watch(), name="clock").cancel)
+        tables = DatasetTables(data / DATASETS, own.datasets, TableClock(guard.now_us, guard.age_us))
+        stack.push_async_callback(tables.close)
         await tables.start({entry.folder for entry in loaded_catalog.datasets}, catalog.removals, lost)
 
         def make_python(spark: Any) -> PythonFunctions:
-            return PythonFunctions(
-                spark,
-                settings.data.absolute() / cluster_settings.python.folder,
-                _scratch(settings) / "python.log",
-                cluster_settings.python.call_timeout_s,
-            )
+            return PythonFunctions(spark, data / own.python.folder, scratch / "python.log", own.python.call_timeout_s)
 
-        threads = cluster_settings.statements.concurrent + AT_ONCE + 2
-        engine = Engine(
-            spark, make_python, _scratch(settings), threads=threads, lost_limit=cluster_settings.spark.unstoppable_limit
-        )
-        watchdog_limits = WatchdogLimits(
-            ping_timeout_s=cluster_settings.spark.ping_timeout_s, lost_limit=cluster_settings.spark.unstoppable_limit
-        )
-        watch = None if sessions is None else EngineWatch(engine, sessions, watchdog_limits)
-        loopback = cluster_settings.http.local
-        feed_addresses = AddressGuard.of(cluster_settings.feeds.private, "cluster.feeds.private", loopback=loopback)
-        broker_addresses = AddressGuard.of(
-            cluster_settings.channels.private, "cluster.channels.private", loopback=loopback
-        )
-        deadline_s = cluster_settings.statements.timeout_s
-        intake = settings.data.absolute() / INTAKE
-        sockets = SocketLimits(
-            cluster_settings.feeds.socket_connections_limit, cluster_settings.feeds.socket_address_connections_limit
-        )
+        threads, lost_limit = own.statements.concurrent + AT_ONCE + 2, own.spark.unstoppable_limit
+        engine = Engine(spark, make_python, scratch, threads=threads, lost_limit=lost_limit)
+        feed_addresses = AddressGuard.of(own.feeds.private, "cluster.feeds.private", loopback=own.http.local)
+        broker_addresses = AddressGuard.of(own.channels.private, "cluster.channels.private", loopback=own.http.local)
+        sockets = SocketLimits(own.feeds.socket_connections_limit, own.feeds.socket_address_connections_limit)
+        deadline_s = own.statements.timeout_s
         feeds = Feeds(
-            catalog, tables, engine, intake, feed_addresses, socket_limits=sockets, function_deadline_s=deadline_s
-        )
-        changes = DmlHandler(tables, engine)
-        procedures = Procedures(catalog, tables, engine, changes, deadline_s=deadline_s)
-        announcer = Announcer(
-            catalog,
-            channel_store,
-            pace=AnnouncerTiming(cluster_settings.channels.announcement_timeout_s),
-            guard=broker_addresses,
-        )
-        retention = Retention(catalog, channel_store, cluster_settings.channels, now=lambda: from_us(guard.age_us()))
+            catalog, tables, engine, data / INTAKE, feed_addresses, socket_limits=sockets,
+            function_deadline_s=deadline_s,
+        )  # fmt: skip
+        dml = DmlHandler(tables, engine)
+        procedures = Procedures(catalog, tables, engine, dml, deadline_s=deadline_s)
+        timing = AnnouncerTiming(own.channels.announcement_timeout_s)
+        announcer = Announcer(catalog, channel_store, pace=timing, guard=broker_addresses)
+        retention = Retention(catalog, channel_store, own.channels, now=lambda: from_us(guard.age_us()))
 
-        def committed(one: CommittedExecution) -> None:
-            if one.results:
-                announcer.committed(one)
+        def committed(execution: CommittedExecution) -> None:
+            if execution.results:
+                announcer.committed(execution)
             retention.wake()
 
         channels = Channels(
             catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped,
-            limits=limits or ExecutionLimits.of(cluster_settings.channels),
+            limits=limits or ExecutionLimits.of(own.channels),
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = VirtualDatasets(channel_store, procedures.runs)
         statements = ScriptRunner(
-            catalog,
-            tables,
-            engine,
-            changes,
-            procedures,
-            feeds,
-            brokers,
-            channels,
-            cluster_settings,
-            settings.data.absolute(),
+            catalog, tables, engine, dml, procedures, feeds, brokers, channels, own, data
         )
-        try:
-            if watch is not None:
-                watch.start()
-            # Set channels aside first: the copy has everything, also what a broker's removal then ends.
-            await channels.start(lost)
-            await announcer.start()
-            retention.start()
-            await feeds.start(lost)
-            await procedures.start()
-            backup = _backup(settings, store, channel_store, LiveTables(catalog, tables), feeds)
-            subscriptions = Subscriptions(catalog, channel_store, cluster_settings.channels.interests_limit)
-            app = cluster_application(
-                cluster_settings, statements, StoredCredentials(store), engine=watch, backup=backup, feeds=feeds,
-                channel_figures=channels.figures, kept_for_readers=tables.kept_for_readers, guard=guard,
-                brokers=BrokerApi(channel_store, subscriptions, brokers, announcer, retention),
-                spool_folder=_scratch(settings),
-            )  # fmt: skip
-            yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store)
-        finally:
-            await procedures.close()
-            await feeds.close()
-            await channels.close()
-            await retention.close()
-            await announcer.close()
-            if watch is not None:
-                await asyncio.to_thread(watch.close)
-            await statements.close()
-            await tables.close()
-            clock_task.cancel()
-            guard.close()
+        stack.push_async_callback(statements.close)
+        watch = None
+        if sessions is not None:
+            watch_limits = WatchdogLimits(ping_timeout_s=own.spark.ping_timeout_s, lost_limit=lost_limit)
+            watch = EngineWatch(engine, sessions, watch_limits)
+            stack.push_async_callback(asyncio.to_thread, watch.close)
+            watch.start()
+        for part in (announcer, retention, channels, feeds, procedures):
+            stack.push_async_callback(part.close)
+        # Set channels aside first: the copy has everything, also what a broker's removal then ends.
+        await channels.start(lost)
+        await announcer.start()
+        retention.start()
+        await feeds.start(lost)
+        await procedures.start()
+
+        async def back_up(destination: Path) -> Mapping[str, Any]:
+            return await _back_up(
+                settings, store, channel_store, catalog, tables, destination, backup_barrier=feeds.backup_barrier()
+            )
+
+        subscriptions = Subscriptions(catalog, channel_store, own.channels.interests_limit)
+        app = cluster_application(
+            own, statements, StoredTokens(store), engine=watch, backup=back_up, feeds=feeds,
+            channel_figures=channels.figures, kept_for_readers=tables.kept_for_readers, guard=guard,
+            brokers=BrokerApi(channel_store, subscriptions, brokers, announcer, retention), spool_folder=scratch,
+        )  # fmt: skip
+        yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store, back_up)
 
 
 @asynccontextmanager
 async def opened_store(settings: Settings, *, set_aside: bool = False) -> AsyncIterator[ClusterStore]:
     make_private(settings.data)
     if not set_aside:
-        refuse_missing_catalog(settings)
-    store = store_of(settings)
-    await store.open()
-    try:
+        refuse_missing_catalog(settings.data)
+    async with _opened(SqliteStore(settings.data / CATALOG)) as store:
         yield store
-    finally:
-        await store.close()
 
 
 @asynccontextmanager
@@ -326,16 +283,15 @@ async def opened_stores(
 ) -> AsyncIterator[tuple[ClusterStore, ChannelStore]]:
     """Opens the stores of the catalog and of the channels. Raises StoreError if one of them was lost, unless
     `set_aside`."""
-    path = settings.data / CHANNELS
     async with opened_store(settings, set_aside=set_aside) as store:
         catalog = CatalogStore(store)
-        loaded_catalog = await catalog.load()
-        if not (set_aside or path.exists()):
-            refuse_lost_channels(path, loaded_catalog.channels)  # refuse before an empty store is created in its place
+        await catalog.load()
+        if not set_aside:
+            refuse_missing_channels(settings.data, catalog)
         async with opened_channel_store(settings, now) as channel_store:
             if not set_aside:
-                await refuse_empty_catalog(settings, store, channel_store)
-                refuse_lost_channels(path, await LostChannels(catalog, channel_store).find())
+                await refuse_empty_catalog(settings.data, store, channel_store)
+                await refuse_lost_channels(settings.data, catalog, channel_store)
             yield store, channel_store
 
 
@@ -345,38 +301,20 @@ def _guard_clock(settings: Settings) -> ClockGuard:
     return ClockGuard(settings.data, machine_clocks(), max(newest, default=0))
 
 
-@asynccontextmanager
-async def opened_channel_store(settings: Settings, now: Callable[[], datetime] = _now) -> AsyncIterator[ChannelStore]:
+def opened_channel_store(
+    settings: Settings, now: Callable[[], datetime] = _now
+) -> AbstractAsyncContextManager[ChannelStore]:
     """A new store derives its first epoch from `now`, which must be later than the epochs of a store that was lost."""
-    store = SqliteChannelStore(settings.data / CHANNELS, now=now)
+    return _opened(SqliteChannelStore(settings.data / CHANNELS, now=now))
+
+
+@asynccontextmanager
+async def _opened(store: AnyStore) -> AsyncIterator[AnyStore]:
     await store.open()
     try:
         yield store
     finally:
         await store.close()
-
-
-def _data_in(settings: Settings) -> list[Path]:
-    """Returns the folders of the datasets and of the feeds' intake logs."""
-    return list_paths(settings.data / DATASETS) + list_paths(settings.data / INTAKE)
-
-
-def refuse_missing_catalog(settings: Settings) -> None:
-    """Refuses to start if data exist without a catalog. A new empty catalog would be in the way of restoring the old
-    one."""
-    if not (settings.data / CATALOG).exists():
-        refuse_lost_catalog(settings.data, settings.data / CATALOG, _data_in(settings))
-
-
-async def refuse_empty_catalog(settings: Settings, store: ClusterStore, channels: ChannelStore) -> None:
-    """Raises StoreError if the catalog is empty, and the folder has data that no recorded removal explains."""
-    if await store.entries():
-        return
-    removal_names = {removal.name for removal in await store.removals()}
-    unexplained = [path for path in _data_in(settings) if path.name not in removal_names]
-    if any(str(channel_id) not in removal_names for channel_id in await channels.channel_ids()):
-        unexplained.append(settings.data / CHANNELS)
-    refuse_lost_catalog(settings.data, settings.data / CATALOG, unexplained)
 
 
 def _scratch(settings: Settings) -> Path:
@@ -389,39 +327,6 @@ def _say(words: str) -> None:
 
 
 # ---------------------------------------------------------------- tokens
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCredentials:
-    """Checks tokens against the store at each request, so that a revoked token is refused at once."""
-
-    store: ClusterStore
-
-    async def check(self, secret: str) -> Token:
-        token_rows = await self.store.tokens()
-        if not token_rows:
-            raise UnauthorizedError("this cluster has no tokens yet", hint=minting.HOW_TO_MAKE)
-        return minting.check(secret, token_rows)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTokens:
-    store: ClusterStore
-
-    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[TokenRow, str]:
-        minted = minting.mint(name, role, feeds)
-        async with self.store.transaction() as tx:
-            row = await tx.add_token(minted.name, minted.digest, minted.role, datetime.now(UTC), minted.feeds)
-        return row, minted.secret
-
-    async def list(self) -> Sequence[TokenRow]:
-        return await self.store.tokens()
-
-    async def revoke(self, identity: int) -> TokenRow:
-        async with self.store.transaction() as tx:
-            if not await tx.revoke_token(identity, datetime.now(UTC)):
-                raise NotFoundError(f"there is no live token {identity}", hint="tocsin token list shows them")
-        return next(row for row in await self.store.tokens() if row.id == identity)
 
 
 @asynccontextmanager
@@ -448,37 +353,20 @@ async def accept_clock(settings: Settings) -> datetime:
 # ---------------------------------------------------------------- backup
 
 
-class LiveTables(Mapping[str, DatasetTable]):
-    """The table of every dataset by folder, always as in the current catalog."""
-
-    def __init__(self, catalog: CatalogStore, tables: DatasetTables) -> None:
-        self._catalog = catalog
-        self._tables = tables
-
-    def __getitem__(self, folder: str) -> DatasetTable:
-        for entry in self._catalog.catalog.datasets:
-            if entry.folder == folder:
-                return self._tables.table(entry)
-        raise KeyError(folder)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([entry.folder for entry in self._catalog.catalog.datasets])
-
-    def __len__(self) -> int:
-        return len(self._catalog.catalog.datasets)
-
-
-def _backup(
-    settings: Settings, store: ClusterStore, channels: ChannelStore, tables: LiveTables, feeds: Feeds
-) -> Backup:
-    async def write(destination: Path, on_progress: Progress = no_progress) -> Mapping[str, Any]:
-        manifest = await write_backup(
-            store, tables, destination, data=settings.data, channels=channels, backup_barrier=feeds.backup_barrier(),
-            save_brokers=lambda held: broker_backup.save_all(settings.data, held), on_progress=on_progress,
-        )  # fmt: skip
-        return manifest.summary()
-
-    return write
+async def _back_up(  # noqa: PLR0917
+    settings: Settings,
+    store: ClusterStore,
+    channels: ChannelStore,
+    catalog: CatalogStore,
+    tables: DatasetTables,
+    destination: Path,
+    **options: Any,
+) -> Mapping[str, Any]:
+    manifest = await write_backup(
+        store, lambda: tables.by_folder(catalog.catalog.datasets), destination, data=settings.data, channels=channels,
+        save_brokers=lambda held: broker_backup.save_all(settings.data, held), **options,
+    )  # fmt: skip
+    return manifest.summary()
 
 
 async def offline_backup(settings: Settings, destination: Path, on_progress: Progress) -> Mapping[str, Any]:
@@ -486,13 +374,9 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: Pro
     async with lock_folder(settings), opened_stores(settings) as (store, channels):
         catalog = CatalogStore(store)
         await catalog.load()
-        tables = tables_of(settings)
+        tables = DatasetTables(settings.data.absolute() / DATASETS, settings.cluster.datasets)
         try:
-            manifest = await write_backup(
-                store, LiveTables(catalog, tables), destination, data=settings.data, channels=channels,
-                save_brokers=lambda held: broker_backup.save_all(settings.data, held), on_progress=on_progress,
-            )  # fmt: skip
-            return manifest.summary()
+            return await _back_up(settings, store, channels, catalog, tables, destination, on_progress=on_progress)
         finally:
             await tables.close()
 
@@ -515,6 +399,6 @@ def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, st
     return Inspection(settings.data.absolute(), layouts, deep=deep, on_progress=on_progress).run().to_json()
 
 
-def folder_holder(settings: Settings) -> lock_owner.LockOwner | None:
+def folder_holder(settings: Settings) -> LockOwner | None:
     """Returns the process that uses the data folder now."""
-    return lock_owner.find(settings.data)
+    return find_owner(settings.data)

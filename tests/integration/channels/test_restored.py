@@ -36,14 +36,7 @@ def executions(place: ChannelPlace) -> list[int]:
 
 def back_up_alive(place: ChannelPlace, destination: Path) -> None:
     """As the cluster does over HTTP."""
-    made = place._cluster.cluster
-    tables = compose.LiveTables(made.catalog, made.tables)
-    write = compose._backup(place._cluster.settings, made.store, made.channel_store, tables, made.feeds)
-
-    async def written() -> None:
-        await write(destination)
-
-    place._cluster.wait(written())
+    place._cluster.wait(place._cluster.cluster.back_up(destination))
 
 
 @pytest.mark.parametrize("alive", [True, False], ids=["alive", "stopped"])

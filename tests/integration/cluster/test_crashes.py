@@ -72,8 +72,8 @@ async def take(parts: Parts, statement: str) -> None:
     elif verb == "backup":
         target = parts.settings.data.parent / "saved"
         if not target.exists():
-            tables = compose.LiveTables(parts.catalog, parts.tables)
-            await write_backup(parts.store, tables, target, data=parts.settings.data)
+            tables = parts.tables.by_folder(parts.catalog.catalog.datasets)
+            await write_backup(parts.store, lambda: tables, target, data=parts.settings.data)
     elif verb == "restore":
         target = parts.settings.data.parent / "restored"
         if not target.exists():

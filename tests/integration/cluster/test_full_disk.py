@@ -23,7 +23,7 @@ import pytest
 from tests.support.dataset_histories import eager_upkeep, seen
 from tests.support.real_processes import cluster, environment
 from tests.support.sparkless_process import Parts, opened
-from tocsin import compose, durable_files
+from tocsin import durable_files
 from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.pipeline.datasets import upkeep
 from tocsin.wire.errors import StorageFullError
@@ -80,8 +80,13 @@ class Disk:
         if verb == "upkeep":
             await asyncio.to_thread(upkeep.upkeep, self.parts.table(name))
         elif verb == "backup":
-            tables = compose.LiveTables(self.parts.catalog, self.parts.tables)
-            await write_backup(self.parts.store, tables, self.folder / "saved", data=self.parts.settings.data)
+            tables = self.parts.tables.by_folder(self.parts.catalog.catalog.datasets)
+            await write_backup(
+                self.parts.store,
+                lambda: tables,
+                self.folder / "saved",
+                data=self.parts.settings.data,
+            )
         else:
             await self.parts.run(statement)
 

@@ -418,16 +418,7 @@ class Alone:
         self._cluster.close()
 
     def backup(self, to: Path) -> None:
-        made = self._cluster.cluster
-        self._cluster.wait(
-            compose._backup(
-                self._cluster.settings,
-                made.store,
-                made.channel_store,
-                compose.LiveTables(made.catalog, made.tables),
-                made.feeds,
-            )(to)
-        )
+        self._cluster.wait(self._cluster.cluster.back_up(to))
 
 
 SETUP = "CREATE TYPE T AS { id: int, said: string }; CREATE DATASET D(T) PRIMARY KEY id;"

@@ -123,8 +123,8 @@ async def test_a_restored_backup_knows_what_was_taken(at: Address, tmp_path: Pat
             for number in range(8):
                 at.items = ids(*range(number + 1))
                 await has(parts, *range(number + 1))
-            tables = compose.LiveTables(parts.catalog, parts.tables)
-            await write_backup(parts.store, tables, saved, data=data)
+            tables = parts.tables.by_folder(parts.catalog.catalog.datasets)
+            await write_backup(parts.store, lambda: tables, saved, data=data)
             at.items = ids(*range(9))
             await has(parts, *range(9))
         await compose.restore(Settings.load(None, {}, {"data": restored}), saved, lambda _done, _all: None)

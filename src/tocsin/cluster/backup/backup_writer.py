@@ -42,7 +42,7 @@ from tocsin.wire.version import version
 
 async def write_backup(
     store: ClusterStore,
-    tables: Mapping[str, BackupTable],
+    tables: Callable[[], Mapping[str, BackupTable]],
     destination: Path,
     *,
     data: Path,
@@ -53,7 +53,7 @@ async def write_backup(
 ) -> Manifest:
     """Writes a backup to a new folder, or to a new file if the name ends with `.tar`, and checks it.
 
-    `tables` has every dataset's table by its folder under `data`/datasets. It is read inside `backup_barrier`,
+    `tables` returns every dataset's table by its folder under `data`/datasets. It is called inside `backup_barrier`,
     which blocks CREATE and DROP of datasets for that moment; reads, commits and upkeep continue. `channels` is
     saved before the datasets, so that no channel has read further than they go. `save_brokers` writes the brokers'
     files into the folder that it gets. `on_progress` is called from another thread.
@@ -69,7 +69,7 @@ async def write_backup(
         async with backup_barrier if backup_barrier is not None else nullcontext():
             epoch = (await store.facts())[EPOCH]
             await store.backup_to(frozen / CATALOG)
-            present = dict(tables)
+            present = tables()
             for entry in await store.entries():
                 if entry.kind == "dataset" and entry.body.get("folder") not in present:
                     raise UnavailableError(f"the dataset {entry.dataverse}.{entry.name} changed meanwhile; try again")

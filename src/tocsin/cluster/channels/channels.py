@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -25,11 +25,14 @@ from tocsin.cluster.channels.executions.execution_snapshot import entry_of
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.new_rows import NewRows
 from tocsin.cluster.channels.executions.running_channel import ChannelContext, RunningChannel
-from tocsin.cluster.channels.lost_channels import LostChannels
 from tocsin.cluster.channels.metrics import ChannelMetrics
 from tocsin.cluster.channels.options import channel_options
 from tocsin.cluster.channels.parameters import ParameterValues
-from tocsin.cluster.channels.unknown_channels import UnknownChannels
+from tocsin.cluster.channels.reconciliation import (
+    follow_datasets,
+    remove_unknown_channels,
+    renumber_lost_channels,
+)
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import CHANNEL
@@ -44,7 +47,7 @@ from tocsin.language.types.declarations import resolve_type
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest, BrokerName, CommittedExecution, Execution
-from tocsin.wire.errors import InputError, NotFoundError, TocsinError
+from tocsin.wire.errors import InputError, NotFoundError
 
 log = structlog.get_logger()
 
@@ -81,47 +84,12 @@ class Channels:
     async def start(self, lost: LostFolder) -> None:
         """Starts every channel of the catalog from its stored position. A channel whose rows are lost starts anew. Rows
         of unfinished and dropped channels are removed; other rows that the catalog does not know are set aside."""
-        await LostChannels(self._catalog, self._store).renumber()
-        await UnknownChannels(self._catalog, self._store).remove_or_set_aside(lost)
-        await self._follow_datasets()
+        await renumber_lost_channels(self._catalog, self._store)
+        await remove_unknown_channels(self._catalog, self._store, lost)
+        await follow_datasets(self._catalog, self._store, self._tables)
         async with self._changing:
             for entry in self._catalog.catalog.channels:
                 await self._begin(entry)
-
-    async def _follow_datasets(self) -> None:
-        """Moves channels back that have read further than their datasets go, because a dataset was restored or lost
-        commits. Such a channel continues from the dataset's current commit. A new epoch separates its results from the
-        results of the lost commits."""
-        datasets = {dataset.folder: dataset for dataset in self._catalog.catalog.datasets}
-        ahead = []
-        for entry in self._catalog.catalog.channels:
-            try:
-                state = await self._store.state(entry.channel_id)
-            except NotFoundError:
-                continue
-            read = {folder: number for folder, number in state.vector.items() if folder in datasets}
-            try:
-                numbers = {folder: self._tables.table(datasets[folder]).number for folder in read}
-            except TocsinError as error:
-                # A damaged dataset must not stop the other channels. Its own channels report it when they start.
-                log.error("a channel's dataset cannot be opened", channel=entry.name, reason=error.message)
-                continue
-            if any(number > numbers[folder] for folder, number in read.items()):
-                ahead.append((entry, state, {folder: min(number, numbers[folder]) for folder, number in read.items()}))
-        if not ahead:
-            return
-        await self._store.renew_epoch()
-        faults.reach("channel.ahead.renewed")
-        for entry, state, vector in ahead:
-            log.warning("a channel had read further than its datasets go", channel=entry.name, vector=vector)
-            now_us = to_us(datetime.now(UTC))
-            details = {"went back": {folder: [state.vector[folder], number] for folder, number in vector.items()}}
-            await self._store.commit_execution(
-                entry.channel_id,
-                Execution(state.last_execution + 1, now_us, now_us, vector, state.tick_us, details),
-                (),
-                (),
-            )
 
     async def _begin(self, entry: ChannelEntry) -> None:
         """Starts one channel. The caller holds the lock `_changing`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ import structlog
 from tocsin import faults
 from tocsin.clock import from_us
 from tocsin.cluster.catalog.entries import DatasetEntry
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import DATASET, Removals
 from tocsin.pipeline.datasets import layout, upkeep
@@ -26,6 +27,7 @@ from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.columns import physical
+from tocsin.settings import DatasetSettings
 from tocsin.store.cluster.interface import Removal
 from tocsin.wire.errors import NotFoundError, StorageFullError
 
@@ -35,37 +37,19 @@ log = structlog.get_logger()
 class DatasetTables:
     """Thread-safe. Each dataset's folder has a unique name, so a new dataset never sees an old one's files."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        key_index_limit: int,
-        upkeep_period_s: float,
-        outside_readers_s: float = 0.0,
-        outside_readers_bytes: int = 1 << 32,
-        clock: TableClock | None = None,
-    ) -> None:
-        self._folder = folder
-        self._clock = clock or TableClock()
-        self._outside_readers = OutsideReaders(outside_readers_s, outside_readers_bytes)
-        self._key_index_limit = key_index_limit
-        self._upkeep_period_s = upkeep_period_s
+    def __init__(self, folder: Path, settings: DatasetSettings, clock: TableClock | None = None) -> None:
+        self.folder = folder
+        """The folder that holds each dataset's table as a subfolder."""
+        self.clock = clock or TableClock()
+        """The clock for times on record and for ages."""
+        self._settings = settings
+        self._outside_readers = OutsideReaders(settings.outside_readers_s, settings.outside_readers_bytes)
         self._open: dict[str, DatasetTable] = {}
         self._dropped: set[str] = set()
         self._lock = threading.RLock()
         self._upkeep: asyncio.Task[None] | None = None
         self._removals: Removals | None = None
         self._told_early: set[str] = set()
-
-    @property
-    def clock(self) -> TableClock:
-        """The clock for times on record and for ages."""
-        return self._clock
-
-    @property
-    def folder(self) -> Path:
-        """The folder that holds each dataset's table as a subfolder."""
-        return self._folder
 
     def kept_for_readers(self) -> tuple[int, int, int]:
         """Returns what is kept for readers outside: removed data files, their bytes, and entries of logs."""
@@ -83,12 +67,12 @@ class DatasetTables:
 
     async def start(self, known: set[str], removals: Removals, lost: LostFolder) -> None:
         """Removes what a crash left of a CREATE or a DROP, and moves unexplained folders to the lost folder."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._removals = removals
         await removals.carry_out(
-            DATASET, self._folder, lambda removal: removal.name not in known and self._is_due(removal)
+            DATASET, self.folder, lambda removal: removal.name not in known and self._is_due(removal)
         )
-        unexplained = await removals.find_unexplained(DATASET, self._folder, known)
+        unexplained = await removals.find_unexplained(DATASET, self.folder, known)
         await asyncio.to_thread(lost.set_aside, unexplained, DATASET)
         self._upkeep = asyncio.create_task(self._look_after(), name="upkeep")
 
@@ -103,7 +87,7 @@ class DatasetTables:
 
     async def _look_after(self) -> None:
         while True:
-            await asyncio.sleep(self._upkeep_period_s)
+            await asyncio.sleep(self._settings.upkeep_period_s)
             with self._lock:
                 due = [(name, table) for name, table in self._open.items() if table.upkeep_due()]
             for name, table in due:
@@ -142,25 +126,28 @@ class DatasetTables:
         entry, call `discard`."""
         faults.reach("create-dataset.intended")
         with self._lock:
-            self._open[entry.folder] = DatasetTable.create(
-                self._folder / entry.folder, layout.record_schema(entry.type), _keys(entry), history=entry.history,
-                retention_s=entry.retention_s, indexed_keys_max=self._key_index_limit,
-                outside_readers=self._outside_readers, clock=self._clock,
-            )  # fmt: skip
+            self._open[entry.folder] = self._made(DatasetTable.create, entry)
         faults.reach("create-dataset.folder-made")
 
     def table(self, entry: DatasetEntry) -> DatasetTable:
         with self._lock:
             if entry.folder in self._dropped:
-                raise NotFoundError(f"the dataset {entry.dataverse}.{entry.name} was dropped meanwhile")
+                raise NotFoundError(f"the dataset {full_name(entry)} was dropped meanwhile")
             table = self._open.get(entry.folder)
             if table is None:
-                table = self._open[entry.folder] = DatasetTable.open(
-                    self._folder / entry.folder, layout.record_schema(entry.type), _keys(entry), history=entry.history,
-                    retention_s=entry.retention_s, indexed_keys_max=self._key_index_limit,
-                    outside_readers=self._outside_readers, clock=self._clock,
-                )  # fmt: skip
+                table = self._open[entry.folder] = self._made(DatasetTable.open, entry)
             return table
+
+    def _made(self, make: Callable[..., DatasetTable], entry: DatasetEntry) -> DatasetTable:
+        keys = tuple(tuple(physical(name) for name in path) for path in entry.keys)
+        return make(
+            self.folder / entry.folder, layout.record_schema(entry.type), keys, history=entry.history,
+            retention_s=entry.retention_s, indexed_keys_max=self._settings.key_index_limit,
+            outside_readers=self._outside_readers, clock=self.clock,
+        )  # fmt: skip
+
+    def by_folder(self, entries: Iterable[DatasetEntry]) -> dict[str, DatasetTable]:
+        return {entry.folder: self.table(entry) for entry in entries}
 
     async def drop(self, *folders: str) -> None:
         """Closes tables that the catalog dropped. Their files go when readers outside had time to finish."""
@@ -173,7 +160,7 @@ class DatasetTables:
         """Removes the table of a CREATE that failed, at once: nobody has seen it."""
         await asyncio.to_thread(self._close, (folder,))
         assert self._removals is not None, "the tables are not started"
-        await self._removals.carry_out(DATASET, self._folder, lambda removal: removal.name == folder)
+        await self._removals.carry_out(DATASET, self.folder, lambda removal: removal.name == folder)
 
     def _close(self, folders: Sequence[str]) -> None:
         for folder in folders:
@@ -192,20 +179,16 @@ class DatasetTables:
         def is_due(removal: Removal) -> bool:
             return removal.dropped_at is not None and removal.name not in open_folders and self._is_due(removal)
 
-        await self._removals.carry_out(DATASET, self._folder, is_due)
+        await self._removals.carry_out(DATASET, self.folder, is_due)
 
     def _is_due(self, removal: Removal) -> bool:
         assert self._removals is not None, "the tables are not started"
         if removal.dropped_at is None:
             return True
         # the age clock stands still while the wall clock is suspect
-        now = min(self._removals.clock(), from_us(self._clock.age_us()))
+        now = min(self._removals.clock(), from_us(self.clock.age_us()))
         return removal.dropped_at + timedelta(seconds=self._outside_readers.keep_s) <= now
 
 
 def new_folder() -> str:
     return uuid4().hex
-
-
-def _keys(entry: DatasetEntry) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(physical(name) for name in path) for path in entry.keys)

@@ -22,12 +22,11 @@ import psutil  # type: ignore[import-untyped]
 from tocsin.store.private_folder import make_private
 from tocsin.wire.errors import ConflictError, InputError, UnavailableError
 
-LOCK_NAME: Final = "lock"
-
+_LOCK_NAME: Final = "lock"
 _CLOCK_S = 5.0
 _LOOK_EVERY_S = 0.05
 _TRIES = 6
-READ_LIMIT_BYTES: Final = 64 * 1024
+_READ_LIMIT_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,33 @@ class ProcessMark:
 
     def to_json(self) -> dict[str, Any]:
         return {"pid": self.pid, "created_s": self.created_s}
+
+
+@dataclass(frozen=True, slots=True)
+class LockOwner:
+    """The owner. `address` is None if it serves nobody, such as another command that works on the folder."""
+
+    pid: int | None
+    address: str | None
+
+
+def find_owner(folder: Path) -> LockOwner | None:
+    """Returns the process that owns the folder now, or None, without taking its lock."""
+    try:
+        descriptor = os.open(folder / _LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InputError(f"the data folder {folder} cannot be used: {error.strerror}") from None
+    try:
+        # Take a shared lock, so that two processes that only look do not see each other as owners.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        content = _read(descriptor)
+        return LockOwner(content.get("pid"), content.get("address"))
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(slots=True)
@@ -114,7 +140,7 @@ class FolderLock:
 def _open(folder: Path) -> int:
     try:
         make_private(folder)
-        return os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as exc:
         raise InputError(
             f"the data folder {folder} cannot be used: {exc.strerror}", hint="choose another with --data"
@@ -122,7 +148,7 @@ def _open(folder: Path) -> int:
 
 
 async def _locked(descriptor: int) -> bool:
-    """Whether this process got the lock. Retries for a moment, because `lock_owner.find` also takes it briefly."""
+    """Whether this process got the lock. Retries for a moment, because `find_owner` also takes it briefly."""
     for _ in range(_TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,7 +162,7 @@ async def _locked(descriptor: int) -> bool:
 def _read(descriptor: int) -> dict[str, Any]:
     """Parses the file; returns an empty dict if its writer died while writing."""
     try:
-        owner = json.loads(os.pread(descriptor, READ_LIMIT_BYTES, 0))
+        owner = json.loads(os.pread(descriptor, _READ_LIMIT_BYTES, 0))
     except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}

@@ -10,7 +10,6 @@ lost/20261116T131500Z-tail-81bc…       the end of a feed's log, which fails it
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -21,11 +20,9 @@ from deltalake import DeltaTable
 
 from tocsin import faults
 from tocsin.durable_files import sync_folder, write_synced
-from tocsin.wire.errors import StoreError
 
 LOST: Final = "lost"
 TAIL: Final = "tail"
-SET_ASIDE_FLAG: Final = "--set-aside"
 
 log = structlog.get_logger()
 
@@ -95,19 +92,3 @@ def describe(path: Path, kind: str) -> str:
     except Exception:
         return f"a dataset's folder without a readable table: {about}"
     return f"a dataset with the fields {', '.join(fields)}: {about}"
-
-
-def refuse_lost_catalog(data: Path, catalog: Path, beside: Iterable[Path]) -> None:
-    """Raises StoreError if there are data beside a catalog that is missing or empty."""
-    data_paths = list(beside)
-    if not data_paths:
-        return
-    state = "knows nothing of them" if catalog.exists() else "is missing"
-    examples = ", ".join(str(path.relative_to(data)) for path in data_paths[:3])
-    more = f" and {len(data_paths) - 3} more" if len(data_paths) > 3 else ""
-    raise StoreError(
-        f"the data folder {data} holds data ({examples}{more}), and its catalog {catalog.name} {state}",
-        hint=f"put {catalog.name} back together with its -wal file, or restore a backup into a new folder (tocsin "
-        f"restore BACKUP --data NEW); to begin anew, tocsin up {SET_ASIDE_FLAG} --data "
-        f"{shlex.quote(str(data.absolute()))} moves the data to {data / LOST}",
-    )

@@ -48,7 +48,7 @@ class Data:
         return self.tables[name]
 
     async def back_up(self, to: Path, **options: Any) -> Manifest:
-        return await write_backup(self.store, self.tables, to, data=self.folder, **options)
+        return await write_backup(self.store, lambda: self.tables, to, data=self.folder, **options)
 
     def reopened(self, name: str, folder: Path) -> DatasetTable:
         return DatasetTable.open(folder / "datasets" / name, SCHEMA, KEYS, history=100)

@@ -16,8 +16,7 @@ from aiohttp.test_utils import TestServer
 import tocsin
 from tocsin.cli.commands.backup import size_text
 from tocsin.cli.main import main
-from tocsin.cluster.data_folder import lock_owner
-from tocsin.cluster.data_folder.lock import FolderLock
+from tocsin.cluster.data_folder.lock import FolderLock, LockOwner, find_owner
 
 SUMMARY = {
     "created_at": "2026-11-15T08:30:00.123456+00:00", "epoch": 1, "tocsin": "0", "datasets": 1, "rows": 12_345,
@@ -44,7 +43,7 @@ def compose(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     fake: Any = ModuleType("tocsin.compose")
     fake.offline_backup = fake.restore = done
-    fake.folder_holder = lambda settings: lock_owner.find(settings.data)
+    fake.folder_holder = lambda settings: find_owner(settings.data)
     fake.calls = calls
     monkeypatch.setitem(sys.modules, "tocsin.compose", fake)
     monkeypatch.setattr(tocsin, "compose", fake, raising=False)
@@ -111,7 +110,7 @@ async def test_a_cluster_on_the_folder_is_asked_at_its_address(
         lock.release()
     assert asked == [({"to": f"{tmp_path}/b"}, "Bearer tocsin_secret")] * 2
     assert compose.calls == []
-    assert lock_owner.find(tmp_path / "data") is None
+    assert find_owner(tmp_path / "data") is None
 
 
 def test_progress_is_shown_to_whoever_looks(
@@ -135,6 +134,6 @@ def test_an_unreadable_lock_still_tells_that_somebody_holds_the_folder(tmp_path:
     (tmp_path / "lock").write_text("{")
     with (tmp_path / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert lock_owner.find(tmp_path) == lock_owner.LockOwner(None, None)
-    assert lock_owner.find(tmp_path) is None
-    assert lock_owner.find(tmp_path / "none") is None
+        assert find_owner(tmp_path) == LockOwner(None, None)
+    assert find_owner(tmp_path) is None
+    assert find_owner(tmp_path / "none") is None

@@ -27,7 +27,7 @@ async def run(doing, folder, other):
     store = SqliteStore(folder / "catalog.sqlite")
     await store.open()
     tables = {name: DatasetTable.open(folder / "datasets" / name, SCHEMA, KEYS) for name in ("reports", "empty")}
-    await write_backup(store, tables, other, data=folder)
+    await write_backup(store, lambda: tables, other, data=folder)
 
 asyncio.run(run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
 """
