@@ -235,9 +235,7 @@ async def assemble_cluster(
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         engine.shows = VirtualDatasets(channel_store, procedures.runs)
-        statements = ScriptRunner(
-            catalog, tables, engine, dml, procedures, feeds, brokers, channels, own, data
-        )
+        statements = ScriptRunner(catalog, tables, engine, dml, procedures, feeds, brokers, channels, own, data)
         stack.push_async_callback(statements.close)
         watch = None
         if sessions is not None:

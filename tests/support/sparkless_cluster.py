@@ -17,8 +17,8 @@ from aiohttp import web
 
 from tests.support.fake_cluster import FakeCredentials, FakeStatements
 from tests.support.waiting import WITHIN_S
-from tocsin.cluster.catalog.catalog import CatalogStore, DataverseEntry, Put, Remove
-from tocsin.cluster.catalog.entries import ChannelEntry
+from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
+from tocsin.cluster.catalog.entries import ChannelEntry, DataverseEntry
 from tocsin.cluster.channels.announcements.announcement_builder import AnnouncementBuilder
 from tocsin.cluster.channels.announcements.announcer import Announcer, AnnouncerTiming
 from tocsin.cluster.channels.announcements.brokers import Brokers

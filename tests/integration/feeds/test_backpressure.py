@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from tests.support.sparkless_process import ServedParts
-from tocsin.cluster.catalog.entries import feed_ref
+from tocsin.cluster.catalog.refs import feed_ref
 from tocsin.cluster.feeds import running_feeds
 from tocsin.cluster.feeds.landing import Landing
 from tocsin.cluster.intake.log import IntakeLog, LogEntry

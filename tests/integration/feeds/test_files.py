@@ -20,7 +20,7 @@ from tests.support.feed_crash_points import Place
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.waiting import WITHIN_S, wait_until
 from tocsin import compose
-from tocsin.cluster.catalog.entries import feed_ref
+from tocsin.cluster.catalog.refs import feed_ref
 from tocsin.cluster.feeds.adapters import file_reader as watching_module
 from tocsin.cluster.feeds.adapters.files import FileFeed
 from tocsin.cluster.feeds.landing import Landing

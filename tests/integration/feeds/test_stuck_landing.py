@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.sparkless_process import Parts, opened
 from tests.support.waiting import WITHIN_S
-from tocsin.cluster.catalog.entries import feed_ref
+from tocsin.cluster.catalog.refs import feed_ref
 from tocsin.cluster.feeds import running_feed as feed_module
 from tocsin.cluster.feeds import running_feeds
 from tocsin.cluster.feeds.landing import Landing

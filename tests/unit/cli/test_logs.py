@@ -15,7 +15,7 @@ import pytest
 from tests.support.intake_logs import opened
 from tests.support.waiting import WITHIN_S
 from tocsin.cli.logs import SafeStream
-from tocsin.cluster.catalog.entries import Ref
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.feeds import landing_worker
 from tocsin.cluster.feeds.landing import LandableBatch
 from tocsin.cluster.feeds.landing_worker import LandingWorker

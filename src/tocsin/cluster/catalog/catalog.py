@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from tocsin.cluster.catalog.channel_entries import channel_of
 from tocsin.cluster.catalog.entries import (
     BrokerEntry,
     CatalogEntry,
@@ -22,72 +21,39 @@ from tocsin.cluster.catalog.entries import (
     DatasetEntry,
     DataverseEntry,
     FeedEntry,
-    FieldPath,
     FunctionEntry,
     IndexEntry,
-    IndexKind,
-    Kind,
     ProcedureEntry,
-    Ref,
     TypeEntry,
+    channel_of,
+)
+from tocsin.cluster.catalog.entry_json import entry_from_json, entry_to_json
+from tocsin.cluster.catalog.refs import (
+    Ref,
     broker_ref,
     channel_ref,
     dataset_ref,
     dataverse_ref,
-    entry_from_json,
-    entry_to_json,
     feed_ref,
     function_ref,
     index_ref,
     join_names,
+    nearest,
     procedure_ref,
     quote_name,
     split_names,
     type_ref,
 )
-from tocsin.cluster.catalog.refs import nearest
-from tocsin.cluster.catalog.type_json import type_from_json, type_to_json
 from tocsin.cluster.data_folder.removals import Removals, Step, plan_removals
 from tocsin.store.cluster.interface import ClusterStore, StoreTransaction, check_text
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
-
-__all__ = [
-    "DEFAULT",
-    "IDENTIFIER_LIMIT",
-    "METADATA",
-    "Catalog",
-    "CatalogEntry",
-    "CatalogStore",
-    "Change",
-    "DatasetEntry",
-    "DataverseEntry",
-    "FieldPath",
-    "FunctionEntry",
-    "IndexEntry",
-    "IndexKind",
-    "Kind",
-    "Put",
-    "Ref",
-    "Remove",
-    "TypeEntry",
-    "dataset_ref",
-    "dataverse_ref",
-    "function_ref",
-    "index_ref",
-    "join_names",
-    "nearest",
-    "quote_name",
-    "split_names",
-    "type_from_json",
-    "type_ref",
-    "type_to_json",
-]  # fmt: skip
 
 DEFAULT: Final = "Default"
 METADATA: Final = "Metadata"
 IDENTIFIER_LIMIT: Final = 128
 
 Found = TypeVar("Found", bound=CatalogEntry)
+Overload = TypeVar("Overload", bound=FunctionEntry | ProcedureEntry)
 
 # These dataverses always exist; they are never stored and cannot be dropped.
 _BUILT_IN: Final = tuple(DataverseEntry(name) for name in (METADATA, DEFAULT))
@@ -197,8 +163,8 @@ class Catalog:
             peers = list(self.indexes_of(ref.dataverse, dataset))
         elif ref.kind in ("function", "procedure"):
             name, _, arity = ref.name.rpartition("@")
-            find_named = self.functions_named if ref.kind == "function" else self.procedures_named
-            if overloads := find_named(ref.dataverse, name):
+            kind = FunctionEntry if ref.kind == "function" else ProcedureEntry
+            if overloads := self._overloads(kind, ref.dataverse, name):
                 arities = " or ".join(str(overload.arity) for overload in overloads)
                 return NotFoundError(f"there is no {ref}", hint=f"it takes {arities} arguments, not {arity}")
         local_names = [peer.name for peer in peers if ref.kind == "dataverse" or peer.ref.dataverse == ref.dataverse]
@@ -210,20 +176,14 @@ class Catalog:
         return NotFoundError(f"there is no {ref}", hint=hint)
 
     def functions_named(self, dataverse: str, name: str) -> list[FunctionEntry]:
-        functions = [
-            function
-            for function in self._all(FunctionEntry)
-            if (function.dataverse, function.name) == (dataverse, name)
-        ]
-        return sorted(functions, key=lambda function: function.arity)
+        return self._overloads(FunctionEntry, dataverse, name)
 
     def procedures_named(self, dataverse: str, name: str) -> list[ProcedureEntry]:
-        procedures = [
-            procedure
-            for procedure in self._all(ProcedureEntry)
-            if (procedure.dataverse, procedure.name) == (dataverse, name)
-        ]
-        return sorted(procedures, key=lambda procedure: procedure.arity)
+        return self._overloads(ProcedureEntry, dataverse, name)
+
+    def _overloads(self, kind: type[Overload], dataverse: str, name: str) -> list[Overload]:
+        overloads = [entry for entry in self._all(kind) if (entry.dataverse, entry.name) == (dataverse, name)]
+        return sorted(overloads, key=lambda entry: entry.arity)
 
     def indexes_of(self, dataverse: str, dataset: str) -> list[IndexEntry]:
         return [index for index in self._all(IndexEntry) if (index.dataverse, index.dataset) == (dataverse, dataset)]

@@ -1,25 +1,16 @@
-"""The entries of the catalog, and their JSON form in the store.
+"""The entries of the catalog.
 
 Names are case-sensitive: `Reports` and `reports` are two datasets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias, cast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
 
-from tocsin.cluster.catalog.channel_entries import (
-    READERS,
-    BrokerEntry,
-    ChannelEntry,
-    ProcedureEntry,
-    broker_to_json,
-    channel_to_json,
-    procedure_to_json,
-)
 from tocsin.cluster.catalog.refs import (
-    Kind,
     Ref,
     broker_ref,
     channel_ref,
@@ -28,50 +19,15 @@ from tocsin.cluster.catalog.refs import (
     feed_ref,
     function_ref,
     index_ref,
-    join_names,
     procedure_ref,
-    quote_name,
-    ref_from_json,
-    ref_to_json,
     split_names,
     type_ref,
 )
-from tocsin.cluster.catalog.type_json import type_from_json, type_to_json
 from tocsin.rules.model.types import ANY, ArrayType, MultisetType, ObjectType, Type
-from tocsin.store.cluster.interface import CatalogRow
-from tocsin.wire.errors import StoreError
+from tocsin.rules.model.values import Duration
 
-__all__ = [
-    "BrokerEntry",
-    "CatalogEntry",
-    "ChannelEntry",
-    "DatasetEntry",
-    "DataverseEntry",
-    "FeedConnection",
-    "FeedEntry",
-    "FieldPath",
-    "FunctionEntry",
-    "IndexEntry",
-    "IndexKind",
-    "Kind",
-    "ProcedureEntry",
-    "Ref",
-    "TypeEntry",
-    "broker_ref",
-    "channel_ref",
-    "dataset_ref",
-    "dataverse_ref",
-    "entry_from_json",
-    "entry_to_json",
-    "feed_ref",
-    "function_ref",
-    "index_ref",
-    "join_names",
-    "procedure_ref",
-    "quote_name",
-    "split_names",
-    "type_ref",
-]  # fmt: skip
+SUBSCRIPTIONS: Final = "Subscriptions"
+RESULTS: Final = "Results"
 
 IndexKind: TypeAlias = Literal["BTREE", "RTREE", "KEYWORD"]
 FieldPath: TypeAlias = tuple[str, ...]
@@ -220,6 +176,84 @@ class FunctionEntry:
         return function_ref(self.dataverse, self.name, self.arity)
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerEntry:
+    """The cluster sends announcements to `url`; a broker without a URL polls for them."""
+
+    dataverse: str
+    name: str
+    url: str | None
+
+    @property
+    def ref(self) -> Ref:
+        return broker_ref(self.dataverse, self.name)
+
+    @property
+    def uses(self) -> tuple[Ref, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelEntry:
+    """The query is that of the function, or `body` if the channel uses no function.
+
+    No other channel ever gets the same `channel_id`. Tick k of a channel with a period is due at `anchor` + k
+    periods (`rules.periods`), with calendar months. `uses` are the function, or the datasets and functions that the
+    body names."""
+
+    dataverse: str
+    name: str
+    channel_id: int
+    continuous: bool
+    push: bool
+    function: Ref | None
+    parameters: tuple[str, ...]
+    types: tuple[Type, ...]
+    body: str | None
+    period: Duration | None
+    anchor: datetime
+    retention_s: float | None
+    retention_bytes: int | None
+    uses: tuple[Ref, ...]
+
+    @property
+    def ref(self) -> Ref:
+        return channel_ref(self.dataverse, self.name)
+
+    @property
+    def subscriptions(self) -> Ref:
+        """The virtual dataset that shows the channel's subscriptions."""
+        return dataset_ref(self.dataverse, self.name + SUBSCRIPTIONS)
+
+    @property
+    def results(self) -> Ref:
+        """The virtual dataset that shows the channel's results."""
+        return dataset_ref(self.dataverse, self.name + RESULTS)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcedureEntry:
+    """`body` is one statement. No other procedure ever gets the same `procedure_id`. With a period, tick k is due at
+    `anchor` + k periods. `uses` are the datasets and functions that the body names."""
+
+    dataverse: str
+    name: str
+    procedure_id: str
+    parameters: tuple[str, ...]
+    body: str
+    period: Duration | None
+    anchor: datetime
+    uses: tuple[Ref, ...]
+
+    @property
+    def arity(self) -> int:
+        return len(self.parameters)
+
+    @property
+    def ref(self) -> Ref:
+        return procedure_ref(self.dataverse, self.name, self.arity)
+
+
 CatalogEntry: TypeAlias = (
     DataverseEntry
     | TypeEntry
@@ -231,6 +265,15 @@ CatalogEntry: TypeAlias = (
     | ChannelEntry
     | ProcedureEntry
 )
+
+
+def channel_of(dataset: Ref) -> Ref | None:
+    """Returns the channel whose subscriptions or results a dataset of this name would show."""
+    if dataset.kind == "dataset":
+        for suffix in (SUBSCRIPTIONS, RESULTS):
+            if dataset.name.endswith(suffix) and dataset.name != suffix:
+                return channel_ref(dataset.dataverse, dataset.name.removesuffix(suffix))
+    return None
 
 
 def types_in(type_: Type, dataverse: str) -> tuple[Ref, ...]:
@@ -254,144 +297,3 @@ def _type_named(text: str, dataverse: str) -> Ref:
     if len(outer) > 1:
         raise ValueError(f"not the name of a type: {text!r}")
     return type_ref(outer[0] if outer else dataverse, name)
-
-
-def entry_to_json(entry: CatalogEntry) -> dict[str, Any]:
-    """Encodes an entry, except for its Ref."""
-    match entry:
-        case DataverseEntry():
-            return {}
-        case TypeEntry():
-            return {"type": type_to_json(entry.type), "text": entry.text}
-        case DatasetEntry():
-            return {
-                "type_name": entry.type_name,
-                "type": type_to_json(entry.type),
-                "keys": [list(path) for path in entry.keys],
-                "autogenerated": entry.autogenerated,
-                "active": entry.active,
-                "folder": entry.folder,
-                "history": entry.history,
-                "retention_s": entry.retention_s,
-            }
-        case FeedEntry():
-            return {
-                "options": [list(option) for option in entry.options],
-                "type_name": entry.type_name,
-                "type": type_to_json(entry.type),
-                "folder": entry.folder,
-                "started": entry.started,
-                "connections": [
-                    {
-                        "dataset": ref_to_json(connection.dataset),
-                        "function": ref_to_json(connection.function),
-                        "since": connection.since,
-                    }
-                    for connection in entry.connections
-                ],
-            }
-        case IndexEntry():
-            return {"fields": [list(path) for path in entry.fields], "kind": entry.kind}
-        case FunctionEntry():
-            body = {
-                "parameters": list(entry.parameters),
-                "body": entry.body,
-                "uses": [ref_to_json(used) for used in entry.uses],
-            }
-            if entry.language == "SQL":
-                return body
-            return body | {"language": "PYTHON", "returns": type_to_json(entry.returns), "optional": entry.optional}
-        case BrokerEntry():
-            return broker_to_json(entry)
-        case ChannelEntry():
-            return channel_to_json(entry)
-        case ProcedureEntry():
-            return procedure_to_json(entry)
-
-
-def entry_from_json(row: CatalogRow) -> CatalogEntry:
-    """Decodes an entry that `entry_to_json` encoded. Raises StoreError if the row is invalid."""
-    read = _READERS.get(row.kind)
-    if read is None:
-        raise StoreError(f"the catalog holds a {row.kind} named {row.name}, and this Tocsin does not know what that is")
-    try:
-        return read(row, row.body)
-    except (KeyError, TypeError, ValueError) as problem:
-        where = f"{row.kind} {join_names(row.dataverse, row.name)}"
-        raise StoreError(
-            f"the catalog's entry for {where} cannot be read: {problem!r}", hint="restore a backup"
-        ) from problem
-
-
-def _read_type(row: CatalogRow, body: dict[str, Any]) -> TypeEntry:
-    return TypeEntry(row.dataverse, row.name, _object(body["type"]), body["text"])
-
-
-def _read_dataset(row: CatalogRow, body: dict[str, Any]) -> DatasetEntry:
-    return DatasetEntry(
-        row.dataverse,
-        row.name,
-        type_name=body["type_name"],
-        type=_object(body["type"]),
-        keys=_paths(body["keys"]),
-        autogenerated=body["autogenerated"],
-        active=body["active"],
-        folder=body["folder"],
-        history=body["history"],
-        retention_s=body["retention_s"],
-    )
-
-
-def _read_feed(row: CatalogRow, body: dict[str, Any]) -> FeedEntry:
-    connections = []
-    for connection in body["connections"]:
-        dataset, function = ref_from_json(connection["dataset"]), ref_from_json(connection["function"])
-        if dataset is None:
-            raise ValueError("a connection without a dataset")
-        connections.append(FeedConnection(dataset, function, connection["since"]))
-    return FeedEntry(
-        row.dataverse,
-        row.name,
-        options=tuple((name, value) for name, value in body["options"]),
-        type_name=body["type_name"],
-        type=_object(body["type"]),
-        folder=body["folder"],
-        started=body["started"],
-        connections=tuple(connections),
-    )
-
-
-def _read_index(row: CatalogRow, body: dict[str, Any]) -> IndexEntry:
-    dataset, name = split_names(row.name)
-    return IndexEntry(row.dataverse, dataset, name, _paths(body["fields"]), cast("IndexKind", body["kind"]))
-
-
-def _read_function(row: CatalogRow, body: dict[str, Any]) -> FunctionEntry:
-    name, _, _ = row.name.rpartition("@")
-    uses = tuple(Ref(*used) for used in body["uses"])
-    function = FunctionEntry(row.dataverse, name, tuple(body["parameters"]), body["body"], uses)
-    if body.get("language", "SQL") == "SQL":
-        return function
-    return replace(function, language="PYTHON", returns=type_from_json(body["returns"]), optional=body["optional"])
-
-
-def _object(value: Any) -> ObjectType:
-    decoded = type_from_json(value)
-    if not isinstance(decoded, ObjectType):
-        raise TypeError(f"not an object type: {decoded}")
-    return decoded
-
-
-def _paths(value: Any) -> tuple[FieldPath, ...]:
-    return tuple(tuple(path) for path in value)
-
-
-_READERS: Final[dict[str, Callable[[CatalogRow, dict[str, Any]], CatalogEntry]]] = {
-    "dataverse": lambda row, _: DataverseEntry(row.name),
-    "type": _read_type,
-    "dataset": _read_dataset,
-    "feed": _read_feed,
-    "index": _read_index,
-    "function": _read_function,
-    **READERS,
-}

@@ -8,8 +8,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.cluster.catalog.catalog import METADATA, Catalog, join_names
-from tocsin.cluster.catalog.entries import FunctionEntry, Ref
+from tocsin.cluster.catalog.catalog import METADATA, Catalog
+from tocsin.cluster.catalog.entries import FunctionEntry
+from tocsin.cluster.catalog.refs import Ref, join_names
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
 from tocsin.rules.model.values import Duration, duration_text

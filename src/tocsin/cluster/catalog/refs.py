@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 Kind: TypeAlias = Literal["dataverse", "type", "dataset", "index", "function", "feed", "broker", "channel", "procedure"]
 
@@ -109,14 +109,6 @@ def channel_ref(dataverse: str, name: str) -> Ref:
 
 def procedure_ref(dataverse: str, name: str, arity: int) -> Ref:
     return Ref("procedure", dataverse, f"{name}@{arity}")
-
-
-def ref_to_json(ref: Ref | None) -> list[str] | None:
-    return None if ref is None else [ref.kind, ref.dataverse, ref.name]
-
-
-def ref_from_json(value: Any) -> Ref | None:
-    return None if value is None else Ref(*value)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -16,7 +16,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tocsin.cluster.catalog.catalog import CatalogStore
-from tocsin.cluster.catalog.entries import FunctionEntry, Ref
+from tocsin.cluster.catalog.entries import FunctionEntry
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.isolate_failures import FailedRecord

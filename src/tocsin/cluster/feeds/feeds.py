@@ -15,18 +15,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from tocsin import faults
-from tocsin.cluster.catalog.catalog import DEFAULT, CatalogStore, Change, Put, Remove, join_names
-from tocsin.cluster.catalog.entries import (
-    DatasetEntry,
-    FeedConnection,
-    FeedEntry,
-    Ref,
-    TypeEntry,
-    dataset_ref,
-    feed_ref,
-    function_ref,
-    type_ref,
-)
+from tocsin.cluster.catalog.catalog import DEFAULT, CatalogStore, Change, Put, Remove
+from tocsin.cluster.catalog.entries import DatasetEntry, FeedConnection, FeedEntry, TypeEntry
+from tocsin.cluster.catalog.refs import Ref, dataset_ref, feed_ref, function_ref, join_names, type_ref
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.engine.engine import Engine

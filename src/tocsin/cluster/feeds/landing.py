@@ -16,7 +16,8 @@ import orjson
 import pyarrow as pa
 
 from tocsin import faults
-from tocsin.cluster.catalog.entries import DatasetEntry, FeedEntry, Ref
+from tocsin.cluster.catalog.entries import DatasetEntry, FeedEntry
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.feeds.batches import refused_in, rows_in
 from tocsin.cluster.feeds.isolate_failures import Enrich, FailureIsolation
 from tocsin.cluster.feeds.metrics import FeedCounts

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from tocsin.cluster.catalog.entries import Ref
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.landing import LandableBatch
 from tocsin.cluster.feeds.metrics import FeedCounts

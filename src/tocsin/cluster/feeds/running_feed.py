@@ -20,7 +20,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import orjson
 
-from tocsin.cluster.catalog.entries import FeedEntry, Ref
+from tocsin.cluster.catalog.entries import FeedEntry
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.batches import BatchPacker, pack_batch
 from tocsin.cluster.feeds.landing_worker import (

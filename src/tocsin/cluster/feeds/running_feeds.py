@@ -12,7 +12,8 @@ from typing import Final, TypeAlias
 import structlog
 
 from tocsin.cluster.catalog.catalog import CatalogStore
-from tocsin.cluster.catalog.entries import DatasetEntry, FeedConnection, FeedEntry, Ref
+from tocsin.cluster.catalog.entries import DatasetEntry, FeedConnection, FeedEntry
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import FEED

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from tocsin.clock import from_us
 from tocsin.cluster.catalog.entries import ChannelEntry
-from tocsin.cluster.catalog.type_json import type_to_json
+from tocsin.cluster.catalog.entry_json import type_to_json
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.channels.retention import Retention

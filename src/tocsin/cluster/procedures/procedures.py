@@ -19,7 +19,8 @@ from sqlglot import exp
 
 from tocsin.clock import from_us
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
-from tocsin.cluster.catalog.entries import DatasetEntry, ProcedureEntry, Ref, procedure_ref
+from tocsin.cluster.catalog.entries import DatasetEntry, ProcedureEntry
+from tocsin.cluster.catalog.refs import Ref, procedure_ref
 from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.virtual_datasets import ProcedureRun
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder

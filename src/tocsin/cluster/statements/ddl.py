@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove, join_names
+from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import (
     CatalogEntry,
     DatasetEntry,
@@ -13,15 +13,10 @@ from tocsin.cluster.catalog.entries import (
     FunctionEntry,
     IndexEntry,
     ProcedureEntry,
-    Ref,
     TypeEntry,
-    dataset_ref,
-    dataverse_ref,
-    function_ref,
-    index_ref,
-    type_ref,
     types_in,
 )
+from tocsin.cluster.catalog.refs import Ref, dataset_ref, dataverse_ref, function_ref, index_ref, join_names, type_ref
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.statements.options import dataset_options

@@ -12,9 +12,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tocsin.cluster.catalog.catalog import METADATA, Catalog
-from tocsin.cluster.catalog.channel_entries import ChannelEntry, channel_of
-from tocsin.cluster.catalog.entries import DatasetEntry, FunctionEntry, dataset_ref, function_ref
+from tocsin.cluster.catalog.entries import ChannelEntry, DatasetEntry, FunctionEntry, channel_of
 from tocsin.cluster.catalog.metadata import DATASETS, RunHistory
+from tocsin.cluster.catalog.refs import dataset_ref, function_ref
 from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine

@@ -17,7 +17,8 @@ from tests.support.in_process_broker import BrokerHere, Listener, both, broker
 from tests.support.sparkless_cluster import World, world
 from tests.support.waiting import WITHIN_S, until
 from tocsin.broker.cluster_link.link import TURN_EVENTS
-from tocsin.cluster.catalog.catalog import DataverseEntry, Remove
+from tocsin.cluster.catalog.catalog import Remove
+from tocsin.cluster.catalog.entries import DataverseEntry
 from tocsin.rules.model import types as t
 from tocsin.serving.application import bind_socket
 

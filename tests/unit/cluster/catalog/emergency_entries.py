@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from tocsin.cluster.catalog.catalog import (
-    Catalog,
+from tocsin.cluster.catalog.catalog import Catalog
+from tocsin.cluster.catalog.entries import (
     CatalogEntry,
     DatasetEntry,
     DataverseEntry,
     FunctionEntry,
     IndexEntry,
     TypeEntry,
-    dataset_ref,
-    type_ref,
 )
+from tocsin.cluster.catalog.refs import dataset_ref, type_ref
 from tocsin.rules.model.types import BIGINT, DATETIME, POINT, STRING, ArrayType, Field, ObjectType
 
 E = "Emergency"

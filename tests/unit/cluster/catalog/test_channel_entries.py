@@ -8,24 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.cluster.catalog.catalog import (
-    Catalog,
+from tocsin.cluster.catalog.catalog import Catalog
+from tocsin.cluster.catalog.entries import (
+    BrokerEntry,
     CatalogEntry,
+    ChannelEntry,
     DatasetEntry,
     DataverseEntry,
     FunctionEntry,
-    TypeEntry,
-    dataset_ref,
-    function_ref,
-)
-from tocsin.cluster.catalog.entries import (
-    BrokerEntry,
-    ChannelEntry,
     ProcedureEntry,
-    entry_from_json,
-    entry_to_json,
+    TypeEntry,
 )
+from tocsin.cluster.catalog.entry_json import entry_from_json, entry_to_json
 from tocsin.cluster.catalog.metadata import DATASETS
+from tocsin.cluster.catalog.refs import dataset_ref, function_ref
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model.types import ANY, BIGINT, POINT, STRING, ArrayType, Field, ObjectType
 from tocsin.rules.model.values import Duration

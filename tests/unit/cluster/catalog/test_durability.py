@@ -26,15 +26,8 @@ from tests.unit.cluster.catalog.emergency_entries import (
     reports,
     verse,
 )
-from tocsin.cluster.catalog.catalog import (
-    Catalog,
-    CatalogStore,
-    DatasetEntry,
-    DataverseEntry,
-    FunctionEntry,
-    Put,
-    Remove,
-)
+from tocsin.cluster.catalog.catalog import Catalog, CatalogStore, Put, Remove
+from tocsin.cluster.catalog.entries import DatasetEntry, DataverseEntry, FunctionEntry
 from tocsin.cluster.data_folder.removals import Removals
 from tocsin.store.cluster.interface import Removal
 from tocsin.store.cluster.sqlite_store import SqliteStore

@@ -7,18 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cluster.catalog.emergency_entries import EVERYTHING, E, report
-from tocsin.cluster.catalog.catalog import (
-    CatalogEntry,
-    FunctionEntry,
-    Ref,
-    index_ref,
-    join_names,
-    split_names,
+from tocsin.cluster.catalog.entries import CatalogEntry, FunctionEntry
+from tocsin.cluster.catalog.entry_json import (
+    TYPE_DEPTH_LIMIT,
+    entry_from_json,
+    entry_to_json,
     type_from_json,
     type_to_json,
 )
-from tocsin.cluster.catalog.entries import entry_from_json, entry_to_json
-from tocsin.cluster.catalog.type_json import TYPE_DEPTH_LIMIT
+from tocsin.cluster.catalog.refs import Ref, index_ref, join_names, split_names
 from tocsin.rules.model.types import ANY, PRIMITIVES, STRING, ArrayType, Field, MultisetType, ObjectType, Type
 from tocsin.store.cluster.interface import CatalogRow
 from tocsin.wire.errors import LimitError, StoreError

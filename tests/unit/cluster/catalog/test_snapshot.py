@@ -20,20 +20,9 @@ from tests.unit.cluster.catalog.emergency_entries import (
     reports,
     verse,
 )
-from tocsin.cluster.catalog.catalog import (
-    DEFAULT,
-    Catalog,
-    CatalogEntry,
-    DataverseEntry,
-    FunctionEntry,
-    IndexEntry,
-    TypeEntry,
-    dataset_ref,
-    dataverse_ref,
-    function_ref,
-    join_names,
-    type_ref,
-)
+from tocsin.cluster.catalog.catalog import DEFAULT, Catalog
+from tocsin.cluster.catalog.entries import CatalogEntry, DataverseEntry, FunctionEntry, IndexEntry, TypeEntry
+from tocsin.cluster.catalog.refs import dataset_ref, dataverse_ref, function_ref, join_names, type_ref
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from tests.support.sparkless_cluster import FakeBroker, World, fake_broker, world
 from tests.support.waiting import WITHIN_S, until
 from tocsin.cluster.catalog.catalog import Remove
-from tocsin.cluster.catalog.entries import broker_ref
+from tocsin.cluster.catalog.refs import broker_ref
 from tocsin.cluster.channels.announcements.announcer import AnnouncerTiming
 from tocsin.cluster.data_folder.removals import BROKER
 from tocsin.rules.model.cursors import BEGINNING, Position

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.waiting import WITHIN_S
-from tocsin.cluster.catalog.entries import Ref
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.feeds import landing_worker
 from tocsin.cluster.feeds.landing import LandableBatch
 from tocsin.cluster.feeds.landing_worker import LandingWorker

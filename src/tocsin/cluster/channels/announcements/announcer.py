@@ -19,7 +19,8 @@ import aiohttp
 import structlog
 
 from tocsin.cluster.catalog.catalog import CatalogStore
-from tocsin.cluster.catalog.entries import BrokerEntry, broker_ref
+from tocsin.cluster.catalog.entries import BrokerEntry
+from tocsin.cluster.catalog.refs import broker_ref
 from tocsin.cluster.channels.announcements.announcement_builder import AnnouncementBuilder
 from tocsin.cluster.channels.announcements.broker_notifier import (
     FIRST_RETRY_S,

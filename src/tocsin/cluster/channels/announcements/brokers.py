@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from tocsin import faults
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
-from tocsin.cluster.catalog.entries import BrokerEntry, broker_ref
+from tocsin.cluster.catalog.entries import BrokerEntry
+from tocsin.cluster.catalog.refs import broker_ref
 from tocsin.cluster.channels.announcements.announcer import Announcer, new_secret
 from tocsin.cluster.channels.announcements.fence import BrokerFence
 from tocsin.cluster.statements.statement_scope import StatementScope

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
-from tocsin.cluster.catalog.channel_entries import ChannelEntry
-from tocsin.cluster.catalog.entries import CatalogEntry, DatasetEntry, FeedEntry, Ref, entry_from_json
+from tocsin.cluster.catalog.entries import CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
+from tocsin.cluster.catalog.entry_json import entry_from_json
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.data_folder.clock_guard import RECORD as CLOCK
 from tocsin.cluster.data_folder.clock_guard import parse_record
 from tocsin.cluster.data_folder.inspection.datasets import (

@@ -14,7 +14,8 @@ from typing import Final
 
 import structlog
 
-from tocsin.cluster.catalog.entries import FeedEntry, Ref
+from tocsin.cluster.catalog.entries import FeedEntry
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.file_options import FileOptions
 from tocsin.cluster.feeds.adapters.file_reader import FilePiece, FileReader, ReaderStopped, after_last
