@@ -165,7 +165,9 @@ async def test_cancellations_during_the_commit_still_swap_the_snapshot(
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from tocsin.cluster.catalog.catalog import CatalogStore, DataverseEntry, Put, Remove, dataverse_ref
+from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
+from tocsin.cluster.catalog.entries import DataverseEntry
+from tocsin.cluster.catalog.refs import dataverse_ref
 from tocsin.store.cluster.sqlite_store import SqliteStore
 from tocsin.store.cluster.interface import Removal
 
