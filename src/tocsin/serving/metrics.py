@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
 
 from tocsin.serving.answers import Handler
+
+T = TypeVar("T")
+SeriesTable: TypeAlias = Mapping[str, tuple[str, Callable[[T], float | dict[Any, int] | None]]]
 
 _METHODS: Final = frozenset(hdrs.METH_ALL)
 
@@ -68,6 +75,50 @@ class ServerMetrics:
         # In a thread, because collectors may read from disk.
         exposed = await asyncio.to_thread(generate_latest, self.registry)
         return web.Response(body=exposed, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
+
+
+class SeriesCollector(Collector, Generic[T]):
+    """Exports metrics that have one series for each subject, such as a feed. The subjects are asked for at each scrape,
+    so the series of a dropped subject disappear.
+
+    `subjects` may be called from any thread, and `name_of` returns the value of the label. A metric is a help text and
+    a function of the subject: None means no series; a mapping has one series for each value of a second label."""
+
+    def __init__(
+        self,
+        label: str,
+        subjects: Callable[[], Iterable[T]],
+        name_of: Callable[[T], str],
+        counts: SeriesTable[T],
+        gauges: SeriesTable[T],
+        *,
+        second_labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._label = label
+        self._subjects = subjects
+        self._name_of = name_of
+        self._tables = ((CounterMetricFamily, counts), (GaugeMetricFamily, gauges))
+        self._second_labels = second_labels
+
+    def describe(self) -> Iterator[Metric]:
+        return self._collected(())
+
+    def collect(self) -> Iterator[Metric]:
+        return self._collected(tuple(self._subjects()))
+
+    def _collected(self, subjects: Sequence[T]) -> Iterator[Metric]:
+        for family_of, table in self._tables:
+            for name, (help_text, value_of) in table.items():
+                second_label = self._second_labels.get(name)
+                family: Any = family_of(name, help_text, labels=[self._label, *filter(None, [second_label])])
+                for subject in subjects:
+                    name_label, value = self._name_of(subject), value_of(subject)
+                    if isinstance(value, dict):
+                        for second, number in sorted(value.copy().items()):
+                            family.add_metric([name_label, str(second)], number)
+                    elif value is not None:
+                        family.add_metric([name_label], value)
+                yield family
 
 
 def _route(request: web.Request) -> str:

@@ -18,7 +18,7 @@ from tocsin import faults
 from tocsin.clock import from_us, to_us
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import BrokerEntry, ChannelEntry, FunctionEntry
-from tocsin.cluster.catalog.refs import Ref, broker_ref, channel_ref
+from tocsin.cluster.catalog.refs import Ref, broker_ref, channel_ref, full_name
 from tocsin.cluster.channels.compiler import compile_channel, plan_of, query_of, used_by
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
 from tocsin.cluster.channels.executions.execution_snapshot import entry_of
@@ -167,10 +167,7 @@ class Channels:
 
     def figures(self) -> list[ChannelMetrics]:
         """May be called from any thread."""
-        return [
-            ChannelMetrics(f"{channel.entry.dataverse}.{channel.entry.name}", channel.counts)
-            for channel in self.running()
-        ]
+        return [ChannelMetrics(full_name(channel.entry), channel.counts) for channel in self.running()]
 
     # ------------------------------------------------------------ statements
 

@@ -1,17 +1,13 @@
-"""Exports what channels do, and how long it takes, as Prometheus metrics.
-
-The series come from the channels that run when Prometheus reads them, so the series of a dropped channel disappear.
-"""
+"""Exports what channels do, how long it takes, and how announcements to brokers proceed, as Prometheus metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from tocsin.cluster.channels.announcements.announcer import BrokerCounts
+from tocsin.serving.metrics import SeriesCollector, SeriesTable
 
 
 @dataclass(slots=True)
@@ -41,72 +37,75 @@ class ChannelMetrics:
     counts: ChannelCounts
 
 
-_COUNTS: Final[dict[str, tuple[str, Callable[[ChannelCounts], float]]]] = {
-    "tocsin_channel_executions": ("Executions of the channel that completed.", lambda one: one.executions),
+_COUNTS: Final[SeriesTable[ChannelMetrics]] = {
+    "tocsin_channel_executions": ("Executions of the channel that completed.", lambda one: one.counts.executions),
     "tocsin_channel_finding_seconds": (
         "Time that executions took to find their results, in seconds.",
-        lambda one: one.finding_s,
+        lambda one: one.counts.finding_s,
     ),
     "tocsin_channel_keeping_seconds": (
         "Time that executions then took to store their results durably, in seconds.",
-        lambda one: one.keeping_s,
+        lambda one: one.counts.keeping_s,
     ),
-    "tocsin_channel_results": ("Results stored, one for each interest.", lambda one: one.results),
+    "tocsin_channel_results": ("Results stored, one for each interest.", lambda one: one.counts.results),
     "tocsin_channel_matches_left_out": (
         "Results not stored: their interest had more than cluster.channels.matches_limit in one execution.",
-        lambda one: one.left_out,
+        lambda one: one.counts.left_out,
     ),
-    "tocsin_channel_failures": ("Executions that failed and were retried.", lambda one: one.failures),
+    "tocsin_channel_failures": ("Executions that failed and were retried.", lambda one: one.counts.failures),
     "tocsin_channel_missed_ticks": (
         "Ticks that coalesced with a later one: more than late_ticks had passed, or their state was not kept.",
-        lambda one: one.missed_ticks,
+        lambda one: one.counts.missed_ticks,
     ),
     "tocsin_channel_poison_records": (
         "Poison records and interests set aside because the channel's query fails on them.",
-        lambda one: one.poison_records,
+        lambda one: one.counts.poison_records,
     ),
     "tocsin_channel_parts": (
         "Parts of executions that were too large or too slow as a whole; parts that failed count too.",
-        lambda one: one.parts,
+        lambda one: one.counts.parts,
     ),
 }
-_STATES: Final[dict[str, tuple[str, Callable[[ChannelCounts], float | None]]]] = {
+_STATES: Final[SeriesTable[ChannelMetrics]] = {
     "tocsin_channel_failing": (
         "Failed executions since the last success: above 0 while a channel makes no progress.",
-        lambda one: one.failing,
+        lambda one: one.counts.failing,
     ),
     "tocsin_channel_interests": (
         "Interests (distinct sets of parameters) in the last execution.",
-        lambda one: one.interests,
+        lambda one: one.counts.interests,
     ),
     "tocsin_channel_last_execution_seconds": (
         "Duration of the last execution, from its beginning to its commit, in seconds.",
-        lambda one: one.last_execution_s,
+        lambda one: one.counts.last_execution_s,
     ),
 }
 
 
-class ChannelCollector(Collector):
-    """`figures` may be called from any thread."""
+_ANNOUNCEMENT_COUNTS: Final[SeriesTable[BrokerCounts]] = {
+    "tocsin_cluster_announcements": ("Announcements that the broker accepted.", lambda one: one.counts.sent),
+    "tocsin_cluster_announcements_failed": (
+        "Failed attempts to send an announcement to the broker.",
+        lambda one: one.counts.failed,
+    ),
+}
+_ANNOUNCEMENT_STATES: Final[SeriesTable[BrokerCounts]] = {
+    "tocsin_broker_lag_results": (
+        "Results committed since the last one that was announced to the broker.",
+        lambda one: one.lag,
+    ),
+    "tocsin_broker_behind_seconds": (
+        "Time for which announcements to the broker have been pending, in seconds; absent if none is.",
+        lambda one: one.behind_s,
+    ),
+}
 
+
+class ChannelCollector(SeriesCollector[ChannelMetrics]):
     def __init__(self, figures: Callable[[], Iterable[ChannelMetrics]]) -> None:
-        self._figures = figures
+        super().__init__("channel", figures, lambda one: one.channel, _COUNTS, _STATES)
 
-    def describe(self) -> Iterator[Metric]:
-        return self._collected(())
 
-    def collect(self) -> Iterator[Metric]:
-        return self._collected(tuple(self._figures()))
-
-    def _collected(self, figures: tuple[ChannelMetrics, ...]) -> Iterator[Metric]:
-        for name, (help_text, count) in _COUNTS.items():
-            counter = CounterMetricFamily(name, help_text, labels=["channel"])
-            for channel in figures:
-                counter.add_metric([channel.channel], count(channel.counts))
-            yield counter
-        for name, (help_text, state) in _STATES.items():
-            gauge = GaugeMetricFamily(name, help_text, labels=["channel"])
-            for channel in figures:
-                if (value := state(channel.counts)) is not None:
-                    gauge.add_metric([channel.channel], value)
-            yield gauge
+class AnnouncementCollector(SeriesCollector[BrokerCounts]):
+    def __init__(self, figures: Callable[[], Iterable[BrokerCounts]]) -> None:
+        super().__init__("broker", figures, lambda one: one.broker, _ANNOUNCEMENT_COUNTS, _ANNOUNCEMENT_STATES)

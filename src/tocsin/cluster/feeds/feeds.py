@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from tocsin import faults
 from tocsin.cluster.catalog.catalog import DEFAULT, CatalogStore, Change, Put, Remove
 from tocsin.cluster.catalog.entries import DatasetEntry, FeedConnection, FeedEntry, TypeEntry
-from tocsin.cluster.catalog.refs import Ref, dataset_ref, feed_ref, function_ref, join_names, type_ref
+from tocsin.cluster.catalog.refs import Ref, dataset_ref, feed_ref, full_name, function_ref, join_names, type_ref
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.engine.engine import Engine
@@ -74,7 +74,7 @@ class Feeds:
 
     async def start(self, lost: LostFolder) -> None:
         """Resumes started feeds, deletes the logs of dropped ones, and sets unexplained logs aside."""
-        started = [(f"{entry.dataverse}.{entry.name}", feed_options(dict(entry.options)).polling)
+        started = [(full_name(entry), feed_options(dict(entry.options)).polling)
                    for entry in self._catalog.catalog.feeds if entry.started]  # fmt: skip
         stored = [(name, polling.url) for name, polling in started if polling is not None]
         self._guard.warn_of_stored(stored, "the feed's address")
@@ -142,7 +142,7 @@ class Feeds:
     def described(self, name: str) -> Summary:
         """Describes the format of the feed's records for publishers."""
         entry = self._named(name)
-        return {"feed": f"{entry.dataverse}.{entry.name}", **feed_options(dict(entry.options)).written()}
+        return {"feed": full_name(entry), **feed_options(dict(entry.options)).written()}
 
     def _named(self, name: str) -> FeedEntry:
         dataverse, dot, feed_name = name.rpartition(".")

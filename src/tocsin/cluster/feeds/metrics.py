@@ -7,13 +7,13 @@ built from the catalog at each scrape, so the series of a dropped feed disappear
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from tocsin.serving.metrics import SeriesCollector, SeriesTable
+
+_REFUSED: Final = "tocsin_feed_requests_refused"
 
 
 @dataclass(slots=True)
@@ -54,85 +54,76 @@ class FeedMetrics:
     state: FeedState | None
 
 
-_COUNTS: Final[dict[str, tuple[str, Callable[[FeedCounts], float]]]] = {
+_COUNTS: Final[SeriesTable[FeedMetrics]] = {
     "tocsin_feed_records_accepted": (
         "Records that the feed acknowledged, over all adapters.",
-        lambda one: one.accepted,
+        lambda one: one.counts.accepted,
     ),
-    "tocsin_feed_records_rejected": ("Records that the feed rejected on arrival.", lambda one: one.rejected),
-    "tocsin_feed_taken_bytes": ("Bytes of the bodies of accepted and rejected records.", lambda one: one.taken_bytes),
-    "tocsin_feed_batches_landed": ("Batches that landed in a dataset.", lambda one: one.batches),
-    "tocsin_feed_landing_seconds": ("Time that the landed batches took, in seconds.", lambda one: one.landing_s),
-    "tocsin_feed_landing_failures": ("Batches that could not land and were retried.", lambda one: one.failures),
+    "tocsin_feed_records_rejected": ("Records that the feed rejected on arrival.", lambda one: one.counts.rejected),
+    "tocsin_feed_taken_bytes": (
+        "Bytes of the bodies of accepted and rejected records.",
+        lambda one: one.counts.taken_bytes,
+    ),
+    "tocsin_feed_batches_landed": ("Batches that landed in a dataset.", lambda one: one.counts.batches),
+    "tocsin_feed_landing_seconds": (
+        "Time that the landed batches took, in seconds.",
+        lambda one: one.counts.landing_s,
+    ),
+    "tocsin_feed_landing_failures": (
+        "Batches that could not land and were retried.",
+        lambda one: one.counts.failures,
+    ),
     "tocsin_feed_records_set_aside": (
         "Records rejected while they landed: the dataset's type or the feed's function refused them.",
-        lambda one: one.set_aside,
+        lambda one: one.counts.set_aside,
     ),
     "tocsin_feed_sockets_dropped": (
         "Socket connections that the cluster closed: over a limit, or unreadable.",
-        lambda one: one.sockets_dropped,
+        lambda one: one.counts.sockets_dropped,
     ),
     "tocsin_feed_socket_records_dropped": (
         "Records from sockets that could not be delimited, or were incomplete.",
-        lambda one: one.unframed,
+        lambda one: one.counts.unframed,
     ),
-    "tocsin_feed_polls": ("Polls of the feed's address.", lambda one: one.polls),
+    "tocsin_feed_polls": ("Polls of the feed's address.", lambda one: one.counts.polls),
     "tocsin_feed_polls_unchanged": (
         "Polls of the feed's address that were answered with: nothing has changed.",
-        lambda one: one.polls_unchanged,
+        lambda one: one.counts.polls_unchanged,
     ),
     "tocsin_feed_polls_failed": (
         "Polls of the feed's address without an answer that could be read and stored.",
-        lambda one: one.polls_failed,
+        lambda one: one.counts.polls_failed,
+    ),
+    _REFUSED: (
+        "Requests of which no record was stored, by status: 429 behind, 507 disk full, 409 stopped.",
+        lambda one: one.counts.refused,
     ),
 }
-_STATES: Final[dict[str, tuple[str, Callable[[FeedState], float | None]]]] = {
+_STATES: Final[SeriesTable[FeedState]] = {
     "tocsin_feed_unlanded_bytes": (
         "Bytes of the feed's log that have not landed; the limit is 1 GiB.",
-        lambda one: one.unlanded_bytes,
+        lambda state: state.unlanded_bytes,
     ),
     "tocsin_feed_lag_records": (
         "Acknowledged records that are not yet in every dataset of the feed.",
-        lambda one: one.lag,
+        lambda state: state.lag,
     ),
     "tocsin_feed_lag_seconds": (
         "Time since the oldest acknowledged record that has not landed was acknowledged, in seconds.",
-        lambda one: one.lag_age_s,
+        lambda state: state.lag_age_s,
     ),
-    "tocsin_feed_sockets_open": ("Open connections to the feed's sockets.", lambda one: one.connections),
+    "tocsin_feed_sockets_open": (
+        "Open connections to the feed's sockets.",
+        lambda state: state.connections,
+    ),
 }
 
 
-class FeedCollector(Collector):
-    """Calls `figures` at each scrape, from any thread."""
-
+class FeedCollector(SeriesCollector[FeedMetrics]):
     def __init__(self, figures: Callable[[], Iterable[FeedMetrics]]) -> None:
-        self._figures = figures
+        gauges = {name: (help_text, _of_state(read)) for name, (help_text, read) in _STATES.items()}
+        super().__init__("feed", figures, lambda one: one.feed, _COUNTS, gauges, second_labels={_REFUSED: "status"})
 
-    def describe(self) -> Iterator[Metric]:
-        return self._collected(())
 
-    def collect(self) -> Iterator[Metric]:
-        return self._collected(tuple(self._figures()))
-
-    def _collected(self, figures: tuple[FeedMetrics, ...]) -> Iterator[Metric]:
-        for name, (help_text, count) in _COUNTS.items():
-            counter = CounterMetricFamily(name, help_text, labels=["feed"])
-            for metrics in figures:
-                counter.add_metric([metrics.feed], count(metrics.counts))
-            yield counter
-        refused = CounterMetricFamily(
-            "tocsin_feed_requests_refused",
-            "Requests of which no record was stored, by status: 429 behind, 507 disk full, 409 stopped.",
-            labels=["feed", "status"],
-        )
-        for metrics in figures:
-            for status, times in sorted(metrics.counts.refused.copy().items()):
-                refused.add_metric([metrics.feed, str(status)], times)
-        yield refused
-        for name, (help_text, state) in _STATES.items():
-            gauge = GaugeMetricFamily(name, help_text, labels=["feed"])
-            for metrics in figures:
-                if metrics.state is not None and (value := state(metrics.state)) is not None:
-                    gauge.add_metric([metrics.feed], value)
-            yield gauge
+def _of_state(read: Callable[[FeedState], Any]) -> Callable[[FeedMetrics], Any]:
+    return lambda one: None if one.state is None else read(one.state)

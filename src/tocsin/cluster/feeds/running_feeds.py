@@ -13,7 +13,7 @@ import structlog
 
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import DatasetEntry, FeedConnection, FeedEntry
-from tocsin.cluster.catalog.refs import Ref
+from tocsin.cluster.catalog.refs import Ref, full_name
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import FEED
@@ -134,7 +134,7 @@ class RunningFeeds:
     def figures(self) -> list[FeedMetrics]:
         """Returns the metrics of every feed in the catalog. Thread-safe."""
         return [
-            FeedMetrics(f"{entry.dataverse}.{entry.name}", self.counts(entry), self._state(entry.ref))
+            FeedMetrics(full_name(entry), self.counts(entry), self._state(entry.ref))
             for entry in self._catalog.catalog.feeds
         ]
 

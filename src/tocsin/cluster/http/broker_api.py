@@ -12,7 +12,7 @@ from aiohttp import web
 from tocsin.cluster.channels.announcements.announcer import Announcer
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.announcements.fence import BrokerFence
-from tocsin.cluster.channels.announcements.metrics import AnnouncementCollector
+from tocsin.cluster.channels.metrics import AnnouncementCollector
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.http.broker_routes import WAIT_LIMIT_S, BrokerRoutes

@@ -20,7 +20,7 @@ import structlog
 
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import BrokerEntry
-from tocsin.cluster.catalog.refs import broker_ref
+from tocsin.cluster.catalog.refs import broker_ref, full_name
 from tocsin.cluster.channels.announcements.announcement_builder import AnnouncementBuilder
 from tocsin.cluster.channels.announcements.broker_notifier import (
     FIRST_RETRY_S,
@@ -100,7 +100,7 @@ class Announcer:
         session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         self._started = _Started(session)
         self._last = await self._store.position()
-        stored = [(f"{entry.dataverse}.{entry.name}", entry.url) for entry in self._catalog.catalog.brokers]
+        stored = [(full_name(entry), entry.url) for entry in self._catalog.catalog.brokers]
         self.guard.warn_of_stored(((name, url) for name, url in stored if url is not None), "the broker's address")
         await self.settle()
 
@@ -159,16 +159,16 @@ class Announcer:
         intended = {removal.name for removal in await removals.list_for(BROKER)}
         for broker in sorted(unknown):
             if self._expected[broker] or self._catalog.catalog.find(broker_ref(*broker)) is not None:
-                intended.discard(_full_name(broker))
-            elif _full_name(broker) in intended or not await self._store.subscriptions_of(broker, limit=1):
+                intended.discard(full_name(broker))
+            elif full_name(broker) in intended or not await self._store.subscriptions_of(broker, limit=1):
                 await self._store.unregister(broker)
             elif broker not in self._kept:
                 self._kept.add(broker)
                 log.warning(
                     "a broker that the catalog does not know keeps its subscriptions",
-                    broker=_full_name(broker),
+                    broker=full_name(broker),
                     hint="it continues when it registers again; to end its subscriptions, register it (PUT "
-                    f"/v1/brokers/{_full_name(broker)}), then DELETE it there",
+                    f"/v1/brokers/{full_name(broker)}), then DELETE it there",
                 )  # fmt: skip
         await removals.forget(BROKER, intended)
 
@@ -231,9 +231,9 @@ class Announcer:
             return []
         return [
             BrokerCounts(
-                _full_name(notifier.broker),
+                full_name(notifier.broker),
                 notifier.counts,
-                None if self._url(notifier.broker) is None else _lag(notifier.position, last),
+                None if self._url(notifier.broker) is None else max(0, last.number - notifier.position.number),
                 None if notifier.behind_since_s is None else now_s - notifier.behind_since_s,
             )
             for notifier in list(started.notifiers.values())
@@ -246,11 +246,3 @@ class Announcer:
 
 def new_secret() -> str:
     return secret_text(secrets.token_bytes(SECRET_BYTES))
-
-
-def _full_name(broker: BrokerName) -> str:
-    return f"{broker.dataverse}.{broker.name}"
-
-
-def _lag(position: Position, last: Position) -> int:
-    return max(0, last.number - position.number)
