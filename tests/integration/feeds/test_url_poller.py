@@ -18,8 +18,7 @@ from tests.support.sparkless_process import Parts, opened
 from tests.support.waiting import until
 from tocsin import compose
 from tocsin.cluster.backup.backup_writer import write_backup
-from tocsin.cluster.feeds import running_feeds
-from tocsin.cluster.feeds.adapters import url_options
+from tocsin.cluster.feeds import options, running_feeds
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.serving.application import bind_socket, listen
 from tocsin.settings import Settings
@@ -38,7 +37,7 @@ START FEED F
 
 @pytest.fixture(autouse=True)
 def short_periods() -> Iterator[None]:
-    with mock.patch.object(url_options, "LEAST_PERIOD_S", 0.01):
+    with mock.patch.object(options, "URL_LEAST_PERIOD_S", 0.01):
         yield
 
 

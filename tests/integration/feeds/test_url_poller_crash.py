@@ -25,7 +25,8 @@ from tests.support.real_processes import environment
 from tests.support.sparkless_process import Parts, opened
 from tests.support.waiting import WITHIN_S, until
 from tocsin import faults
-from tocsin.cluster.feeds.adapters import url_options, url_poller
+from tocsin.cluster.feeds import options
+from tocsin.cluster.feeds.adapters import url_poller
 
 POLLING = [point for point in faults.POINTS if point.startswith("polling.")]
 OTHERS = [
@@ -54,7 +55,7 @@ START FEED F
 @asynccontextmanager
 async def cluster(data: Path) -> AsyncIterator[Parts]:
     """One that polls all the time, in several writes per answer, and whose log is trimmed within a few of them."""
-    with mock.patch.object(url_options, "LEAST_PERIOD_S", 0.001), mock.patch.object(url_poller, "CHUNK", 2):
+    with mock.patch.object(options, "URL_LEAST_PERIOD_S", 0.001), mock.patch.object(url_poller, "CHUNK", 2):
         async with small_logs(), opened(data) as parts:
             yield parts
 

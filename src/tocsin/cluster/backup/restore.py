@@ -7,7 +7,9 @@ import errno
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 from tocsin import faults
@@ -22,11 +24,12 @@ from tocsin.cluster.backup.progress import (
     no_progress,
     remove,
 )
-from tocsin.cluster.backup.renewal import renew_catalog, renew_channels
 from tocsin.durable_files import sync_folder
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.cluster.interface import ClusterStore
+from tocsin.store.cluster.interface import EPOCH, ClusterStore, next_epoch
 from tocsin.wire.errors import ConflictError, InputError, StoreError
+
+AnyStore = TypeVar("AnyStore", ClusterStore, ChannelStore)
 
 
 async def restore(
@@ -50,9 +53,9 @@ async def restore(
     part = data.with_name(f"{data.name}.{uuid4().hex[:8]}.restoring")
     try:
         manifest = await in_thread(lambda stop: _unpack(source, part, on_progress, stop))
-        await renew_catalog(open_store(part / CATALOG))
+        await _begin_epoch(open_store(part / CATALOG), _renew_catalog)
         if (part / CHANNELS).exists():
-            await renew_channels(open_channels(part / CHANNELS))
+            await _begin_epoch(open_channels(part / CHANNELS), lambda store: store.renew_epoch())
         if settle_broker is not None:
             for name in manifest.brokers:
                 await settle_broker(part / name)
@@ -64,6 +67,21 @@ async def restore(
     except BaseException:
         await asyncio.to_thread(remove, part)
         raise
+
+
+async def _begin_epoch(store: AnyStore, renew: Callable[[AnyStore], Awaitable[object]]) -> None:
+    """Begins a new epoch in a restored store, so that cursors from after the backup cannot match later results."""
+    await store.open()
+    try:
+        await renew(store)
+    finally:
+        await store.close()
+
+
+async def _renew_catalog(store: ClusterStore) -> None:
+    async with store.transaction() as transaction:
+        before = (await transaction.facts())[EPOCH]
+        await transaction.set_fact(EPOCH, next_epoch(before, datetime.now(UTC)))
 
 
 def check_unused(data: Path) -> Path:

@@ -14,6 +14,8 @@ import structlog
 from tocsin.clock import to_us
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import ChannelEntry
+from tocsin.cluster.statements.options import read_options, seconds, whole_number
+from tocsin.language.syntax import statements as st
 from tocsin.settings import ChannelSettings
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import ChannelState
@@ -31,6 +33,20 @@ class _Looked:
 
     state: ChannelState
     at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    """How long a channel keeps results, and how many bytes of them; None means the cluster's default."""
+
+    retention_s: float | None = None
+    retention_bytes: int | None = None
+
+
+def channel_options(statement: st.CreateChannel, now: datetime) -> ChannelOptions:
+    """Reads the options of CREATE CHANNEL … WITH {…}. Raises TranslationError, which names the invalid option."""
+    options = read_options(statement, now, {"retention": seconds, "retention-bytes": whole_number("bytes", 1)})
+    return ChannelOptions(options.get("retention"), options.get("retention-bytes"))
 
 
 class Retention:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import glob
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from tocsin.cluster.feeds.adapters import file_options
-from tocsin.cluster.feeds.adapters.file_options import FileOptions, check_file_options
-from tocsin.cluster.feeds.adapters.url_options import POLLED, UrlOptions, check_url_options
+from tocsin.pipeline.landing import file_records
+from tocsin.pipeline.sources import items
 from tocsin.pipeline.sources.decoder import FORMATS
-from tocsin.wire.errors import InputError
+from tocsin.pipeline.sources.load_files import without_hosts
+from tocsin.rules.model.values import parse_duration
+from tocsin.wire.errors import InputError, NotFoundError
 
 HTTP: Final = "http_adapter"
 SOCKET: Final = "socket_adapter"
@@ -28,6 +33,47 @@ COMMON: Final = ("adapter-name", "type-name", "format")
 LINES: Final = ("csv", "delimited-text")
 STREAMED: Final = ("json", "adm", *LINES)
 _SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET, "url": URL}  # short names of newer scripts
+# The formats of an answer, with the options of each: none.
+_POLLED: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(items.FORMATS, ())
+
+
+# How often an adapter polls.
+FILES_PERIOD_S: Final = 1.0
+FILES_LEAST_PERIOD_S: Final = 0.1
+URL_PERIOD_S: Final = 60.0
+URL_LEAST_PERIOD_S: Final = 1.0
+_MOST_PERIOD_S: Final = 31 * 86_400.0
+_SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
+
+_HERE: Final = ("", "localhost", "127.0.0.1", "file")  # names of the cluster's machine in a path
+_URL_CHARACTERS: Final = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class UrlOptions:
+    url: str
+    format: str
+    period_s: float = URL_PERIOD_S
+
+    @property
+    def host(self) -> str:
+        """The part of the URL that may be logged: the rest may contain a secret."""
+        return urlsplit(self.url).hostname or ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    paths: tuple[str, ...]
+    reading: file_records.FileFormat
+    period_s: float = FILES_PERIOD_S
+
+    def check(self) -> None:
+        """Raises NotFoundError if a path does not exist. A pattern may match nothing yet."""
+        for path in self.paths:
+            if not glob.has_magic(path) and not Path(path).exists():
+                raise NotFoundError(
+                    f"there is no file or folder {path}", hint="the path is one of the machine that the cluster runs on"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +115,7 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
     if not texts.get("type-name"):
         raise InputError("type-name: must name the type of the feed's records")
     format_ = texts.get("format", "json").lower()
-    formats = POLLED if adapter == URL else file_options.FORMATS if adapter == FILES else FORMATS
+    formats = _POLLED if adapter == URL else file_records.FORMATS if adapter == FILES else FORMATS
     if format_ not in formats:
         raise InputError(f'format: must be one of {", ".join(formats)}, got "{format_}"')
     if adapter == SOCKET and format_ not in STREAMED:
@@ -82,8 +128,8 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
         raise InputError('address-type: must be "IP"')
     reading = {name: texts[name] for name in formats[format_] if name in texts}
     sockets = _sockets(texts.get("sockets", "")) if adapter == SOCKET else ()
-    polled = check_url_options(texts, format_) if adapter == URL else None
-    files = check_file_options(texts, format_, reading) if adapter == FILES else None
+    polled = _url_options(texts, format_) if adapter == URL else None
+    files = _file_options(texts, format_, reading) if adapter == FILES else None
     return FeedOptions(adapter, texts["type-name"], format_, reading, sockets, polled, files)
 
 
@@ -103,3 +149,66 @@ def _sockets(text: str) -> tuple[tuple[str, int], ...]:
             raise InputError(f'sockets: must be "host:port", got "{text}"')
         addresses.append((host.strip("[]"), int(port)))
     return tuple(addresses)
+
+
+def _url_options(texts: Mapping[str, str], format_: str) -> UrlOptions:
+    period_s = _period_s(texts["period"], URL_LEAST_PERIOD_S) if "period" in texts else URL_PERIOD_S
+    return UrlOptions(_address(texts.get("url", "").strip()), format_, period_s)
+
+
+def _address(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_valid = False
+    if not is_valid or len(text) > _URL_CHARACTERS or not text.isprintable() or " " in text:
+        raise InputError('url: must be an address such as "https://example.org/items.json"')
+    return text
+
+
+def _file_options(texts: Mapping[str, str], format_: str, reading: Mapping[str, str]) -> FileOptions:
+    _check_hosts(texts.get("path", ""))
+    paths = tuple(_absolute(path) for path in without_hosts(texts.get("path", "")))
+    if not paths:
+        raise InputError('path: must name a file or a folder, such as "localhost:///data/incoming"')
+    for index, path in enumerate(paths):
+        for other in paths[:index] + paths[index + 1 :]:
+            if PurePosixPath(path).is_relative_to(other):
+                raise InputError(f"path: {path} is in {other}: its files would be taken twice")
+    period_s = _period_s(texts["period"], FILES_LEAST_PERIOD_S) if "period" in texts else FILES_PERIOD_S
+    return FileOptions(paths, file_records.check_format(format_, reading), period_s)
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/"):
+        raise InputError(f'path: must be absolute, got "{path}"')
+    return str(PurePosixPath(path))
+
+
+def _check_hosts(text: str) -> None:
+    """Requires that a host in a path is this machine: the cluster cannot read files of another."""
+    for address in text.split(","):
+        host, separator, _ = address.strip().partition("://")
+        if separator and host.lower() not in _HERE:
+            raise InputError(
+                f'path: must be on the cluster\'s machine, got the host "{host}"', hint='write "localhost:///…"'
+            )
+
+
+def _period_s(text: str, least_s: float) -> float:
+    """Parses the option `period`: a duration, or a number of seconds. Raises InputError if it is out of bounds."""
+    stripped = text.strip()
+    if _SECONDS.fullmatch(stripped):
+        seconds = float(stripped)
+    else:
+        try:
+            duration = parse_duration(stripped)
+        except ValueError:
+            raise InputError(f'period: must be a duration such as "PT1M", or seconds, got "{text}"') from None
+        if duration.months:
+            raise InputError(f'period: months are of no fixed length; say it in days, got "{text}"')
+        seconds = duration.micros / 1e6
+    if not least_s <= seconds <= _MOST_PERIOD_S:
+        raise InputError(f'period: must be from {least_s:g} s to {_MOST_PERIOD_S / 86_400:g} days, got "{text}"')
+    return seconds

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 from zlib import crc32
 
 VERSION: Final = 1
@@ -57,6 +57,17 @@ class LogEntry:
     def end(self) -> int:
         """The position after the entry."""
         return self.first + self.rows
+
+
+class LogObserver(Protocol):
+    """Keeps a fact about every entry of a log for longer than the log keeps the entry."""
+
+    def recall(self, entry: LogEntry) -> None:
+        """Receives each entry in order: those in the log when it opens, and later each new one when it is durable,
+        before its append returns. The log holds its lock during the call."""
+
+    def keep(self, position: int) -> None:
+        """Saves what the observer needs of the entries below the position. The log deletes them when this returns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from tocsin.cluster.intake.append_queue import (
     Outcome,
     PendingAppend,
     ReadWaiter,
+    check_room,
+    check_size,
     group_appends,
     tell,
 )
@@ -35,12 +37,11 @@ from tocsin.cluster.intake.frames import (
     FRAME_HEAD_BYTES,
     SEGMENT_HEAD_BYTES,
     LogEntry,
+    LogObserver,
     encode_key,
     frame_parts,
 )
 from tocsin.cluster.intake.idempotency_keys import RememberedAnswer, RememberedKeys
-from tocsin.cluster.intake.limits import check_room, check_size
-from tocsin.cluster.intake.log_observer import LogObserver
 from tocsin.cluster.intake.recent_entries import RecentEntries, within
 from tocsin.cluster.intake.segments import Segment, SegmentWriter
 from tocsin.durable_files import sync_folder

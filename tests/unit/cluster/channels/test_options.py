@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tocsin.cluster.channels.options import ChannelOptions, channel_options
+from tocsin.cluster.channels.retention import ChannelOptions, channel_options
 from tocsin.cluster.statements.options import dataset_options
 from tocsin.language.syntax import script
 from tocsin.language.syntax import statements as st

@@ -23,9 +23,9 @@ from tocsin.cluster.catalog.entries import FeedEntry
 from tocsin.cluster.feeds import batches
 from tocsin.cluster.feeds.adapters import url_poller
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems
-from tocsin.cluster.feeds.adapters.url_options import UrlOptions
 from tocsin.cluster.feeds.adapters.url_poller import UrlPoller, poll_back_off
 from tocsin.cluster.feeds.metrics import FeedCounts
+from tocsin.cluster.feeds.options import UrlOptions
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.pipeline.sources.polled_items import judge

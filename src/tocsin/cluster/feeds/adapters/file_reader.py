@@ -20,9 +20,9 @@ from typing import Final
 from tocsin import faults
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.spark_errors import translate_spark_error
-from tocsin.cluster.feeds.adapters.file_options import FileOptions
 from tocsin.cluster.feeds.batches import pack_batch
 from tocsin.cluster.feeds.landing_worker import landing_back_off
+from tocsin.cluster.feeds.options import FileOptions
 from tocsin.pipeline.landing.arrivals import Arrivals
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.landing.file_records import FilePart, parts

@@ -17,11 +17,11 @@ import structlog
 from tocsin.cluster.catalog.entries import FeedEntry
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
-from tocsin.cluster.feeds.adapters.file_options import FileOptions
 from tocsin.cluster.feeds.adapters.file_reader import FilePiece, FileReader, ReaderStopped, after_last
 from tocsin.cluster.feeds.backup_barrier import BackupBarrier
 from tocsin.cluster.feeds.landing_worker import LandingProgress, LandingTarget, landing_back_off
 from tocsin.cluster.feeds.metrics import FeedCounts
+from tocsin.cluster.feeds.options import FileOptions
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.serving.trouble import Trouble

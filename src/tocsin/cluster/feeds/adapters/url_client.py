@@ -11,7 +11,7 @@ from typing import Final, Self
 import aiohttp
 from aiohttp import hdrs
 
-from tocsin.cluster.feeds.adapters.url_options import UrlOptions
+from tocsin.cluster.feeds.options import UrlOptions
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard, PrivateAddressError
 from tocsin.wire.version import version
 

@@ -20,8 +20,8 @@ from tocsin.cluster.feeds.adapters.url_client import (
     UrlAnswer,
     UrlClient,
 )
-from tocsin.cluster.feeds.adapters.url_options import UrlOptions
 from tocsin.cluster.feeds.metrics import FeedCounts
+from tocsin.cluster.feeds.options import UrlOptions
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.pipeline.sources.items import items
 from tocsin.pipeline.sources.polled_items import Judge
