@@ -33,6 +33,7 @@ from tocsin.cluster.backup.progress import (
     no_progress,
     remove,
 )
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.durable_files import sync_folder
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import EPOCH, ClusterStore
@@ -72,7 +73,7 @@ async def write_backup(
             present = tables()
             for entry in await store.entries():
                 if entry.kind == "dataset" and entry.body.get("folder") not in present:
-                    raise UnavailableError(f"the dataset {entry.dataverse}.{entry.name} changed meanwhile; try again")
+                    raise UnavailableError(f"the dataset {full_name(entry)} changed meanwhile; try again")
             if channels is not None:
                 await channels.backup_to(frozen / CHANNELS)
             datasets = await in_thread(lambda _: hold_all(present, data, frozen))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -115,8 +114,7 @@ class Retention:
                 continue
             except Exception as error:
                 has_results = True
-                with suppress(Exception):
-                    log.warning("old results could not be removed", channel=entry.name, reason=str(error))
+                log.warning("old results could not be removed", channel=entry.name, reason=str(error))
             if has_results:
                 late_s = self._age_s(entry) / LATE
                 next_s = late_s if next_s is None else min(next_s, late_s)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from tocsin.clock import to_us
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import ChannelEntry
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.settings import ChannelSettings
 from tocsin.store.channels.interface import ChannelStore
@@ -86,7 +87,7 @@ class Subscriptions:
 
     def names(self) -> dict[int, str]:
         """Returns the full names of all channels by channel id."""
-        return {entry.channel_id: f"{entry.dataverse}.{entry.name}" for entry in self._catalog.catalog.channels}
+        return {entry.channel_id: full_name(entry) for entry in self._catalog.catalog.channels}
 
 
 def check_many(count: int) -> None:

@@ -20,6 +20,7 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.catalog.entries import BrokerEntry, CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.durable_files import sync_folder
 from tocsin.store.cluster.interface import ClusterStore, Removal, StoreTransaction
 from tocsin.wire.errors import StorageFullError
@@ -47,7 +48,7 @@ def removal_of(entry: CatalogEntry) -> Removal | None:
         case ChannelEntry():
             return Removal(CHANNEL, str(entry.channel_id))
         case BrokerEntry():
-            return Removal(BROKER, f"{entry.dataverse}.{entry.name}")
+            return Removal(BROKER, full_name(entry))
     return None
 
 

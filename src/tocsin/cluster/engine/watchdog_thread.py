@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from random import Random
 from typing import Any, Final
 
@@ -104,16 +104,14 @@ class EngineWatch:
                     self._perform(action)
             except Exception as error:
                 # Keep watching, whatever failed.
-                with suppress(Exception):
-                    log.error("the engine's watch failed", exc_info=error)
+                log.error("the engine's watch failed", exc_info=error)
 
     def _perform(self, action: watchdog.Action) -> None:
         match action:
             case watchdog.SendPing():
                 self._send_ping(self._engine.session)
             case watchdog.KillEngine(reason):
-                with suppress(Exception):
-                    log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
+                log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
                 # Abandon the session before killing it, so that no new work gets it and its own work sees the loss.
                 self._engine.abandon()
                 self._sessions.kill()
@@ -128,13 +126,11 @@ class EngineWatch:
             self._engine.adopt(self._sessions.start())
         except Exception as error:
             self._sessions.kill()
-            with suppress(Exception):
-                log.error("the engine could not be started", reason=str(error))
+            log.error("the engine could not be started", reason=str(error))
             self._events.put(watchdog.StartFailed(f"it could not be started: {error}"[:500]))
             return
         self._events.put(watchdog.StartSucceeded())
-        with suppress(Exception):
-            log.warning("the engine was replaced", seconds=round(time.monotonic() - begun_s, 1))
+        log.warning("the engine was replaced", seconds=round(time.monotonic() - begun_s, 1))
 
     # ------------------------------------------------------------ a thread for each session, since a ping may hang
 

@@ -8,7 +8,6 @@ again and again until each failing record is alone. That takes some queries for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,7 +59,7 @@ class FailureIsolation:
         if rows.num_rows:
             self._through(rows, range(rows.num_rows))
         if self._is_told:
-            self._tell("a function failed on records, which are set aside", records=len(self.refused))
+            log.warning("a function failed on records, which are set aside", **self._about, records=len(self.refused))
         return [(place, output) for place, value in sorted(self._made, key=_place) for output in _several(value)]
 
     def _through(self, rows: pa.Table, places: Sequence[int]) -> None:
@@ -81,7 +80,9 @@ class FailureIsolation:
                 return
             if not self._is_told:
                 self._is_told = True
-                self._tell("a function fails on records of a batch", records=rows.num_rows, reason=error.message)
+                log.warning(
+                    "a function fails on records of a batch", **self._about, records=rows.num_rows, reason=error.message
+                )
             self._apart(rows, places)
         else:
             self._lacking = 0
@@ -135,10 +136,6 @@ class FailureIsolation:
             if self._halted():
                 raise
             return ()
-
-    def _tell(self, event: str, **about: Any) -> None:
-        with suppress(Exception):
-            log.warning(event, **self._about, **about)
 
 
 def _place(made: tuple[int, Any]) -> int:

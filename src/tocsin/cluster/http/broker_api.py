@@ -16,7 +16,7 @@ from tocsin.cluster.channels.metrics import AnnouncementCollector
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.http.broker_routes import WAIT_LIMIT_S, BrokerRoutes
-from tocsin.cluster.http.path_names import full_name
+from tocsin.cluster.http.path_names import split_full_name
 from tocsin.cluster.http.result_routes import FetchLimits, ResultRoutes
 from tocsin.cluster.http.subscription_routes import SubscriptionRoutes
 from tocsin.serving.metrics import ServerMetrics
@@ -58,7 +58,7 @@ def _fenced(route: web.RouteDef, fence: BrokerFence, *, changes: bool) -> web.Ro
         if header is None:
             return await route.handler(request)
         name, generation = parse_generation_header(header)
-        broker = BrokerName(*full_name(name))
+        broker = BrokerName(*split_full_name(name))
         if not changes:
             await fence.check(broker, generation)
             return await route.handler(request)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.announcements.announcer import Announcer
 from tocsin.cluster.channels.announcements.brokers import Brokers, checked_url
 from tocsin.cluster.channels.retention import Retention
@@ -91,7 +92,7 @@ class BrokerRoutes:
         broker = BrokerName(*path_name(request))
         await self._brokers.remove(broker, request[PRINCIPAL])
         self._retention.wake()
-        return answer({"removed": f"{broker.dataverse}.{broker.name}"})
+        return answer({"removed": full_name(broker)})
 
     async def renew_secret(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
@@ -132,7 +133,7 @@ def _told(
     broker: BrokerName, url: str | None, position: Position | None, dropped: int, generation: Position | None
 ) -> dict[str, Any]:
     return {
-        "broker": f"{broker.dataverse}.{broker.name}",
+        "broker": full_name(broker),
         "url": url,
         "position": None if position is None else position_text(position),
         "dropped": dropped,

@@ -7,11 +7,11 @@ from aiohttp import web
 from tocsin.cluster.catalog.catalog import DEFAULT
 
 
-def full_name(text: str) -> tuple[str, str]:
+def split_full_name(text: str) -> tuple[str, str]:
     """Splits `dataverse.name`; a name alone is in the dataverse Default."""
     dataverse, dot, name = text.rpartition(".")
     return (dataverse if dot else DEFAULT), name
 
 
 def path_name(request: web.Request) -> tuple[str, str]:
-    return full_name(request.match_info["name"])
+    return split_full_name(request.match_info["name"])

@@ -10,11 +10,12 @@ from aiohttp import web
 from tocsin.clock import from_us
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.catalog.entry_json import type_to_json
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SubscriptionRequest, Subscriptions
-from tocsin.cluster.http.path_names import full_name, path_name
+from tocsin.cluster.http.path_names import path_name, split_full_name
 from tocsin.rules.model.json_form import plain
 from tocsin.rules.model.values import datetime_text
 from tocsin.serving.answers import answer
@@ -56,7 +57,7 @@ class SubscriptionRoutes:
         """Returns the broker of that name, after a check that the caller may act for it."""
         if not isinstance(name, str):
             raise InputError('a broker is named as "dataverse.broker"')
-        broker = BrokerName(*full_name(name))
+        broker = BrokerName(*split_full_name(name))
         await self._brokers.registered(broker, request[PRINCIPAL])
         return broker
 
@@ -175,7 +176,7 @@ def _requests(given: object) -> list[SubscriptionRequest]:
 def _described(one: ChannelEntry) -> dict[str, Any]:
     parameters = zip(one.parameters, one.types, strict=True)
     return {
-        "name": f"{one.dataverse}.{one.name}",
+        "name": full_name(one),
         "parameters": [{"name": name, "type": type_to_json(type_)} for name, type_ in parameters],
         "continuous": one.continuous,
         "push": one.push,
@@ -187,7 +188,7 @@ def _told(one: SubscriptionRow) -> dict[str, Any]:
         "id": one.id,
         "interest": one.interest,
         "parameters": [plain(value) for value in ParameterValues.values(one.parameters)],
-        "broker": f"{one.broker.dataverse}.{one.broker.name}",
+        "broker": full_name(one.broker),
         "application": one.application,
         "since": cursor_text(one.since),
         "created_at": datetime_text(from_us(one.created_us)),

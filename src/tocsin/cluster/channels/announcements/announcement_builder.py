@@ -11,6 +11,7 @@ from typing import Final
 
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import ChannelEntry
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.rules.model.cursors import LAST_ORDINAL, Cursor, Position, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName, NewResults
@@ -45,7 +46,7 @@ class AnnouncementBuilder:
                 heads.setdefault(full_name(channels[item.channel_id]), []).append((item.interest, item.cursor))
         gaps = [full_name(channels[channel_id]) for channel_id in page.gaps if channel_id in channels]
         return Announcement(
-            f"{broker.dataverse}.{broker.name}",
+            full_name(broker),
             after if told is None else told,
             page.position, page.more, heads, pushed, gaps, page.dropped,
         )  # fmt: skip
@@ -76,10 +77,6 @@ class AnnouncementBuilder:
         for place in _fitting(complete_ranges, results_by_range, self._pushed_bytes):
             item = items[place]
             yield PushedResults(full_name(channels[item.channel_id]), item.interest, results_by_range[place])
-
-
-def full_name(entry: ChannelEntry) -> str:
-    return f"{entry.dataverse}.{entry.name}"
 
 
 def before(cursor: Cursor) -> Cursor:

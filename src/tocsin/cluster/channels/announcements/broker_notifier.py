@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +12,7 @@ import aiohttp
 import structlog
 
 from tocsin import faults
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.announcements.announcement_builder import AnnouncementBuilder
 from tocsin.rules.backoff import BackOff
 from tocsin.serving.trouble import reason_of
@@ -75,7 +75,7 @@ class BrokerNotifier:
         self._context = context
         self._due = asyncio.Event()
         self._at_once = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"tell {self.broker.dataverse}.{self.broker.name}")
+        self._task = asyncio.create_task(self._run(), name=f"tell {full_name(self.broker)}")
 
     def wake(self) -> None:
         """Looks for new results. This does not shorten a back-off that is under way."""
@@ -151,9 +151,5 @@ class BrokerNotifier:
         self.counts.failed += 1
         reason = reason_of(error)
         if self.trouble is None:
-            # A failing log must not prevent the retry.
-            with suppress(Exception):
-                log.warning(
-                    "a broker could not be told", broker=f"{self.broker.dataverse}.{self.broker.name}", reason=reason
-                )
+            log.warning("a broker could not be told", broker=full_name(self.broker), reason=reason)
         self.trouble = reason

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tocsin import faults
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import BrokerEntry
-from tocsin.cluster.catalog.refs import broker_ref
+from tocsin.cluster.catalog.refs import broker_ref, full_name
 from tocsin.cluster.channels.announcements.announcer import Announcer, new_secret
 from tocsin.cluster.channels.announcements.fence import BrokerFence
 from tocsin.cluster.statements.statement_scope import StatementScope
@@ -98,7 +98,7 @@ class Brokers:
 
     async def _channels_of(self, broker: BrokerName) -> list[str]:
         """Returns the names of some channels to which the broker has subscriptions."""
-        names = {entry.channel_id: f"{entry.dataverse}.{entry.name}" for entry in self._catalog.catalog.channels}
+        names = {entry.channel_id: full_name(entry) for entry in self._catalog.catalog.channels}
         channel_names: list[str] = []
         channel_id = 0
         while len(channel_names) <= _SHOWN and (
@@ -144,7 +144,7 @@ class Brokers:
         owner."""
         if await self._store.subscriptions_of(broker, limit=1):
             raise ForbiddenError(
-                f"the broker {broker.dataverse}.{broker.name} was made by a statement, and has subscriptions already",
+                f"the broker {full_name(broker)} was made by a statement, and has subscriptions already",
                 hint="register it with a token of the role writer, or UNSUBSCRIBE them, DROP it and CREATE it again",
             )
 
@@ -187,7 +187,7 @@ def _check_owner(kept: Registration, who: Token, *, claims: bool = False) -> Non
     another name. With `claims`, it may also act for a broker that a statement created and nobody has registered yet."""
     if who.role == "broker" and kept.owner != who.name and not (claims and kept.owner is None):
         raise ForbiddenError(
-            f"the broker {kept.broker.dataverse}.{kept.broker.name} was not registered with this token",
+            f"the broker {full_name(kept.broker)} was not registered with this token",
             hint="use the one that it was registered with, another of that name, or one of the role writer",
         )
 

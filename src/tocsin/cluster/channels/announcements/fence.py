@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from tocsin.cluster.catalog.refs import full_name
 from tocsin.rules.model.cursors import Position
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerClaim, BrokerName, Registration
@@ -48,7 +49,7 @@ class BrokerFence:
         newest = self._newest[broker]
         if newest is not None and generation < newest:
             raise FencedError(
-                f"another broker has taken the name {broker.dataverse}.{broker.name} over",
+                f"another broker has taken the name {full_name(broker)} over",
                 hint="stop one of the two; tocsin broker --take-over takes the name back",
             )
 

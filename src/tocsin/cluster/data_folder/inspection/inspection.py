@@ -11,7 +11,7 @@ from typing import Final
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.catalog.entries import CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
 from tocsin.cluster.catalog.entry_json import entry_from_json
-from tocsin.cluster.catalog.refs import Ref
+from tocsin.cluster.catalog.refs import Ref, full_name
 from tocsin.cluster.data_folder.clock_guard import RECORD as CLOCK
 from tocsin.cluster.data_folder.clock_guard import parse_record
 from tocsin.cluster.data_folder.inspection.datasets import (
@@ -133,7 +133,7 @@ class Inspection:
             try:
                 entries.append(entry_from_json(row))
             except (TocsinError, KeyError, TypeError, ValueError) as error:
-                problem = f"the entry of the {row.kind} {row.dataverse}.{row.name} cannot be read: {error}"
+                problem = f"the entry of the {row.kind} {full_name(row)} cannot be read: {error}"
                 self._unreadable.append(Finding("damaged", path, "the catalog", problem))
         return _Known(entries, frozenset((removal.kind, removal.name) for removal in removals), readable=True)
 
@@ -300,7 +300,7 @@ _CATALOG_REMEDY = "put catalog.sqlite back together with its -wal file, or resto
 
 
 def _named(entry: DatasetEntry | FeedEntry | ChannelEntry) -> str:
-    return f"{entry.ref.kind} {entry.dataverse}.{entry.name}"
+    return f"{entry.ref.kind} {full_name(entry)}"
 
 
 def _broker(path: Path) -> str:

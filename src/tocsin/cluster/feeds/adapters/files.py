@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -189,8 +188,7 @@ class FileFeed:
     def _told(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
         trouble = Trouble.of(what, error, known)
         unexpected = None if isinstance(error, TocsinError) else error
-        with suppress(Exception):
-            log.warning("a feed must wait", feed=self.entry.name, what=what, reason=trouble.reason, exc_info=unexpected)
+        log.warning("a feed must wait", feed=self.entry.name, what=what, reason=trouble.reason, exc_info=unexpected)
         return trouble
 
     # ------------------------------------------------------------ stopping

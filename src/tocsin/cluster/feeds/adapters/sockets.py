@@ -143,8 +143,7 @@ class SocketServer:
         self._told("a socket was dropped", reason)
 
     def _told(self, event: str, reason: str) -> None:
-        with suppress(Exception):
-            log.warning(event, feed=self._feed.entry.name, reason=reason)
+        log.warning(event, feed=self._feed.entry.name, reason=reason)
 
     async def _read(self, reader: asyncio.StreamReader, framing: RecordFraming, task: asyncio.Task[None]) -> None:
         header: list[bytes] = []
