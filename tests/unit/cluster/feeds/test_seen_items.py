@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tocsin import durable_files
 from tocsin.cluster.feeds.adapters import seen_items as seen_module
 from tocsin.cluster.feeds.adapters.seen_items import NAME, SeenItems, mark
 from tocsin.cluster.feeds.batches import pack_batch, refused_in, rows_in, seen_marks
@@ -102,7 +103,7 @@ async def test_no_segment_goes_while_there_is_no_room_to_remember_it(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(seen_module.os, "fsync", full)
+        patched.setattr(durable_files.os, "fsync", full)
         log.landed(20)
     assert sorted(folder.glob("*.log")) == whole
     assert not list(folder.glob("seen*"))
