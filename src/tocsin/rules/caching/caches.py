@@ -18,14 +18,13 @@ from typing import Final
 from tocsin.rules.caching.admission import admission
 from tocsin.rules.caching.counters import CacheCounters
 from tocsin.rules.caching.entries import BrokerResult, CacheEntry, MissingRun, Run, size_bytes
-from tocsin.rules.caching.eviction import EVICTION, TIES, Eviction, FirstInFirstOut
-from tocsin.rules.caching.expiry import EXPIRY, WEIGHTS, set_times_to_live
-from tocsin.rules.caching.latency import LatencyEstimate
+from tocsin.rules.caching.eviction import EVICTION, FIFO, TIES, Eviction
+from tocsin.rules.caching.expiry import EXPIRY, PAUSE_S, TtlRefresh
 from tocsin.rules.caching.per_result_policies import MostHits, PerResultPolicy
 from tocsin.rules.caching.rank_heap import Rank, RankHeap
+from tocsin.rules.caching.rates import LatencyEstimate
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.rules.caching.ttl_refresh import PAUSE_S, TtlRefresh
 from tocsin.rules.model.cursors import Cursor
 
 _SEQUENCE: Final = attrgetter("sequence")
@@ -207,7 +206,9 @@ class ResultCaches:
         self._choose(settings, now_s, self.settings)
         self._reckoning = None
         self.ttl_due_s = min(self.ttl_due_s, now_s + settings.ttl_every_s)
-        self._set_times_to_live()
+        times_to_live = TtlRefresh(self, settings, measures=False)
+        while not times_to_live.ended:
+            times_to_live.go_on(now_s)
         self._rank_all()
         self.pass_time(now_s)
         self._evict_until_within_limit(None, now_s)
@@ -216,21 +217,21 @@ class ResultCaches:
 
     def _choose(self, settings: CachingSettings, now_s: float, before: CachingSettings | None = None) -> None:
         self.settings = settings
-        policy = EVICTION[settings.eviction]()
+        policy = EVICTION[settings.eviction]
         self._keeps_any = policy.keeps
         if before is None or (settings.eviction, settings.fresh_s) != (before.eviction, before.fresh_s):
-            self._by_result = policy if isinstance(policy, PerResultPolicy) else None
-            self._eviction: Eviction = FirstInFirstOut() if isinstance(policy, PerResultPolicy) else policy
-            if isinstance(policy, MostHits):
-                policy.fresh_s = settings.fresh_s
+            self._eviction = policy if isinstance(policy, Eviction) else FIFO
+            self._by_result = None if isinstance(policy, Eviction) else policy()
+            if isinstance(self._by_result, MostHits):
+                self._by_result.fresh_s = settings.fresh_s
             self._tell_all(now_s)
-        self._expiry = EXPIRY[settings.expiry]()
-        self.expires = self._expiry.expires
+        expiry = EXPIRY[settings.expiry]
+        self.expires = expiry.expires
         self._ties = TIES[settings.ties]
         learns = settings.buffer_learns_first
         if before is None or (settings.admission, learns) != (before.admission, before.buffer_learns_first):
             self._admission = admission(settings.admission, learns_first=learns)
-        self.limit_bytes = self._expiry.limit_bytes(settings.budget_bytes, settings.ceiling_bytes)
+        self.limit_bytes = expiry.limit_bytes(settings.budget_bytes, settings.ceiling_bytes)
         self.figures = self.figures_of.setdefault(settings.policy, CacheCounters())
         self._evictable: RankHeap[ResultCache] = RankHeap(self._rank)
         self._expiring: RankHeap[ResultCache] = RankHeap(self._due)
@@ -340,18 +341,9 @@ class ResultCaches:
         if not cache.residents:
             return None
         tail = cache.oldest
-        return (self._expiry.due_s(cache, tail), 0.0, cache.number, cache)
+        return (tail.inserted_s + cache.ttl_s, 0.0, cache.number, cache)
 
     def _rank_all(self) -> None:
         self._evictable, self._expiring = RankHeap(self._rank), RankHeap(self._due)
         for cache in self:
             self._ranks_changed(cache)
-
-    def _set_times_to_live(self) -> None:
-        set_times_to_live(
-            self,
-            WEIGHTS[self.settings.weights],
-            budget_bytes=self.settings.budget_bytes,
-            first_s=self.settings.ttl_first_s,
-            cap_s=self.settings.ttl_cap_s,
-        )

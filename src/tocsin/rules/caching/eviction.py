@@ -8,7 +8,8 @@ has a page in docs/policies that says what it optimises.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from tocsin.rules.caching.entries import CacheEntry
 from tocsin.rules.caching.per_result_policies import GreedyDual, MostBytes, MostHits, PerResultPolicy
@@ -16,90 +17,59 @@ from tocsin.rules.caching.queue_policies import Sieve, SmallThenMain, WindowedFr
 from tocsin.rules.caching.result_cache import ResultCache
 
 
-class Eviction(Protocol):
-    keeps: ClassVar[bool]
-    """False: the policy caches nothing new."""
-    weighs_latency: ClassVar[bool]
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A policy that ranks caches by their tail. `value(cache, tail, latency_s)` is the value of keeping the tail;
+    `latency_s` is the time that fetching it again would take.
+    """
+
+    value: Callable[[ResultCache, CacheEntry, float], float]
+    weighs_latency: bool = False
     """False: a new estimate of the latency changes no rank."""
+    keeps: bool = True
+    """False: the policy caches nothing new. Results of an earlier policy stay until they are consumed."""
 
-    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:
-        """The value of keeping this cache's tail. `latency_s` is the time that fetching it again would take."""
 
-
-class LeastRecentlyUsed:
+def least_recently_used(cache: ResultCache, _tail: CacheEntry, _latency_s: float) -> float:
     """LRU: drops from the cache whose last access is the longest ago."""
-
-    keeps: ClassVar[bool] = True
-    weighs_latency: ClassVar[bool] = False
-
-    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
-        return cache.last_access_s
+    return cache.last_access_s
 
 
-class FewestSubscribers:
+def fewest_subscribers(cache: ResultCache, _tail: CacheEntry, _latency_s: float) -> float:
     """LSC: drops the result that the fewest subscribers still need."""
-
-    keeps: ClassVar[bool] = True
-    weighs_latency: ClassVar[bool] = False
-
-    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
-        return cache.needed
+    return cache.needed
 
 
-class FewestSubscribersPerByte:
+def fewest_subscribers_per_byte(cache: ResultCache, tail: CacheEntry, _latency_s: float) -> float:
     """LSCz: drops the result with the fewest needing subscribers per byte."""
-
-    keeps: ClassVar[bool] = True
-    weighs_latency: ClassVar[bool] = False
-
-    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
-        return cache.needed / max(1, tail.size_bytes)
+    return cache.needed / max(1, tail.size_bytes)
 
 
-class LeastDelayPerByte:
+def least_delay_per_byte(cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:
     """LSD: drops the result that saves the least waiting time per byte."""
-
-    keeps: ClassVar[bool] = True
-    weighs_latency: ClassVar[bool] = True
-
-    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:
-        return latency_s * cache.needed / max(1, tail.size_bytes)
+    return latency_s * cache.needed / max(1, tail.size_bytes)
 
 
-class EarliestToExpire:
+def earliest_to_expire(cache: ResultCache, tail: CacheEntry, _latency_s: float) -> float:
     """EXP: drops the result whose time to live ends first, or ended longest ago."""
-
-    keeps: ClassVar[bool] = True
-    weighs_latency: ClassVar[bool] = False
-
-    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
-        return tail.inserted_s + cache.ttl_s
+    return tail.inserted_s + cache.ttl_s
 
 
-class FirstInFirstOut:
+def first_in_first_out(_cache: ResultCache, tail: CacheEntry, _latency_s: float) -> float:
     """FIFO: drops the result that arrived first."""
-
-    keeps: ClassVar[bool] = True
-    weighs_latency: ClassVar[bool] = False
-
-    def value(self, cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:  # noqa: ARG002
-        return tail.sequence
+    return tail.sequence
 
 
-class NoCaching(FirstInFirstOut):
-    """Caches no new result. Results of an earlier policy stay until they are consumed."""
+FIFO: Final = Eviction(first_in_first_out)
 
-    keeps: ClassVar[bool] = False
-
-
-EVICTION: Final[dict[str, type[Eviction] | type[PerResultPolicy]]] = {
-    "lru": LeastRecentlyUsed,
-    "lsc": FewestSubscribers,
-    "lscz": FewestSubscribersPerByte,
-    "lsd": LeastDelayPerByte,
-    "exp": EarliestToExpire,
-    "fifo": FirstInFirstOut,
-    "none": NoCaching,
+EVICTION: Final[dict[str, Eviction | type[PerResultPolicy]]] = {
+    "lru": Eviction(least_recently_used),
+    "lsc": Eviction(fewest_subscribers),
+    "lscz": Eviction(fewest_subscribers_per_byte),
+    "lsd": Eviction(least_delay_per_byte, weighs_latency=True),
+    "exp": Eviction(earliest_to_expire),
+    "fifo": FIFO,
+    "none": Eviction(first_in_first_out, keeps=False),
     "worth": MostHits,
     "saving": MostBytes,
     "gdsf": GreedyDual,

@@ -1,51 +1,36 @@
-"""Expiry policies: each decides when results leave although there is room."""
+"""Expiry policies: each decides when results leave although there is room; and the times to live of all caches."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from typing import ClassVar, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from tocsin.rules.caching.entries import CacheEntry
 from tocsin.rules.caching.result_cache import ResultCache
 
+if TYPE_CHECKING:
+    from tocsin.rules.caching.settings import CachingSettings
 
-class Expiry(Protocol):
-    expires: ClassVar[bool]
-    """False: no result leaves because of its age."""
+AT_ONCE: Final = 2_000
+"""The refresh of up to this many caches happens in one piece."""
+PAUSE_S: Final = 0.02
+"""The pause between two pieces."""
 
-    def due_s(self, cache: ResultCache, tail: CacheEntry) -> float:
-        """When this cache's oldest result has to leave."""
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """`expires`: results leave after their cache's time to live; the budget holds in expectation, the ceiling always.
+    Otherwise they leave only when they are consumed or evicted, and the budget holds at every moment.
+    """
+
+    expires: bool
 
     def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:
         """How many bytes may be resident at any moment."""
+        return ceiling_bytes if self.expires else budget_bytes
 
 
-class Never:
-    """Results leave only when they are consumed or evicted; the budget holds at every moment."""
-
-    expires: ClassVar[bool] = False
-
-    def due_s(self, cache: ResultCache, tail: CacheEntry) -> float:  # noqa: ARG002
-        return math.inf
-
-    def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:  # noqa: ARG002
-        return budget_bytes
-
-
-class TimeToLive:
-    """Results leave after their cache's time to live; the budget holds in expectation, the ceiling always."""
-
-    expires: ClassVar[bool] = True
-
-    def due_s(self, cache: ResultCache, tail: CacheEntry) -> float:
-        return tail.inserted_s + cache.ttl_s
-
-    def limit_bytes(self, budget_bytes: int, ceiling_bytes: int) -> int:  # noqa: ARG002
-        return ceiling_bytes
-
-
-EXPIRY: Final[dict[str, type[Expiry]]] = {"ttl": TimeToLive, "never": Never}
+EXPIRY: Final[dict[str, Expiry]] = {"ttl": Expiry(True), "never": Expiry(False)}
 
 
 def by_subscribers(cache: ResultCache) -> float:
@@ -60,36 +45,59 @@ def equally(cache: ResultCache) -> float:  # noqa: ARG001
 WEIGHTS: Final[dict[str, Callable[[ResultCache], float]]] = {"subscribers": by_subscribers, "equal": equally}
 
 
-def set_times_to_live(
-    caches: Iterable[ResultCache],
-    weight: Callable[[ResultCache], float],
-    *,
-    budget_bytes: int,
-    first_s: float,
-    cap_s: float,
-) -> None:
-    """Sets the time to live of every cache."""
-    listed = list(caches)
-    weights = [weight(cache) for cache in listed]
-    total = sum(weights)
-    for cache, cache_weight in zip(listed, weights, strict=True):
-        cache.ttl_s = time_to_live_s(
-            cache, cache_weight, total, budget_bytes=budget_bytes, first_s=first_s, cap_s=cap_s
-        )
+class TtlRefresh:
+    """Recomputes times to live in two passes: the first measures the growth of every cache (unless `measures` is
+    False) and sums the weights, the second sets the times to live.
+
+    It works in pieces, because a pass over a hundred thousand caches takes most of a second: too long to block the
+    broker.
+    A cache that opens during the refresh waits for the next refresh. A cache that closes stays in the list, harmlessly.
+    """
+
+    def __init__(self, caches: Iterable[ResultCache], settings: CachingSettings, *, measures: bool = True) -> None:
+        self._caches = list(caches)
+        self._settings = settings
+        self._measures = measures
+        self._weights: list[float] = []
+        self._total = 0.0
+        self._done = 0
+
+    @property
+    def ended(self) -> bool:
+        return self._done == len(self._caches)
+
+    def go_on(self, now_s: float) -> Sequence[ResultCache]:
+        """Does one piece. Returns the caches whose time to live it has set."""
+        steps = 2 * AT_ONCE
+        measured = len(self._weights)
+        if measured < len(self._caches):
+            weight = WEIGHTS[self._settings.weights]
+            piece = self._caches[measured : measured + steps]
+            for cache in piece:
+                if self._measures:
+                    cache.rates.look(now_s, self._settings.rate_window_s)
+                self._weights.append(weight(cache))
+            if len(self._weights) < len(self._caches):
+                return ()
+            self._total = sum(self._weights)
+            steps -= len(piece)
+        begin, self._done = self._done, min(len(self._caches), self._done + steps)
+        changed = self._caches[begin : self._done]
+        for cache, cache_weight in zip(changed, self._weights[begin : self._done], strict=True):
+            cache.ttl_s = time_to_live_s(cache, cache_weight, self._total, self._settings)
+        return changed
 
 
-def time_to_live_s(
-    cache: ResultCache, mine: float, total: float, *, budget_bytes: int, first_s: float, cap_s: float
-) -> float:
+def time_to_live_s(cache: ResultCache, mine: float, total: float, settings: CachingSettings) -> float:
     """T_i = ω_i · B / ρ_i, so that Σ ρ_i · T_i = B over all caches that grow and are not capped. ω_i is this cache's
     share of the total weight.
 
     A cache that does not grow would keep its results forever, so it gets the cap. A cache without an estimate yet gets
-    `first_s`.
+    `ttl_first_s`.
     """
     growth = cache.rates.growth_bytes_s
     if not cache.rates.estimated:
-        return min(first_s, cap_s)
+        return min(settings.ttl_first_s, settings.ttl_cap_s)
     if growth <= 0 or total <= 0:
-        return cap_s
-    return min(cap_s, mine / total * budget_bytes / growth)
+        return settings.ttl_cap_s
+    return min(settings.ttl_cap_s, mine / total * settings.budget_bytes / growth)

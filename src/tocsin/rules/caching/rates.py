@@ -1,4 +1,4 @@
-"""Estimates how fast a result cache grows: arriving and consumed bytes per second, as moving averages."""
+"""Moving averages: how fast a result cache grows, and how long a fetch from the cluster takes."""
 
 from __future__ import annotations
 
@@ -36,3 +36,20 @@ class GrowthRates:
     def growth_bytes_s(self) -> float:
         """ρ = (λ − η)⁺"""
         return max(0.0, self.arriving_bytes_s - self.consuming_bytes_s)
+
+
+class LatencyEstimate:
+    """How long a fetch takes, for each interest and for all; the configured value before the first fetch."""
+
+    __slots__ = ("_measured", "_share", "all_s")
+
+    def __init__(self, first_s: float, share: float) -> None:
+        self.all_s = first_s
+        self._share = share
+        self._measured = False
+
+    def measured(self, before_s: float | None, took_s: float) -> float:
+        """Returns the new estimate of an interest whose estimate was `before_s` (None before its first fetch)."""
+        self.all_s = self.all_s + self._share * (took_s - self.all_s) if self._measured else took_s
+        self._measured = True
+        return took_s if before_s is None else before_s + self._share * (took_s - before_s)

@@ -40,8 +40,8 @@ from tocsin.rules.model.values import (
     datetime_text,
     duration_text,
     time_text,
+    writer_of,
 )
-from tocsin.rules.model.writers import writer_of
 
 MAX_DEPTH: Final = MAX_OPEN_DEPTH + 1
 """The nesting limit of objects, arrays and multisets: a record, and the deepest value that it may hold."""

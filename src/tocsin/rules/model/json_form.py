@@ -45,8 +45,8 @@ from tocsin.rules.model.values import (
     parse_time,
     parse_uuid,
     time_text,
+    writer_of,
 )
-from tocsin.rules.model.writers import writer_of
 
 NONFINITE: Final[Mapping[str, float]] = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
 

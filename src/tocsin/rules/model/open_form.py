@@ -35,8 +35,8 @@ from tocsin.rules.model.values import (
     parse_datetime,
     parse_time,
     time_text,
+    writer_of,
 )
-from tocsin.rules.model.writers import writer_of
 
 
 def dumps(fields: dict[str, Any]) -> str:

@@ -14,10 +14,10 @@ import enum
 import math
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 
@@ -32,6 +32,7 @@ class _Missing(enum.Enum):
 
 
 MISSING: Final = _Missing.MISSING
+Written = TypeVar("Written")
 
 
 class Multiset(list[Any]):
@@ -283,3 +284,11 @@ def _quoted(text: str) -> str:
     """`text` for a message: short, and without lone surrogates, which no encoder accepts."""
     shown = text if len(text) <= 80 else text[:80] + "…"
     return f'"{shown.encode("utf-8", "replace").decode()}"'
+
+
+def writer_of(writers: Mapping[type, Callable[[Any], Written]], value: Any) -> Callable[[Any], Written]:
+    """Returns the writer of a class that the value is an instance of. Raises TypeError if there is none."""
+    for base, write in writers.items():
+        if isinstance(value, base):
+            return write
+    raise TypeError(f"not a value: {value.__class__.__name__}")
