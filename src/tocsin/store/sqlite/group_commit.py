@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
@@ -18,7 +18,7 @@ from tocsin.patience import wait_despite_cancel
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker.sqlite.subscriptions import put_markers
 from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
-from tocsin.store.sqlite.file import OpeningMode, SqliteFile, transaction
+from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, transaction
 
 Answer = TypeVar("Answer")
 
@@ -143,3 +143,11 @@ class GroupCommits(SqliteFile):
             return FailedWrite(translate_sqlite_error(error, self.path) if isinstance(error, sqlite3.Error) else error)
         writer.execute("RELEASE alone")
         return answer
+
+
+class GroupedWrite(ReadCall[Parameters, Answer]):
+    """A method of a store, made of a function that writes on a connection, in a commit that it shares with others."""
+
+    def run(self, store: Any, work: Callable[[sqlite3.Connection], Answer]) -> Coroutine[Any, Any, Answer]:
+        write: Coroutine[Any, Any, Answer] = store.write(work)
+        return write

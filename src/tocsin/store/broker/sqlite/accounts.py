@@ -10,7 +10,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
 
+from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import (
+    EVERYTHING,
+    PAGE,
     ApplicationRights,
     ApplicationRow,
     FrontendRow,
@@ -38,26 +41,29 @@ def fact(connection: sqlite3.Connection, name: str) -> str | None:
 
 
 def set_fact(connection: sqlite3.Connection, name: str, value: str) -> None:
+    check.kept("fact", name, value)
     sql = "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
     connection.execute(sql, (name, value))
 
 
 def first_fact(connection: sqlite3.Connection, name: str, value: str) -> str:
+    check.kept("fact", name, value)
     connection.execute("INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value))
     stored = fact(connection, name)
     assert stored is not None, "it was just put there"
     return stored
 
 
-def revoke(connection: sqlite3.Connection, token: str, expires_us: int) -> None:
+def revoke(connection: sqlite3.Connection, token: str, *, expires_us: int) -> None:
+    check.person("token's id", token)
     connection.execute("INSERT INTO revoked VALUES (?, ?) ON CONFLICT (token) DO NOTHING", (token, expires_us))
 
 
-def revoked_tokens(connection: sqlite3.Connection) -> dict[str, int]:
+def revoked(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(connection.execute("SELECT token, expires_us FROM revoked").fetchall())
 
 
-def forget_revoked(connection: sqlite3.Connection, expired_before_us: int) -> int:
+def forget_revoked(connection: sqlite3.Connection, *, expired_before_us: int) -> int:
     return connection.execute("DELETE FROM revoked WHERE expires_us < ?", (expired_before_us,)).rowcount
 
 
@@ -65,8 +71,16 @@ def forget_revoked(connection: sqlite3.Connection, expired_before_us: int) -> in
 
 
 def add_application(
-    connection: sqlite3.Connection, name: str, allowed: ApplicationRights, digest: str | None, created_us: int
+    connection: sqlite3.Connection,
+    name: str,
+    allowed: ApplicationRights = EVERYTHING,
+    *,
+    digest: str | None,
+    created_us: int,
 ) -> ApplicationRow:
+    check.person("name of an application", name)
+    check.allowed(allowed)
+    check.kept("digest", digest or "")
     if connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchone() is not None:
         raise ConflictError(f"there is an application {name} already")
     _check_digest(connection, digest)
@@ -75,59 +89,64 @@ def add_application(
         (name, digest, *_written(allowed), created_us),
     )
     assert inserted.lastrowid is not None, "a row was inserted"
-    return application(connection, inserted.lastrowid)
+    return existing_application(connection, inserted.lastrowid)
 
 
-def change_application(connection: sqlite3.Connection, id_: int, allowed: ApplicationRights) -> ApplicationRow:
+def change_application(connection: sqlite3.Connection, application: int, allowed: ApplicationRights) -> ApplicationRow:
+    check.allowed(allowed)
     connection.execute(
-        "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?", (*_written(allowed), id_)
+        "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?", (*_written(allowed), application)
     )
-    return application(connection, id_)
+    return existing_application(connection, application)
 
 
-def renew_application_token(connection: sqlite3.Connection, id_: int, digest: str) -> ApplicationRow:
+def renew_application_token(connection: sqlite3.Connection, application: int, digest: str) -> ApplicationRow:
+    check.kept("digest", digest)
     _check_digest(connection, digest)
-    connection.execute("UPDATE applications SET digest = ? WHERE id = ?", (digest, id_))
-    return application(connection, id_)
+    connection.execute("UPDATE applications SET digest = ? WHERE id = ?", (digest, application))
+    return existing_application(connection, application)
 
 
-def close_application(connection: sqlite3.Connection, id_: int) -> None:
-    if not connection.execute("UPDATE applications SET closed = 1 WHERE id = ?", (id_,)).rowcount:
-        raise _no_application(id_)
+def close_application(connection: sqlite3.Connection, application: int) -> None:
+    existing_application(connection, application)
+    connection.execute("UPDATE applications SET closed = 1 WHERE id = ?", (application,))
 
 
-def remove_application(connection: sqlite3.Connection, id_: int) -> None:
-    row = connection.execute("SELECT name, closed, subscribers FROM applications WHERE id = ?", (id_,)).fetchone()
+def remove_application(connection: sqlite3.Connection, application: int) -> None:
+    row = connection.execute(
+        "SELECT name, closed, subscribers FROM applications WHERE id = ?", (application,)
+    ).fetchone()
     if row is None:
         return
     name, closed, subscribers = row
     if not closed or subscribers:
         raise ConflictError(f"the application {name} is still in use", hint="close it, and remove its subscribers")
     connection.execute(
-        "DELETE FROM group_subscriptions WHERE group_id IN (SELECT id FROM user_groups WHERE application = ?)", (id_,)
+        "DELETE FROM group_subscriptions WHERE group_id IN (SELECT id FROM user_groups WHERE application = ?)",
+        (application,),
     )
-    connection.execute("DELETE FROM user_groups WHERE application = ?", (id_,))
-    connection.execute("DELETE FROM applications WHERE id = ?", (id_,))
+    connection.execute("DELETE FROM user_groups WHERE application = ?", (application,))
+    connection.execute("DELETE FROM applications WHERE id = ?", (application,))
 
 
 def applications(connection: sqlite3.Connection) -> list[ApplicationRow]:
     return [_application(row) for row in connection.execute(APPLICATIONS + "ORDER BY name")]
 
 
-def find_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow | None:
-    row = connection.execute(APPLICATIONS + "WHERE id = ?", (id_,)).fetchone()
+def application(connection: sqlite3.Connection, application: int) -> ApplicationRow | None:
+    row = connection.execute(APPLICATIONS + "WHERE id = ?", (application,)).fetchone()
     return None if row is None else _application(row)
 
 
-def application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
-    row = find_application(connection, id_)
+def existing_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
+    row = application(connection, id_)
     if row is None:
-        raise _no_application(id_)
+        raise NotFoundError(f"there is no application {id_}")
     return row
 
 
 def check_open(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
-    row = application(connection, id_)
+    row = existing_application(connection, id_)
     if row.closed:
         raise NotFoundError(f"the application {row.name} is being removed")
     return row
@@ -137,8 +156,16 @@ def check_open(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
 
 
 def add_subscriber(
-    connection: sqlite3.Connection, application: int, user: str, *, password: str, created_us: int, at_most: int | None
+    connection: sqlite3.Connection,
+    application: int,
+    user: str,
+    *,
+    password: str,
+    created_us: int,
+    at_most: int | None = None,
 ) -> SubscriberRow:
+    check.person("user's name", user)
+    check.kept("hash", password)
     owner = check_open(connection, application)
     if subscriber(connection, application, user) is not None:
         raise ConflictError(f"there is a user {user} already", hint="choose another name, or log in")
@@ -156,14 +183,17 @@ def add_subscriber(
     return SubscriberRow(inserted.lastrowid, application, user, created_us, created_us, password)
 
 
-def change_subscriber(connection: sqlite3.Connection, id_: int, password: str, tokens_from_us: int | None) -> None:
+def change_subscriber(
+    connection: sqlite3.Connection, subscriber: int, *, password: str, tokens_from_us: int | None = None
+) -> None:
+    check.kept("hash", password)
     sql = "UPDATE subscribers SET password = ?, tokens_from_us = coalesce(?, tokens_from_us) WHERE id = ?"
-    if not connection.execute(sql, (password, tokens_from_us, id_)).rowcount:
-        raise NotFoundError(f"there is no subscriber {id_}")
+    if not connection.execute(sql, (password, tokens_from_us, subscriber)).rowcount:
+        raise NotFoundError(f"there is no subscriber {subscriber}")
 
 
-def remove_subscribers(connection: sqlite3.Connection, ids: Sequence[int]) -> list[FrontendRow]:
-    listed = (json.dumps(list(ids)),)
+def remove_subscribers(connection: sqlite3.Connection, subscribers: Sequence[int]) -> list[FrontendRow]:
+    listed = (json.dumps(list(subscribers)),)
     frontend_ids = connection.execute(
         "SELECT id FROM frontends WHERE subscriber IN (SELECT value FROM json_each(?))", listed
     ).fetchall()
@@ -189,8 +219,8 @@ def subscriber(connection: sqlite3.Connection, application: int, user: str) -> S
     return None if row is None else SubscriberRow(*row)
 
 
-def subscriber_by_id(connection: sqlite3.Connection, id_: int) -> SubscriberRow | None:
-    row = connection.execute(SUBSCRIBERS + "WHERE s.id = ?", (id_,)).fetchone()
+def subscriber_by_id(connection: sqlite3.Connection, subscriber: int) -> SubscriberRow | None:
+    row = connection.execute(SUBSCRIBERS + "WHERE s.id = ?", (subscriber,)).fetchone()
     return None if row is None else SubscriberRow(*row)
 
 
@@ -199,7 +229,9 @@ def find_subscribers(connection: sqlite3.Connection, application: int, users: Se
     return [candidate for candidate in candidates if candidate is not None]
 
 
-def subscribers(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[SubscriberRow]:
+def subscribers(
+    connection: sqlite3.Connection, application: int, *, after: str = "", limit: int = PAGE
+) -> list[SubscriberRow]:
     page = SUBSCRIBERS + "WHERE s.application = ? AND s.user > ? ORDER BY s.user LIMIT ?"
     return [SubscriberRow(*row) for row in connection.execute(page, (application, after, limit))]
 
@@ -207,22 +239,26 @@ def subscribers(connection: sqlite3.Connection, application: int, after: str, li
 # --- webhooks
 
 
-def put_webhook(connection: sqlite3.Connection, of: int, url: str, secret: str, created_us: int) -> WebhookRow:
-    owner = subscriber_by_id(connection, of)
+def put_webhook(
+    connection: sqlite3.Connection, subscriber: int, url: str, secret: str, *, created_us: int
+) -> WebhookRow:
+    check.url(url)
+    check.kept("secret", secret)
+    owner = subscriber_by_id(connection, subscriber)
     if owner is None:
-        raise NotFoundError(f"there is no subscriber {of}")
-    connection.execute("DELETE FROM webhooks WHERE subscriber = ?", (of,))
-    connection.execute("INSERT INTO webhooks VALUES (?, ?, ?, ?)", (of, url, secret, created_us))
-    return WebhookRow(of, owner.application, url, created_us, secret)
+        raise NotFoundError(f"there is no subscriber {subscriber}")
+    connection.execute("DELETE FROM webhooks WHERE subscriber = ?", (subscriber,))
+    connection.execute("INSERT INTO webhooks VALUES (?, ?, ?, ?)", (subscriber, url, secret, created_us))
+    return WebhookRow(subscriber, owner.application, url, created_us, secret)
 
 
-def remove_webhook(connection: sqlite3.Connection, of: int, secret: str | None) -> bool:
+def remove_webhook(connection: sqlite3.Connection, subscriber: int, *, secret: str | None = None) -> bool:
     sql = "DELETE FROM webhooks WHERE subscriber = ? AND secret = coalesce(?, secret)"
-    return connection.execute(sql, (of, secret)).rowcount > 0
+    return connection.execute(sql, (subscriber, secret)).rowcount > 0
 
 
-def webhook(connection: sqlite3.Connection, of: int) -> WebhookRow | None:
-    row = connection.execute(WEBHOOKS + "WHERE w.subscriber = ?", (of,)).fetchone()
+def webhook(connection: sqlite3.Connection, subscriber: int) -> WebhookRow | None:
+    row = connection.execute(WEBHOOKS + "WHERE w.subscriber = ?", (subscriber,)).fetchone()
     return None if row is None else WebhookRow(*row)
 
 
@@ -240,10 +276,6 @@ def _written(allowed: ApplicationRights) -> tuple[str | None, str | None, str]:
 def _check_digest(connection: sqlite3.Connection, digest: str | None) -> None:
     if connection.execute("SELECT 1 FROM applications WHERE digest = ?", (digest,)).fetchone() is not None:
         raise ConflictError("this token is an application's already")
-
-
-def _no_application(id_: int) -> NotFoundError:
-    return NotFoundError(f"there is no application {id_}")
 
 
 def _application(row: Any) -> ApplicationRow:

@@ -12,7 +12,9 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
+from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import (
+    PAGE,
     FrontendRow,
     GroupRow,
     GroupSubscriptionOutcome,
@@ -31,8 +33,16 @@ HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_u
 
 
 def add_group(
-    connection: sqlite3.Connection, application: int, name: str, created_us: int, at_most: int | None
+    connection: sqlite3.Connection,
+    application: int,
+    name: str,
+    members: Sequence[int] = (),
+    *,
+    created_us: int,
+    at_most: int | None = None,
+    members_at_most: int | None = None,
 ) -> GroupRow:
+    check.person("name of a group", name)
     owner = accounts.check_open(connection, application)
     if group(connection, application, name) is not None:
         raise ConflictError(f"there is a group {name} already")
@@ -42,16 +52,17 @@ def add_group(
     count = connection.execute("SELECT count(*) FROM user_groups WHERE application = ?", (application,))
     _check_count(count, at_most, f"groups of the application {owner.name}")
     assert inserted.lastrowid is not None, "a row was inserted"
+    add_members(connection, inserted.lastrowid, members, created_us=created_us, at_most=members_at_most)
     return GroupRow(inserted.lastrowid, application, name, created_us)
 
 
-def remove_group(connection: sqlite3.Connection, id_: int) -> list[FrontendRow]:
+def remove_group(connection: sqlite3.Connection, group: int) -> list[FrontendRow]:
     def remove() -> None:
-        connection.execute("DELETE FROM group_subscriptions WHERE group_id = ?", (id_,))
-        connection.execute("DELETE FROM members WHERE group_id = ?", (id_,))
-        connection.execute("DELETE FROM user_groups WHERE id = ?", (id_,))
+        connection.execute("DELETE FROM group_subscriptions WHERE group_id = ?", (group,))
+        connection.execute("DELETE FROM members WHERE group_id = ?", (group,))
+        connection.execute("DELETE FROM user_groups WHERE id = ?", (group,))
 
-    return subscriptions.ended_by(connection, _frontends(connection, id_), remove)
+    return subscriptions.ended_by(connection, _frontends(connection, group), remove)
 
 
 def group(connection: sqlite3.Connection, application: int, name: str) -> GroupRow | None:
@@ -59,7 +70,7 @@ def group(connection: sqlite3.Connection, application: int, name: str) -> GroupR
     return None if row is None else GroupRow(*row)
 
 
-def groups(connection: sqlite3.Connection, application: int, after: str, limit: int) -> list[GroupRow]:
+def groups(connection: sqlite3.Connection, application: int, *, after: str = "", limit: int = PAGE) -> list[GroupRow]:
     page = GROUPS + "WHERE g.application = ? AND g.name > ? ORDER BY g.name LIMIT ?"
     return [GroupRow(*row) for row in connection.execute(page, (application, after, limit))]
 
@@ -73,9 +84,14 @@ def groups_of(connection: sqlite3.Connection, subscriber: int) -> list[GroupRow]
 
 
 def add_members(
-    connection: sqlite3.Connection, id_: int, subscribers: Sequence[int], created_us: int, at_most: int | None
+    connection: sqlite3.Connection,
+    group: int,
+    subscribers: Sequence[int],
+    *,
+    created_us: int,
+    at_most: int | None = None,
 ) -> list[FrontendRow]:
-    owner = _group(connection, id_)
+    owner = _group(connection, group)
     listed = json.dumps(list(subscribers))
     rows = connection.execute(
         "SELECT id FROM subscribers WHERE application = ? AND id IN (SELECT value FROM json_each(?))",
@@ -86,31 +102,31 @@ def add_members(
         if subscriber not in known:
             raise NotFoundError(f"there is no subscriber {subscriber} in the group's application")
     connection.execute(
-        "INSERT INTO members SELECT ?, value FROM json_each(?) WHERE true ON CONFLICT DO NOTHING", (id_, listed)
+        "INSERT INTO members SELECT ?, value FROM json_each(?) WHERE true ON CONFLICT DO NOTHING", (group, listed)
     )
-    count = connection.execute("SELECT count(*) FROM members WHERE group_id = ?", (id_,))
+    count = connection.execute("SELECT count(*) FROM members WHERE group_id = ?", (group,))
     _check_count(count, at_most, f"members of the group {owner.name}")
-    held = group_subscriptions(connection, id_)
+    held = group_subscriptions(connection, group)
     return _hold(connection, sorted(known), held, created_us)
 
 
-def remove_members(connection: sqlite3.Connection, id_: int, subscribers: Sequence[int]) -> list[FrontendRow]:
+def remove_members(connection: sqlite3.Connection, group: int, subscribers: Sequence[int]) -> list[FrontendRow]:
     listed = json.dumps(list(subscribers))
 
     def leave() -> None:
         connection.execute(
-            "DELETE FROM members WHERE group_id = ? AND subscriber IN (SELECT value FROM json_each(?))", (id_, listed)
+            "DELETE FROM members WHERE group_id = ? AND subscriber IN (SELECT value FROM json_each(?))", (group, listed)
         )
 
-    return subscriptions.ended_by(connection, _frontends(connection, id_, subscribers), leave)
+    return subscriptions.ended_by(connection, _frontends(connection, group, subscribers), leave)
 
 
-def members(connection: sqlite3.Connection, id_: int, after: str, limit: int) -> list[SubscriberRow]:
+def members(connection: sqlite3.Connection, group: int, *, after: str = "", limit: int = PAGE) -> list[SubscriberRow]:
     page = (
         accounts.SUBSCRIBERS
         + "JOIN members m ON m.subscriber = s.id WHERE m.group_id = ? AND s.user > ? ORDER BY s.user LIMIT ?"
     )
-    return [SubscriberRow(*row) for row in connection.execute(page, (id_, after, limit))]
+    return [SubscriberRow(*row) for row in connection.execute(page, (group, after, limit))]
 
 
 # --- subscriptions of groups
@@ -118,28 +134,29 @@ def members(connection: sqlite3.Connection, id_: int, after: str, limit: int) ->
 
 def subscribe_group(
     connection: sqlite3.Connection,
-    id_: int,
+    group: int,
     interest: int,
     *,
-    mode: Mode,
-    backends: Sequence[NewBackendRow],
+    mode: Mode = "inline",
+    backends: Sequence[NewBackendRow] = (),
     created_us: int,
-    at_most: int | None,
+    at_most: int | None = None,
 ) -> GroupSubscriptionOutcome:
-    owner = _group(connection, id_)
+    check.mode(mode)
+    owner = _group(connection, group)
     subscriptions.add_backends(connection, backends)
     backend = subscriptions.backend_id(connection, interest)
-    row = connection.execute(HELD + "WHERE g.group_id = ? AND g.backend = ?", (id_, backend)).fetchone()
+    row = connection.execute(HELD + "WHERE g.group_id = ? AND g.backend = ?", (group, backend)).fetchone()
     if row is not None:
         return GroupSubscriptionOutcome(GroupSubscriptionRow(*row), False, [])
-    subscription = GroupSubscriptionRow(f"grp_{secrets.token_urlsafe(PUBLIC_BYTES)}", id_, interest, mode, created_us)
+    subscription = GroupSubscriptionRow(f"grp_{secrets.token_urlsafe(PUBLIC_BYTES)}", group, interest, mode, created_us)
     connection.execute(
         "INSERT INTO group_subscriptions (public_id, group_id, backend, mode, created_us) VALUES (?, ?, ?, ?, ?)",
-        (subscription.public_id, id_, backend, mode, created_us),
+        (subscription.public_id, group, backend, mode, created_us),
     )
-    count = connection.execute("SELECT count(*) FROM group_subscriptions WHERE group_id = ?", (id_,))
+    count = connection.execute("SELECT count(*) FROM group_subscriptions WHERE group_id = ?", (group,))
     _check_count(count, at_most, f"subscriptions of the group {owner.name}")
-    members_found = connection.execute("SELECT subscriber FROM members WHERE group_id = ?", (id_,)).fetchall()
+    members_found = connection.execute("SELECT subscriber FROM members WHERE group_id = ?", (group,)).fetchall()
     return GroupSubscriptionOutcome(
         subscription,
         True,
@@ -147,16 +164,16 @@ def subscribe_group(
     )
 
 
-def unsubscribe_group(connection: sqlite3.Connection, id_: int, public_id: str) -> list[FrontendRow] | None:
+def unsubscribe_group(connection: sqlite3.Connection, group: int, public_id: str) -> list[FrontendRow] | None:
     row = connection.execute(
-        "SELECT id, backend FROM group_subscriptions WHERE group_id = ? AND public_id = ?", (id_, public_id)
+        "SELECT id, backend FROM group_subscriptions WHERE group_id = ? AND public_id = ?", (group, public_id)
     ).fetchone()
     if row is None:
         return None
     frontend_ids = connection.execute(
         """SELECT f.id FROM members m JOIN frontends f ON f.subscriber = m.subscriber AND f.backend = ?
         WHERE m.group_id = ?""",
-        (row[1], id_),
+        (row[1], group),
     ).fetchall()
 
     def leave() -> None:
@@ -165,9 +182,9 @@ def unsubscribe_group(connection: sqlite3.Connection, id_: int, public_id: str) 
     return subscriptions.ended_by(connection, [frontend_id for (frontend_id,) in frontend_ids], leave)
 
 
-def group_subscriptions(connection: sqlite3.Connection, id_: int) -> list[GroupSubscriptionRow]:
+def group_subscriptions(connection: sqlite3.Connection, group: int) -> list[GroupSubscriptionRow]:
     return [
-        GroupSubscriptionRow(*row) for row in connection.execute(HELD + "WHERE g.group_id = ? ORDER BY g.id", (id_,))
+        GroupSubscriptionRow(*row) for row in connection.execute(HELD + "WHERE g.group_id = ? ORDER BY g.id", (group,))
     ]
 
 

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Position
+from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import (
+    PAGE,
     BackendRow,
     FrontendOutcome,
     FrontendRequest,
@@ -35,7 +37,8 @@ FRONTENDS: Final = """SELECT f.id, f.public_id, f.subscriber, b.interest, f.mode
     FROM frontends f JOIN backends b ON b.id = f.backend JOIN markers m ON m.frontend = f.id """
 
 
-def place(cursor: Cursor) -> tuple[int, int]:
+def columns(cursor: Cursor) -> tuple[int, int]:
+    """A cursor as the columns `epoch` and `place` (see upgrades.py)."""
     return cursor.epoch, cursor.execution << ORDINAL_BITS | cursor.ordinal
 
 
@@ -53,7 +56,9 @@ def link(connection: sqlite3.Connection) -> LinkRow:
     return LinkRow(epoch, Position(position_epoch, number), secret)
 
 
-def save_registration(connection: sqlite3.Connection, epoch: int, position: Position, secret: str | None) -> None:
+def registered(connection: sqlite3.Connection, *, epoch: int, position: Position, secret: str | None = None) -> None:
+    check.position(position)
+    check.kept("secret", secret or "")
     connection.execute(
         "UPDATE link SET epoch = ?, position_epoch = ?, position_number = ?, secret = coalesce(?, secret)",
         (epoch, *position, secret),
@@ -61,6 +66,9 @@ def save_registration(connection: sqlite3.Connection, epoch: int, position: Posi
 
 
 def record_announcement(connection: sqlite3.Connection, position: Position, heads: Mapping[int, Cursor]) -> None:
+    check.position(position)
+    for head in heads.values():
+        check.cursor(head)
     connection.execute(
         """UPDATE link SET position_epoch = ?1, position_number = ?2
         WHERE (position_epoch, position_number) < (?1, ?2)""",
@@ -73,7 +81,7 @@ def put_heads(connection: sqlite3.Connection, heads: Mapping[int, Cursor]) -> No
     connection.executemany(
         """UPDATE heads SET epoch = ?2, place = ?3
         WHERE backend = (SELECT id FROM backends WHERE interest = ?1) AND (epoch, place) < (?2, ?3)""",
-        ((interest, *place(head)) for interest, head in heads.items()),
+        ((interest, *columns(head)) for interest, head in heads.items()),
     )
 
 
@@ -92,6 +100,7 @@ def backend(connection: sqlite3.Connection, channel: str, parameters: str) -> Ba
 
 def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackendRow]) -> None:
     for new_backend in wanted:
+        check.backend(new_backend)
         existing = connection.execute(
             "SELECT interest, channel, parameters FROM backends WHERE interest = ? OR (channel = ? AND parameters = ?)",
             (new_backend.interest, new_backend.channel, new_backend.parameters),
@@ -105,22 +114,24 @@ def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackendRow]
                 f"the interest {new_backend.interest} is known as another one of {existing[0][1]}",
                 hint="the cluster has forgotten its numbers: bind all backends again",
             )
-        since = place(new_backend.since)
+        since = columns(new_backend.since)
         inserted = connection.execute(
             """INSERT INTO backends (interest, channel, parameters, subscription, since_epoch, since_place)
             VALUES (?, ?, ?, ?, ?, ?)""",
             (new_backend.interest, new_backend.channel, new_backend.parameters, new_backend.subscription, *since),
         )
-        head = since if new_backend.head is None else max(since, place(new_backend.head))
+        head = since if new_backend.head is None else max(since, columns(new_backend.head))
         connection.execute("INSERT INTO heads VALUES (?, ?, ?)", (inserted.lastrowid, *head))
 
 
 def rebind(connection: sqlite3.Connection, rebound: Sequence[ReboundBackend]) -> None:
+    for binding in rebound:
+        check.rebound(binding)
     ids = [backend_id(connection, binding.interest) for binding in rebound]
     # Through interim numbers that no interest has, so that two backends may swap their interests.
     connection.executemany("UPDATE backends SET interest = -id WHERE id = ?", ((id_,) for id_ in ids))
     for id_, binding in zip(ids, rebound, strict=True):
-        since = place(binding.since)
+        since = columns(binding.since)
         try:
             connection.execute(
                 """UPDATE backends SET interest = ?, subscription = ?, since_epoch = ?, since_place = ?
@@ -186,10 +197,13 @@ def _remove_backends(connection: sqlite3.Connection, ids: Sequence[int]) -> None
 def subscribe(
     connection: sqlite3.Connection,
     wanted: Sequence[FrontendRequest],
-    backends: Sequence[NewBackendRow],
+    *,
+    backends: Sequence[NewBackendRow] = (),
     created_us: int,
-    at_most: int | None,
+    at_most: int | None = None,
 ) -> list[FrontendOutcome]:
+    for request in wanted:
+        check.wanted(request)
     add_backends(connection, backends)
     frontend_ids: list[tuple[int, bool]] = []
     for request in wanted:
@@ -235,7 +249,7 @@ def hold(
     if since is None:
         begin = connection.execute("SELECT epoch, place FROM heads WHERE backend = ?", (backend,)).fetchone()
     else:
-        begin = place(since)
+        begin = columns(since)
     public_id = f"sub_{secrets.token_urlsafe(PUBLIC_BYTES)}"
     inserted = connection.execute(
         """INSERT INTO frontends (public_id, subscriber, backend, mode, since_epoch, since_place, created_us, own)
@@ -272,7 +286,7 @@ def ended_by(connection: sqlite3.Connection, ids: Sequence[int], change: Callabl
 
 
 def end_outside(
-    connection: sqlite3.Connection, application: int, channels: Sequence[str], after: int, limit: int
+    connection: sqlite3.Connection, application: int, channels: Sequence[str], *, after: int = 0, limit: int = PAGE
 ) -> list[FrontendRow]:
     listed = json.dumps(list(channels))
     connection.execute(
@@ -302,7 +316,7 @@ def put_markers(connection: sqlite3.Connection, markers: Mapping[int, Cursor]) -
         """UPDATE markers SET epoch = ?2, place = ?3
         WHERE frontend = ?1 AND (epoch < ?2 OR (epoch = ?2 AND place < ?3))""",
         # Sorted in the order of the table, so that each of its pages is found once.
-        [(id_, *place(markers[id_])) for id_ in sorted(markers)],
+        [(id_, *columns(markers[id_])) for id_ in sorted(markers)],
     )
 
 
@@ -311,7 +325,9 @@ def frontend(connection: sqlite3.Connection, subscriber: int, public_id: str) ->
     return matching[0] if matching else None
 
 
-def frontends_of(connection: sqlite3.Connection, subscriber: int, after: int, limit: int) -> list[FrontendRow]:
+def frontends_of(
+    connection: sqlite3.Connection, subscriber: int, *, after: int = 0, limit: int = PAGE
+) -> list[FrontendRow]:
     page = "WHERE f.subscriber = ? AND f.id > ? ORDER BY f.id LIMIT ?"
     return _frontends(connection, page, (subscriber, after, limit))
 
@@ -335,18 +351,18 @@ def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]
             groups[id_].append(group)
     return [
         FrontendRow(
-            row[0],
-            row[1],
-            row[2],
-            row[3],
-            row[4],
-            cursor(row[5], row[6]),
-            cursor(row[7], row[8]),
-            row[9],
-            bool(row[10]),
-            tuple(groups.get(row[0], ())),
+            id_,
+            public_id,
+            subscriber,
+            interest,
+            mode,
+            cursor(since_epoch, since),
+            cursor(epoch, marker),
+            created_us,
+            bool(own),
+            tuple(groups[id_]),
         )
-        for row in rows
+        for id_, public_id, subscriber, interest, mode, since_epoch, since, epoch, marker, created_us, own in rows
     ]
 
 
