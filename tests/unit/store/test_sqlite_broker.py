@@ -114,7 +114,7 @@ async def test_who_stops_waiting_for_a_shared_commit_takes_nobody_along(store: S
 async def test_a_full_batch_leaves_the_rest_for_the_next_commit(
     store: SqliteBrokerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tocsin.store.sqlite.group_commit.TOGETHER", 4)
+    monkeypatch.setattr("tocsin.store.broker.sqlite.group_commit.TOGETHER", 4)
     before = store.commits
     await asyncio.gather(*(store.set_fact(str(n), "x") for n in range(10)))
     assert store.commits - before == 3

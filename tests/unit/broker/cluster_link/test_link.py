@@ -63,13 +63,25 @@ class Core:
         self.told: list[ev.ResultArrived | ev.ResultsAnnounced] = []
         self.turns: list[int] = [0]
 
-    def on(self, *_: object) -> None: ...
-
     def handle(self, event: Any) -> None:
         self.told.append(event)
         self.turns[-1] += 1
 
     def arrived(self, _interest: object) -> None: ...
+
+
+class Outcomes(dict[str, int]):
+    """Counts outcomes, and notes them in their order."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def __missing__(self, _outcome: str) -> int:
+        return 0
+
+    def __setitem__(self, outcome: str, count: int) -> None:
+        self._log.append(outcome)
+        super().__setitem__(outcome, count)
 
 
 class Place:
@@ -80,7 +92,7 @@ class Place:
         self.early: dict[int, Cursor] = {}
         self.counted: list[str] = []
         sync: Any = SimpleNamespace(note_early_announcement=self.early.__setitem__)
-        counters: Any = SimpleNamespace(announced=self.counted.append)
+        counters: Any = SimpleNamespace(announcements=Outcomes(self.counted))
         client: Any = SimpleNamespace()
         self.link = ClusterLink(
             client, self.core, backends=self.backends, sync=sync, store=self.store, generation=client,

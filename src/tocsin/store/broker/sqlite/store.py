@@ -15,9 +15,9 @@ from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import EVERYTHING, BackendRow, FrontendRow
 from tocsin.store.broker.sqlite import accounts, subscriptions
 from tocsin.store.broker.sqlite import groups as sqlite_groups
+from tocsin.store.broker.sqlite.group_commit import GroupCommits, GroupedWrite
 from tocsin.store.broker.sqlite.upgrades import BROKER_UPGRADES
 from tocsin.store.sqlite.file import OpeningMode, ReadCall, StoreLayout
-from tocsin.store.sqlite.group_commit import GroupCommits, GroupedWrite
 from tocsin.store.sqlite.ownership import Ownership
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
