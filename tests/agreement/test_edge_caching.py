@@ -18,12 +18,12 @@ from tocsin.lab.experiments.cells import run
 from tocsin.lab.experiments.comparisons import judge
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.edge_caching.experiment import EXPERIMENT
-from tocsin.lab.experiments.edge_caching.model import CHOICES, MODERN, OURS, PAPER, answered_s, model
+from tocsin.lab.experiments.edge_caching.model import CHOICES, MODERN, answered_s, model
 from tocsin.lab.experiments.edge_caching.optimum import Requests, bound, requests
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.lab.experiments.run_experiment import conduct
-from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, caching_settings, core_settings
+from tocsin.lab.simulators.fast_broker import OURS, PAPER, FastBrokerSim, RoundTrips, caching_settings, core_settings
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, make_edge_events
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, in_order
 from tocsin.rules.caching.settings import CachingSettings

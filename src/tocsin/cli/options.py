@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from tocsin.wire.errors import InputError
+
+if TYPE_CHECKING:
+    from tocsin.settings import Loaded
 
 DataFolder = Annotated[Path | None, Parameter(name="--data", help="The cluster's data folder.")]
 SettingsFile = Annotated[
@@ -37,6 +41,19 @@ BrokerUrl = Annotated[
     str | None,
     Parameter(env_var="TOCSIN_BROKER_URL", help="The broker's address (default: http://127.0.0.1:8480)."),
 ]
+
+
+def read_settings(config: Path | None, **flags: Any) -> Loaded:
+    """Returns the settings of a command that ends by itself, with its own flags over those of the file and the
+    environment (`broker__name` is `broker.name`). From now on the command logs warnings to standard error."""
+    from tocsin.cli.logs import log_to_stderr
+    from tocsin.settings import read
+
+    log_to_stderr(for_good=False)
+    return read(config, os.environ, {name.replace("__", "."): value for name, value in flags.items()})
+
+
+# ---------------------------------------------------------------- the lab
 
 OUT: Final = Path("tocsin-lab")
 

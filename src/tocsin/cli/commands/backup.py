@@ -16,7 +16,7 @@ from typing import Annotated, Any, Protocol
 from cyclopts import Parameter
 
 from tocsin.cli.client import ClusterConnection
-from tocsin.cli.options import ClusterToken, DataFolder, NamedClusterUrl, SettingsFile
+from tocsin.cli.options import ClusterToken, DataFolder, NamedClusterUrl, SettingsFile, read_settings
 from tocsin.cli.output import progress_bar
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError, NotFoundError, UnavailableError
@@ -37,10 +37,8 @@ def backup(
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     from tocsin import compose
-    from tocsin.cli.logs import log_to_stderr
 
-    log_to_stderr(for_good=False)
-    settings = Settings.load(config, os.environ, {"data": data})
+    settings = read_settings(config, data=data).settings
     address = choose_address(settings, data, url, compose.folder_holder)
     # The cluster has a working directory of its own.
     target = destination.absolute()
@@ -65,10 +63,8 @@ def restore(
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     from tocsin import compose
-    from tocsin.cli.logs import log_to_stderr
 
-    log_to_stderr(for_good=False)
-    settings = Settings.load(config, os.environ, {"data": data})
+    settings = read_settings(config, data=data).settings
     with progress_bar("restoring", DownloadColumn, TransferSpeedColumn) as update:
         summary = asyncio.run(
             compose.restore(settings, source.absolute(), lambda done, total: update(completed=done, total=total))

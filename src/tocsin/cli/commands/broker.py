@@ -6,14 +6,11 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.options import SettingsFile, Verbose
-
-if TYPE_CHECKING:
-    from tocsin.settings import Loaded
+from tocsin.cli.options import SettingsFile, Verbose, read_settings
 
 app = App(
     name="broker",
@@ -95,10 +92,8 @@ def backup(
 ) -> None:
     """Back up the store of a broker, running or stopped: accounts, subscriptions, cursors, webhooks."""
     from tocsin import compose_broker
-    from tocsin.cli.logs import log_to_stderr
 
-    log_to_stderr(for_good=False)
-    settings = _load(name, data, config).settings
+    settings = read_settings(config, data=data, broker__name=name).settings
     asyncio.run(compose_broker.back_up(settings, destination.absolute()))
     sys.stdout.write(f"backup of the broker {settings.broker.name} written to {destination}; its checksum agrees\n")
 
@@ -118,18 +113,10 @@ def restore(
     unless --name gives another.
     """
     from tocsin import compose_broker
-    from tocsin.cli.logs import log_to_stderr
 
-    log_to_stderr(for_good=False)
-    loaded = _load(name, data, config)
+    loaded = read_settings(config, data=data, broker__name=name)
     settings, named = loaded.settings, "broker.name" in loaded.sources
     restored, saved = asyncio.run(compose_broker.restore(settings, source.absolute(), named=named))
     whose = "" if saved == restored else f" from a backup of {saved or 'a broker that it does not name'}"
     sys.stdout.write(f"restored the broker {restored}{whose} into {settings.data}; its checksum agrees\n")
     sys.stdout.write("every session has ended; application tokens are those of the time of the backup\n")
-
-
-def _load(name: str | None, data: Path | None, config: Path | None) -> Loaded:
-    from tocsin.settings import read
-
-    return read(config, os.environ, {"data": data, "broker.name": name})

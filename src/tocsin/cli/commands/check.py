@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -11,9 +10,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from tocsin.cli.commands.backup import size_text
-from tocsin.cli.options import DataFolder, SettingsFile
+from tocsin.cli.options import DataFolder, SettingsFile, read_settings
 from tocsin.cli.output import progress_bar
-from tocsin.settings import Settings
 from tocsin.wire.errors import TocsinError
 
 app = App(
@@ -55,11 +53,9 @@ def check(
     from rich.progress import MofNCompleteColumn
 
     from tocsin import compose
-    from tocsin.cli.logs import log_to_stderr
 
-    log_to_stderr(for_good=False)
     try:
-        settings = Settings.load(config, os.environ, {"data": data})
+        settings = read_settings(config, data=data).settings
         with progress_bar("checking", MofNCompleteColumn, "{task.fields[what]}", what="") as update:
             found = compose.check(
                 settings,

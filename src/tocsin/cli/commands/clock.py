@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 
 from cyclopts import App
 
 from tocsin.cli.commands.backup import call_cluster, choose_address
-from tocsin.cli.options import ClusterToken, DataFolder, NamedClusterUrl, SettingsFile
-from tocsin.settings import Settings
+from tocsin.cli.options import ClusterToken, DataFolder, NamedClusterUrl, SettingsFile, read_settings
 
 app = App(
     name="clock",
@@ -36,10 +34,8 @@ def accept(
 ) -> None:
     """Confirm that the cluster's clock is right, so that it deletes again what is too old. Needs an admin's token."""
     from tocsin import compose
-    from tocsin.cli.logs import log_to_stderr
 
-    log_to_stderr(for_good=False)
-    settings = Settings.load(config, os.environ, {"data": data})
+    settings = read_settings(config, data=data).settings
     address = choose_address(settings, data, url, compose.folder_holder)
     if address is not None:
         now = asyncio.run(call_cluster(address, token, "/v1/clock:accept"))["now"]

@@ -7,7 +7,6 @@ before the first start. A running cluster honours a change at once.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -16,8 +15,7 @@ from typing import Annotated, Literal, Protocol
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.options import DataFolder, SettingsFile
-from tocsin.settings import Settings
+from tocsin.cli.options import DataFolder, SettingsFile, read_settings
 
 app = App(
     name="token",
@@ -132,10 +130,8 @@ class _TokenWork(Protocol):
 
 def _with_tokens(data: DataFolder, config: SettingsFile, work: _TokenWork, *, may_make_folder: bool = False) -> None:
     from tocsin import compose
-    from tocsin.cli.logs import log_to_stderr
 
-    log_to_stderr(for_good=False)
-    settings = Settings.load(config, os.environ, {"data": data})
+    settings = read_settings(config, data=data).settings
     # Never make the default folder: a token in a new folder beside the cluster's own would silently be of no use.
     make_folder = may_make_folder and "data" in settings.model_fields_set
     opened: AbstractAsyncContextManager[TokenStore] = compose.tokens(settings, make_folder=make_folder)

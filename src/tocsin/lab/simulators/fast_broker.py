@@ -45,13 +45,18 @@ from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.engine.trace import RunTrace
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
 from tocsin.rules.caching.entries import BrokerResult
+from tocsin.rules.caching.eviction import EVICTION
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import START, Cursor
 
 _Pull = tuple[float, int, Collection[Hashable]]
 _Return = tuple[float, int, tuple[Hashable, ...], int]
 _NEVER: Final = math.inf
-_POLICIES: Final = {"nc": {"eviction": "none"}, "ttl": {"eviction": "exp", "expiry": "ttl"}}
+# The policies of the edge-caching paper by its names, and ours.
+PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl")
+OURS: Final = ("worth", "saving")
+_NAMED: Final = {"nc": {"eviction": "none"}, "ttl": {"eviction": "exp", "expiry": "ttl"}}
+POLICIES: Final = (*_NAMED, *(name for name in EVICTION if name != "none"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +70,9 @@ class RoundTrips:
 
 
 def caching_settings(policy: str, budget_bytes: int, **settings: Any) -> CachingSettings:
-    """Returns the settings of a policy by its name in the papers: `nc` is no cache, `ttl` an eviction with an expiry;
-    the name of an eviction means itself."""
-    named = _POLICIES.get(policy, {"eviction": policy})
+    """Returns the settings of one of `POLICIES`: `nc` is no cache, `ttl` an eviction with an expiry; the name of an
+    eviction means itself."""
+    named = _NAMED.get(policy, {"eviction": policy})
     return CachingSettings(budget_bytes=budget_bytes, **{**named, **settings})
 
 

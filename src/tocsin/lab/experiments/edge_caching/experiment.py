@@ -15,8 +15,9 @@ from tocsin.lab.experiments.declaration import (
     along,
 )
 from tocsin.lab.experiments.edge_caching.claims import CLAIMS, TABLES
-from tocsin.lab.experiments.edge_caching.model import CHOICES, LAWS, MODERN, OPTIMUM, OURS, PAPER, check, model
+from tocsin.lab.experiments.edge_caching.model import CHOICES, LAWS, MODERN, OPTIMUM, check, model
 from tocsin.lab.experiments.edge_caching.points import CACHING, TOUCHED, USUAL
+from tocsin.lab.simulators.fast_broker import OURS, PAPER
 
 SIZES: Final = (50, 100, 200, 300, 400, 500)
 QUICK_SIZES: Final = (150, 500)

@@ -16,9 +16,7 @@ from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.wire.errors import InputError
 
-PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl")
 MODERN: Final = ("s3fifo", "sieve", "gdsf", "wtinylfu")
-OURS: Final = ("worth", "saving")
 OPTIMUM: Final = "optimum"
 LAWS: Final = ("uniform", "zipf")
 # The choices that the paper leaves open, one at a time; `usual` is what the live broker does. A first time to live is

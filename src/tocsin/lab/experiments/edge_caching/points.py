@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tocsin.lab.experiments.declaration import Value
-from tocsin.lab.experiments.edge_caching.model import PAPER
 from tocsin.lab.experiments.results import Place, ResultsRow, RunResults, quotient
 from tocsin.lab.experiments.statistics import Estimate, estimate
+from tocsin.lab.simulators.fast_broker import PAPER
 
 CACHING: Final = tuple(policy for policy in PAPER if policy != "nc")
 EVICTING: Final = tuple(policy for policy in CACHING if policy != "ttl")

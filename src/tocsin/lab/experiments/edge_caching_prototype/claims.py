@@ -11,6 +11,7 @@ from tocsin.lab.experiments.comparisons import about, both, judge_by_choice, sur
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
+from tocsin.lab.simulators.fast_broker import PAPER
 
 _S: Final = "sizes"
 _SMALLEST_KB: Final = 100
@@ -18,7 +19,7 @@ _FAR: Final = 0.05
 _AROUND: Final = 0.05
 _FALL: Final = 0.01
 _ONE_FETCH: Final = "a fetch serves all who wait for it, so without a cache less is fetched than is missed"
-PAPER: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl")
+_CACHING: Final = tuple(policy for policy in PAPER if policy != "nc")
 
 
 def _at(policy: Value, size: Value) -> dict[str, Value]:
@@ -57,7 +58,7 @@ def reduces(results: RunResults) -> Judgement:
     for metric in ("latency_s", "fetch_kb"):
         saved = {
             (policy, size): results.difference(metric, _S, _at("nc", size), _at(policy, size))
-            for policy in PAPER
+            for policy in _CACHING
             for size in _sizes(results)
         }
         policy, size = least = min(saved, key=lambda one: saved[one].mean)
@@ -85,12 +86,12 @@ def grows(results: RunResults) -> Judgement:
         less = results.difference(metric, _S, _at(policy, low), _at(policy, high))
         return Estimate(less.mean / without_cache[metric], less.half_width / without_cache[metric], less.runs)
 
-    kinds = [(metric, policy) for metric in ("hit_ratio", *without_cache) for policy in PAPER]
+    kinds = [(metric, policy) for metric in ("hit_ratio", *without_cache) for policy in _CACHING]
     ends = {kind: rise(*kind, small, large) for kind in kinds}
     steps = {(*kind, low, high): rise(*kind, low, high) for kind in kinds for low, high in pairwise(sizes)}
     metric, policy, low, high = worst = min(steps, key=lambda one: steps[one].low)
     figures = f"hit ratio from {small} to {large} KB: " + ", ".join(
-        f"{name} {ends['hit_ratio', name]}" for name in PAPER
+        f"{name} {ends['hit_ratio', name]}" for name in _CACHING
     )
     figures += f"; of all steps the least, {metric} of {policy} from {low} to {high} KB: {steps[worst]}"
     return verdict(both(surely(ends.values()), surely(steps.values(), than=-_FALL)), figures, _ONE_FETCH)
@@ -160,7 +161,7 @@ def hundred(results: RunResults) -> Judgement:
     if size is None:
         raise MissingCellsError(f"{_S}: size_kb = {_SMALLEST_KB}")
     policy_figures, holds = [], {}
-    for policy in PAPER:
+    for policy in _CACHING:
         hit, saved = _shares(results, policy, size)
         holds[policy] = surely((hit, replace(saved, mean=saved.mean + _AROUND)), than=0.5)
         hits_from, saved_from = (_from(results, policy, which) for which in (0, 1))

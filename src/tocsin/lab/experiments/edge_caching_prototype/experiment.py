@@ -6,7 +6,7 @@ from typing import Final
 
 from tocsin.lab.experiments.declaration import Experiment, ExperimentParameter, Metric, Plot, Sweep, along, claims_of
 from tocsin.lab.experiments.edge_caching_prototype import claims
-from tocsin.lab.experiments.edge_caching_prototype.model import POLICIES, model
+from tocsin.lab.experiments.edge_caching_prototype.model import SWEPT, model
 
 SIZES: Final = (10, 20, 50, 100, 200, 400, 800, 1600)
 QUICK: Final = (50, 100, 400)
@@ -21,7 +21,7 @@ EXPERIMENT: Final = Experiment(
     source="Uddin, Venkatasubramanian, Edge Caching for Enriched Notifications Delivery in Big Active Data, 2018, §VI",
     model=model,
     parameters=(
-        ExperimentParameter("policy", "lsc", f"nc or one of {', '.join(POLICIES)}", among=("nc", *POLICIES)),
+        ExperimentParameter("policy", "lsc", f"nc or one of {', '.join(SWEPT[1:])}", among=SWEPT),
         ExperimentParameter("size_kb", 100, "the cache's budget", least=0),
         ExperimentParameter("put_is_access", True, "for lru: does a new result count as an access of its cache"),
         ExperimentParameter("ttl_cap_s", 600.0, "for ttl: the longest time to live", least=1),
@@ -35,7 +35,7 @@ EXPERIMENT: Final = Experiment(
         Sweep(
             "sizes",
             "Every policy by cache size; nc, which has no cache, is the same at all of them.",
-            (along("policy", ("nc", *POLICIES)), along("size_kb", SIZES, quick=QUICK)),
+            (along("policy", SWEPT), along("size_kb", SIZES, quick=QUICK)),
         ),
         Sweep(
             "choices",

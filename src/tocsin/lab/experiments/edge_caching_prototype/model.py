@@ -10,11 +10,11 @@ from typing import Final
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, load_or_make_scenario
-from tocsin.lab.simulators.fast_broker import caching_settings, core_settings
+from tocsin.lab.simulators.fast_broker import OURS, PAPER, caching_settings, core_settings
 from tocsin.lab.simulators.network_broker import Links, Made, simulate_scenario
 from tocsin.lab.workloads.city_channels import find
 
-POLICIES: Final = ("lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth", "saving")
+SWEPT: Final = (*PAPER, *OURS)
 
 
 def model(run: Run) -> Mapping[str, float]:

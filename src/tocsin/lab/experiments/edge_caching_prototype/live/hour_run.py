@@ -6,7 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Final
@@ -47,7 +47,7 @@ class LiveHour:
     """How long after an execution 50 %, 95 % and 100 % of the online subscribers had its result."""
     cpu_s: tuple[float, float, float]
     """The processor time of the hour: the cluster, this broker, and this broker's clients."""
-    replayed: bool
+    replayed: bool = False
     """Whether a replay of the broker's trace under virtual time gave the same figures."""
 
 
@@ -58,7 +58,7 @@ async def live(
     shutil.rmtree(folder, ignore_errors=True)
     try:
         async with LiveServers(folder) as servers:
-            counts_by_cell = await _lived(made, end_s, cells, speed, servers=servers, traces=traces, say=say)
+            hours = await _lived(made, end_s, cells, speed, servers=servers, traces=traces, say=say)
     except BaseExceptionGroup as group:
         raise _first(group) from group
     # The traces are complete only after the servers have ended.
@@ -67,11 +67,7 @@ async def live(
         for difference in outcome.differences:
             say(f"{cell.name}: replayed, not the same: {difference}")
     shutil.rmtree(folder, ignore_errors=True)
-    return {cell: LiveHour(*counted, replayed=replays[cell].same) for cell, counted in counts_by_cell.items()}
-
-
-_Three = tuple[float, float, float]
-_Counted = tuple[Mapping[str, float], ClientFigures, float, _Three, _Three]
+    return {cell: replace(hour, replayed=replays[cell].same) for cell, hour in hours.items()}
 
 
 async def _lived(
@@ -83,7 +79,7 @@ async def _lived(
     servers: LiveServers,
     traces: Path,
     say: Say,
-) -> dict[LiveCell, _Counted]:
+) -> dict[LiveCell, LiveHour]:
     began_s = perf_counter()
     say("starting a cluster")
     cluster = await servers.cluster()
@@ -116,7 +112,7 @@ async def _lived(
     lags_s = sorted(lag_s * speed for figures in clients.seen.values() for lag_s in figures.lags_s) or [0.0]
     quantiles_s = tuple(lags_s[min(len(lags_s) - 1, int(share * len(lags_s)))] for share in (0.5, 0.95, 1.0))
     return {
-        cell: (
+        cell: LiveHour(
             {name: after[cell][name] - before[cell][name] for name in after[cell]},
             clients.seen[cell.name],
             late_s,

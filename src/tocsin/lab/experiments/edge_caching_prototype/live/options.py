@@ -11,17 +11,13 @@ from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.experiments.cells import code_digest
 from tocsin.lab.experiments.edge_caching_prototype.experiment import EXPERIMENT
 from tocsin.lab.scenarios.city import CHANNELS, City, city
-from tocsin.lab.simulators.fast_broker import caching_settings
-from tocsin.rules.caching.eviction import EVICTION
+from tocsin.lab.simulators.fast_broker import PAPER, POLICIES, caching_settings
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.wire.errors import InputError
-
-POLICIES: Final = ("nc", "ttl", *(name for name in EVICTION if name != "none"))
 
 # Settings in seconds, which must shrink with the hour.
 _SECONDS: Final = ("fresh_s", "ttl_every_s", "ttl_first_s", "ttl_cap_s", "rate_window_s", "latency_first_s")
 _A_DAY_S: Final = 86_400
-_PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl", "worth")
 _MOST_AT_ONCE: Final = 32
 # Every subscriber subscribes at every broker, so they take longer for it than in the simulated sweep.
 _JOIN_S: Final = 600.0
@@ -62,7 +58,7 @@ class LiveOptions:
     as for simulated cells."""
 
     city: City
-    policies: tuple[str, ...] = _PAPER
+    policies: tuple[str, ...] = (*PAPER, "worth")
     sizes_kb: tuple[float, ...] = (100.0,)
     speed: float = 2.0
     at_once: int = 8

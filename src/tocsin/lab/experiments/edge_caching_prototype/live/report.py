@@ -199,9 +199,9 @@ def _cost(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
     if not rows:
         return []
     together = max(row.numbers["together"] for row in rows)
-    cluster_s = sum(row.numbers["cluster_cpu_s"] for row in rows) / len(rows)
-    broker_s = sum(row.numbers["broker_cpu_s"] for row in rows) / len(rows)
-    clients_s = sum(row.numbers["clients_cpu_s"] for row in rows) / len(rows)
+    cluster_s, broker_s, clients_s = (
+        sum(row.numbers[f"{name}_cpu_s"] for row in rows) / len(rows) for name in ("cluster", "broker", "clients")
+    )
     all_s = cluster_s + together * (broker_s + clients_s)
     cost = (
         f"The hour took {all_s:.0f} s of processor time with {together:.0f} brokers: the cluster with Spark "
@@ -221,36 +221,14 @@ def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
         "with these."
     )
     lines = ["## Figure 7, lived", "", about, ""]
-    head = (
-        "policy",
-        "KB",
-        "hit ratio",
-        "latency (ms)",
-        "of that without a cache",
-        "fetched (KB)",
-        "results",
-        "interests",
-    )
+    all_s = without_cache["latency_s"] if without_cache else 0.0
+    head = "policy, KB, hit ratio, latency (ms), of that without a cache, fetched (KB), results, interests".split(", ")
     body = []
-    for measured in rows:
-        numbers = measured.numbers
-        share = (
-            f"{numbers['latency_s'] / without_cache['latency_s']:.0%}"
-            if without_cache and without_cache["latency_s"]
-            else ""
-        )
-        body.append(
-            (
-                measured.cell.policy,
-                f"{measured.cell.size_kb:g}",
-                f"{numbers['hit_ratio']:.4g}",
-                f"{1e3 * numbers['latency_s']:.3g}",
-                share,
-                f"{numbers['fetch_kb']:.4g}",
-                f"{numbers['results']:,.0f}",
-                f"{numbers['interests']:,.0f}",
-            )
-        )
+    for row in rows:
+        latency_s, share = row.numbers["latency_s"], f"{row.numbers['latency_s'] / all_s:.0%}" if all_s else ""
+        figures = [f"{row.numbers['hit_ratio']:.4g}", f"{1e3 * latency_s:.3g}", share, f"{row.numbers['fetch_kb']:.4g}"]
+        counts = [f"{row.numbers[name]:,.0f}" for name in ("results", "interests")]
+        body.append((row.cell.policy, f"{row.cell.size_kb:g}", *figures, *counts))
     return [*lines, *markdown_table(head, body)]
 
 
