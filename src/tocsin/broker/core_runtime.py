@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -14,6 +14,7 @@ import structlog
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.trace import BrokerTrace
+from tocsin.rules.model.cursors import InterestId
 
 FLUSH_EVERY_S: Final = 1.0
 
@@ -39,7 +40,7 @@ class CoreRuntime:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
         self._flush: asyncio.TimerHandle | None = None
-        self._arrivals: dict[Hashable, set[asyncio.Event]] = {}
+        self._arrivals: dict[InterestId, set[asyncio.Event]] = {}
         self._closed = False
 
     @property
@@ -110,18 +111,18 @@ class CoreRuntime:
 
     # --- waiting for results
 
-    def arrived(self, interest: Hashable) -> None:
+    def arrived(self, interest: InterestId) -> None:
         """Wakes everything that waits for new results of this interest."""
         for arrival in self._arrivals.get(interest, ()):
             arrival.set()
 
-    def expect(self, interest: Hashable) -> asyncio.Event:
+    def expect(self, interest: InterestId) -> asyncio.Event:
         """An asyncio event that is set when new results of this interest arrive."""
         arrival = asyncio.Event()
         self._arrivals.setdefault(interest, set()).add(arrival)
         return arrival
 
-    def forget(self, interest: Hashable, waiting: asyncio.Event) -> None:
+    def forget(self, interest: InterestId, waiting: asyncio.Event) -> None:
         arrivals = self._arrivals[interest]
         arrivals.discard(waiting)
         if not arrivals:

@@ -31,7 +31,7 @@ from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.subscriptions import NewSubscription, SubscriptionService, full_name
 from tocsin.clock import now_us
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.serving.rate_limit import RateLimiter
 from tocsin.settings.broker import BrokerSettings
 from tocsin.store.broker.interface import BrokerStore
@@ -175,7 +175,7 @@ class BrokerService:
         groups = {group.id: group.name for group in await self._parts.store.groups_of(who.subscriber)}
         return self._parts.subscriptions.describe(frontend, groups)
 
-    async def interest_of(self, who: Session, public_id: str) -> int:
+    async def interest_of(self, who: Session, public_id: str) -> InterestId:
         return (await self._parts.subscriptions.find(who.subscriber, public_id)).interest
 
     async def list_subscriptions(
@@ -212,18 +212,17 @@ class BrokerService:
             raise NotFoundError(f"you have no subscription to the interest {asked.interest}")
         return await self._parts.pulls.pull(subscription, asked.interest, asked.after, asked.limit, wait_s)
 
-    def lacking(self, who: Session) -> tuple[list[EncodedEvent], list[int]]:
+    def lacking(self, who: Session) -> tuple[list[EncodedEvent], list[InterestId]]:
         """What the subscriber has not acknowledged: notifications, and the interests whose results it can pull."""
         notifications, inline = [], []
         for interest, mode, head in self._parts.runtime.core.lacking(who.subscriber):
-            assert isinstance(interest, int)
             if mode is ev.Mode.NOTIFY:
                 notifications.append(self._parts.pulls.available(interest, head))
             else:
                 inline.append(interest)
         return notifications, inline
 
-    def acknowledge(self, subscriber: int, cursors: Mapping[int, Cursor]) -> int:
+    def acknowledge(self, subscriber: int, cursors: Mapping[InterestId, Cursor]) -> int:
         """Acknowledges the interests that the subscriber holds, ignores the others, and returns how many it holds."""
         count = 0
         for interest, cursor in cursors.items():

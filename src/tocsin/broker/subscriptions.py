@@ -27,7 +27,7 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.fanout import FanOut
 from tocsin.clock import now_us
-from tocsin.rules.model.cursors import Cursor, Range
+from tocsin.rules.model.cursors import Cursor, InterestId, Range
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import FrontendRequest, FrontendRow, GroupRow, GroupSubscriptionOutcome
 from tocsin.wire.answers import Subscription
@@ -103,7 +103,7 @@ class SubscriptionService:
 
     # --- queries
 
-    def subscription_of(self, subscriber: int, interest: int) -> int | None:
+    def subscription_of(self, subscriber: int, interest: InterestId) -> int | None:
         return self._ids.get((subscriber, interest))
 
     async def find(self, subscriber: int, public_id: str) -> FrontendRow:
@@ -234,7 +234,7 @@ class SubscriptionService:
 
     def end(self, frontends: Iterable[FrontendRow], reason: str | None = None) -> None:
         """Ends frontends in the core. `reason` is sent to subscribers that did not ask for the end themselves."""
-        ended_ids: dict[int, list[int]] = {}
+        ended_ids: dict[InterestId, list[int]] = {}
         for frontend in frontends:
             if self._ids.get((frontend.subscriber, frontend.interest)) == frontend.id:
                 del self._ids[frontend.subscriber, frontend.interest]

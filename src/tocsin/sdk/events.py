@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.cursors import Cursor, cursor_text
 from tocsin.wire.envelopes import Available, Ended
 
@@ -17,7 +18,7 @@ class Result:
     """A result. `(interest, cursor)` identifies it permanently: a consumer that sees the pair again has a duplicate."""
 
     channel: str
-    interest: int
+    interest: InterestId
     cursor: Cursor
     executed_at: datetime
     result: Any
@@ -40,7 +41,7 @@ class Gap:
     """Results up to `cursor` that were not delivered no longer exist: they expired before they were fetched."""
 
     channel: str
-    interest: int
+    interest: InterestId
     cursor: Cursor
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tocsin.rules.model.cursors import InterestId
 from tocsin.sdk.events import Event, Gap, Result
 from tocsin.wire.cursors import START, Cursor
 from tocsin.wire.envelopes import Available, Ended, WireEvent
@@ -22,7 +23,7 @@ class InboxEntry:
     everything of the interest up to `reached`."""
 
     told: Event | None
-    interest: int
+    interest: InterestId
     reached: Cursor | None
 
 
@@ -30,32 +31,32 @@ class AckTracker:
     """Per interest: what has arrived, what the consumer has taken, and which acknowledgements are open."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, Cursor] = {}
-        self._taken: dict[int, Cursor] = {}
-        self.unsent: dict[int, Cursor] = {}
-        self._unsure: dict[int, Cursor] = {}  # sent, but not confirmed as durable
+        self._seen: dict[InterestId, Cursor] = {}
+        self._taken: dict[InterestId, Cursor] = {}
+        self.unsent: dict[InterestId, Cursor] = {}
+        self._unsure: dict[InterestId, Cursor] = {}  # sent, but not confirmed as durable
         self.changed = asyncio.Event()
 
-    def seen(self, interest: int) -> Cursor:
+    def seen(self, interest: InterestId) -> Cursor:
         return self._seen.get(interest, START)
 
-    def see(self, interest: int, cursor: Cursor) -> None:
+    def see(self, interest: InterestId, cursor: Cursor) -> None:
         if cursor > self.seen(interest):
             self._seen[interest] = cursor
 
-    def take(self, interest: int, cursor: Cursor) -> None:
+    def take(self, interest: InterestId, cursor: Cursor) -> None:
         """The consumer has taken everything up to the cursor; it will be acknowledged."""
         if cursor > self._taken.get(interest, START):
             self._taken[interest] = self.unsent[interest] = cursor
             self.changed.set()
 
-    def remind(self, interest: int) -> None:
+    def remind(self, interest: InterestId) -> None:
         """The broker repeats results that were taken, so the acknowledgement was lost: send it again."""
         if (taken := self._taken.get(interest)) is not None:
             self.unsent[interest] = taken
             self.changed.set()
 
-    def forget(self, interest: int) -> None:
+    def forget(self, interest: InterestId) -> None:
         for cursors in (self._seen, self._taken, self.unsent, self._unsure):
             cursors.pop(interest, None)
 
@@ -64,7 +65,7 @@ class AckTracker:
         for cursors in (self._seen, self._taken, self.unsent, self._unsure):
             cursors.clear()
 
-    def say(self, most: int) -> dict[int, Cursor]:
+    def say(self, most: int) -> dict[InterestId, Cursor]:
         """Takes up to `most` acknowledgements to send now; the broker does not confirm them."""
         chosen = dict(list(self.unsent.items())[:most])
         for interest, cursor in chosen.items():
@@ -74,11 +75,11 @@ class AckTracker:
             self.changed.clear()
         return chosen
 
-    def unconfirmed(self, most: int) -> dict[int, Cursor]:
+    def unconfirmed(self, most: int) -> dict[InterestId, Cursor]:
         """Up to `most` acknowledgements that may not be durable yet."""
         return dict(list({**self._unsure, **self.unsent}.items())[:most])
 
-    def confirm(self, acks: dict[int, Cursor]) -> None:
+    def confirm(self, acks: dict[InterestId, Cursor]) -> None:
         """The broker has confirmed that these are durable."""
         for cursors in (self._unsure, self.unsent):
             for interest, cursor in acks.items():
@@ -136,7 +137,7 @@ class Inbox:
         if len(self._entries) >= self._bound:
             self._room.clear()
 
-    def drop(self, interest: int) -> None:
+    def drop(self, interest: InterestId) -> None:
         """Drops the entries of the interest."""
         self._entries = deque(entry for entry in self._entries if entry.interest != interest)
         if len(self._entries) < self._bound:

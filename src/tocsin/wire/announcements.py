@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.wire.cursors import cursor_text, parse_cursor, parse_position, position_text
 from tocsin.wire.errors import InputError
 from tocsin.wire.results import FetchedResult
@@ -32,7 +32,7 @@ class PushedResults:
     """All new results of one interest."""
 
     channel: str
-    interest: int
+    interest: InterestId
     results: Sequence[FetchedResult]
 
 
@@ -44,7 +44,7 @@ class Announcement:
     after: Position
     position: Position
     more: bool = False
-    heads: dict[str, list[tuple[int, Cursor]]] = field(default_factory=dict)
+    heads: dict[str, list[tuple[InterestId, Cursor]]] = field(default_factory=dict)
     pushed: list[PushedResults] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
     dropped: int = 0

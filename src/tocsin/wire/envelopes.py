@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import orjson
 
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.wire.cursors import cursor_text
 from tocsin.wire.errors import InputError
 from tocsin.wire.messages import InterestText, JsonObject, Message, object_schema
@@ -62,7 +62,7 @@ class EnvelopeWriter:
     def results(
         self,
         channel: str,
-        interest: int,
+        interest: InterestId,
         after: Cursor,
         to: Cursor,
         items: Iterable[bytes],
@@ -80,15 +80,15 @@ class EnvelopeWriter:
         data = f'{{"after":"{begin}","to":"{end}","results":['
         return b"".join(((head + data).encode(), b",".join(items), tail.encode()))
 
-    def available(self, channel: str, interest: int, to: Cursor, *, at_us: int) -> bytes:
+    def available(self, channel: str, interest: InterestId, to: Cursor, *, at_us: int) -> bytes:
         end = cursor_text(to)
         return f'{self._head(AVAILABLE, f"{interest}//{end}", channel, interest, at_us)}{{"to":"{end}"}}}}'.encode()
 
-    def ended(self, channel: str, interest: int, reason: str, *, at_us: int) -> bytes:
+    def ended(self, channel: str, interest: InterestId, reason: str, *, at_us: int) -> bytes:
         data = orjson.dumps({"reason": reason}).decode()
         return f"{self._head(ENDED, f'{interest}//ended-{at_us}', channel, interest, at_us)}{data}}}".encode()
 
-    def _head(self, kind: str, identity: str, channel: str, interest: int, at_us: int) -> str:
+    def _head(self, kind: str, identity: str, channel: str, interest: InterestId, at_us: int) -> str:
         return (
             f'{{"specversion":"1.0","type":"{kind}","source":{self._source},"id":"{identity}",'
             f'"time":"{moment_text(at_us)}","datacontenttype":"application/json",'
@@ -96,7 +96,7 @@ class EnvelopeWriter:
         )
 
 
-def server_sent(kind: str, envelope: bytes, *, interest: int, to: Cursor | None = None) -> bytes:
+def server_sent(kind: str, envelope: bytes, *, interest: InterestId, to: Cursor | None = None) -> bytes:
     """An envelope as a server-sent event. With `to` its id is `interest/to`, which a reconnecting browser sends."""
     mark = b"" if to is None else f"id: {interest}/{cursor_text(to)}\n".encode()
     # Line ends in JSON strings are escaped; a line end between tokens would end the data line of the event.

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from inspect import cleandoc
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.wire import cursors
 from tocsin.wire.errors import InputError, LimitError
 
@@ -101,11 +101,11 @@ def positive(limit: int) -> Mark:
     return Mark(check=check, schema={"minimum": 1})
 
 
-def parse_interest(text: object) -> int:
+def parse_interest(text: object) -> InterestId:
     """On the subscriber's wire an interest is a text of digits, because JavaScript cannot represent 64-bit numbers."""
     if not isinstance(text, str) or not (text.isascii() and text.isdecimal() and len(text) <= 19):
         raise InputError("an interest is a text of digits", hint='such as "17"')
-    return int(text)
+    return InterestId(int(text))
 
 
 def parse_name(given: object) -> str:
@@ -159,7 +159,7 @@ Name = Annotated[
     str, Mark(read=parse_name, write=_same, schema={"type": "string", "minLength": 1, "maxLength": NAME_LIMIT})
 ]
 InterestText = Annotated[
-    int, Mark(read=parse_interest, write=str, schema={"type": "string", "pattern": "^[0-9]{1,19}$"})
+    InterestId, Mark(read=parse_interest, write=str, schema={"type": "string", "pattern": "^[0-9]{1,19}$"})
 ]
 
 

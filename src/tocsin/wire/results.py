@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from tocsin.rules.model.cursors import Cursor, Range
+from tocsin.rules.model.cursors import Cursor, InterestId, Range
 from tocsin.wire.cursors import cursor_text, parse_cursor
 from tocsin.wire.errors import InputError, LimitError, UnavailableError
 
@@ -107,9 +107,10 @@ def parse_ranges(asked: object) -> list[Range]:
 def _parse_range(one: Any) -> Range:
     if one.__class__ is not dict or "interest" not in one or "after" not in one:
         raise InputError(_RANGE_HAS)
-    interest, after = one["interest"], parse_cursor(one["after"])
-    if interest.__class__ is not int:
+    number, after = one["interest"], parse_cursor(one["after"])
+    if number.__class__ is not int:
         raise InputError("an interest is a whole number")
+    interest = InterestId(number)
     if len(one) == 2:
         return Range(interest, after)
     to, limit, limit_bytes = one.get("to"), one.get("limit"), one.get("limit_bytes")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.store.broker.rows import BackendRow, NewBackendRow
 from tocsin.wire.errors import InputError
 
@@ -27,7 +27,7 @@ class BackendSubscription:
     these ids.
     """
 
-    interest: int
+    interest: InterestId
     channel: str
     parameters: str
     subscription: str
@@ -56,7 +56,7 @@ class BackendSubscriptions:
     def __init__(self, broker: str, store: str) -> None:
         self._broker = broker
         self.ours = f"{OURS}{store[:12]}:"
-        self._by_interest: dict[int, BackendSubscription] = {}
+        self._by_interest: dict[InterestId, BackendSubscription] = {}
         self._by_values: dict[tuple[str, str], BackendSubscription] = {}
         # Other spellings of the same values, such as 1 and 1.0; few interests have any.
         self._others: dict[int, set[tuple[str, str]]] = {}
@@ -67,13 +67,13 @@ class BackendSubscriptions:
     def __iter__(self) -> Iterator[BackendSubscription]:
         return iter(list(self._by_interest.values()))
 
-    def get(self, interest: int) -> BackendSubscription | None:
+    def get(self, interest: InterestId) -> BackendSubscription | None:
         return self._by_interest.get(interest)
 
     def find(self, channel: str, parameters: str) -> BackendSubscription | None:
         return self._by_values.get((channel, parameters))
 
-    def channel_of(self, interest: int) -> str:
+    def channel_of(self, interest: InterestId) -> str:
         backend = self._by_interest.get(interest)
         return backend.channel if backend is not None else ""
 

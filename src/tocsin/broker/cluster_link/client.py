@@ -15,7 +15,7 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
-from tocsin.rules.model.cursors import Cursor, Position, Range
+from tocsin.rules.model.cursors import Cursor, InterestId, Position, Range
 from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.cursors import cursor_text, parse_cursor, parse_position, position_text
 from tocsin.wire.errors import FencedError, TocsinError, UnavailableError, error_of
@@ -55,7 +55,7 @@ class GrantedSubscription:
     """A backend subscription that the cluster has made for us."""
 
     subscription: str
-    interest: int
+    interest: InterestId
     since: Cursor
 
 
@@ -65,7 +65,7 @@ class ClusterSubscription:
 
     channel: str | None
     subscription: str
-    interest: int
+    interest: InterestId
     application: str
 
 
@@ -133,7 +133,7 @@ class ClusterClient:
         """The announcement of everything after the position."""
         return parse_announcement(await self._raw("GET", f"{self._place}/announcements?after={position_text(after)}"))
 
-    async def acknowledge(self, cursors: Mapping[int, Cursor]) -> None:
+    async def acknowledge(self, cursors: Mapping[InterestId, Cursor]) -> None:
         """Reports up to which cursor each interest is consumed."""
         texts = {str(interest): cursor_text(cursor) for interest, cursor in cursors.items()}
         await self._ask("POST", f"{self._place}/acks", {"cursors": texts})

@@ -17,7 +17,7 @@ from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.event_encoder import to_broker_result
 from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.caching.entries import BrokerResult
-from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, Range
+from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, InterestId, Range
 from tocsin.wire.errors import TocsinError
 from tocsin.wire.results import FetchedPart, NextRange, remaining_ranges
 
@@ -47,7 +47,7 @@ class ResultFetcher:
         client: ClusterClient,
         runtime: CoreRuntime,
         counters: BrokerCounters,
-        on_gone: Callable[[int], None],
+        on_gone: Callable[[InterestId], None],
         at_once: int,
     ) -> None:
         self._client = client
@@ -146,7 +146,7 @@ class ResultFetcher:
         fetch = one.fetch
         if not one.known:
             self._runtime.handle(ev.FetchFailed(fetch.fetch))
-            self._on_gone(int(str(fetch.interest)))
+            self._on_gone(fetch.interest)
             return
         whole = len(one.results) < fetch.limit and one.size_bytes < fetch.limit_bytes
         to = fetch.to if whole else one.results[-1].cursor
@@ -158,4 +158,4 @@ class ResultFetcher:
 
 
 def _range(fetch: ac.Fetch) -> Range:
-    return Range(int(str(fetch.interest)), fetch.after, fetch.to, fetch.limit, fetch.limit_bytes)
+    return Range(fetch.interest, fetch.after, fetch.to, fetch.limit, fetch.limit_bytes)

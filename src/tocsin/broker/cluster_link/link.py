@@ -27,7 +27,7 @@ from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.event_encoder import to_broker_result
 from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.backoff import BackOff
-from tocsin.rules.model.cursors import Cursor, Position, Range
+from tocsin.rules.model.cursors import Cursor, InterestId, Position, Range
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.wire.announcements import Announcement, parse_announcement
 from tocsin.wire.errors import FencedError, NotFoundError, TocsinError, UnauthorizedError, UnavailableError
@@ -101,7 +101,7 @@ class ClusterLink:
         # Wakes the loop for an immediate check of the cluster.
         self._wake = asyncio.Event()
         # Acknowledged cursors that the cluster has not received yet.
-        self._reports: dict[int, Cursor] = {}
+        self._reports: dict[InterestId, Cursor] = {}
         self._task: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
         self._fencing: asyncio.Task[None] | None = None
@@ -363,7 +363,7 @@ class ClusterLink:
         if told.gaps:
             await self._look_for_gaps(set(told.gaps))
 
-    def _handle_batch(self, events: Iterator[tuple[int, ev.ResultsAnnounced | ev.ResultArrived]]) -> bool:
+    def _handle_batch(self, events: Iterator[tuple[InterestId, ev.ResultsAnnounced | ev.ResultArrived]]) -> bool:
         """Hands the next events to the core. Returns False if there were none."""
         batch = list(islice(events, TURN_EVENTS))
         for _, event in batch:
@@ -391,7 +391,6 @@ class ClusterLink:
 
     def open_interest(self, action: ac.SubscribeBackend) -> None:
         """Answers the core at once: the cluster holds the subscription before a subscriber here gets it."""
-        assert isinstance(action.interest, int)
         backend = self._backends.get(action.interest)
         assert backend is not None, "a subscription is made for what is held"
         since, backend.opened = backend.head if backend.opened else backend.since, True
@@ -400,11 +399,10 @@ class ClusterLink:
 
     def release_interest(self, action: ac.UnsubscribeBackend) -> None:
         """Ends the backend subscription of an interest that has no subscriber here."""
-        assert isinstance(action.interest, int)
         if (backend := self._backends.get(action.interest)) is not None:
             self._sync.release(backend)
 
-    def gone(self, interest: int) -> None:
+    def gone(self, interest: InterestId) -> None:
         """The cluster does not know an interest that we hold: compare all of them."""
         if self._backends.get(interest) is not None:
             self._compared = False
@@ -413,7 +411,6 @@ class ClusterLink:
     def report_consumed(self, action: ac.ReportConsumed) -> None:
         """Sends the cluster the lowest markers, without waiting for it."""
         for interest, cursor in action.lowest.items():
-            assert isinstance(interest, int)
             self._reports[interest] = cursor
         if self._reporting is None or self._reporting.done():
             self._reporting = asyncio.get_running_loop().create_task(self._send_reports())
@@ -433,7 +430,7 @@ class ClusterLink:
                 return
 
 
-def _heads_of(told: Announcement) -> dict[int, Cursor]:
+def _heads_of(told: Announcement) -> dict[InterestId, Cursor]:
     """The newest cursor of each interest in an announcement."""
     heads = {interest: cursor for interests in told.heads.values() for interest, cursor in interests}
     for pushed in told.pushed:
@@ -442,7 +439,7 @@ def _heads_of(told: Announcement) -> dict[int, Cursor]:
     return heads
 
 
-def _events_of(told: Announcement) -> Iterator[tuple[int, ev.ResultsAnnounced | ev.ResultArrived]]:
+def _events_of(told: Announcement) -> Iterator[tuple[InterestId, ev.ResultsAnnounced | ev.ResultArrived]]:
     """The events of an announcement, each with its interest."""
     for interests in told.heads.values():
         for interest, cursor in interests:

@@ -20,7 +20,7 @@ from tocsin.broker.cluster_link.backend_subscriptions import (
 )
 from tocsin.broker.cluster_link.client import ClusterClient, GrantedSubscription
 from tocsin.clock import now_us
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import ReboundBackend
 from tocsin.wire.errors import InputError, LimitError, NotFoundError, TocsinError, UnavailableError
@@ -76,7 +76,7 @@ class SubscriptionSync:
         client: ClusterClient,
         backends: BackendSubscriptions,
         store: BrokerStore,
-        needed: Callable[[int], bool],
+        needed: Callable[[InterestId], bool],
         *,
         former_until_us: int,
     ) -> None:
@@ -89,7 +89,7 @@ class SubscriptionSync:
         self._wake = asyncio.Event()
         self._cluster = asyncio.Lock()
         # Heads of unknown interests: the cluster may announce results before it has answered our request.
-        self._early: dict[int, Cursor] = {}
+        self._early: dict[InterestId, Cursor] = {}
         self._asking = False
         self._task: asyncio.Task[None] | None = None
 
@@ -140,7 +140,7 @@ class SubscriptionSync:
         self._queue.append(_Release(backend))
         self._wake.set()
 
-    def note_early_announcement(self, interest: int, head: Cursor) -> None:
+    def note_early_announcement(self, interest: InterestId, head: Cursor) -> None:
         """Remembers an announcement of an unknown interest, which may belong to a request that is under way."""
         if self._asking:
             self._early[interest] = max(head, self._early.get(interest, head))

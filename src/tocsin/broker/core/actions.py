@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tocsin.rules.caching.entries import BrokerResult
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.wire.errors import InputError
 
 
@@ -32,7 +32,7 @@ class Deliver:
     SubscriberReady.
     """
 
-    interest: Hashable
+    interest: InterestId
     after: Cursor
     to: Cursor
     results: tuple[BrokerResult, ...]
@@ -46,7 +46,7 @@ class Deliver:
 class NotifyAvailable:
     """There are results up to `to` that the audience can pull."""
 
-    interest: Hashable
+    interest: InterestId
     to: Cursor
     audience: Collection[Hashable]
 
@@ -55,7 +55,7 @@ class NotifyAvailable:
 class EndSubscriptions:
     """These subscriptions have ended, for this reason."""
 
-    interest: Hashable
+    interest: InterestId
     audience: Collection[Hashable]
     reason: str
 
@@ -73,12 +73,12 @@ class RefuseEvent:
 
 @dataclass(slots=True, unsafe_hash=True)
 class SubscribeBackend:
-    interest: Hashable
+    interest: InterestId
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class UnsubscribeBackend:
-    interest: Hashable
+    interest: InterestId
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -87,7 +87,7 @@ class Fetch:
     `limit_bytes`. FetchSucceeded or FetchFailed answers it by its number."""
 
     fetch: int
-    interest: Hashable
+    interest: InterestId
     after: Cursor
     to: Cursor
     limit: int
@@ -98,7 +98,7 @@ class Fetch:
 class ReportConsumed:
     """The lowest acknowledged cursor per interest: the cluster need not keep results up to there for us."""
 
-    lowest: Mapping[Hashable, Cursor]
+    lowest: Mapping[InterestId, Cursor]
 
 
 Action = (

@@ -38,7 +38,7 @@ from tocsin.broker.core.missed_results import MissedResults
 from tocsin.broker.core.result_arrivals import ResultArrivals
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.model.cursors import START, Cursor
+from tocsin.rules.model.cursors import START, Cursor, InterestId
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 
@@ -49,7 +49,7 @@ class Broker:
     def __init__(self, settings: CoreSettings, now_s: float) -> None:
         self.settings = settings
         self.caches = ResultCaches(settings.caching, now_s)
-        self._backends: dict[Hashable, InterestState] = {}
+        self._backends: dict[InterestId, InterestState] = {}
         self._frontends: dict[Hashable, FrontendState] = {}
         self._of_subscriber: dict[Hashable, dict[Hashable, FrontendState]] = {}
         self._online: set[Hashable] = set()
@@ -57,7 +57,7 @@ class Broker:
         # periods are equally long, so that these are in the order of time.
         self._emptied: deque[tuple[float, InterestState, float]] = deque()
         # Interests whose lowest marker may have moved since the last report to the cluster.
-        self._unreported: dict[Hashable, InterestState] = {}
+        self._unreported: dict[InterestId, InterestState] = {}
         self._report_due_s = now_s + settings.report_every_s
         self._now_s = now_s
         self._fetches = Fetches(settings)
@@ -119,14 +119,14 @@ class Broker:
         frontend = self._frontends[subscription]
         return frontend.since if frontend.attached else None
 
-    def holds(self, interest: Hashable) -> bool:
+    def holds(self, interest: InterestId) -> bool:
         """Whether the interest has a backend subscription, or one has been requested."""
         return interest in self._backends
 
     def subscriptions_of(self, subscriber: Hashable) -> Sequence[Hashable]:
         return tuple(self._of_subscriber.get(subscriber, ()))
 
-    def lacking(self, subscriber: Hashable) -> Iterator[tuple[Hashable, ev.Mode, Cursor]]:
+    def lacking(self, subscriber: Hashable) -> Iterator[tuple[InterestId, ev.Mode, Cursor]]:
         """Interest, mode and head of every subscription that has unacknowledged results."""
         for frontend in self._of_subscriber.get(subscriber, {}).values():
             head = frontend.backend.held.head if frontend.attached else START
@@ -293,7 +293,7 @@ class Broker:
 
     def _report(self, now_s: float, actions: list[Action]) -> None:
         """Reports the lowest marker of every interest in which it has moved."""
-        lowest: dict[Hashable, Cursor] = {}
+        lowest: dict[InterestId, Cursor] = {}
         for backend in self._unreported.values():
             if backend.cache is not None and (marker := backend.cache.lowest_marker()) != backend.reported:
                 lowest[backend.interest] = backend.reported = marker

@@ -13,7 +13,7 @@ from typing import Any
 
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 
 
 class Mode(Enum):
@@ -32,7 +32,7 @@ class SubscribeRequested:
 
     subscription: Hashable
     subscriber: Hashable
-    interest: Hashable
+    interest: InterestId
     since: Cursor | None = None
     mode: Mode = Mode.NOTIFY
 
@@ -60,7 +60,7 @@ class ResultsRequested:
     is the largest number of results that they want.
     """
 
-    interest: Hashable
+    interest: InterestId
     subscriptions: Collection[Hashable]
     after: Cursor | None = None
     limit: int | None = None
@@ -81,7 +81,7 @@ class ResultsAcknowledged:
     If `subscriptions` is the audience object of a delivery, the whole audience is acknowledged in one step.
     """
 
-    interest: Hashable
+    interest: InterestId
     cursor: Cursor
     subscriptions: Collection[Hashable]
 
@@ -115,7 +115,7 @@ class SubscriberReady:
 class BackendSubscribed:
     """The cluster has made our backend subscription; we receive the results after `since`."""
 
-    interest: Hashable
+    interest: InterestId
     since: Cursor
 
 
@@ -123,7 +123,7 @@ class BackendSubscribed:
 class BackendSubscriptionLost:
     """The cluster refuses or has ended our backend subscription."""
 
-    interest: Hashable
+    interest: InterestId
     reason: str
 
 
@@ -131,7 +131,7 @@ class BackendSubscriptionLost:
 class ResultArrived:
     """The cluster pushed the next result of an interest."""
 
-    interest: Hashable
+    interest: InterestId
     cursor: Cursor
     size_bytes: int
     payload: Any = None
@@ -141,7 +141,7 @@ class ResultArrived:
 class ResultsAnnounced:
     """The cluster announces that an interest has results up to the cursor."""
 
-    interest: Hashable
+    interest: InterestId
     cursor: Cursor
 
 

@@ -9,7 +9,7 @@ from tocsin.broker.core.cohorts import Cohort, CohortSnapshot, FrontendState
 from tocsin.broker.core.fetches import AnswerKey, PendingAnswer, PendingFetch
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.result_cache import ResultCache
-from tocsin.rules.model.cursors import START, Cursor
+from tocsin.rules.model.cursors import START, Cursor, InterestId
 
 
 class InterestState:
@@ -21,7 +21,7 @@ class InterestState:
         "notify", "reported", "waiting",
     )  # fmt: skip
 
-    def __init__(self, interest: Hashable) -> None:
+    def __init__(self, interest: InterestId) -> None:
         self.interest = interest
         self.cache: ResultCache | None = None
         self.frontends: dict[Hashable, FrontendState] = {}

@@ -16,7 +16,7 @@ from tocsin.broker.core.interest_state import InterestState
 from tocsin.broker.core.missed_results import MissedResults
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import BrokerResult, size_bytes
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 
 
 class ResultArrivals:
@@ -24,11 +24,11 @@ class ResultArrivals:
 
     def __init__(
         self,
-        backends: dict[Hashable, InterestState],
+        backends: dict[InterestId, InterestState],
         caches: ResultCaches,
         fetches: Fetches,
         missed: MissedResults,
-        unreported: dict[Hashable, InterestState],
+        unreported: dict[InterestId, InterestState],
     ) -> None:
         self._backends = backends
         self._caches = caches

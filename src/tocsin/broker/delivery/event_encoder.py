@@ -6,14 +6,14 @@ fetched result ─▶ CachedPayload: its item of an envelope ─▶ envelope of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
 from tocsin.broker.core import actions as ac
 from tocsin.rules.caching.entries import BrokerResult
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.wire.cursors import cursor_text
 from tocsin.wire.envelopes import AVAILABLE, ENDED, RESULTS, EnvelopeWriter, item, server_sent
 from tocsin.wire.results import FetchedResult
@@ -46,7 +46,7 @@ class EncodedEvent:
 
     __slots__ = ("_framed", "envelope", "interest", "kind", "mark", "to")
 
-    def __init__(self, kind: str, envelope: bytes, interest: int, to: Cursor | None, mark: str) -> None:
+    def __init__(self, kind: str, envelope: bytes, interest: InterestId, to: Cursor | None, mark: str) -> None:
         self.kind = kind
         self.mark = mark
         self.envelope = envelope
@@ -69,7 +69,9 @@ class EncodedEvent:
 class EventEncoder:
     """Encodes events. `channel_of` returns the name of an interest's channel."""
 
-    def __init__(self, broker: str, channel_of: Callable[[int], str], *, page_results: int, page_bytes: int) -> None:
+    def __init__(
+        self, broker: str, channel_of: Callable[[InterestId], str], *, page_results: int, page_bytes: int
+    ) -> None:
         self._writer = EnvelopeWriter(broker)
         self._channel_of = channel_of
         self._page_results = page_results
@@ -95,13 +97,13 @@ class EventEncoder:
         return [self._page(action, page, (action.after, to), more)], more
 
     def available(self, action: ac.NotifyAvailable) -> EncodedEvent:
-        interest = _number(action.interest)
+        interest = action.interest
         channel = self._channel_of(interest)
         envelope = self._writer.available(channel, interest, action.to, at_us=time.time_ns() // 1_000)
         return EncodedEvent(AVAILABLE, envelope, interest, None, f"available_{cursor_text(action.to)}")
 
     def ended(self, action: ac.EndSubscriptions) -> EncodedEvent:
-        interest = _number(action.interest)
+        interest = action.interest
         channel = self._channel_of(interest)
         at_us = time.time_ns() // 1_000
         envelope = self._writer.ended(channel, interest, action.reason, at_us=at_us)
@@ -110,7 +112,7 @@ class EventEncoder:
     def _page(
         self, action: ac.Deliver, page: Sequence[BrokerResult], stretch: tuple[Cursor, Cursor], more: bool
     ) -> EncodedEvent:
-        interest, (after, to) = _number(action.interest), stretch
+        interest, (after, to) = action.interest, stretch
         gap = action.gap if action.gap is not None and action.gap > after else None
         envelope = self._writer.results(
             self._channel_of(interest), interest, after, to, [result.payload.item for result in page],
@@ -132,11 +134,6 @@ class EventEncoder:
         if begin < len(results):
             pages.append(results[begin:])
         return pages
-
-
-def _number(interest: Hashable) -> int:
-    assert isinstance(interest, int)
-    return interest
 
 
 # --- frames: the bytes around an envelope in a WebSocket or an HTTP response

@@ -28,7 +28,7 @@ from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder, OutletForm
 from tocsin.broker.delivery.outlets import NO_SUBSCRIPTIONS, EventOutlet, Listener
 from tocsin.broker.metrics import BrokerCounters
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 
 _log = structlog.get_logger("tocsin.broker.fanout")
 
@@ -222,7 +222,7 @@ class FanOut:
 
     def _fan_out(
         self,
-        interest: Hashable,
+        interest: InterestId,
         events: Sequence[EncodedEvent],
         audience: Collection[Hashable],
         after: Cursor | None,

@@ -10,7 +10,7 @@ from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder
-from tocsin.rules.model.cursors import START, Cursor
+from tocsin.rules.model.cursors import START, Cursor, InterestId
 from tocsin.wire.errors import NotFoundError, UnavailableError
 
 PATIENCE_S: Final = 30.0
@@ -28,7 +28,7 @@ class Pulls:
         self._waiting: dict[tuple[Hashable, Cursor], list[asyncio.Future[ac.Deliver]]] = {}
 
     async def pull(
-        self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None, wait_s: float = 0.0
+        self, subscription: Hashable, interest: InterestId, after: Cursor | None, limit: int | None, wait_s: float = 0.0
     ) -> Pulled:
         """Results after `after`, or after the marker if it is None, and whether there are more. If there are none,
         waits up to `wait_s` for new ones."""
@@ -48,7 +48,7 @@ class Pulls:
             finally:
                 self._runtime.forget(interest, arrival)
 
-    def available(self, interest: Hashable, to: Cursor) -> EncodedEvent:
+    def available(self, interest: InterestId, to: Cursor) -> EncodedEvent:
         """The event that says that there are results to pull."""
         return self._encoder.available(ac.NotifyAvailable(interest, to, ()))
 
@@ -68,7 +68,7 @@ class Pulls:
                     future.set_exception(UnavailableError(action.error.message, hint="ask again"))
 
     async def _once(
-        self, subscription: Hashable, interest: Hashable, after: Cursor | None, limit: int | None
+        self, subscription: Hashable, interest: InterestId, after: Cursor | None, limit: int | None
     ) -> ac.Deliver:
         """One page from the core; raises UnavailableError if the cluster does not answer in time."""
         core = self._runtime.core

@@ -12,7 +12,7 @@ from tocsin.broker.delivery.event_encoder import OutletForm, http_chunk
 from tocsin.broker.delivery.outlets import ConnectionOutlet
 from tocsin.broker.http.requests import token_of
 from tocsin.broker.transports.transport import Transport
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.serving.connections import ClientConnection
 from tocsin.wire.cursors import parse_cursor
 from tocsin.wire.errors import InputError
@@ -62,7 +62,7 @@ class ServerSentEvents(Transport):
         return response
 
 
-def last_event(text: str) -> dict[int, Cursor]:
+def last_event(text: str) -> dict[InterestId, Cursor]:
     """The acknowledgement in a browser's Last-Event-ID: it has everything of that interest up to the cursor."""
     interest, slash, cursor = text.partition("/")
     if not slash:

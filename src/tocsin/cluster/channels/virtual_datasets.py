@@ -24,7 +24,7 @@ from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model import types as t
-from tocsin.rules.model.cursors import Range
+from tocsin.rules.model.cursors import InterestId, Range
 from tocsin.rules.model.types import Field, ObjectType
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import RecordedExecution, SubscriptionRow
@@ -138,7 +138,7 @@ class VirtualDatasets:
         ]  # fmt: skip
 
     async def _results(self, shown: VirtualDataset) -> list[dict[str, Any]]:
-        subscriptions: dict[int, list[SubscriptionRow]] = defaultdict(list)
+        subscriptions: dict[InterestId, list[SubscriptionRow]] = defaultdict(list)
         for subscription in await self._all(shown.channel.channel_id):
             subscriptions[subscription.interest].append(subscription)
         ranges = [

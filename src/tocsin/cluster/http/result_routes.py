@@ -16,7 +16,7 @@ import orjson
 from aiohttp import hdrs, web
 from prometheus_client import Counter
 
-from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, Range
+from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, InterestId, Range
 from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_error, is_gone, send_in_time
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.limits import MemoryBudget, WaitingLine
@@ -84,7 +84,7 @@ class ResultRoutes:
         if (after := request.query.get("after")) is None:
             raise InputError("after: which cursor?", hint="?after=0-0-0 asks for everything that is kept")
         # A number beyond 63 bits is simply not found.
-        interest = int(interest_text) if int(interest_text) < 1 << 63 else 0
+        interest = InterestId(int(interest_text) if int(interest_text) < 1 << 63 else 0)
         requested = Range(interest, parse_cursor(after), None if to is None else parse_cursor(to), limit + 1)
         askers = askers_of(request)
         with self._unread.share(*askers) as grow:

@@ -47,9 +47,9 @@ from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.eviction import EVICTION
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.rules.model.cursors import START, Cursor
+from tocsin.rules.model.cursors import START, Cursor, InterestId
 
-_Pull = tuple[float, int, Collection[Hashable]]
+_Pull = tuple[float, InterestId, Collection[Hashable]]
 _Return = tuple[float, int, tuple[Hashable, ...], int]
 _NEVER: Final = math.inf
 # The policies of the edge-caching paper by its names, and ours.
@@ -157,7 +157,7 @@ class FastBrokerSim:
                 self._pass(until_s)
         return begin
 
-    def _produced(self, at_s: float, _subscriber: int, interest: int, size: int) -> None:
+    def _produced(self, at_s: float, _subscriber: int, interest: InterestId, size: int) -> None:
         results, bytes_ = self._results[interest], self._made_bytes[interest]
         cursor = Cursor(1, len(results) + 1, 0)
         results.append(BrokerResult(cursor, size))
@@ -186,11 +186,11 @@ class FastBrokerSim:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
         self._handle(SubscriberLoggedOut(subscriber), at_s)
 
-    def _subscribed(self, at_s: float, subscriber: int, interest: int, _size: int) -> None:
+    def _subscribed(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
         name = subscriber * self._interests + interest
         self._handle(SubscribeRequested(name, subscriber, interest, None, Mode.NOTIFY), at_s)
 
-    def _unsubscribed(self, at_s: float, subscriber: int, interest: int, _size: int) -> None:
+    def _unsubscribed(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
         name = subscriber * self._interests + interest
         self._asks.pop(name, None)
         self._handle(UnsubscribeRequested(name), at_s)
@@ -254,7 +254,6 @@ class FastBrokerSim:
 
     def _subscribe_backend(self, action: SubscribeBackend) -> None:
         interest = action.interest
-        assert isinstance(interest, int)
         self._heads[interest] = self._results[interest][-1].cursor if self._results[interest] else START
         self._handle(BackendSubscribed(interest, self._heads[interest]), self.now_s)
 
@@ -265,7 +264,6 @@ class FastBrokerSim:
         trips, answers = self.trips, []
         for fetch in fetches:
             interest = fetch.interest
-            assert isinstance(interest, int)
             after, to = fetch.after.execution, fetch.to.execution
             if to - after > fetch.limit:
                 to = after + fetch.limit
@@ -285,7 +283,6 @@ class FastBrokerSim:
 
     def _told(self, action: NotifyAvailable) -> None:
         interest, audience = action.interest, action.audience
-        assert isinstance(interest, int)
         pull_s = self.now_s + self.trips.to_subscriber_s
         if isinstance(audience, Cohort) and self.together:
             self._pulls.append((pull_s, interest, audience))
@@ -300,7 +297,7 @@ class FastBrokerSim:
         assert isinstance(name, int)
         return self._session.get(name // self._interests, 0)
 
-    def _pull_cohort(self, at_s: float, interest: int, cohort: Cohort) -> None:
+    def _pull_cohort(self, at_s: float, interest: InterestId, cohort: Cohort) -> None:
         head = self._heads[interest]
         if cohort.sharing and cohort.marker < head and interest not in self._cohort_waits:
             retrievals, begun = self.retrievals, len(self._answers)
@@ -320,7 +317,7 @@ class FastBrokerSim:
                     self._asks[name] = self._session_of(name)
                     self._handle(ResultsRequested(interest, (name,)), at_s)
 
-    def _last_fetch(self, interest: int, begun: int) -> int:
+    def _last_fetch(self, interest: InterestId, begun: int) -> int:
         if len(self._answers) > begun:
             return self._answers[-1][1][-1].fetch
         return next(
@@ -357,12 +354,11 @@ class FastBrokerSim:
             self.retrievals += 1
         if action.more:
             interest = action.interest
-            assert isinstance(interest, int)
             self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, (name,)))
         else:
             self._asks.pop(name, None)
 
-    def _pull(self, at_s: float, interest: int, who: Collection[Hashable]) -> None:
+    def _pull(self, at_s: float, interest: InterestId, who: Collection[Hashable]) -> None:
         if len(who) == 1:
             (name,) = who
             if self._asks.get(name) != self._session_of(name):
@@ -379,7 +375,6 @@ class FastBrokerSim:
         self._handle(ResultsAcknowledged(interest, action.to, audience), self.now_s)
         is_single = type(audience) is not CohortSnapshot
         if action.more:
-            assert isinstance(interest, int)
             self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, audience))
         elif is_single:
             for name in audience:

@@ -15,7 +15,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from tocsin.broker.core.actions import (
     Deliver,
@@ -45,7 +45,7 @@ from tocsin.lab.engine.trace import RunTrace
 from tocsin.lab.scenarios import scenario as acts
 from tocsin.lab.scenarios.driver import VirtualClock, play
 from tocsin.rules.caching.entries import BrokerResult
-from tocsin.rules.model.cursors import RESULT_BYTES, START, Cursor
+from tocsin.rules.model.cursors import RESULT_BYTES, START, Cursor, InterestId
 
 CLUSTER: Final = "the cluster"
 BROKER: Final = "the broker"
@@ -160,11 +160,11 @@ class NetworkBrokerSim:
             case acts.LogOutStep(name):
                 self._go(name)
             case acts.SubscribeStep(name, channel, parameters):
-                interest = channel, parameters
+                interest = _interest_of(channel, parameters)
                 self._person(name).held[interest] = _Held()
                 self._ask(name, self._handle, SubscribeRequested((name, interest), name, interest))
             case acts.UnsubscribeStep(name, channel, parameters):
-                interest = channel, parameters
+                interest = _interest_of(channel, parameters)
                 self._person(name).held.pop(interest, None)
                 self._ask(name, self._handle, UnsubscribeRequested((name, interest)))
             case _:
@@ -205,7 +205,7 @@ class NetworkBrokerSim:
         person.session, person.online = person.session + 1, False
         self._ask(name, self._disconnect, name)
 
-    def _told(self, name: str, session: int, interest: Hashable, to: Cursor) -> None:
+    def _told(self, name: str, session: int, interest: InterestId, to: Cursor) -> None:
         person = self._people[name]
         subscription = person.held.get(interest)
         if subscription is None or person.session != session:
@@ -214,7 +214,7 @@ class NetworkBrokerSim:
         if subscription.asked_at_s is None:
             self._pull(name, interest, subscription)
 
-    def _pull(self, name: str, interest: Hashable, held: _Held) -> None:
+    def _pull(self, name: str, interest: InterestId, held: _Held) -> None:
         held.asked_at_s = self._engine.now_s
         self._ask(name, self._handle, ResultsRequested(interest, ((name, interest),)))
 
@@ -299,14 +299,14 @@ class NetworkBrokerSim:
 
     # --- cluster
 
-    def _produced(self, interest: Hashable, size_bytes: int) -> None:
+    def _produced(self, interest: InterestId, size_bytes: int) -> None:
         results = self._made.setdefault(interest, [])
         cursor = Cursor(1, len(results) + 1, 0)
         results.append(BrokerResult(cursor, size_bytes))
         if interest in self._pushed:
             self._answer(size_bytes, self._handle, ResultArrived(interest, cursor, size_bytes))
 
-    def _begin_pushing(self, interest: Hashable) -> None:
+    def _begin_pushing(self, interest: InterestId) -> None:
         self._pushed.add(interest)
         results = self._made.get(interest)
         self._answer(0, self._handle, BackendSubscribed(interest, results[-1].cursor if results else START))
@@ -329,6 +329,11 @@ class NetworkBrokerSim:
 
     def _answer(self, size_bytes: int, arrive: Callable[..., object], *arguments: object) -> None:
         self.network.send(CLUSTER, BROKER, size_bytes + self.links.message_bytes, arrive, *arguments)
+
+
+def _interest_of(channel: str, parameters: tuple[str | float, ...]) -> InterestId:
+    """The core only hashes and compares the ids of interests. So here an interest is its own id."""
+    return cast("InterestId", (channel, parameters))
 
 
 def _subscribers(audience: Collection[Hashable]) -> Iterator[str]:

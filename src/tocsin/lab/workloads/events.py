@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.lab.atomic_files import AtomicFile
+from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1
@@ -56,7 +57,7 @@ class WorkloadEvents:
     def __len__(self) -> int:
         return len(self.at_s)
 
-    def rows(self, begin: int = 0) -> Iterator[tuple[float, int, int, int, int]]:
+    def rows(self, begin: int = 0) -> Iterator[tuple[float, int, int, InterestId, int]]:
         """Yields the rows from `begin` on, a chunk at a time: all rows as Python numbers would need a gigabyte."""
         for start in range(begin, len(self), _CHUNK):
             part = slice(start, start + _CHUNK)

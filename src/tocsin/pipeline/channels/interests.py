@@ -34,6 +34,7 @@ from tocsin.language.types.variant import values as dynamic
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import check_plan
 from tocsin.rules.model import types as t
+from tocsin.rules.model.cursors import InterestId
 from tocsin.rules.model.types import Field, ObjectType, Type
 from tocsin.rules.model.values import Duration
 
@@ -65,8 +66,8 @@ class Ids:
 
     first: int = 0
     last: int = (1 << 63) - 1
-    without: tuple[int, ...] = ()
-    only: tuple[int, ...] = ()
+    without: tuple[InterestId, ...] = ()
+    only: tuple[InterestId, ...] = ()
 
     def condition(self) -> str:
         if self.only:
@@ -74,7 +75,7 @@ class Ids:
         within = f"`{ID}` BETWEEN {self.first} AND {self.last}"
         return f"{within} AND `{ID}` NOT IN ({', '.join(map(str, self.without))})" if self.without else within
 
-    def among(self, identities: Iterable[int]) -> list[int]:
+    def among(self, identities: Iterable[InterestId]) -> list[InterestId]:
         """Those of the identities that it covers, in their order."""
         if self.only:
             return sorted(set(self.only).intersection(identities))
@@ -101,8 +102,8 @@ class InterestTable:
             ),
             open=False,
         )
-        self._all: dict[int, tuple[Any, ...]] = {}
-        self._fresh: dict[int, tuple[Any, ...]] = {}  # interests that are not in the cached table
+        self._all: dict[InterestId, tuple[Any, ...]] = {}
+        self._fresh: dict[InterestId, tuple[Any, ...]] = {}  # interests that are not in the cached table
         self._base: DataFrame | None = None
         self._cached: DataFrame | None = None  # the cached frame behind the base
         self._plain_fresh: DataFrame | None = None  # the fresh interests without their join keys
@@ -110,8 +111,8 @@ class InterestTable:
         self._stale = True
         self._failures = 0  # of handing the interests over
         self.remembered: dict[str, Any] = {}  # facts derived from the present set of interests
-        self.gone: set[int] = set()
-        self.suspects: dict[int, SuspectInterest] = {}
+        self.gone: set[InterestId] = set()
+        self.suspects: dict[InterestId, SuspectInterest] = {}
         self.checked: set[str] = set()  # texts of queries over the interests whose plans were checked
         self._newest = -1
         self._worked = -1  # all interests up to this id, except suspects, took part in a successful execution
@@ -125,10 +126,10 @@ class InterestTable:
     def __len__(self) -> int:
         return len(self._all)
 
-    def identities(self) -> KeysView[int]:
+    def identities(self) -> KeysView[InterestId]:
         return self._all.keys()
 
-    def change(self, added: Iterable[tuple[int, Sequence[Any]]], removed: Iterable[int]) -> None:
+    def change(self, added: Iterable[tuple[InterestId, Sequence[Any]]], removed: Iterable[InterestId]) -> None:
         """Adds interests (id and checked parameter values) and removes others."""
         for identity, values in added:
             if identity in self._all:
@@ -150,7 +151,7 @@ class InterestTable:
 
     # ------------------------------------------------------------ interests on which the query fails
 
-    def left_out(self) -> dict[int, str]:
+    def left_out(self) -> dict[InterestId, str]:
         """The interests that take no part in the execution that begins now, with the reasons."""
         excluded, tried_again = {}, 0
         for identity, suspect in self.suspects.items():
@@ -161,22 +162,22 @@ class InterestTable:
                 tried_again += 1
         return excluded
 
-    def doubt(self, identity: int) -> None:
+    def doubt(self, identity: InterestId) -> None:
         """The query failed on the interest, but not on every record."""
         self.suspects[identity] = SuspectInterest()
 
-    def strike(self, identity: int, reason: str) -> None:
+    def strike(self, identity: InterestId, reason: str) -> None:
         """The query failed on the interest for every record."""
         suspect = self.suspects.pop(identity, SuspectInterest())  # re-inserted at the end of the order
         wait = min(_FIRST_WAIT << (suspect.strikes - 1), _LONGEST_WAIT) if suspect.strikes else 0
         self.suspects[identity] = SuspectInterest(min(suspect.strikes + 1, 16), reason, wait)
 
-    def worked(self, left: Container[int]) -> None:
+    def worked(self, left: Container[InterestId]) -> None:
         """The query succeeded for all interests but `left`, which took no part."""
         self.suspects = {identity: suspect for identity, suspect in self.suspects.items() if identity in left}
         self._worked = self._newest
 
-    def has_worked(self, identity: int) -> bool:
+    def has_worked(self, identity: InterestId) -> bool:
         return identity <= self._worked and identity not in self.suspects
 
     # ------------------------------------------------------------ the interests in Spark
@@ -311,10 +312,10 @@ class InterestTable:
         physical = _PHYSICAL.get(self._query.parameters[index])
         return (row[index] if physical is None else physical(row[index]) for row in rows)
 
-    def _frame(self, interests: Mapping[int, tuple[Any, ...]]) -> DataFrame:
+    def _frame(self, interests: Mapping[InterestId, tuple[Any, ...]]) -> DataFrame:
         return self._keyed(self._plain(interests))
 
-    def _plain(self, interests: Mapping[int, tuple[Any, ...]]) -> DataFrame:
+    def _plain(self, interests: Mapping[InterestId, tuple[Any, ...]]) -> DataFrame:
         frame: DataFrame = self._present_session().createDataFrame(self._arrow(interests))
         return frame
 
@@ -340,7 +341,7 @@ class InterestTable:
                 frame = frame.withColumn(name, f.expr(sql))
         return frame
 
-    def _arrow(self, interests: Mapping[int, tuple[Any, ...]]) -> pa.Table:
+    def _arrow(self, interests: Mapping[InterestId, tuple[Any, ...]]) -> pa.Table:
         rows = interests.values()
         columns: list[Any] = [pa.array(np.fromiter(interests, np.int64, len(interests)))]
         for i, kind in enumerate(self._query.parameters):

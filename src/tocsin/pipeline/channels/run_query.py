@@ -20,6 +20,7 @@ from tocsin.pipeline.channels.record_payloads import read_matches, with_single_p
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import analyse_query_once
 from tocsin.pipeline.result_json import result_json
+from tocsin.rules.model.cursors import InterestId
 
 # Up to here one task finds all matches quickly, which saves the shuffle that several tasks need (`record_payloads`).
 ONE_TASK_INTERESTS: Final = 1 << 20
@@ -127,7 +128,7 @@ def _answer(  # noqa: PLR0917
     return found
 
 
-def encoded(table: pa.Table, query: SharedQuery, gone: set[int]) -> ExecutionResults:
+def encoded(table: pa.Table, query: SharedQuery, gone: Collection[InterestId]) -> ExecutionResults:
     """Each different result as JSON once, however many interests have it."""
     found = read_matches(table)
     interests, places, payloads = found.interests, found.places, found.payloads

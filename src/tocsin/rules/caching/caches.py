@@ -25,7 +25,7 @@ from tocsin.rules.caching.rank_heap import Rank, RankHeap
 from tocsin.rules.caching.rates import LatencyEstimate
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 
 _SEQUENCE: Final = attrgetter("sequence")
 
@@ -49,7 +49,7 @@ class ResultCaches:
 
     # --- caches
 
-    def open(self, interest: Hashable, since: Cursor, now_s: float) -> ResultCache:
+    def open(self, interest: InterestId, since: Cursor, now_s: float) -> ResultCache:
         """Opens an empty cache whose results begin after `since`."""
         assert interest not in self._caches, f"{interest} has a cache"
         self._made += 1
@@ -59,7 +59,7 @@ class ResultCaches:
         self._caches[interest] = cache
         return cache
 
-    def close(self, interest: Hashable) -> None:
+    def close(self, interest: InterestId) -> None:
         """Closes the cache and drops its content."""
         cache = self._caches.pop(interest)
         self.resident_bytes -= cache.resident_bytes
@@ -70,10 +70,10 @@ class ResultCaches:
         if self._by_result is not None:
             self._by_result.closed(cache.number)
 
-    def __getitem__(self, interest: Hashable) -> ResultCache:
+    def __getitem__(self, interest: InterestId) -> ResultCache:
         return self._caches[interest]
 
-    def __contains__(self, interest: Hashable) -> bool:
+    def __contains__(self, interest: InterestId) -> bool:
         return interest in self._caches
 
     def __iter__(self) -> Iterator[ResultCache]:

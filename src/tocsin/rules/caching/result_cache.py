@@ -14,13 +14,13 @@ simply missing.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
 from tocsin.rules.caching.entries import BrokerResult, CachedRun, CacheEntry, MissingRun, Run
 from tocsin.rules.caching.rates import GrowthRates
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 
 _TRIM_AT: Final = 32
 _CURSOR: Final = attrgetter("cursor")
@@ -34,7 +34,7 @@ class ResultCache:
         "number", "on_gone", "rates", "resident_bytes", "residents", "subscribers", "ttl_s",
     )  # fmt: skip
 
-    def __init__(self, interest: Hashable, since: Cursor, *, number: int, now_s: float, ttl_s: float) -> None:
+    def __init__(self, interest: InterestId, since: Cursor, *, number: int, now_s: float, ttl_s: float) -> None:
         self.interest = interest
         self.number = number
         self.floor = since

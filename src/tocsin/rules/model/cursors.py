@@ -5,11 +5,15 @@ Both begin with the epoch, so that numbers from before a restore are never mista
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NewType
 
 # The limit on an interest's results in one execution; it makes (execution, ordinal) fit 63 bits.
 ORDINAL_BITS: Final = 28
 LAST_ORDINAL: Final = (1 << ORDINAL_BITS) - 1
+
+
+InterestId = NewType("InterestId", int)
+"""Identifies an interest in its cluster, in stores, on the wire and in brokers."""
 
 
 class Cursor(NamedTuple):
@@ -36,7 +40,7 @@ class Range(NamedTuple):
     `limit_bytes`, whichever comes first. Each result counts RESULT_BYTES besides its payload.
     """
 
-    interest: int
+    interest: InterestId
     after: Cursor
     to: Cursor | None = None
     limit: int | None = None

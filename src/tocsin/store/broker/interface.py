@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.store.broker.rows import (
     EVERYTHING,
     PAGE,
@@ -94,7 +94,7 @@ class BrokerStore(Protocol):
         secret of None leaves the secret unchanged.
         """
 
-    async def record_announcement(self, position: Position, heads: Mapping[int, Cursor]) -> None:
+    async def record_announcement(self, position: Position, heads: Mapping[InterestId, Cursor]) -> None:
         """Records the position and the heads of these interests together.
 
         Neither ever moves back; interests without a backend are ignored.
@@ -111,10 +111,10 @@ class BrokerStore(Protocol):
         backend and ConflictError if two would share an interest.
         """
 
-    async def release_backends(self, interests: Sequence[int]) -> list[int]:
+    async def release_backends(self, interests: Sequence[InterestId]) -> list[int]:
         """Ends those of these backends that neither a frontend nor a group holds. Returns their interests."""
 
-    async def drop_backends(self, interests: Sequence[int]) -> list[FrontendRow]:
+    async def drop_backends(self, interests: Sequence[InterestId]) -> list[FrontendRow]:
         """Ends these backends and everything that holds them. Returns the frontends that ended."""
 
     # --- subscriptions
@@ -254,7 +254,7 @@ class BrokerStore(Protocol):
     async def subscribe_group(
         self,
         group: int,
-        interest: int,
+        interest: InterestId,
         *,
         mode: Mode = "inline",
         backends: Sequence[NewBackendRow] = (),

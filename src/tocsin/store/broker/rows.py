@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.wire.subscriber import Mode
 
 PAGE: Final = 1_000
@@ -76,7 +76,7 @@ class NewBackendRow:
     `head`: the cluster has announced results up to this cursor, which it may do before the backend is stored.
     """
 
-    interest: int
+    interest: InterestId
     channel: str
     parameters: str
     subscription: str
@@ -88,7 +88,7 @@ class NewBackendRow:
 class BackendRow:
     """A stored backend subscription. `head`: results up to this cursor are announced; never before `since`."""
 
-    interest: int
+    interest: InterestId
     channel: str
     parameters: str
     subscription: str
@@ -103,8 +103,8 @@ class ReboundBackend:
     `head`: the cluster has announced results up to this cursor under the new interest.
     """
 
-    interest: int
-    new_interest: int
+    interest: InterestId
+    new_interest: InterestId
     subscription: str
     since: Cursor
     head: Cursor | None = None
@@ -115,7 +115,7 @@ class FrontendRequest:
     """A request for a frontend. It gets everything after the cursor `since`; None means after the backend's head."""
 
     subscriber: int
-    interest: int
+    interest: InterestId
     mode: Mode = "inline"
     since: Cursor | None = None
 
@@ -131,7 +131,7 @@ class FrontendRow:
     id: int
     public_id: str
     subscriber: int
-    interest: int
+    interest: InterestId
     mode: Mode
     since: Cursor
     marker: Cursor
@@ -154,7 +154,7 @@ class GroupSubscriptionRow:
 
     public_id: str
     group: int
-    interest: int
+    interest: InterestId
     mode: Mode
     created_us: int
 

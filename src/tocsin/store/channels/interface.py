@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from tocsin.rules.model.cursors import Cursor, Position, Range
+from tocsin.rules.model.cursors import Cursor, InterestId, Position, Range
 from tocsin.store.channels.rows import (
     BackendRequest,
     BrokerClaim,
@@ -145,7 +145,7 @@ class ChannelStore(Protocol):
         self,
         channel_id: int,
         execution: Execution,
-        interests: Sequence[int],
+        interests: Sequence[InterestId],
         payloads: Sequence[bytes],
         *,
         matches_at_most: int | None = None,

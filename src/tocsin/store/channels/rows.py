@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.store.cluster.interface import DATAVERSE_LIMIT, NAME_LIMIT, check_text
 from tocsin.wire.errors import InputError
 
@@ -55,7 +55,7 @@ class SubscriptionRow:
 
     id: str
     channel_id: int
-    interest: int
+    interest: InterestId
     parameters: str
     broker: BrokerName
     since: Cursor
@@ -68,7 +68,7 @@ class SubscribeOutcome:
     """`made`: the subscription is new. `new_interest`: this call created the interest."""
 
     id: str
-    interest: int
+    interest: InterestId
     since: Cursor
     made: bool
     new_interest: bool
@@ -102,7 +102,7 @@ class InterestChunk:
     """A chunk of all interests, as columns, oldest first. After the last chunk, ask for the changes since `change`."""
 
     change: int
-    ids: list[int]
+    ids: list[InterestId]
     parameters: list[str]
 
 
@@ -111,8 +111,8 @@ class InterestChanges:
     """The changes up to `change`. `removed` may contain ids that the reader has never seen."""
 
     change: int
-    added: list[tuple[int, str]]
-    removed: list[int]
+    added: list[tuple[InterestId, str]]
+    removed: list[InterestId]
     more: bool
 
 
@@ -196,7 +196,7 @@ class NewResults(NamedTuple):
 
     broker: BrokerName
     channel_id: int
-    interest: int
+    interest: InterestId
     cursor: Cursor
     first: Cursor
 

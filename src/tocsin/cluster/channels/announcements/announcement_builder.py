@@ -12,7 +12,7 @@ from typing import Final
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.catalog.refs import full_name
-from tocsin.rules.model.cursors import LAST_ORDINAL, Cursor, Position, Range
+from tocsin.rules.model.cursors import LAST_ORDINAL, Cursor, InterestId, Position, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName, NewResults
 from tocsin.wire.announcements import Announcement, PushedResults
@@ -40,7 +40,7 @@ class AnnouncementBuilder:
         items = [item for item in page.items if item.channel_id in channels]
         pushed = [result async for result in self._pushed([i for i in items if channels[i.channel_id].push], channels)]
         pushed_interests = {result.interest for result in pushed}
-        heads: dict[str, list[tuple[int, Cursor]]] = {}
+        heads: dict[str, list[tuple[InterestId, Cursor]]] = {}
         for item in items:
             if item.interest not in pushed_interests:
                 heads.setdefault(full_name(channels[item.channel_id]), []).append((item.interest, item.cursor))

@@ -37,6 +37,7 @@ from tocsin.pipeline.channels import run_query
 from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.channels.run_query import ExecutionMoment, ExecutionResults, together
 from tocsin.rules.model.columns import COMMIT
+from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.errors import CapacityError, StatementError, TocsinError, UnavailableError
 
 Record = tuple[str, tuple[str, ...], int]
@@ -69,9 +70,9 @@ class ChannelExecution:
     ask: SparkQuestion
     _moment: ExecutionMoment = field(init=False)
     _rows: dict[str, pa.Table] = field(default_factory=dict)
-    _lost: dict[int, TocsinError] = field(default_factory=dict)  # interests that are set aside as a whole
+    _lost: dict[InterestId, TocsinError] = field(default_factory=dict)  # interests that are set aside as a whole
     # Records that are set aside for one interest only.
-    _lost_records: dict[int, dict[Record, TocsinError]] = field(default_factory=dict)
+    _lost_records: dict[InterestId, dict[Record, TocsinError]] = field(default_factory=dict)
     _took_s: float = 0.0  # duration of the last query
     _has_interests: bool = True  # False after an engine was lost: the next one does not have the interests yet
 
@@ -107,7 +108,7 @@ class ChannelExecution:
         return results, poison_records + self._set_aside() + known_records
 
     @property
-    def _doubtful(self) -> set[int]:
+    def _doubtful(self) -> set[InterestId]:
         """The interests that are set aside, or that have records set aside."""
         return {*self._lost, *self._lost_records}
 
@@ -188,7 +189,7 @@ class ChannelExecution:
             parts.append(self._parted(other_interests, part, resource_error))
         return together(parts)
 
-    def _is_thought_to_pass(self, part: NewRowsByFolder, ids: Sequence[int]) -> bool:
+    def _is_thought_to_pass(self, part: NewRowsByFolder, ids: Sequence[InterestId]) -> bool:
         if not self._doubtful.isdisjoint(ids) or not self.size.slow.isdisjoint(ids):
             return False
         if self.size.loses_engines or self.interests.is_piecemeal:
@@ -202,7 +203,9 @@ class ChannelExecution:
         folders = [entry.folder for entry in self.reading.query.parted_by if isinstance(entry, DatasetEntry)]
         return {folder: part[folder] if folder in part else self.rows_of(folder) for folder in folders}
 
-    def _parted(self, ids: Sequence[int], part: NewRowsByFolder, failed: ResourceError | None) -> ExecutionResults:
+    def _parted(
+        self, ids: Sequence[InterestId], part: NewRowsByFolder, failed: ResourceError | None
+    ) -> ExecutionResults:
         all_suspects = self.interests.suspects
         suspect_ids = [interest for interest in ids if interest in all_suspects] if len(ids) > 1 else []
         other_ids = [interest for interest in ids if interest not in all_suspects] if suspect_ids else list(ids)
@@ -223,7 +226,7 @@ class ChannelExecution:
         self._judge(outcome, ordered, axis)
         return together([results for _, results in sorted(outcome.passed, key=lambda one: one[0].records.start)])
 
-    def _ids(self, ordered: Sequence[int], places: range) -> Ids:
+    def _ids(self, ordered: Sequence[InterestId], places: range) -> Ids:
         chosen_ids = ordered[places.start : places.stop]
         if len(chosen_ids) == 1:
             return Ids(chosen_ids[0], chosen_ids[0])
@@ -236,7 +239,7 @@ class ChannelExecution:
         )
 
     def _judge(
-        self, made: PartedExecution[ExecutionResults], ordered: Sequence[int], axis: Mapping[str, pa.Table]
+        self, made: PartedExecution[ExecutionResults], ordered: Sequence[InterestId], axis: Mapping[str, pa.Table]
     ) -> None:
         """Records what was set aside, and marks the interests that run by themselves from now on."""
         self.size.slow -= {ordered[piece.interests.start] for piece, _ in made.passed if len(piece.interests) == 1}
@@ -268,7 +271,7 @@ class ChannelExecution:
         dataset, key = self.reading.identity_of(folder, rows, place)
         return dataset, tuple(key), rows.column(COMMIT)[place].as_py()
 
-    def _without_lost(self, one: int, folder: str, rows: pa.Table) -> pa.Table:
+    def _without_lost(self, one: InterestId, folder: str, rows: pa.Table) -> pa.Table:
         """Returns the rows without the records that are set aside for this interest."""
         if one in self._lost:
             return rows.slice(0, 0)

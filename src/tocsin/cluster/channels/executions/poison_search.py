@@ -25,13 +25,14 @@ from tocsin.cluster.channels.executions.record_search import (
 )
 from tocsin.pipeline.channels.interests import Ids
 from tocsin.pipeline.channels.run_query import ExecutionResults, together
+from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.errors import StatementError
 
 
 class PoisonSearch:
     """One search within one execution. The interests in `left` take no part in it."""
 
-    def __init__(self, execution: SearchedExecution, left: Iterable[int], limits: SearchLimits) -> None:
+    def __init__(self, execution: SearchedExecution, left: Iterable[InterestId], limits: SearchLimits) -> None:
         self._records = RecordSearch(execution, limits)
         self._interests = execution.interests
         self._limits = limits
@@ -40,7 +41,7 @@ class PoisonSearch:
     def without_poison(self, first: StatementError) -> tuple[ExecutionResults, list[PoisonRecord]]:
         """Returns the results without the poison records and bad interests, and names these. Raises the query's error
         if the search finds no cause."""
-        aside: dict[int, StatementError] = {}
+        aside: dict[InterestId, StatementError] = {}
         outcome: ExecutionResults | StatementError = first
         while isinstance(outcome, StatementError):
             bad_interests = self._blamed(first)
@@ -75,7 +76,7 @@ class PoisonSearch:
 
     # ------------------------------------------------------------ interests
 
-    def _partly(self, group: Sequence[int]) -> tuple[ExecutionResults, list[FailingRecord]] | None:
+    def _partly(self, group: Sequence[InterestId]) -> tuple[ExecutionResults, list[FailingRecord]] | None:
         """Returns the results of these interests without the records on which one of them fails, and those records.
         Returns None if every record fails."""
         alone = Ids(only=tuple(group))
@@ -94,7 +95,7 @@ class PoisonSearch:
         """Extends the results, which lack these records, by what the records give to interests that do not fail on
         them. Returns the results and the named poison records."""
         ids = sorted(self._interests.identities() - self._left)
-        failures: dict[int, dict[int, str]] = {}  # interest → number of a record on which it fails → error
+        failures: dict[InterestId, dict[int, str]] = {}  # interest → number of a record on which it fails → error
         for_all = set(range(len(records)))
         if len(ids) >= 2 and len(records) <= self._limits.few_records:
             last = self._records.runs + self._limits.runs
@@ -104,7 +105,7 @@ class PoisonSearch:
                     for_all.discard(number)
                 for interest, error in errors.items():
                     failures.setdefault(interest, {})[number] = error.message
-        groups: dict[frozenset[int], list[int]] = {}
+        groups: dict[frozenset[int], list[InterestId]] = {}
         for interest, reasons in sorted(failures.items()):
             groups.setdefault(frozenset(reasons), []).append(interest)
         parts: list[ExecutionResults] = []
@@ -127,7 +128,9 @@ class PoisonSearch:
             ]
         return (together(parts) if parts else found), poison_records
 
-    def _failing_on(self, record: FailingRecord, ids: Sequence[int], last: int) -> dict[int, StatementError]:
+    def _failing_on(
+        self, record: FailingRecord, ids: Sequence[InterestId], last: int
+    ) -> dict[InterestId, StatementError]:
         """Returns the interests that fail on this record, with their errors. Returns nothing if all interests may fail,
         or if the search would take too long; then the record is poison for everybody."""
         part = {**self._records.no_rows, record.folder: self._records.rows[record.folder].slice(record.place, 1)}
@@ -159,7 +162,7 @@ class PoisonSearch:
             else failing_interests
         )
 
-    def _blamed(self, first: StatementError) -> dict[int, StatementError]:
+    def _blamed(self, first: StatementError) -> dict[InterestId, StatementError]:
         """Returns the interests that are at fault, with their errors: the query fails with them and not with others.
         Returns nothing if the records are the cause."""
         ids = sorted(self._interests.identities() - self._left)
@@ -191,13 +194,13 @@ class PoisonSearch:
 
     def _failing(  # noqa: PLR0917
         self,
-        ids: Sequence[int],
+        ids: Sequence[InterestId],
         part: NewRowsByFolder,
         first: StatementError,
         most: int | None = None,
         last: float = math.inf,
-        known: Mapping[int, StatementError | None] = MappingProxyType({}),
-    ) -> dict[int, StatementError]:
+        known: Mapping[InterestId, StatementError | None] = MappingProxyType({}),
+    ) -> dict[InterestId, StatementError]:
         """Bisects the interests and returns those that fail, with their errors. The search stops when the number of
         runs reaches `last`. `known` has the outcomes of interests that were already tried alone."""
         without = tuple(sorted(self._left))
@@ -223,7 +226,7 @@ class PoisonSearch:
             return False
         return any(self._records.failure(part, self._rest()) is None for part in self._singles(self._limits.sample))
 
-    def _harmless(self, ids: Sequence[int], sample: Sequence[int]) -> NewRowsByFolder | None:
+    def _harmless(self, ids: Sequence[InterestId], sample: Sequence[InterestId]) -> NewRowsByFolder | None:
         """Returns a record with which at least one interest passes."""
         # The sample was already tried with this single record.
         tried = set(sample) if self._records.count == 1 else set()

@@ -39,6 +39,7 @@ from tocsin.pipeline.channels.interests import InterestTable
 from tocsin.pipeline.channels.run_query import ExecutionResults
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.backoff import BackOff
+from tocsin.rules.model.cursors import InterestId
 from tocsin.rules.periods import last_tick
 from tocsin.serving.trouble import reason_of
 from tocsin.store.channels.interface import ChannelStore
@@ -215,7 +216,7 @@ class RunningChannel:
         if not self._interests and not reading.watched and not uses_previous:
             return state
         now = tick or started
-        interests: list[int] = []
+        interests: list[InterestId] = []
         payloads: list[bytes] = []
         details: dict[str, object] = {}
         if self._interests and not reading.is_empty():
@@ -300,7 +301,7 @@ class RunningChannel:
         while True:
             if self._change is None:
                 change = 0
-                current_ids: set[int] = set()
+                current_ids: set[InterestId] = set()
                 async for chunk in store.interests(channel):
                     change = chunk.change if not current_ids else min(change, chunk.change)
                     current_ids.update(chunk.ids)
@@ -318,7 +319,9 @@ class RunningChannel:
             if not changes.more:
                 return
 
-    async def _apply_interest_changes(self, added: Sequence[tuple[int, str]], removed: Sequence[int]) -> None:
+    async def _apply_interest_changes(
+        self, added: Sequence[tuple[InterestId, str]], removed: Sequence[InterestId]
+    ) -> None:
         def take_in() -> None:
             values = self._parameters.values
             self._interests.change(((interest_id, values(text)) for interest_id, text in added), removed)

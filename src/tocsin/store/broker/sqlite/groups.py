@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
+from tocsin.rules.model.cursors import InterestId
 from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import (
     PAGE,
@@ -135,7 +136,7 @@ def members(connection: sqlite3.Connection, group: int, *, after: str = "", limi
 def subscribe_group(
     connection: sqlite3.Connection,
     group: int,
-    interest: int,
+    interest: InterestId,
     *,
     mode: Mode = "inline",
     backends: Sequence[NewBackendRow] = (),

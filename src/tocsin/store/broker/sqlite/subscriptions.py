@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Position
+from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, InterestId, Position
 from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import (
     PAGE,
@@ -65,7 +65,7 @@ def registered(connection: sqlite3.Connection, *, epoch: int, position: Position
     )
 
 
-def record_announcement(connection: sqlite3.Connection, position: Position, heads: Mapping[int, Cursor]) -> None:
+def record_announcement(connection: sqlite3.Connection, position: Position, heads: Mapping[InterestId, Cursor]) -> None:
     check.position(position)
     for head in heads.values():
         check.cursor(head)
@@ -77,7 +77,7 @@ def record_announcement(connection: sqlite3.Connection, position: Position, head
     put_heads(connection, heads)
 
 
-def put_heads(connection: sqlite3.Connection, heads: Mapping[int, Cursor]) -> None:
+def put_heads(connection: sqlite3.Connection, heads: Mapping[InterestId, Cursor]) -> None:
     connection.executemany(
         """UPDATE heads SET epoch = ?2, place = ?3
         WHERE backend = (SELECT id FROM backends WHERE interest = ?1) AND (epoch, place) < (?2, ?3)""",
@@ -150,7 +150,7 @@ def rebind(connection: sqlite3.Connection, rebound: Sequence[ReboundBackend]) ->
     )
 
 
-def release_backends(connection: sqlite3.Connection, interests: Sequence[int]) -> list[int]:
+def release_backends(connection: sqlite3.Connection, interests: Sequence[InterestId]) -> list[int]:
     unheld = connection.execute(
         """SELECT b.id, b.interest FROM backends b WHERE b.interest IN (SELECT value FROM json_each(?))
             AND NOT EXISTS (SELECT 1 FROM frontends f WHERE f.backend = b.id)
@@ -162,7 +162,7 @@ def release_backends(connection: sqlite3.Connection, interests: Sequence[int]) -
     return [interest for _, interest in unheld]
 
 
-def drop_backends(connection: sqlite3.Connection, interests: Sequence[int]) -> list[FrontendRow]:
+def drop_backends(connection: sqlite3.Connection, interests: Sequence[InterestId]) -> list[FrontendRow]:
     backend_rows = connection.execute(
         "SELECT id FROM backends WHERE interest IN (SELECT value FROM json_each(?))", (json.dumps(list(interests)),)
     ).fetchall()
@@ -177,7 +177,7 @@ def drop_backends(connection: sqlite3.Connection, interests: Sequence[int]) -> l
     return removed
 
 
-def backend_id(connection: sqlite3.Connection, interest: int) -> int:
+def backend_id(connection: sqlite3.Connection, interest: InterestId) -> int:
     row = connection.execute("SELECT id FROM backends WHERE interest = ?", (interest,)).fetchone()
     if row is None:
         raise NotFoundError(f"the interest {interest} is not held")
@@ -230,7 +230,7 @@ def subscribe(
 def hold(
     connection: sqlite3.Connection,
     subscriber: int,
-    interest: int,
+    interest: InterestId,
     mode: Mode,
     *,
     since: Cursor | None,

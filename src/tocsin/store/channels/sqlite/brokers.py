@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.store.channels.epochs import end_of
 from tocsin.store.channels.interface import NEWS
 from tocsin.store.channels.rows import BrokerClaim, BrokerName, NewResults, NewResultsPage, Registration
@@ -51,7 +51,7 @@ def news(
         WHERE r.id > ?2 AND r.id <= ?3 ORDER BY r.id""",
         (holder, begin, end),
     )
-    latest: dict[tuple[int, int], tuple[int, int, int]] = {}
+    latest: dict[tuple[int, InterestId], tuple[int, int, int]] = {}
     for broker_number, interest, place, channel_id in held_results:
         known = latest.get((broker_number, interest))
         latest[broker_number, interest] = channel_id, place, place if known is None else known[2]

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, RESULT_BYTES, Position, Range
+from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, RESULT_BYTES, InterestId, Position, Range
 from tocsin.store.channels.epochs import HIGHEST, Epochs
 from tocsin.store.channels.rows import CommittedExecution, Execution, FetchedRange, ResultRow
 from tocsin.store.channels.sqlite import channel_rows as rows
@@ -40,11 +40,11 @@ def commit(
     connection: sqlite3.Connection,
     channel_id: int,
     execution: Execution,
-    interests: Sequence[int],
+    interests: Sequence[InterestId],
     payloads: Sequence[bytes],
     *,
     matches_at_most: int | None,
-) -> tuple[CommittedExecution, list[int]]:
+) -> tuple[CommittedExecution, list[InterestId]]:
     """Commits the results. Returns what was committed, and the interests that had more results than they may."""
     last = rows.last_execution(connection, channel_id)
     if execution.number != last + 1:
@@ -56,7 +56,7 @@ def commit(
     order = sorted(range(len(interests)), key=interests.__getitem__)
     if ended:
         order = [at for at in order if interests[at] not in ended]
-    over: list[int] = []
+    over: list[InterestId] = []
     matches = len(order)
     if matches_at_most is not None and matches > matches_at_most:
         order, over = _within(order, interests, matches_at_most)
@@ -68,7 +68,7 @@ def commit(
     return CommittedExecution(position, len(order), matches - len(order)), over
 
 
-def _within(order: Sequence[int], interests: Sequence[int], at_most: int) -> tuple[list[int], list[int]]:
+def _within(order: Sequence[int], interests: Sequence[InterestId], at_most: int) -> tuple[list[int], list[InterestId]]:
     """The last `at_most` results of each interest, in the same order, and the interests that had more."""
     counts = Counter(interests[at] for at in order)
     beyond = {interest: count - at_most for interest, count in counts.items() if count > at_most}
@@ -92,7 +92,7 @@ class _NewRows:
         self._first_place = first_place
 
     def of(
-        self, order: Sequence[int], interests: Sequence[int], payloads: Sequence[bytes]
+        self, order: Sequence[int], interests: Sequence[InterestId], payloads: Sequence[bytes]
     ) -> Iterator[tuple[int, int, int, bytes | None, int | None]]:
         stored_at: dict[bytes, int] = {}
         previous, place, size_bytes = None, 0, ROW_BYTES * len(order)
@@ -113,7 +113,7 @@ class _NewRows:
         self.size_bytes = size_bytes
 
 
-def _not_of(connection: sqlite3.Connection, channel_id: int, interests: set[int]) -> set[int]:
+def _not_of(connection: sqlite3.Connection, channel_id: int, interests: set[InterestId]) -> set[int]:
     sql = """SELECT j.value FROM json_each(?) j
         WHERE NOT EXISTS (SELECT 1 FROM interests i WHERE i.id = j.value AND i.channel_id = ?)"""
     return {row[0] for row in connection.execute(sql, (json.dumps(sorted(interests)), channel_id))}
@@ -139,7 +139,10 @@ def plan_fetch(ranges: Sequence[Range]) -> list[FetchRemainder]:
         if range_.limit_bytes is not None and not 0 < range_.limit_bytes <= HIGHEST:
             raise InputError(f"a limit of {range_.limit_bytes} bytes makes no sense", hint="at least 1")
     # An interest number that cannot exist is treated as unknown, not refused.
-    known = [range_ if -HIGHEST <= range_.interest <= HIGHEST else range_._replace(interest=0) for range_ in ranges]
+    known = [
+        range_ if -HIGHEST <= range_.interest <= HIGHEST else range_._replace(interest=InterestId(0))
+        for range_ in ranges
+    ]
     return [
         FetchRemainder(number, range_, range_.limit, HIGHEST if range_.limit_bytes is None else range_.limit_bytes)
         for number, range_ in enumerate(known)

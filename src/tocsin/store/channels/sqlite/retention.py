@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tocsin.rules.model.cursors import ORDINAL_BITS, Cursor
+from tocsin.rules.model.cursors import ORDINAL_BITS, Cursor, InterestId
 from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.store.channels.sqlite import shares
 from tocsin.store.channels.sqlite.brokers import places_of
@@ -126,7 +126,7 @@ def evict(connection: sqlite3.Connection, channel_id: int, number: int, places: 
     return lost
 
 
-def overflow(connection: sqlite3.Connection, channel_id: int, number: int, interests: Sequence[int]) -> None:
+def overflow(connection: sqlite3.Connection, channel_id: int, number: int, interests: Sequence[InterestId]) -> None:
     """Drops the earlier results of interests that had more results in an execution than they may. The gap counts also
     for readers that had everything up to this execution.
     """

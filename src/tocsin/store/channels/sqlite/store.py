@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, TypeVar, Unpack
 
 from tocsin import faults
-from tocsin.rules.model.cursors import Cursor, Range
+from tocsin.rules.model.cursors import Cursor, InterestId, Range
 from tocsin.store.channels import rows
 from tocsin.store.channels.interface import CHUNK_BYTES, EXECUTIONS_KEPT
 from tocsin.store.channels.sqlite import brokers, results, retention
@@ -119,7 +119,7 @@ class SqliteChannelStore(SqliteFile):
         self,
         channel_id: int,
         execution: rows.Execution,
-        interests: Sequence[int],
+        interests: Sequence[InterestId],
         payloads: Sequence[bytes],
         *,
         matches_at_most: int | None = None,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 from uuid import uuid4
 
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.store.channels.epochs import end_of
 from tocsin.store.channels.interface import CHANGES, PAGE
 from tocsin.store.channels.rows import (
@@ -60,7 +60,7 @@ def subscribe(
         rows.reserve_numbers(connection, "interest", len(unknown)),
         _change(connection, channel_id, len(unknown)),
     )
-    interests.update(zip(unknown, range(first, first + len(unknown)), strict=True))
+    interests.update(zip(unknown, map(InterestId, range(first, first + len(unknown))), strict=True))
 
     answers: list[SubscribeOutcome] = []
     new_rows: list[tuple[int, str, int, int, int, int, int]] = []
@@ -169,7 +169,7 @@ def subscriptions_of(
 
 def interests(
     connection: sqlite3.Connection, channel_id: int, after: int, limit: int
-) -> tuple[list[int], list[str], list[int]]:
+) -> tuple[list[InterestId], list[str], list[int]]:
     """Ids, parameters and change numbers of the interests added after the change `after`."""
     rows.last_execution(connection, channel_id)
     sql = "SELECT id, parameters, change FROM interests WHERE channel_id = ? AND change > ? ORDER BY change LIMIT ?"
@@ -230,7 +230,7 @@ def _subscriptions(
 
 def _named(
     connection: sqlite3.Connection, channel_id: int, ids: list[str]
-) -> dict[str | None, tuple[int, str, BrokerName, Cursor]]:
+) -> dict[str | None, tuple[InterestId, str, BrokerName, Cursor]]:
     where = "WHERE s.channel_id = ? AND s.id IN (SELECT value FROM json_each(?))"
     existing = _subscriptions(connection, where, (channel_id, json.dumps(ids))) if ids else []
     return {
@@ -244,7 +244,7 @@ def _named(
     }
 
 
-def _interests(connection: sqlite3.Connection, channel_id: int, texts: set[str]) -> dict[str, int]:
+def _interests(connection: sqlite3.Connection, channel_id: int, texts: set[str]) -> dict[str, InterestId]:
     sql = """SELECT i.parameters, i.id FROM json_each(?) j
         CROSS JOIN interests i ON i.channel_id = ? AND i.parameters = j.value"""
     return dict(connection.execute(sql, (json.dumps(sorted(texts)), channel_id)))
