@@ -108,4 +108,4 @@ class Channelled(Place):
         assert sorted(self.told(subscription, channel)) == sorted(wanted)
 
     def _id(self, channel: str) -> int:
-        return self.parts.channels.entry(self.dataverse, channel).channel_id
+        return self.parts.catalog.catalog.channel(self.dataverse, channel).channel_id

@@ -17,8 +17,8 @@ from sqlglot import exp
 from tocsin import faults
 from tocsin.clock import from_us, to_us
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
-from tocsin.cluster.catalog.entries import BrokerEntry, ChannelEntry, FunctionEntry
-from tocsin.cluster.catalog.refs import Ref, broker_ref, channel_ref, full_name
+from tocsin.cluster.catalog.entries import ChannelEntry, FunctionEntry
+from tocsin.cluster.catalog.refs import Ref, channel_ref, full_name
 from tocsin.cluster.channels.compiler import compile_channel, plan_of, query_of, used_by
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
 from tocsin.cluster.channels.executions.execution_snapshot import entry_of
@@ -359,20 +359,10 @@ class Channels:
         return await self._engine.work(work)
 
     def _entry(self, name: st.Name, scope: StatementScope) -> ChannelEntry:
-        return self.entry(name.dataverse or scope.dataverse, name.name)
-
-    def entry(self, dataverse: str, name: str) -> ChannelEntry:
-        ref = channel_ref(dataverse, name)
-        entry = self._catalog.catalog.find(ref)
-        if not isinstance(entry, ChannelEntry):
-            raise self._catalog.catalog.missing(ref)
-        return entry
+        return self._catalog.catalog.channel(name.dataverse or scope.dataverse, name.name)
 
     def _broker(self, name: st.Name, scope: StatementScope) -> BrokerName:
-        ref = broker_ref(name.dataverse or scope.dataverse, name.name)
-        entry = self._catalog.catalog.find(ref)
-        if not isinstance(entry, BrokerEntry):
-            raise self._catalog.catalog.missing(ref)
+        entry = self._catalog.catalog.broker(name.dataverse or scope.dataverse, name.name)
         return BrokerName(entry.dataverse, entry.name)
 
 
