@@ -62,7 +62,7 @@ class JsonPrinter:
     def done(self, done: StatementDone) -> None:
         self._out.flush()
         if not done.has_rows:
-            self._err.write(describe_outcome(done) + "\n")
+            self._err.write(_describe_outcome(done) + "\n")
 
 
 class CsvPrinter:
@@ -87,7 +87,7 @@ class CsvPrinter:
             self._columns = None
             self._count = 0
         else:
-            self._err.write(describe_outcome(done) + "\n")
+            self._err.write(_describe_outcome(done) + "\n")
         self._out.flush()
 
     def _flush(self) -> None:
@@ -126,7 +126,7 @@ class TablePrinter:
             self._console.print(f"({self._count} {'row' if self._count == 1 else 'rows'})")
             self._count = 0
         else:
-            self._console.print(safe(describe_outcome(done)))
+            self._console.print(safe(_describe_outcome(done)))
 
     def _flush(self) -> None:
         if not self._page:
@@ -181,7 +181,7 @@ def _console(out: TextIO) -> Console:
     return Console(file=out, width=None if out.isatty() else _WIDE, highlight=False, emoji=False, markup=False)
 
 
-def describe_outcome(done: StatementDone) -> str:
+def _describe_outcome(done: StatementDone) -> str:
     """What a statement did, in words: `insert: inserted 3`, `create type Report`."""
     summary = dict(done.summary)
     words = " ".join([done.kind.replace("_", " "), *([safe(str(summary.pop("name")))] if "name" in summary else [])])

@@ -29,7 +29,7 @@ def show(
     except SettingsError as error:
         return _complain(error)
     print("\n".join(to_toml(loaded, explain=explain)))
-    if hidden := list(hidden_settings(loaded.settings)):
+    if hidden := list(_hidden_settings(loaded.settings)):
         print(f"not shown, for they are secrets: {', '.join(hidden)}", file=sys.stderr)
     return 0
 
@@ -94,12 +94,12 @@ def _hidden(path: str, value: Any) -> Iterator[str]:
         yield from (f"{path}.{key}" for key, inner in value.items() if inner and is_secret(f"{path}.{key}", inner))
 
 
-def hidden_settings(section: Section, prefix: str = "") -> Iterator[str]:
+def _hidden_settings(section: Section, prefix: str = "") -> Iterator[str]:
     """The paths of all secrets that are set."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
-            yield from hidden_settings(value, f"{prefix}{name}.")
+            yield from _hidden_settings(value, f"{prefix}{name}.")
         else:
             yield from _hidden(f"{prefix}{name}", value)
 

@@ -54,7 +54,7 @@ def subscribe(
     ] = None,
     mode: Annotated[
         Literal["inline", "notify"],
-        Parameter(help="How results come: inline in notifications, or pulled after a notification."),
+        Parameter(help="How results come: inline, or pulled after an event that says that there are some."),
     ] = "inline",
     format: Annotated[  # noqa: A002 - the flag is called so
         Literal["text", "json"],

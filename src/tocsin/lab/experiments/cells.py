@@ -140,7 +140,7 @@ def _traces(folder: Path, code: str, *, fresh: bool) -> Path:
     return current
 
 
-def run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str, float]:
+def _run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str, float]:
     """Runs one cell in this process. `CellError` says which cell failed."""
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
@@ -149,18 +149,11 @@ def run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str,
     except TocsinError:
         raise
     except Exception as error:
-        raise CellError(
-            f"{describe_cell(cell)}: {type(error).__name__}: {error}", hint=_replay(experiment, cell)
-        ) from error
+        raise CellError(f"{cell}: {type(error).__name__}: {error}", hint=_replay(experiment, cell)) from error
     declared = {metric.name for metric in experiment.metrics}
     if set(metrics) != declared:
-        raise CellError(f"{describe_cell(cell)}: yielded {sorted(metrics)}, declared are {sorted(declared)}")
+        raise CellError(f"{cell}: yielded {sorted(metrics)}, declared are {sorted(declared)}")
     return metrics
-
-
-def describe_cell(cell: Cell) -> str:
-    """Describes the cell in words."""
-    return f"{cell.sweep}, seed {cell.seed}, {', '.join(f'{name}={value}' for name, value in cell.values)}"
 
 
 def find(reference: str) -> Experiment:
@@ -178,7 +171,7 @@ def _finished(todo: dict[str, Cell], reference: str, kept: Path, processes: int)
     if processes <= 1 or len(todo) <= 1:
         experiment = find(reference)
         for key, cell in todo.items():
-            yield cell, key, run_cell(experiment, cell, kept)
+            yield cell, key, _run_cell(experiment, cell, kept)
         return
     with _pool(min(processes, len(todo))) as pool:
         waiting = deque(todo.items())
@@ -263,7 +256,7 @@ def _begin_worker() -> None:
 
 
 def _work(reference: str, cell: Cell, kept: Path) -> dict[str, float]:
-    return run_cell(find(reference), cell, kept)
+    return _run_cell(find(reference), cell, kept)
 
 
 def _replay(experiment: Experiment, cell: Cell) -> str:

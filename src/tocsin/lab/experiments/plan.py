@@ -25,6 +25,9 @@ class Cell:
     replication: int
     seed: int
 
+    def __str__(self) -> str:
+        return f"{self.sweep}, seed {self.seed}, {', '.join(f'{name}={value}' for name, value in self.values)}"
+
     def key(self, experiment: str, code: str) -> str:
         """Returns a key that is equal for equal work, so that a cell runs once even if two sweeps include it."""
         text = json.dumps([experiment, code, self.values, self.seed], ensure_ascii=False)
@@ -110,7 +113,7 @@ def plan(
     return Plan(experiment, quick, seed, replication_count, tuple(given_settings.items()), defaults, sweeps)
 
 
-def parse_value(parameter: ExperimentParameter, text: str) -> Value:
+def _parse_value(parameter: ExperimentParameter, text: str) -> Value:
     """Parses a value of the parameter's kind and range. `InputError` names the parameter."""
     value = _of_kind(parameter, text)
     if parameter.among and value not in parameter.among:
@@ -137,7 +140,7 @@ def _of_kind(parameter: ExperimentParameter, text: str) -> Value:
 
 
 def _values(parameter: ExperimentParameter, text: str) -> tuple[Value, ...]:
-    values = tuple(parse_value(parameter, part.strip()) for part in text.split(","))
+    values = tuple(_parse_value(parameter, part.strip()) for part in text.split(","))
     if len(set(values)) < len(values):
         raise InputError(f"{parameter.name}: each value once, got {text}")
     return values

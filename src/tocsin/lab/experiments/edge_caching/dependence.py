@@ -33,7 +33,7 @@ def verdict(results: RunResults, holds: Holds, because: str) -> Judgement:
     figures = "; ".join(f"{law}: {figure}" for law, (_, figure) in by_law.items())
     answers = {law: law_answer for law, (law_answer, _) in by_law.items()}
     (base,) = results.points("sizes", "choice")  # the usual one, unless the user set another
-    swept = {law: by_choice(results, holds, law) for law in answers}
+    swept = {law: _by_choice(results, holds, law) for law in answers}
     holding, failing = (
         _listed(
             [_named(str(base), law) for law, law_answer in answers.items() if law_answer is answer],
@@ -94,7 +94,7 @@ def _place(results: RunResults) -> str:
     return f"at {size} MB over {float(span_s):g} s"
 
 
-def by_choice(results: RunResults, holds: Holds, law: Value) -> dict[str, bool | None]:
+def _by_choice(results: RunResults, holds: Holds, law: Value) -> dict[str, bool | None]:
     """Returns the answer for each choice that the run has cells for; none for a claim that needs several sizes."""
     answers: dict[str, bool | None] = {}
     for choice in _swept(results):
@@ -118,7 +118,7 @@ def table(law: str, judged: Mapping[str, Holds]) -> ReportTable:
     def made(results: RunResults) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         results.select("choices", {"popularity": law})
         choices = _swept(results)
-        answers_by_claim = {says: by_choice(results, holds, law) for says, holds in judged.items()}
+        answers_by_claim = {says: _by_choice(results, holds, law) for says, holds in judged.items()}
         rows = [
             [says, *(_cell(answers, choice) for choice in choices)]
             for says, answers in answers_by_claim.items()

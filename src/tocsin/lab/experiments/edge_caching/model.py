@@ -57,15 +57,15 @@ def check(values: Mapping[str, Value]) -> None:
 
 def model(run: Run) -> Mapping[str, float]:
     check(run.values)
-    workload = workload_of(run)
+    workload = _workload_of(run)
     events = edge_events(workload, run.seed, run.kept)
     window = (run.number("warm_up_s"), workload.span_s)
     if run.text("policy") == OPTIMUM:
         return _bound(run, events, window)
-    settings = caching_of(run, run.text("policy"))
+    settings = _caching_of(run, run.text("policy"))
     other_policy = run.text("budget_of")
     if other_policy:
-        other_settings = caching_of(run, other_policy)
+        other_settings = _caching_of(run, other_policy)
         mean_mb = _MEANS.get((other_settings, workload, window, run.seed))
         if mean_mb is None:
             mean_mb = _played(other_settings, workload, events, window, replace(run, trace=None))["mean_mb"]
@@ -76,7 +76,7 @@ def model(run: Run) -> Mapping[str, float]:
     return metrics
 
 
-def workload_of(run: Run) -> EdgeWorkload:
+def _workload_of(run: Run) -> EdgeWorkload:
     """Table II, or a part of it: fewer subscribers and interests, with as many subscribers for each interest."""
     scale = run.number("scale")
     chosen = CHOICES[run.text("choice")]
@@ -89,7 +89,7 @@ def workload_of(run: Run) -> EdgeWorkload:
     )
 
 
-def caching_of(run: Run, policy: str) -> CachingSettings:
+def _caching_of(run: Run, policy: str) -> CachingSettings:
     chosen = {name: value for name, value in CHOICES[run.text("choice")].items() if name != "lifetimes"}
     budget = int(run.number("size_mb") * 1e6 * run.number("scale"))
     return caching_settings(policy, budget, **chosen)

@@ -23,7 +23,7 @@ def model(run: Run) -> Mapping[str, float]:
     return benchmark.metrics()
 
 
-def policy_of(run: Run) -> Admission:
+def _policy_of(run: Run) -> Admission:
     """Returns the live rule with the cell's tuning."""
     name = run.text("policy")
     tuned_policies = {
@@ -37,7 +37,7 @@ def policy_of(run: Run) -> Admission:
 class _Benchmark:
     def __init__(self, run: Run) -> None:
         self.engine = SimulationEngine(run.seed, trace=run.trace)
-        self._policy = policy_of(run)
+        self._policy = _policy_of(run)
         self._records = run.whole("records")
         chance = self.engine.streams.of("records")
         # Of three consumers two want the same records: a record is for both of them or for the third.
