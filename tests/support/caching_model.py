@@ -161,7 +161,7 @@ class PlainCaches:
 
     def pass_time(self, by_s: float) -> None:
         self.now_s += by_s
-        if self.now_s >= self.real.ttl_due_s:
+        if self.now_s >= self.real.ttl.due_s:
             self.usual_s = self.all_s
         self.real.pass_time(self.now_s)
         if self.settings.expiry == "ttl":

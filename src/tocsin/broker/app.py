@@ -12,12 +12,12 @@ import structlog
 from aiohttp import web
 
 from tocsin.broker.accounts.accounts import Accounts
+from tocsin.broker.cluster_link.backend_index import BackendIndex
 from tocsin.broker.cluster_link.backend_subscriptions import BackendSubscriptions
 from tocsin.broker.cluster_link.broker_generation import BrokerGeneration
 from tocsin.broker.cluster_link.client import ClusterClient
 from tocsin.broker.cluster_link.fetcher import ResultFetcher
 from tocsin.broker.cluster_link.link import ClusterLink
-from tocsin.broker.cluster_link.subscription_sync import SubscriptionSync
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
@@ -72,21 +72,21 @@ async def run_broker(
     if trace is not None:
         runtime.trace = BrokerTrace(trace, runtime.core, runtime.now_s)
     generation = await BrokerGeneration.read(store)
-    backends = BackendSubscriptions(settings.name, generation.store_id)
+    index = BackendIndex(settings.name, generation.store_id)
     delivery, cluster = settings.delivery, settings.cluster
     encoder = EventEncoder(
-        settings.name, backends.channel_of, page_results=delivery.page_results, page_bytes=delivery.page_bytes
+        settings.name, index.channel_of, page_results=delivery.page_results, page_bytes=delivery.page_bytes
     )
     client = ClusterClient(cluster.url, cluster.token.get_secret_value(), settings.name, cluster.timeout_s)
     fan_out = FanOut(runtime, encoder, counters, patience_s=delivery.patience_s)
     pulls = Pulls(runtime, encoder)
-    sync = SubscriptionSync(
-        client, backends, store, runtime.core.holds,
+    backends = BackendSubscriptions(
+        client, index, store, runtime.core.holds,
         former_until_us=generation.since_us + int(cluster.former_subscriptions_s * 1e6),
     )  # fmt: skip
-    subscriptions = SubscriptionService(runtime, fan_out, backends=backends, sync=sync, store=store, client=client)
+    subscriptions = SubscriptionService(runtime, fan_out, index=index, backends=backends, store=store, client=client)
     link = ClusterLink(
-        client, runtime, backends=backends, sync=sync, store=store, generation=generation, counters=counters,
+        client, runtime, index=index, backends=backends, store=store, generation=generation, counters=counters,
         on_changed=subscriptions.changed,
         callback=f"{(cluster.callback or address).rstrip('/')}/v1/announcements",
         first_retry_s=cluster.first_retry_s, last_retry_s=cluster.last_retry_s, check_every_s=cluster.check_every_s,
@@ -120,11 +120,11 @@ async def run_broker(
         stack.push_async_callback(fan_out.close)
         stack.push_async_callback(fetcher.close)
         count = await subscriptions.recover()
-        _log.info("recovered", subscriptions=count, interests=len(backends))
+        _log.info("recovered", subscriptions=count, interests=len(index))
         stack.push_async_callback(acks.close)
         stack.push_async_callback(subscriptions.close)
-        sync.start()
-        stack.push_async_callback(sync.close)
+        backends.start()
+        stack.push_async_callback(backends.close)
         for transport in transports:
             await transport.start()
             stack.push_async_callback(transport.stop)

@@ -15,13 +15,13 @@ import orjson
 import structlog
 
 from tocsin import faults
-from tocsin.broker.cluster_link.backend_subscriptions import (
+from tocsin.broker.cluster_link.backend_index import (
+    BackendIndex,
     BackendSubscription,
-    BackendSubscriptions,
     values_text,
 )
+from tocsin.broker.cluster_link.backend_subscriptions import BackendSubscriptions, InterestChange
 from tocsin.broker.cluster_link.client import ClusterClient
-from tocsin.broker.cluster_link.subscription_sync import InterestChange, SubscriptionSync
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
@@ -56,15 +56,15 @@ class SubscriptionService:
         runtime: CoreRuntime,
         fan_out: FanOut,
         *,
+        index: BackendIndex,
         backends: BackendSubscriptions,
-        sync: SubscriptionSync,
         store: BrokerStore,
         client: ClusterClient,
     ) -> None:
         self._runtime = runtime
         self._fan_out = fan_out
+        self.index = index
         self._backends = backends
-        self._sync = sync
         self._store = store
         self._client = client
         # The frontend subscription of each pair of subscriber and interest.
@@ -79,10 +79,10 @@ class SubscriptionService:
         count = 0
         async for backends in self._store.backends():
             for backend_row in backends:
-                self._backends.remember(backend_row)
+                self.index.remember(backend_row)
         async for frontends in self._store.frontends():
             for frontend in frontends:
-                backend = self._backends.get(frontend.interest)
+                backend = self.index.get(frontend.interest)
                 assert backend is not None, "the store keeps no frontend without its backend"
                 # The cluster has announced everything that a subscriber has acknowledged.
                 backend.head = max(backend.head, frontend.marker)
@@ -91,11 +91,11 @@ class SubscriptionService:
             await asyncio.sleep(0)
         # After a crash, backend subscriptions can be left without a frontend subscription. The broker ends them at the
         # cluster when it compares its subscriptions with the cluster's.
-        idle = [backend for backend in self._backends if not self._runtime.core.holds(backend.interest)]
+        idle = [backend for backend in self.index if not self._runtime.core.holds(backend.interest)]
         ended = set(await self._store.release_backends([backend.interest for backend in idle]))
         for backend in idle:
             if backend.interest in ended:
-                self._backends.remove(backend)
+                self.index.remove(backend)
         return count
 
     async def close(self) -> None:
@@ -121,7 +121,7 @@ class SubscriptionService:
         self, frontend: FrontendRow, groups: dict[int, str] | None = None, recovered: bool | None = None
     ) -> Subscription:
         """The row as the API shows it, with the newest marker."""
-        backend = self._backends.get(frontend.interest)
+        backend = self.index.get(frontend.interest)
         marker = frontend.marker
         if self._ids.get((frontend.subscriber, frontend.interest)) == frontend.id:
             marker = max(marker, self._runtime.core.marker(frontend.id))
@@ -181,7 +181,7 @@ class SubscriptionService:
             self.activate([outcome.frontend])
             return new_subscription
         finally:
-            self._sync.unpin(backend)
+            self._backends.unpin(backend)
 
     async def subscribe_group(
         self, group: GroupRow, asked: SubscribeRequest, *, application: str, at_most: int
@@ -198,7 +198,7 @@ class SubscriptionService:
                 self.activate(outcome.frontends)
                 return outcome
             finally:
-                self._sync.unpin(backend)
+                self._backends.unpin(backend)
 
         return await self.finish(work())
 
@@ -250,12 +250,12 @@ class SubscriptionService:
         """Refuses a subscriber that is over its limit before the cluster is asked; the store makes the final check."""
         if len(self._runtime.core.subscriptions_of(subscriber)) < at_most or subscriber in self._in_groups:
             return
-        backend = self._backends.find(full_name(asked.channel), values_text(asked.parameters))
+        backend = self.index.find(full_name(asked.channel), values_text(asked.parameters))
         if backend is None or (subscriber, backend.interest) not in self._ids:
             raise LimitError(f"you have {at_most} subscriptions already", status=429, hint="end some of them")
 
     async def _hold(self, asked: SubscribeRequest, application: str) -> BackendSubscription:
-        return await self._sync.hold(full_name(asked.channel), values_text(asked.parameters), application)
+        return await self._backends.hold(full_name(asked.channel), values_text(asked.parameters), application)
 
     async def _recovered(self, backend: BackendSubscription, since: Cursor | None) -> bool | None:
         """Whether all results after `since` still exist; None without `since`, or while the cluster does not answer."""
@@ -291,7 +291,7 @@ class SubscriptionService:
             self._runtime.handle(
                 ev.BackendSubscriptionLost(lost.interest, f"the channel {lost.channel} does not have it any more")
             )
-            self._backends.remove(lost)
+            self.index.remove(lost)
         if ended_interests:
             self._ids = {key: subscription for key, subscription in self._ids.items() if key[1] not in ended_interests}
         if changed.rebound:

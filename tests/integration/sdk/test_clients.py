@@ -237,7 +237,7 @@ async def test_the_commands_speak_to_a_real_broker(here: World, made: BrokerHere
     async with command("subscribe", "v.c", "-7", "--register", "--format", "json", "--count", "2", **where) as one:
         assert (await one.said()).startswith("subscribed to v.c[-7] (sub_")
         await until(lambda: made.parts.fan_out.listeners)
-        (interest,) = (held.interest for held in made.parts.subscriptions._backends)
+        (interest,) = (held.interest for held in made.parts.subscriptions.index)
         await here.execute(channel, {interest: ["a", "b"]})
         status, out, err = await one.ended()
     assert (status, err) == (0, "")

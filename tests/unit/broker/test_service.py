@@ -18,7 +18,7 @@ BROKER = Path(tocsin.broker.__file__ or "").parent
 OUTSIDE = sorted(path for folder in ("transports", "http") for path in (BROKER / folder).glob("*.py"))
 BEHIND = (
     "core.", "core_runtime.", "delivery.fanout.", "delivery.acks.", "delivery.pulls.", "cluster_link.link.",
-    "cluster_link.backend_subscriptions.", "subscriptions.SubscriptionService",
+    "cluster_link.backend_index.", "subscriptions.SubscriptionService",
 )  # fmt: skip
 
 

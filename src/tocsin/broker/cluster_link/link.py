@@ -17,10 +17,10 @@ from typing import Final
 import structlog
 
 from tocsin import faults
-from tocsin.broker.cluster_link.backend_subscriptions import BackendSubscription, BackendSubscriptions
+from tocsin.broker.cluster_link.backend_index import BackendIndex, BackendSubscription
+from tocsin.broker.cluster_link.backend_subscriptions import BackendSubscriptions, InterestChange
 from tocsin.broker.cluster_link.broker_generation import BrokerGeneration
 from tocsin.broker.cluster_link.client import ClusterClient, ClusterHealth
-from tocsin.broker.cluster_link.subscription_sync import InterestChange, SubscriptionSync
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
@@ -59,8 +59,8 @@ class ClusterLink:
         client: ClusterClient,
         runtime: CoreRuntime,
         *,
+        index: BackendIndex,
         backends: BackendSubscriptions,
-        sync: SubscriptionSync,
         store: BrokerStore,
         generation: BrokerGeneration,
         counters: BrokerCounters,
@@ -74,8 +74,8 @@ class ClusterLink:
         self._client = client
         self._health = ClusterHealth(client)
         self._runtime = runtime
+        self._index = index
         self._backends = backends
-        self._sync = sync
         self._store = store
         self._generation = generation
         self._counters = counters
@@ -217,7 +217,7 @@ class ClusterLink:
         if not self._compared:
             self._compared = True
             try:
-                await self._on_changed(await self._sync.compare())
+                await self._on_changed(await self._backends.compare())
             except BaseException:
                 self._compared = False
                 raise
@@ -334,9 +334,9 @@ class ClusterLink:
         """
         heads = _heads_of(told)
         for interest, cursor in heads.items():
-            backend = self._backends.get(interest)
+            backend = self._index.get(interest)
             if backend is None:
-                self._sync.note_early_announcement(interest, cursor)
+                self._backends.note_early_announcement(interest, cursor)
             else:
                 backend.head = max(backend.head, cursor)
         events = _events_of(told)
@@ -374,7 +374,7 @@ class ClusterLink:
 
     async def _look_for_gaps(self, channels: set[str]) -> None:
         """Results of these channels expired before they were announced. Asks the cluster which interests have a gap."""
-        backends = [backend for backend in self._backends if backend.channel in channels]
+        backends = [backend for backend in self._index if backend.channel in channels]
         for begin in range(0, len(backends), 2_000):
             batch = backends[begin : begin + 2_000]
             ranges = [Range(backend.interest, backend.head, None, 1) for backend in batch]
@@ -391,7 +391,7 @@ class ClusterLink:
 
     def open_interest(self, action: ac.SubscribeBackend) -> None:
         """Answers the core at once: the cluster holds the subscription before a subscriber here gets it."""
-        backend = self._backends.get(action.interest)
+        backend = self._index.get(action.interest)
         assert backend is not None, "a subscription is made for what is held"
         since, backend.opened = backend.head if backend.opened else backend.since, True
         self._runtime.handle(ev.BackendSubscribed(backend.interest, since))
@@ -399,12 +399,12 @@ class ClusterLink:
 
     def release_interest(self, action: ac.UnsubscribeBackend) -> None:
         """Ends the backend subscription of an interest that has no subscriber here."""
-        if (backend := self._backends.get(action.interest)) is not None:
-            self._sync.release(backend)
+        if (backend := self._index.get(action.interest)) is not None:
+            self._backends.release(backend)
 
     def gone(self, interest: InterestId) -> None:
         """The cluster does not know an interest that we hold: compare all of them."""
-        if self._backends.get(interest) is not None:
+        if self._index.get(interest) is not None:
             self._compared = False
             self._wake.set()
 

@@ -1,12 +1,13 @@
 """The state of one interest at a broker: its backend subscription, its cache, and the frontend subscriptions merged
-into it."""
+into it; and the state of all interests together."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from tocsin.broker.core.cohorts import Cohort, CohortSnapshot, FrontendState
-from tocsin.broker.core.fetches import AnswerKey, PendingAnswer, PendingFetch
+from tocsin.broker.core.fetches import AnswerKey, Fetches, PendingAnswer, PendingFetch
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.model.cursors import START, Cursor, InterestId
@@ -86,59 +87,16 @@ class InterestState:
         else:
             self.joining.pop(frontend.id, None)
 
-    def acknowledge(self, to: Cursor, names: Collection[Hashable], caches: ResultCaches) -> None:
-        """Moves markers forward, never beyond the head. Subscriptions that are unknown or have ended are ignored."""
-        cache = self.held
-        to = min(to, cache.head)
-        moved: dict[Cursor, int]
-        if type(names) is CohortSnapshot and self.together(names):
-            before = names.cohort.marker
-            if before < to and names.names:
-                names.cohort.move_together(to)
-                caches.advance(cache, before, to, len(names.names))
-            return
-        if names is self.inline or names is self.notify:
-            assert isinstance(names, Cohort)
-            moved = names.move_all(to)
-        else:
-            moved = self._move(to, names)
-        for before, count in moved.items():
-            caches.advance(cache, before, to, count)
 
-    def acknowledge_one(self, frontend: FrontendState, to: Cursor, caches: ResultCaches) -> None:
-        """Does the same for one attached subscription."""
-        cache, before = self.held, frontend.acknowledged
-        to = min(to, cache.head)
-        if before >= to:
-            return
-        if frontend.live:
-            frontend.cohort.move(frontend.id, to)
-        else:
-            frontend.marker = to
-            frontend.sent = max(frontend.sent, to)
-        caches.advance(cache, before, to)
+@dataclass(frozen=True, slots=True)
+class CoreState:
+    """What the core's handlers share. `unreported` has the interests whose lowest marker may have moved since the last
+    report to the cluster."""
 
-    def _move(self, to: Cursor, names: Collection[Hashable]) -> dict[Cursor, int]:
-        """Moves the attached subscriptions that are before `to`; returns how many came from each marker."""
-        moved: dict[Cursor, int] = {}
-        live: dict[Cohort, list[Hashable]] = {}
-        for name in dict.fromkeys(names):
-            frontend = self.frontends.get(name)
-            if frontend is None or not frontend.attached:
-                continue
-            if frontend.live:
-                live.setdefault(frontend.cohort, []).append(name)
-            elif frontend.marker < to:
-                moved[frontend.marker] = moved.get(frontend.marker, 0) + 1
-                frontend.marker = to
-                frontend.sent = max(frontend.sent, to)
-        for cohort, members in live.items():
-            if len(members) == 1:
-                (name,) = members
-                if (before := cohort.marker_of(name)) < to:
-                    cohort.move(name, to)
-                    moved[before] = moved.get(before, 0) + 1
-                continue
-            for before, count in cohort.move_several(members, to).items():
-                moved[before] = moved.get(before, 0) + count
-        return moved
+    caches: ResultCaches
+    fetches: Fetches
+    backends: dict[InterestId, InterestState] = field(default_factory=dict)
+    frontends: dict[Hashable, FrontendState] = field(default_factory=dict)
+    of_subscriber: dict[Hashable, dict[Hashable, FrontendState]] = field(default_factory=dict)
+    online: set[Hashable] = field(default_factory=set)
+    unreported: dict[InterestId, InterestState] = field(default_factory=dict)

@@ -11,30 +11,22 @@ from collections.abc import Collection, Hashable
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Action, Deliver, DeliveryReason, NotifyAvailable
 from tocsin.broker.core.cohorts import FrontendState
-from tocsin.broker.core.fetches import Fetches, PendingFetch
-from tocsin.broker.core.interest_state import InterestState
-from tocsin.broker.core.missed_results import MissedResults
-from tocsin.rules.caching.caches import ResultCaches
+from tocsin.broker.core.fetches import PendingFetch
+from tocsin.broker.core.interest_state import CoreState, InterestState
+from tocsin.broker.core.result_getter import ResultGetter
 from tocsin.rules.caching.entries import BrokerResult, size_bytes
-from tocsin.rules.model.cursors import Cursor, InterestId
+from tocsin.rules.model.cursors import Cursor
 
 
 class ResultArrivals:
-    """Handles the cluster's events. `unreported` gets the interests whose lowest marker may have moved."""
+    """Handles the cluster's events."""
 
-    def __init__(
-        self,
-        backends: dict[InterestId, InterestState],
-        caches: ResultCaches,
-        fetches: Fetches,
-        missed: MissedResults,
-        unreported: dict[InterestId, InterestState],
-    ) -> None:
-        self._backends = backends
-        self._caches = caches
-        self._fetches = fetches
-        self._missed = missed
-        self._unreported = unreported
+    def __init__(self, state: CoreState, getter: ResultGetter) -> None:
+        self._backends = state.backends
+        self._caches = state.caches
+        self._fetches = state.fetches
+        self._unreported = state.unreported
+        self._getter = getter
 
     def backend_subscribed(self, event: ev.BackendSubscribed, now_s: float, actions: list[Action]) -> None:
         backend = self._backends.get(event.interest)
@@ -56,7 +48,7 @@ class ResultArrivals:
         """Activates the subscription if the broker has received results up to where it begins."""
         if backend.attach(frontend, self._caches):
             self._unreported[backend.interest] = backend
-            self._missed.catch_up(backend, frontend, now_s, actions)
+            self._getter.catch_up(backend, frontend, now_s, actions)
 
     def result_arrived(self, event: ev.ResultArrived, now_s: float, actions: list[Action]) -> None:
         """Takes a pushed result, unless results before it still have to be fetched."""
@@ -112,7 +104,7 @@ class ResultArrivals:
         pending.answer_bytes = size_bytes(answer.results) if answer.size_bytes is None else answer.size_bytes
         self._caches.fetched(backend.held, len(answer.results), pending.answer_bytes, answer.took_s)
         if not pending.news:
-            self._missed.take_answer(pending, answer, now_s, actions)
+            self._getter.take_answer(pending, answer, now_s, actions)
             return
         backend.news = None
         self._take_news(backend, min(answer.to, pending.to), answer, now_s, actions)

@@ -18,8 +18,8 @@ from typing import Final
 from tocsin.rules.caching.admission import admission
 from tocsin.rules.caching.counters import CacheCounters
 from tocsin.rules.caching.entries import BrokerResult, CacheEntry, MissingRun, Run, size_bytes
-from tocsin.rules.caching.eviction import EVICTION, FIFO, TIES, Eviction
-from tocsin.rules.caching.expiry import EXPIRY, PAUSE_S, TtlRefresh
+from tocsin.rules.caching.eviction import EVICTION, FIFO, Eviction, TailRanks
+from tocsin.rules.caching.expiry import EXPIRY, TtlRefresh, TtlSchedule
 from tocsin.rules.caching.per_result_policies import MostHits, PerResultPolicy
 from tocsin.rules.caching.rank_heap import Rank, RankHeap
 from tocsin.rules.caching.rates import LatencyEstimate
@@ -35,13 +35,10 @@ class ResultCaches:
 
     def __init__(self, settings: CachingSettings, now_s: float) -> None:
         self.resident_bytes = 0
-        self.ttl_due_s = now_s + settings.ttl_every_s
+        self.ttl = TtlSchedule(settings, now_s)
         self.figures_of: dict[str, CacheCounters] = {}
-        self._reckoning: TtlRefresh | None = None
         self._by_result: PerResultPolicy | None = None
         self._latency = LatencyEstimate(settings.latency_first_s, settings.latency_share)
-        # Ranks the caches that have made no fetch yet. It changes only when all caches are ranked again.
-        self._usual_latency_s = settings.latency_first_s
         self._caches: dict[Hashable, ResultCache] = {}
         self._made = self._told = 0
         self._sequence = 0
@@ -90,7 +87,7 @@ class ResultCaches:
         counters.arrived += 1
         counters.arrived_bytes += size
         self._sequence += 1
-        admitted = self._keeps(cache, size)
+        admitted = self._is_admitted(cache, size)
         cache.put(result, resident=admitted, now_s=now_s, sequence=self._sequence)
         if not admitted:
             return False
@@ -183,33 +180,34 @@ class ResultCaches:
     def due_s(self) -> float:
         """When `pass_time` has work to do next."""
         if not self.expires:
-            return self.ttl_due_s
+            return self.ttl.due_s
         rank = self._expiring.lowest()
-        return self.ttl_due_s if rank is None else min(self.ttl_due_s, rank[0])
+        return self.ttl.due_s if rank is None else min(self.ttl.due_s, rank[0])
 
     def pass_time(self, now_s: float) -> None:
         """Drops expired results. Recomputes times to live when that is due, in pieces if there are many caches."""
-        if now_s >= self.ttl_due_s:
-            self._reckon_some(now_s)
+        if now_s >= self.ttl.due_s:
+            self._recompute_some(now_s)
         while (rank := self._expiring.lowest()) is not None and rank[0] <= now_s:
             self.figures.expired += 1
             self.figures.expired_bytes += self._drop_tail(rank[3])
 
     def refresh_ranks(self, now_s: float) -> None:
         """Measures every cache's growth and the usual latency, and ranks all caches again, in a single call."""
-        self._reckoning = None
-        while not self._reckon_some(now_s):
-            pass
+        self.ttl.restart(self.settings, now_s)
+        self._recompute_some(now_s)
+        while self.ttl.is_under_way:
+            self._recompute_some(now_s)
 
     def switch(self, settings: CachingSettings, now_s: float) -> None:
         """Puts other policies in force. Content stays unless the new limit has no room for it."""
         self._choose(settings, now_s, self.settings)
-        self._reckoning = None
-        self.ttl_due_s = min(self.ttl_due_s, now_s + settings.ttl_every_s)
+        self.ttl.restart(settings, now_s)
         times_to_live = TtlRefresh(self, settings, measures=False)
         while not times_to_live.ended:
             times_to_live.go_on(now_s)
-        self._rank_all()
+        for cache in self:
+            self._ranks_changed(cache)
         self.pass_time(now_s)
         self._evict_until_within_limit(None, now_s)
 
@@ -227,30 +225,25 @@ class ResultCaches:
             self._tell_all(now_s)
         expiry = EXPIRY[settings.expiry]
         self.expires = expiry.expires
-        self._ties = TIES[settings.ties]
         learns = settings.buffer_learns_first
         if before is None or (settings.admission, learns) != (before.admission, before.buffer_learns_first):
             self._admission = admission(settings.admission, learns_first=learns)
         self.limit_bytes = expiry.limit_bytes(settings.budget_bytes, settings.ceiling_bytes)
         self.figures = self.figures_of.setdefault(settings.policy, CacheCounters())
-        self._evictable: RankHeap[ResultCache] = RankHeap(self._rank)
+        usual_latency_s = settings.latency_first_s if before is None else self._evictable.usual_latency_s
+        self._evictable = TailRanks(self._eviction, settings.ties, usual_latency_s)
         self._expiring: RankHeap[ResultCache] = RankHeap(self._due)
 
-    def _reckon_some(self, now_s: float) -> bool:
-        """Does a piece of the refresh. Returns True when it is complete."""
-        if self._reckoning is None:
-            self._usual_latency_s = self._latency.all_s
-            self._reckoning = TtlRefresh(self, self.settings)
-        for cache in self._reckoning.go_on(now_s):
+    def _recompute_some(self, now_s: float) -> None:
+        """Recomputes times to live, or a piece of them, and ranks the caches again."""
+        if not self.ttl.is_under_way:
+            # The usual latency ranks caches that have made no fetch yet: it may change only when all are ranked again.
+            self._evictable.usual_latency_s = self._latency.all_s
+        for cache in self.ttl.recompute_some(self, self.settings, now_s):
             if self._caches.get(cache.interest) is cache:
                 self._ranks_changed(cache)
-        complete = self._reckoning.ended
-        if complete:
-            self._reckoning = None
-        self.ttl_due_s = now_s + (self.settings.ttl_every_s if complete else PAUSE_S)
-        return complete
 
-    def _keeps(self, cache: ResultCache, size_bytes: int) -> bool:
+    def _is_admitted(self, cache: ResultCache, size_bytes: int) -> bool:
         """Decides whether the next result may stay. Admission judges only results with subscribers."""
         subscribers = cache.subscribers
         if not subscribers or not self._admission.admits(subscribers):
@@ -310,11 +303,9 @@ class ResultCaches:
             self.resident_bytes -= freed
             self._ranks_changed(owner)
         while self.resident_bytes > self.limit_bytes:
-            spared = newcomer if newcomer is not None and newcomer.residents == 1 else None
-            rank = self._evictable.lowest(besides=spared)
-            assert rank is not None, "bytes are resident only in caches that are ranked"
+            freed = self._drop_tail(self._evictable.victim(newcomer))
             self.figures.evicted += 1
-            self.figures.evicted_bytes += self._drop_tail(rank[3])
+            self.figures.evicted_bytes += freed
         self.figures.most_bytes = max(self.figures.most_bytes, self.resident_bytes)
 
     def _drop_tail(self, cache: ResultCache) -> int:
@@ -330,20 +321,8 @@ class ResultCaches:
             if self.expires:
                 self._expiring.changed(cache)
 
-    def _rank(self, cache: ResultCache) -> Rank[ResultCache] | None:
-        if not cache.residents:
-            return None
-        tail = cache.oldest
-        latency_s = self._usual_latency_s if cache.latency_s is None else cache.latency_s
-        return (self._eviction.value(cache, tail, latency_s), self._ties(tail), cache.number, cache)
-
     def _due(self, cache: ResultCache) -> Rank[ResultCache] | None:
         if not cache.residents:
             return None
         tail = cache.oldest
         return (tail.inserted_s + cache.ttl_s, 0.0, cache.number, cache)
-
-    def _rank_all(self) -> None:
-        self._evictable, self._expiring = RankHeap(self._rank), RankHeap(self._due)
-        for cache in self:
-            self._ranks_changed(cache)

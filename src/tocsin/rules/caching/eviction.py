@@ -1,8 +1,8 @@
 """Eviction policies by name: each chooses what to drop when the cache is full.
 
-The policies of this file rank caches by their tail, the oldest result they hold; the lowest value goes first. The
-policies of per_result_policies.py and queue_policies.py look at every result. caches.py does the dropping. Every policy
-has a page in docs/policies that says what it optimises.
+The policies of this file rank caches by their tail, the oldest result they hold; `TailRanks` finds the victim, the tail
+of the lowest value. The policies of per_result_policies.py and queue_policies.py look at every result and choose their
+victims themselves. caches.py does the dropping. Every policy has a page in docs/policies that says what it optimises.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from tocsin.rules.caching.entries import CacheEntry
 from tocsin.rules.caching.per_result_policies import GreedyDual, MostBytes, MostHits, PerResultPolicy
 from tocsin.rules.caching.queue_policies import Sieve, SmallThenMain, WindowedFrequency
+from tocsin.rules.caching.rank_heap import Rank, RankHeap
 from tocsin.rules.caching.result_cache import ResultCache
 
 
@@ -84,3 +85,28 @@ TIES: Final[dict[str, Callable[[CacheEntry], float]]] = {
     "newest": lambda tail: -tail.sequence,
     "largest": lambda tail: -tail.size_bytes,
 }
+
+
+class TailRanks(RankHeap[ResultCache]):
+    """Ranks the caches by the value of their tails. `usual_latency_s` counts for caches that have made no fetch yet."""
+
+    __slots__ = ("_policy", "_ties", "usual_latency_s")
+
+    def __init__(self, policy: Eviction, ties: str, usual_latency_s: float) -> None:
+        super().__init__(self._rank)
+        self._policy = policy
+        self._ties = TIES[ties]
+        self.usual_latency_s = usual_latency_s
+
+    def victim(self, newcomer: ResultCache | None) -> ResultCache:
+        """The cache whose tail goes next. A newcomer is spared while it is the only resident of its cache."""
+        rank = self.lowest(besides=newcomer if newcomer is not None and newcomer.residents == 1 else None)
+        assert rank is not None, "bytes are resident only in caches that are ranked"
+        return rank[3]
+
+    def _rank(self, cache: ResultCache) -> Rank[ResultCache] | None:
+        if not cache.residents:
+            return None
+        tail = cache.oldest
+        latency_s = self.usual_latency_s if cache.latency_s is None else cache.latency_s
+        return (self._policy.value(cache, tail, latency_s), self._ties(tail), cache.number, cache)

@@ -1,4 +1,5 @@
-"""Expiry policies: each decides when results leave although there is room; and the times to live of all caches."""
+"""Expiry policies: each decides when results leave although there is room. `TtlSchedule` says when times to live are
+computed again, and `time_to_live_s` is their formula."""
 
 from __future__ import annotations
 
@@ -43,6 +44,36 @@ def equally(cache: ResultCache) -> float:  # noqa: ARG001
 
 # ω_i before they are scaled to sum to 1.
 WEIGHTS: Final[dict[str, Callable[[ResultCache], float]]] = {"subscribers": by_subscribers, "equal": equally}
+
+
+class TtlSchedule:
+    """Recomputes the times to live of all caches every `ttl_every_s`. Many caches take several pieces, with a pause
+    between them."""
+
+    def __init__(self, settings: CachingSettings, now_s: float) -> None:
+        self.due_s = now_s + settings.ttl_every_s
+        self._refresh: TtlRefresh | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._refresh is not None
+
+    def recompute_some(
+        self, caches: Iterable[ResultCache], settings: CachingSettings, now_s: float
+    ) -> Sequence[ResultCache]:
+        """Does the next piece. Returns the caches whose time to live it has set."""
+        if self._refresh is None:
+            self._refresh = TtlRefresh(caches, settings)
+        changed = self._refresh.go_on(now_s)
+        if self._refresh.ended:
+            self._refresh = None
+        self.due_s = now_s + (PAUSE_S if self.is_under_way else settings.ttl_every_s)
+        return changed
+
+    def restart(self, settings: CachingSettings, now_s: float) -> None:
+        """Forgets the pieces that were done, because the settings have changed."""
+        self._refresh = None
+        self.due_s = min(self.due_s, now_s + settings.ttl_every_s)
 
 
 class TtlRefresh:

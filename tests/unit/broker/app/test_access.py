@@ -44,7 +44,7 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
             await made.subscribe("ann", "v.c", n)
         many = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [9]}, user="ann")
         assert (many[0], many[1]["error"]["code"]) == (429, "limit")
-        assert len(made.parts.subscriptions._backends) == 2, "the cluster was not asked for it"
+        assert len(made.parts.subscriptions.index) == 2, "the cluster was not asked for it"
         assert (await made.subscribe("ann", "v.c", 1))["parameters"] == [1]
         changed = {"limits": {"subscriptions": 3}}
         assert (await made.ask("PATCH", "/v1/applications/shop", changed, token=admin))[1]["channels"] == [

@@ -183,4 +183,4 @@ async def test_interests_that_nobody_needs_are_ended_at_the_cluster(cluster: Any
         async with asyncio.timeout(WITHIN_S):
             while await here.store.subscriptions(channel.channel_id):
                 await asyncio.sleep(0.01)
-        assert len(made.parts.subscriptions._backends) == 0
+        assert len(made.parts.subscriptions.index) == 0

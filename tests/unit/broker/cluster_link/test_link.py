@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tocsin.broker.cluster_link.backend_subscriptions import BackendSubscription, BackendSubscriptions
+from tocsin.broker.cluster_link.backend_index import BackendIndex, BackendSubscription
 from tocsin.broker.cluster_link.link import TURN_EVENTS, ClusterLink
 from tocsin.broker.core import events as ev
 from tocsin.rules.model.cursors import Cursor, Position
@@ -88,24 +88,22 @@ class Place:
     def __init__(self) -> None:
         self.store: Any = Store()
         self.core: Any = Core()
-        self.backends = BackendSubscriptions("v.b", "store")
+        self.index = BackendIndex("v.b", "store")
         self.early: dict[int, Cursor] = {}
         self.counted: list[str] = []
-        sync: Any = SimpleNamespace(note_early_announcement=self.early.__setitem__)
+        backends: Any = SimpleNamespace(note_early_announcement=self.early.__setitem__)
         counters: Any = SimpleNamespace(announcements=Outcomes(self.counted))
         client: Any = SimpleNamespace()
         self.link = ClusterLink(
-            client, self.core, backends=self.backends, sync=sync, store=self.store, generation=client,
+            client, self.core, index=self.index, backends=backends, store=self.store, generation=client,
             counters=counters, on_changed=client, callback="", first_retry_s=60, last_retry_s=60, check_every_s=60,
         )  # fmt: skip
         self.link._secret, self.link._position, self.link._epoch = SECRET, Position(1, 1), 1
 
     def hold(self, interest: int) -> BackendSubscription:
-        """As `SubscriptionSync` does when the cluster has granted it, and whoever asked makes it durable."""
+        """As `BackendSubscriptions` does when the cluster has granted it, and whoever asked makes it durable."""
         head = max(OLD, self.early.get(interest, OLD))
-        holding = self.backends.add(
-            BackendSubscription(interest, "v.c", f"[{interest}]", f"broker:{interest}", OLD, head)
-        )
+        holding = self.index.add(BackendSubscription(interest, "v.c", f"[{interest}]", f"broker:{interest}", OLD, head))
         self.store.add(holding)
         return holding
 
@@ -153,7 +151,7 @@ async def test_what_is_acknowledged_in_between_is_known_to_the_store(place: Plac
     assert max(place.core.turns) <= TURN_EVENTS
     assert [event.cursor for event in place.core.told] == [cursor(2, n) for n in range(10 * TURN_EVENTS)]
     assert place.store.log.count("ack 7") >= 9
-    assert place.store.heads[7] == place.backends.get(7).head == cursor(2, 10 * TURN_EVENTS - 1)  # type: ignore[union-attr]
+    assert place.store.heads[7] == place.index.get(7).head == cursor(2, 10 * TURN_EVENTS - 1)  # type: ignore[union-attr]
     assert place.link.position == place.store.position == Position(1, 2)
 
 
@@ -173,7 +171,7 @@ async def test_what_is_subscribed_to_in_between_begins_where_the_announcement_en
 
     await turn_by_turn(place, place.announced(told), subscribe)
     subscribe(0)
-    held = {holding.interest: holding.head for holding in place.backends}
+    held = {holding.interest: holding.head for holding in place.index}
     assert len(held) > 50
     assert held == place.store.heads
     assert {interest: head for interest, head in held.items() if interest != 1 and head != cursor(3)} == {}

@@ -194,7 +194,7 @@ def test_very_many_caches_are_looked_at_some_at_a_time_with_the_same_outcome(exp
             caches.put(cache, BrokerResult(at(1), 1 + name % 7), 0.0)
     at_once.refresh_ranks(60.0)
     looks: list[int] = []
-    while (now_s := pieces.ttl_due_s) < 62.0:
+    while (now_s := pieces.ttl.due_s) < 62.0:
         pieces.pass_time(now_s)
         looks.append(sum(cache.rates.estimated for cache in pieces))
         if len(looks) == 1:
@@ -202,7 +202,7 @@ def test_very_many_caches_are_looked_at_some_at_a_time_with_the_same_outcome(exp
             pieces.attach(pieces.open("new", at(0), now_s), at(0))
     assert looks[:2] == [4_000, 8_000]
     assert len(looks) < 10
-    assert pieces.ttl_due_s > 119.0
+    assert pieces.ttl.due_s > 119.0
     assert pieces["new"].ttl_s == chosen.ttl_first_s
     for name in range(8_999):
         assert pieces[name].ttl_s == pytest.approx(at_once[name].ttl_s, rel=0.02)
@@ -218,7 +218,7 @@ def test_a_result_goes_when_its_time_is_up_and_not_before() -> None:
     assert caches.due_s() == 20.0
     caches.pass_time(19.9)
     assert (caches["a"].residents, caches["b"].residents) == (10, 10)
-    caches.ttl_due_s = 1000.0
+    caches.ttl.due_s = 1000.0
     assert caches.due_s() == pytest.approx(26.0)
     caches.pass_time(31.0)  # of a what came at 1; of b what came up to 6
     assert (caches["a"].residents, caches["b"].residents) == (9, 4)

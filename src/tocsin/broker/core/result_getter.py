@@ -1,6 +1,6 @@
 """Sends subscribers the results that they missed: from the cache, from the cluster, or from both.
 
-A subscriber that comes back, or has room again, catches up here (`catch_up`); one that was notified pulls (`ask`).
+A subscriber that comes back, or has room again, catches up here (`catch_up`); one that was notified pulls (`get`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tocsin.rules.caching.entries import CachedRun, MissingRun, size_bytes
 from tocsin.rules.model.cursors import Cursor
 
 
-class MissedResults:
+class ResultGetter:
     """Answers pulls and catch-ups. Methods append what has to be done to `actions`."""
 
     def __init__(self, settings: CoreSettings, caches: ResultCaches, fetches: Fetches) -> None:
@@ -35,7 +35,7 @@ class MissedResults:
         self._caches = caches
         self._fetches = fetches
 
-    def ask(
+    def get(
         self,
         backend: InterestState,
         askers: Sequence[FrontendState] | CohortSnapshot,
@@ -108,7 +108,7 @@ class MissedResults:
             frontend.cohort.join(frontend)
         else:
             frontend.waits = True
-            self.ask(backend, [frontend], frontend.sent, DeliveryReason.CAUGHT_UP, now_s=now_s, actions=actions)
+            self.get(backend, [frontend], frontend.sent, DeliveryReason.CAUGHT_UP, now_s=now_s, actions=actions)
 
     def take_answer(self, fetch: PendingFetch, answer: FetchSucceeded, now_s: float, actions: list[Action]) -> None:
         """Takes the answer to a fetch of missed results, and delivers what waited for it."""
@@ -148,7 +148,7 @@ class MissedResults:
         if to == waiting.after < head:
             # The fetches begun for other answers brought nothing of this range, so begin a fetch of its own.
             everybody = [backend.frontends[name] for name in audience]
-            self.ask(backend, everybody, waiting.after, waiting.why, now_s=now_s, actions=actions)
+            self.get(backend, everybody, waiting.after, waiting.why, now_s=now_s, actions=actions)
             return
         self._caches.served(len(audience), *counts)
         more = to < head
