@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tocsin.broker.accounts.accounts import LIMITS
+from tocsin.broker.accounts.limits import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy
 from tocsin.broker.app import RunningBroker, run_broker

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeVar
 
 from tocsin.broker.accounts.accounts import Accounts, GroupChanged, ManagerIdentity, Removed, Session
+from tocsin.broker.accounts.limits import account_limit
 from tocsin.broker.cluster_link.client import ClusterClient, ForwardedAnswer
 from tocsin.broker.cluster_link.link import ClusterLink
 from tocsin.broker.core import events as ev
@@ -89,9 +90,7 @@ class BrokerService:
         return who
 
     def limit(self, who: Session, name: str) -> int:
-        """The application's own limit if it has one, otherwise the broker's."""
-        default: int = getattr(self.settings.limits, name)
-        return self.accounts.rights(who.application).limits.get(name, default)
+        return account_limit(name, self.accounts.rights(who.application).limits, self.settings.limits.model_dump())
 
     def check_rate(self, who: Session, *, whole: bool = False) -> None:
         """Applies the rate limit. `whole`: the request covers all subscriptions, and costs more the more there are."""

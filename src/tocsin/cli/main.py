@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from tocsin.wire.errors import EXIT_FENCED, FencedError, TocsinError
+from tocsin.cli.exit_status import exit_status
+from tocsin.wire.errors import TocsinError
 from tocsin.wire.version import version
 
 _HELP = """Tocsin, a Big Active Data platform.
@@ -58,14 +59,13 @@ def completion(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs one command and exits: with 0 if it succeeded, 1 after an error message, 2 for a wrong command line or if no
-    server answers, 3 for a broker whose name another broker has taken over."""
+    """Runs one command and exits: with 0 if it succeeded, otherwise as `exit_status` says."""
     try:
         result = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
         sys.stdout.flush()
     except TocsinError as error:
         _complain(error)
-        sys.exit({"no_cluster": 2, "no_broker": 2, FencedError.code: EXIT_FENCED}.get(error.code, 1))
+        sys.exit(exit_status(error))
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tocsin"):
             raise

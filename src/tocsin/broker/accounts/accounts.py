@@ -34,16 +34,6 @@ from tocsin.store.broker.rows import (
 from tocsin.wire.answers import LoginAnswer
 from tocsin.wire.subscriber import Credentials
 
-# The names of an application's limits. The broker's settings apply where it has no limit of its own.
-LIMITS: Final[dict[str, str]] = {
-    "subscribers": "subscribers of the application",
-    "subscriptions": "subscriptions of one subscriber, without those of its groups",
-    "connections": "connections of one subscriber at once",
-    "groups": "groups of the application",
-    "members": "members of one group",
-    "group_subscriptions": "subscriptions of one group",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Session:

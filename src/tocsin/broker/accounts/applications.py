@@ -10,7 +10,8 @@ from typing import Final
 
 from tocsin.broker.accounts.accounts import NewApplicationToken, Principal, Removed, Session
 from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory
-from tocsin.broker.accounts.policy import check_limits, name_of
+from tocsin.broker.accounts.limits import check_limits
+from tocsin.broker.accounts.policy import name_of
 from tocsin.serving.tokens import SECRET_BYTES, digest
 from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationRow, FrontendRow
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Principal, Rights, Session
+from tocsin.broker.accounts.limits import account_limit
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize
 from tocsin.clock import now_us
 from tocsin.serving.tokens import PREFIX, digest
@@ -92,8 +93,8 @@ class Directory:
             raise NotFoundError(f"there is no application {name[:200]!r}")
         return application
 
-    def limit(self, application: ApplicationRow, name: str) -> int | None:
-        return application.allowed.limits.get(name, self.policy.limits.get(name))
+    def limit(self, application: ApplicationRow, name: str) -> int:
+        return account_limit(name, application.allowed.limits, self.policy.limits)
 
     # --- subscribers
 

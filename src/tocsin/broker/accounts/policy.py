@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.broker.accounts.accounts import LIMITS
 from tocsin.store.broker.checks import PERSON_LIMIT
 from tocsin.wire.errors import InputError, LimitError
 from tocsin.wire.subscriber import PASSWORD_LIMIT_BYTES
@@ -94,11 +93,3 @@ def password_of(password: str, at_least: int = 0) -> str:
     if len(normalized) < at_least:
         raise InputError("the password is too short", hint=f"at least {at_least} characters")
     return normalized
-
-
-def check_limits(limits: Mapping[str, int]) -> None:
-    for name, limit in limits.items():
-        if name not in LIMITS:
-            raise InputError(f"limits.{name}: there is no such limit", hint=f"limits: {', '.join(LIMITS)}")
-        if limit.__class__ is not int or limit < 0:
-            raise InputError(f"limits.{name}: must be a whole number, 0 or more, got {limit!r}")

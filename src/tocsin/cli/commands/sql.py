@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from tocsin.cli.exit_status import exit_status
 from tocsin.cli.options import ClusterToken, ClusterUrl
 from tocsin.wire.errors import InputError, TocsinError
 
@@ -116,7 +117,7 @@ class Shell:
 
     async def run(self, script: str) -> int:
         """Run and print one script; 0, or the exit code of its error, which was printed."""
-        from tocsin.cli.client import NoClusterError, RowReceived
+        from tocsin.cli.client import RowReceived
         from tocsin.cli.output import print_error
 
         # Each request stands for itself, so what an earlier one said with USE is said again, on a line of its own.
@@ -141,7 +142,7 @@ class Shell:
                 error.line -= before
             sys.stdout.flush()
             print_error(error, script, sys.stderr)
-            return 2 if isinstance(error, NoClusterError) else 1
+            return exit_status(error)
         return 0
 
     def _note(self, done: StatementDone) -> None:

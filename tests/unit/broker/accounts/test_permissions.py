@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.accounts.known_accounts import SECRET, manager, session
-from tocsin.broker.accounts.accounts import LIMITS, OPERATOR, Principal
+from tocsin.broker.accounts.accounts import OPERATOR, Principal
+from tocsin.broker.accounts.limits import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy
 from tocsin.store.broker.rows import EVERYTHING
