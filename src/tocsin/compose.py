@@ -261,7 +261,7 @@ async def assemble_cluster(
         app = cluster_application(
             own, statements, StoredTokens(store), engine=watch, backup=back_up, feeds=feeds,
             channel_figures=channels.figures, kept_for_readers=tables.kept_for_readers, guard=guard,
-            brokers=BrokerApi(channel_store, subscriptions, brokers, announcer, retention), spool_folder=scratch,
+            brokers=BrokerApi(channel_store, subscriptions, brokers, announcer, retention),
         )  # fmt: skip
         yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store, back_up)
 

@@ -38,7 +38,7 @@ from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.routes import cluster_application
 from tocsin.cluster.http.script_responses import StatementLimits
-from tocsin.cluster.statements.outcomes import StatementOutcome
+from tocsin.cluster.statements.outcomes import QueryRows, StatementOutcome
 from tocsin.pipeline.sources.decoder import decoder
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
@@ -104,7 +104,7 @@ class FakeStatements:
             elif verb.lower() == "use" and rest.strip("`") not in self.dropped:
                 yield StatementOutcome(number, "use", {"dataverse": rest.strip("`")}, None)
             elif (rows := self._query(verb, rest)) is not None:
-                yield StatementOutcome(number, "query", {}, rows)
+                yield StatementOutcome(number, "query", {}, QueryRows(rows))
             else:
                 raise StatementError(
                     f"{verb} is not a statement", statement=number, line=line, column=1, hint="write another"

@@ -53,7 +53,10 @@ class LocalCluster:
         async for outcome in self.cluster.statements.run(script, stream=stream):
             rows = None
             if outcome.rows is not None:
-                rows = [json.loads(row) async for batch in outcome.rows for row in batch]
+                try:
+                    rows = [json.loads(row) async for batch in outcome.rows.batches for row in batch]
+                finally:
+                    await outcome.rows.close()
             answers.append(Answer(outcome.kind, dict(outcome.summary), rows))
         return answers
 

@@ -50,6 +50,8 @@ CHANNEL_THREADS: Final = 16  # a thread blocks while its job runs: few long exec
 HUGE_BYTES: Final = 1 << 20
 TURN_S: Final = 0.02
 _GONE_S: Final = 1.0
+_BATCH_ROWS: Final = 2_000
+_BATCH_BYTES: Final = 8 << 20
 
 
 class VirtualDatasetReader(Protocol):
@@ -71,6 +73,27 @@ class _EngineWork:
     session: EngineSession | None = None
     is_stopped: bool = False
     is_given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFiles:
+    """The files of a result that Spark has written. They are read without Spark, and need not be read at all."""
+
+    folder: Path
+
+    def size_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.folder.iterdir())
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yields the rows in their order."""
+        for part in sorted(self.folder.glob("part-*.parquet")):
+            with pq.ParquetFile(part) as file:
+                groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+                row_bytes = max((group.total_byte_size // (group.num_rows or 1) for group in groups), default=0)
+                yield from file.iter_batches(batch_size=max(1, min(_BATCH_ROWS, _BATCH_BYTES // (row_bytes or 1))))
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Engine:
@@ -400,19 +423,15 @@ class Engine:
         """Runs a query to its end and drops its rows."""
         analyse_query(self.spark, sql).write.format("noop").mode("overwrite").save()
 
-    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """Yields a result of any size: Spark writes it to the disk, and this reads it in order, a batch at a time."""
-        folder = self._scratch / f"answer-{uuid4().hex}"
+    def write_rows(self, sql: str) -> ResultFiles:
+        """Has Spark write a result of any size to the disk."""
+        files = ResultFiles(self._scratch / f"answer-{uuid4().hex}")
         try:
-            analyse_query(self.spark, sql).write.parquet(str(folder), compression="zstd")
-            yield from self._read(folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _read(self, folder: Path) -> Iterator[pa.RecordBatch]:
-        for part in sorted(folder.glob("part-*.parquet")):
-            with pq.ParquetFile(part) as file:
-                yield from file.iter_batches(batch_size=2_000)
+            analyse_query(self.spark, sql).write.parquet(str(files.folder), compression="zstd")
+        except BaseException:
+            files.remove()
+            raise
+        return files
 
     def plan(self, sql: str) -> str:
         frame: Any = analyse_query(self.spark, sql)

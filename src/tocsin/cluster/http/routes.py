@@ -21,7 +21,6 @@ from tocsin.cluster.feeds.metrics import FeedCollector
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.openapi import document
 from tocsin.cluster.http.path_names import path_name
-from tocsin.cluster.http.response_spool import ResponseSpool
 from tocsin.cluster.http.script_requests import asked_timeout_s, script_of, wants_stream
 from tocsin.cluster.http.script_responses import BufferedResponse, StatementLimits, StreamedResponse
 from tocsin.cluster.statements.outcomes import ScriptExecutor, StatementOutcome
@@ -76,10 +75,8 @@ def cluster_application(
     kept_for_readers: Callable[[], tuple[int, int, int]] | None = None,
     guard: ClockGuard | None = None,
     brokers: BrokerApi | None = None,
-    spool_folder: Path | None = None,
 ) -> web.Application:
-    """Builds the application of a cluster with these settings. `engine` says whether scripts can run now;
-    `spool_folder` holds the streamed answers that clients have not read yet."""
+    """Builds the application of a cluster with these settings. `engine` says whether scripts can run now."""
     metrics = metrics or ServerMetrics()
     access = (
         token_authentication(credentials, OPEN_PATHS)
@@ -99,7 +96,7 @@ def cluster_application(
     )
     app = application(limits=server_limits, metrics=metrics, access=access)
     scripts = ScriptRoutes(
-        statements, engine, limits or StatementLimits.of(settings.statements), metrics, spool_folder
+        statements, engine, limits or StatementLimits.of(settings.statements), metrics
     )  # fmt: skip
 
     async def healthz(_request: web.Request) -> web.Response:
@@ -257,7 +254,6 @@ class ScriptRoutes:
         engine: EngineWatch | None,
         limits: StatementLimits,
         metrics: ServerMetrics,
-        spool_folder: Path | None = None,
     ) -> None:
         self._statements = statements
         self._engine = engine
@@ -278,7 +274,6 @@ class ScriptRoutes:
             what="the streamed answers that are not read yet",
             refused=metrics.count_refused,
         )
-        self._spool_folder = spool_folder
         self._answers = MemoryBudget(
             _ANSWERS * limits.answer_limit_bytes,
             own_limit_bytes=_ANSWERS // 2 * limits.answer_limit_bytes,
@@ -341,12 +336,10 @@ class ScriptRoutes:
             self.check_ready()
             streamed = wants_stream(request)
             with (self._spools if streamed else self._answers).share(*askers) as grow_answer:
-                to: BufferedResponse | StreamedResponse = BufferedResponse(self._limits, grow_answer)
+                count_rows = self._rows_out.inc
+                to: BufferedResponse | StreamedResponse = BufferedResponse(self._limits, grow_answer, count_rows)
                 if streamed:
-                    spool = ResponseSpool(
-                        grow_answer, patience_s=self._limits.write_timeout_s, folder=self._spool_folder
-                    )
-                    to = StreamedResponse(request, spool, self._limits.write_timeout_s)
+                    to = StreamedResponse(request, grow_answer, self._limits.write_timeout_s, count_rows)
                 try:
                     response = await self._run(request, script, timeout_s, to, askers)
                     await to.send(request, response)
@@ -373,8 +366,9 @@ class ScriptRoutes:
                     _closed(self._outcomes(running, streamed)) as outcomes,
                 ):
                     async for outcome in outcomes:
-                        await self._take(outcome, to)
+                        await to.take(outcome)
                         _go_no_further(running)
+            return await to.finished()
         except TocsinError as error:
             return await self._failed(error, to)
         except asyncio.CancelledError:
@@ -390,7 +384,6 @@ class ScriptRoutes:
                 return await self._failed(running.why_ended(), to)
             self._failures.labels("internal").inc()
             return await to.broke(request[REQUEST_ID], exc)
-        return await to.finished()
 
     @asynccontextmanager
     async def _asked_by(self, askers: tuple[str, ...]) -> AsyncIterator[None]:
@@ -421,15 +414,6 @@ class ScriptRoutes:
                 self._statement_seconds.labels(outcome.kind).observe(time.perf_counter() - began_s)
                 began_s = time.perf_counter()
                 running.statement = outcome.statement + 1
-
-    async def _take(self, outcome: StatementOutcome, to: BufferedResponse | StreamedResponse) -> None:
-        await to.begin()
-        if outcome.rows is not None:
-            async with _closed(outcome.rows) as batches:
-                async for batch in batches:
-                    await to.rows(outcome, batch)
-                    self._rows_out.inc(len(batch))
-        await to.end(outcome)
 
 
 def _three_quarters(of: int) -> int:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from tocsin.cluster.statements.dml import decode_rows
 from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.patience import wait_despite_cancel
 from tocsin.pipeline.result_json import result_json
 
 TURN_ROWS: Final = 500
 
+_T = TypeVar("_T")
+
 
 class RowEncoder:
-    """Encodes on the statements' threads, a few rows at a time under one lock: each further thread that computes in
-    Python makes the event loop wait longer for the interpreter lock."""
+    """Encodes a few rows at a time under one lock: each further thread that computes in Python makes the event loop
+    wait longer for the interpreter lock. Streamed answers share one thread, and take turns by the batch."""
 
     def __init__(self, turn: AbstractContextManager[Any] | None = None) -> None:
         self._turn = turn or threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "row-encoder")
 
     def encode(self, rows: pa.Table, translated: TranslatedQuery) -> list[bytes]:
         encoded: list[bytes] = []
@@ -28,3 +35,20 @@ class RowEncoder:
             with self._turn:
                 encoded += map(result_json, decode_rows(rows.slice(start, TURN_ROWS), translated))
         return encoded
+
+    async def stream(
+        self, batches: Iterator[pa.RecordBatch], translated: TranslatedQuery
+    ) -> AsyncIterator[list[bytes]]:
+        def following() -> list[bytes] | None:
+            batch = next(batches, None)
+            return None if batch is None else self.encode(pa.Table.from_batches([batch]), translated)
+
+        while (rows := await self.run(following)) is not None:
+            yield rows
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Runs on the thread of streamed answers."""
+        return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(self._thread, work))
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)

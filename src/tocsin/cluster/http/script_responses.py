@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 from aiohttp import hdrs, web
 
-from tocsin.cluster.http.response_spool import ResponseSpool
 from tocsin.cluster.statements.outcomes import StatementOutcome
 from tocsin.serving.answers import answer, error_json, internal_answer, internal_error, refusal, send_in_time
 from tocsin.settings import StatementSettings
@@ -19,7 +20,9 @@ from tocsin.wire.errors import LimitError, TocsinError
 
 NDJSON: Final = "application/x-ndjson"
 
-_WRITE_BYTES = 256 * 1024  # each piece that goes to a file changes threads twice
+LEAST_BYTES_PER_S: Final = 1 << 20
+"""The script waits without a limit for a client that reads at least this fast."""
+_WRITE_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +60,34 @@ class StatementLimits:
 class BufferedResponse:
     """`{"results": […]}`, held in memory until the script has ended, up to a number of rows and bytes."""
 
-    def __init__(self, limits: StatementLimits, grow: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        limits: StatementLimits,
+        grow: Callable[[int], None],
+        count_rows: Callable[[int], None] = lambda _count: None,
+    ) -> None:
         self._limits = limits
         self._grow = grow
+        self._count_rows = count_rows
         self._results: list[orjson.Fragment] = []
-        self._rows: list[bytes] = []
         self._rows_count = 0
         self._size_bytes = 0
 
-    async def begin(self) -> None:
-        self._rows = []
+    async def take(self, outcome: StatementOutcome) -> None:
+        """Reads the outcome with its rows."""
+        result: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
+        if outcome.rows is not None:
+            rows: list[bytes] = []
+            try:
+                async for batch in outcome.rows.batches:
+                    self._count(outcome, batch)
+                    rows += batch
+            finally:
+                await outcome.rows.close()
+            result["rows"] = orjson.Fragment(b"[" + b",".join(rows) + b"]")
+        self._results.append(orjson.Fragment(orjson.dumps(result)))
 
-    async def rows(self, outcome: StatementOutcome, batch: list[bytes]) -> None:
+    def _count(self, outcome: StatementOutcome, batch: list[bytes]) -> None:
         self._rows_count += len(batch)
         self._size_bytes += sum(map(len, batch))
         exceeded = None
@@ -83,14 +102,7 @@ class BufferedResponse:
                 statement=outcome.statement,
             )
         self._grow(self._size_bytes)
-        self._rows += batch
-
-    async def end(self, outcome: StatementOutcome) -> None:
-        result: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
-        if outcome.rows is not None:
-            result["rows"] = orjson.Fragment(b"[" + b",".join(self._rows) + b"]")
-        self._results.append(orjson.Fragment(orjson.dumps(result)))
-        self._rows = []
+        self._count_rows(len(batch))
 
     async def finished(self) -> web.Response:
         return answer({"results": self._results})
@@ -110,83 +122,177 @@ class BufferedResponse:
 
 
 class StreamedResponse:
-    """One line per row and one per statement, sent as they are produced. A spool holds what the client has not read
-    yet, and outlives the script, so a slow client delays only its own answer."""
+    """One line per row and one per statement. The rows wait on the disk, and are read and sent one answer after the
+    other, while the script goes on or after it has ended: a slow client delays only its own answer.
 
-    def __init__(self, request: web.Request, spool: ResponseSpool, write_timeout_s: float) -> None:
+    `grow` gets the disk space of the rows that are not sent yet, and raises LimitError above the limit. Then the script
+    waits for its client (backpressure), at most `patience_s` in all for one that reads slowly.
+    """
+
+    def __init__(
+        self,
+        request: web.Request,
+        grow: Callable[[int], None],
+        write_timeout_s: float,
+        count_rows: Callable[[int], None] = lambda _count: None,
+        *,
+        patience_s: float | None = None,
+        response: web.StreamResponse | None = None,
+    ) -> None:
         self._request = request
-        self._response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: NDJSON})
-        self._spool = spool
+        self._response = response or web.StreamResponse(headers={hdrs.CONTENT_TYPE: NDJSON})
+        self._grow = grow
         self._write_timeout_s = write_timeout_s
+        self._patience_s = write_timeout_s if patience_s is None else patience_s
+        self._count_rows = count_rows
+        self._queue: deque[StatementOutcome] = deque()
+        self._held_bytes = self._sent_bytes = 0
+        self._last: bytes | None = None  # ends the answer, if it is not None
+        self._error: Exception | None = None  # ended the sending
+        self._filled, self._progress = asyncio.Event(), asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
-        self._count = 0
 
-    async def begin(self) -> None:
-        self._count = 0
-
-    async def rows(self, outcome: StatementOutcome, batch: list[bytes]) -> None:
-        # Prepare the response as late as possible: a query that fails before its first row still gets its own status.
-        await self._prepare()
-        self._count += len(batch)
-        head, tail = b'{"statement":%d,"row":' % outcome.statement, b"}\n"
-        # Estimate the number of rows and join them without a look at each: this runs on the event loop.
-        rows_at_once = max(1, len(batch) * _WRITE_BYTES // (sum(map(len, batch)) or 1))
-        for start in range(0, len(batch), rows_at_once):
-            rows = batch[start : start + rows_at_once]
-            await self._spool.put(b"".join((head, (tail + head).join(rows), tail)))
-
-    async def end(self, outcome: StatementOutcome) -> None:
-        line: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
+    async def take(self, outcome: StatementOutcome) -> None:
+        """Queues the outcome. Raises the error that has ended the sending, LimitError if the client is too slow."""
         if outcome.rows is not None:
-            line["rows"] = self._count
-        await self._prepare()
-        await self._spool.put(orjson.dumps(line) + b"\n")
+            self._held_bytes += outcome.rows.held_bytes
+        self._queue.append(outcome)
+        self._filled.set()
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        while (full := self._over_limit()) is not None:
+            await self._wait_for_client(full)
+        if self._error is not None:
+            raise self._error
 
     async def finished(self) -> web.StreamResponse:
-        await self._prepare()
-        return await self._sent(b"")
+        """Waits until the client has read everything, or is gone. Raises the error that has ended the sending."""
+        await self._end(b"")
+        if self._error is not None and not isinstance(self._error, ConnectionResetError):
+            raise self._error
+        return self._response
 
     async def failed(self, error: TocsinError) -> web.StreamResponse:
-        if not self._response.prepared:
-            return refusal(error, results=[])
-        return await self._sent(orjson.dumps({"error": error_json(error)}) + b"\n")
+        return await self._end_with({"error": error_json(error)}) or refusal(error, results=[])
 
     async def broke(self, request_id: str, exc: BaseException) -> web.StreamResponse:
-        if not self._response.prepared:
-            return internal_answer(request_id, exc, results=[])
-        return await self._sent(orjson.dumps({"error": internal_error(request_id, exc)}) + b"\n")
+        error = {"error": internal_error(request_id, exc)}
+        return await self._end_with(error) or internal_answer(request_id, exc, results=[])
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
         """Does nothing: the answer was sent while the script ran."""
 
     async def close(self) -> None:
-        """Ends the sending and deletes the files, whether or not the client has read them."""
+        """Ends the sending and frees the disk space, whether or not the client has read the rows."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
-        self._spool.close()
+        while self._queue:
+            await self._drop(self._queue.popleft())
 
-    async def _prepare(self) -> None:
-        if not self._response.prepared:
-            await self._response.prepare(self._request)
-            self._sending = asyncio.create_task(self._send())
+    # ------------------------------------------------------------ the client
 
     async def _send(self) -> None:
         try:
-            while (piece := await self._spool.take()) is not None:
-                async with asyncio.timeout(self._write_timeout_s):
-                    await self._response.write(piece)
-        except BaseException as error:
-            self._spool.break_off(error)
-            if not isinstance(error, TimeoutError | ConnectionError):
-                raise
+            while await self._has_more():
+                await self._send_outcome(self._queue[0])
+                await self._drop(self._queue.popleft())
+            await self._prepare()
+            if self._last:
+                await self._write(self._last)
+        except (TimeoutError, ConnectionError) as error:
+            self._error = ConnectionResetError("the client does not read")
+            self._error.__cause__ = error
             # A client that does not read must not block the server: it loses the connection.
             if self._request.transport is not None:
                 self._request.transport.abort()
+        except Exception as error:
+            self._error = error
+        finally:
+            self._progress.set()
 
-    async def _sent(self, last: bytes) -> web.StreamResponse:
-        """Waits until the client has read everything, including this last line, or is gone."""
-        assert self._sending is not None
-        self._spool.end(last)
+    async def _has_more(self) -> bool:
+        while not self._queue and self._last is None:
+            self._filled.clear()
+            await self._filled.wait()
+        return bool(self._queue)
+
+    async def _send_outcome(self, outcome: StatementOutcome) -> None:
+        line: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
+        if outcome.rows is not None:
+            line["rows"] = 0
+            head, tail = b'{"statement":%d,"row":' % outcome.statement, b"}\n"
+            async for batch in outcome.rows.batches:
+                line["rows"] += len(batch)
+                self._count_rows(len(batch))
+                # Estimate the number of rows and join them without a look at each: this runs on the event loop.
+                rows_at_once = max(1, len(batch) * _WRITE_BYTES // (sum(map(len, batch)) or 1))
+                for start in range(0, len(batch), rows_at_once):
+                    await self._write(b"".join((head, (tail + head).join(batch[start : start + rows_at_once]), tail)))
+        await self._write(orjson.dumps(line) + b"\n")
+
+    async def _write(self, piece: bytes) -> None:
+        await self._prepare()
+        async with asyncio.timeout(self._write_timeout_s):
+            await self._response.write(piece)
+        self._sent_bytes += len(piece)
+        self._progress.set()
+
+    async def _prepare(self) -> None:
+        # As late as possible: a query that fails before its first row still gets its own status.
+        if not self._response.prepared:
+            await self._response.prepare(self._request)
+
+    async def _end(self, last: bytes) -> None:
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        self._last = last
+        self._filled.set()
         await self._sending
+
+    async def _end_with(self, error: dict[str, Any]) -> web.StreamResponse | None:
+        """Sends the error as the last line. None if nothing was sent before: then the error can be the whole answer."""
+        if self._sending is None:
+            return None
+        line = orjson.dumps(error) + b"\n"
+        await self._end(line)
+        if self._error is None or isinstance(self._error, ConnectionResetError):
+            return self._response
+        if not self._response.prepared:
+            return None
+        with suppress(TimeoutError, ConnectionError):
+            await self._write(line)
         return self._response
+
+    # ------------------------------------------------------------ disk space
+
+    async def _drop(self, outcome: StatementOutcome) -> None:
+        if outcome.rows is not None:
+            await outcome.rows.close()
+            self._held_bytes -= outcome.rows.held_bytes
+            self._over_limit()
+            self._progress.set()
+
+    def _over_limit(self) -> LimitError | None:
+        try:
+            self._grow(self._held_bytes)
+        except LimitError as full:
+            return full
+        return None
+
+    async def _wait_for_client(self, full: LimitError) -> None:
+        clock = asyncio.get_running_loop().time
+        began_s, sent_before_bytes = clock(), self._sent_bytes
+        if self._error is not None:
+            raise self._error
+        self._progress.clear()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._progress.wait()
+        except TimeoutError:
+            raise LimitError(
+                f"the client reads too slowly: {full.message}", status=429, retry=True, retry_after_s=1,
+                hint="read faster, ask for less with LIMIT, or raise cluster.statements.spool_limit_bytes",
+            ) from None  # fmt: skip
+        read_bytes = self._sent_bytes - sent_before_bytes
+        self._patience_s -= max(0.0, clock() - began_s - read_bytes / LEAST_BYTES_PER_S)

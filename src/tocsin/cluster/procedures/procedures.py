@@ -28,6 +28,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.cluster.statements.ddl import arity_to_drop
 from tocsin.cluster.statements.dml import DmlHandler, decode_rows, keys_to_delete
+from tocsin.cluster.statements.outcomes import QueryRows
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
@@ -67,15 +68,13 @@ class ProcedureCall:
         except FunctionError as error:
             raise TranslationError(f"in procedure {self.entry.name}: {error}") from None
 
-    async def told_of(self, rows: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
-        try:
+    def told_of(self, rows: QueryRows) -> QueryRows:
+        async def batches() -> AsyncIterator[list[bytes]]:
             with self.told():
-                async for batch in rows:
+                async for batch in rows.batches:
                     yield batch
-        finally:
-            close: Any = getattr(rows, "aclose", None)
-            if close is not None:
-                await close()
+
+        return QueryRows(batches(), rows.held_bytes, rows.close)
 
 
 class Procedures:

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
+class QueryRows:
+    """The rows of a query in batches; each row is encoded as one JSON value. `close` ends the reading and frees the
+    disk space of `held_bytes`, whether or not the rows have been read."""
+
+    batches: AsyncIterator[list[bytes]]
+    held_bytes: int = 0
+    remove: Callable[[], Awaitable[None]] | None = None
+
+    async def close(self) -> None:
+        try:
+            end = getattr(self.batches, "aclose", None)
+            if end is not None:
+                await end()
+        finally:
+            if self.remove is not None:
+                await self.remove()
+
+
+@dataclass(frozen=True, slots=True)
 class StatementOutcome:
-    """The outcome of one statement. A query has only begun: the caller still has to read its rows."""
+    """The outcome of one statement. The caller reads the rows of a query, and closes them."""
 
     statement: int
     """The number of the statement in the script, from 1."""
@@ -17,18 +36,17 @@ class StatementOutcome:
     """`query`, `insert`, `create_dataset`, …"""
     summary: Mapping[str, Any]
     """What the statement did, e.g. `{"inserted": 3}`: merged into the object of the response."""
-    rows: AsyncIterator[list[bytes]] | None
-    """The rows of a query in batches; each row is encoded as one JSON value."""
+    rows: QueryRows | None
 
 
 class ScriptExecutor(Protocol):
     """Runs scripts.
 
-    The executor runs statements one by one, each only when the caller asks for the next outcome. The caller reads the
-    rows of an outcome before it asks for the next. The first failing statement raises a `TocsinError` with its position
-    and ends the script. Cancelling the waiting task, or closing the iterator, stops the running job. Without
-    `may_write`, the executor refuses statements that change anything; without `may_run_code`, it refuses statements
-    that bring code into the cluster."""
+    The executor runs statements one by one, each only when the caller asks for the next outcome. With `stream`, the
+    rows of a query wait on the disk: the caller may read them later, even after the end of the script. The first
+    failing statement raises a `TocsinError` with its position and ends the script. Cancelling the waiting task, or
+    closing the iterator, stops the running job. Without `may_write`, the executor refuses statements that change
+    anything; without `may_run_code`, it refuses statements that bring code into the cluster."""
 
     def run(
         self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import orjson
-import pyarrow as pa
 
 from tocsin.cluster.catalog.catalog import DEFAULT, CatalogStore
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
-from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.engine.engine import Engine, ResultFiles
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.http.row_encoder import RowEncoder
 from tocsin.cluster.procedures.procedures import Procedures
 from tocsin.cluster.statements.ddl import DdlHandler
 from tocsin.cluster.statements.dml import DmlHandler
-from tocsin.cluster.statements.outcomes import StatementOutcome
+from tocsin.cluster.statements.outcomes import QueryRows, StatementOutcome
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import script as scripts
 from tocsin.language.syntax import statements as st
@@ -35,8 +33,7 @@ from tocsin.language.types.typed_sql import FunctionError
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 
-Rows: TypeAlias = AsyncIterator[list[bytes]]
-Handler: TypeAlias = Callable[[Any, StatementScope], Awaitable[Mapping[str, Any] | Rows]]
+Handler: TypeAlias = Callable[[Any, StatementScope], Awaitable[Mapping[str, Any] | QueryRows]]
 """Executes one statement; returns a summary of what it did, or rows."""
 
 # A writer may run every statement but these.
@@ -119,6 +116,7 @@ class ScriptRunner:
 
     async def close(self) -> None:
         self._engine.close()
+        self._encoder.close()
 
     async def run(
         self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
@@ -135,7 +133,7 @@ class ScriptRunner:
                 self._check_role(statement, may_write, may_run_code)
                 if isinstance(statement, st.Use):
                     dataverse = self._catalog.catalog.dataverse(statement.dataverse).name
-                    result: Mapping[str, Any] | Rows = {"dataverse": dataverse}
+                    result: Mapping[str, Any] | QueryRows = {"dataverse": dataverse}
                 else:
                     result = await self._execute(statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:
@@ -156,7 +154,7 @@ class ScriptRunner:
                 "then show it: export TOCSIN_TOKEN=tocsin_…",
             )
 
-    async def _execute(self, statement: st.Statement, dataverse: str, stream: bool) -> Mapping[str, Any] | Rows:
+    async def _execute(self, statement: st.Statement, dataverse: str, stream: bool) -> Mapping[str, Any] | QueryRows:
         scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, datetime.now(UTC))
         try:
             return await self._handlers[stream][type(statement)](statement, scope)
@@ -164,12 +162,12 @@ class ScriptRunner:
             if not isinstance(statement, st.Query):  # the rows of a query close the scope when they have been read
                 scope.close()
 
-    async def _explain(self, statement: st.Explain, scope: StatementScope) -> Rows:
+    async def _explain(self, statement: st.Explain, scope: StatementScope) -> QueryRows:
         plan = await self._engine.work(lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text)
-        return _batches([orjson.dumps(plan)])
+        return _whole([orjson.dumps(plan)])
 
-    async def _explain_channel(self, statement: st.ExplainChannel, scope: StatementScope) -> Rows:
-        return _batches([orjson.dumps(await self._channels.explain(statement, scope))])
+    async def _explain_channel(self, statement: st.ExplainChannel, scope: StatementScope) -> QueryRows:
+        return _whole([orjson.dumps(await self._channels.explain(statement, scope))])
 
     async def _drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> Mapping[str, Any]:
         """Drops a dataverse while its procedures, feeds, brokers and channels stop their background work."""
@@ -179,8 +177,11 @@ class ScriptRunner:
             return await self._definitions.drop_dataverse(statement, scope)
 
     async def _call(
-        self, query: Callable[[st.Query, StatementScope], Awaitable[Rows]], statement: st.Execute, scope: StatementScope
-    ) -> Mapping[str, Any] | Rows:
+        self,
+        query: Callable[[st.Query, StatementScope], Awaitable[QueryRows]],
+        statement: st.Execute,
+        scope: StatementScope,
+    ) -> Mapping[str, Any] | QueryRows:
         call = await self._procedures.called(statement, scope)
         with call.told():
             if isinstance(call.statement, st.Query):
@@ -192,7 +193,7 @@ class ScriptRunner:
 
     # ------------------------------------------------------------ answers
 
-    async def _whole_rows(self, statement: st.Query, scope: StatementScope) -> Rows:
+    async def _whole_rows(self, statement: st.Query, scope: StatementScope) -> QueryRows:
         def work() -> list[bytes]:
             translated = scope.translated(statement.query)
             return self._encoder.encode(self._engine.rows(translated.sql, self._rows_limit + 1), translated)
@@ -201,56 +202,43 @@ class ScriptRunner:
             rows = await self._engine.work(work, statement.text)
         finally:
             scope.close()
-        return _batches(rows)
+        return _whole(rows)
 
-    async def _streamed_rows(self, statement: st.Query, scope: StatementScope) -> Rows:
-        return self._stream(statement, scope)
+    async def _streamed_rows(self, statement: st.Query, scope: StatementScope) -> QueryRows:
+        """Returns when Spark has written the rows. They are encoded when they are read: a client that reads slowly
+        costs only disk space."""
 
-    async def _stream(self, statement: st.Query, scope: StatementScope) -> Rows:
-        """Yields rows while it reads Spark's result files. Memory holds at most one batch, even for a slow reader."""
-        translated: TranslatedQuery | None = None
-        batches: Iterator[pa.RecordBatch] = iter(())
-
-        def begin() -> list[bytes] | None:
-            nonlocal translated, batches
+        def work() -> tuple[TranslatedQuery, ResultFiles]:
             translated = scope.translated(statement.query)
-            batches = self._engine.batches(translated.sql)
-            return following()
-
-        def following() -> list[bytes] | None:
-            assert translated is not None
-            batch = next(batches, None)
-            return None if batch is None else self._encoder.encode(pa.Table.from_batches([batch]), translated)
+            return translated, self._engine.write_rows(translated.sql)
 
         try:
-            next_batch: Callable[[], list[bytes] | None] = begin
-            while (rows := await self._engine.work(next_batch, statement.text)) is not None:
-                yield rows
-                next_batch = following
+            translated, files = await self._engine.work(work, statement.text)
         finally:
-            # Closing the generator removes Spark's result files.
-            close = getattr(batches, "close", None)
-            if close is not None:
-                with suppress(ValueError):  # an abandoned thread still runs the generator and cleans up when it ends
-                    await asyncio.shield(asyncio.to_thread(close))
             scope.close()
+        batches = self._encoder.stream(files.batches(), translated)
+        return QueryRows(batches, files.size_bytes(), lambda: self._encoder.run(files.remove))
 
 
-async def _batches(rows: list[bytes]) -> Rows:
-    for start in range(0, len(rows), _BATCH_ROWS):
-        yield rows[start : start + _BATCH_ROWS]
+def _whole(rows: list[bytes]) -> QueryRows:
+    async def batches() -> AsyncIterator[list[bytes]]:
+        for start in range(0, len(rows), _BATCH_ROWS):
+            yield rows[start : start + _BATCH_ROWS]
+
+    return QueryRows(batches())
 
 
-async def _guarded(rows: Rows, script: str, statement: st.Statement, number: int) -> Rows:
-    try:
-        async for batch in rows:
-            yield batch
-    except (TranslationError, FunctionError, TocsinError) as error:
-        raise _placed(error, script, statement, number) from error
-    finally:
-        close: Any = getattr(rows, "aclose", None)
-        if close is not None:
-            await close()
+def _guarded(rows: QueryRows, script: str, statement: st.Statement, number: int) -> QueryRows:
+    """Adds the place of the statement to errors of the rows."""
+
+    async def batches() -> AsyncIterator[list[bytes]]:
+        try:
+            async for batch in rows.batches:
+                yield batch
+        except (TranslationError, FunctionError, TocsinError) as error:
+            raise _placed(error, script, statement, number) from error
+
+    return QueryRows(batches(), rows.held_bytes, rows.close)
 
 
 def _kind(statement: st.Statement) -> str:

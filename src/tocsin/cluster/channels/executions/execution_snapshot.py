@@ -98,7 +98,11 @@ class ExecutionSnapshot:
                     rows = self.engine.rows(sql)
                 except CapacityError:
                     # The rows exceed the size limit of one answer.
-                    rows = pa.Table.from_batches(self.engine.batches(sql))
+                    files = self.engine.write_rows(sql)
+                    try:
+                        rows = pa.Table.from_batches(files.batches())
+                    finally:
+                        files.remove()
             finally:
                 self.engine.views.drop(view)
         return rows
