@@ -23,7 +23,7 @@ from tocsin.wire.errors import InputError, LimitError
 NAME_LIMIT: Final = 200
 
 JsonObject = dict[str, Any]
-Convert = Callable[[Any], Any]
+_Convert = Callable[[Any], Any]
 
 
 class Message:
@@ -34,10 +34,10 @@ class Message:
     SHAPE: ClassVar[str] = ""
 
     @classmethod
-    def parse(cls, said: object) -> Self:
+    def parse(cls, given: object) -> Self:
         """Raises InputError, or LimitError; the message names the field."""
         kind: Any = cls
-        message: Self = _form(kind).read(said)
+        message: Self = _form(kind).read(given)
         return message
 
     def to_json(self) -> JsonObject:
@@ -53,8 +53,8 @@ class Message:
 class MessageForm(NamedTuple):
     """How a value is read and written, and its schema."""
 
-    read: Convert
-    write: Convert
+    read: _Convert
+    write: _Convert
     schema: JsonObject
 
 
@@ -63,8 +63,8 @@ class Mark:
     """What a field adds to the form of its type. `read` and `write` replace those of the type; `check` follows them."""
 
     description: str = ""
-    read: Convert | None = None
-    write: Convert | None = None
+    read: _Convert | None = None
+    write: _Convert | None = None
     check: Callable[[Any], None] | None = None
     schema: JsonObject = field(default_factory=dict)
 
@@ -132,9 +132,9 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _typed(kind: type, words: str) -> Convert:
+def _typed(words: str, *kinds: type) -> _Convert:
     def read(value: Any) -> Any:
-        if value.__class__ is not kind:
+        if value.__class__ not in kinds:
             raise InputError(f"must be {words}")
         return value
 
@@ -144,9 +144,12 @@ def _typed(kind: type, words: str) -> Convert:
 _ANY: Final = MessageForm(_same, _same, {})
 _FORMS: Final[dict[Any, MessageForm]] = {
     Any: _ANY,
-    str: MessageForm(_typed(str, "a text"), _same, {"type": "string"}),
-    int: MessageForm(_typed(int, "a whole number"), _same, {"type": "integer"}),
-    bool: MessageForm(_typed(bool, "true or false"), _same, {"type": "boolean"}),
+    str: MessageForm(_typed("a text", str), _same, {"type": "string"}),
+    int: MessageForm(_typed("a whole number", int), _same, {"type": "integer"}),
+    float: MessageForm(_typed("a number", float, int), _same, {"type": "number"}),
+    bool: MessageForm(_typed("true or false", bool), _same, {"type": "boolean"}),
+    # Between brokers and clusters, an interest is a number.
+    InterestId: MessageForm(_typed("a whole number", int), _same, {"type": "integer", "minimum": 0}),
     datetime: MessageForm(_parse_moment, _moment_text, {"type": "string", "format": "date-time"}),
     Cursor: MessageForm(
         cursors.parse_cursor, cursors.cursor_text, {"type": "string", "pattern": cursors.CURSOR_PATTERN}
@@ -183,7 +186,7 @@ def _form(hint: Any) -> MessageForm:
     return _message(hint) if origin is None else _mapping(_form(arguments[0]), _form(arguments[1]))
 
 
-def _choice(values: tuple[str, ...]) -> Convert:
+def _choice(values: tuple[str, ...]) -> _Convert:
     words = " or ".join(f'"{value}"' for value in values)
 
     def read(value: Any) -> Any:
@@ -203,46 +206,53 @@ def _optional(form: MessageForm) -> MessageForm:
 
 
 def _array(item: MessageForm) -> MessageForm:
-    check = _typed(list, "an array")
+    check, read_item, write_item = _typed("an array", list), item.read, item.write
 
-    def read(value: Any) -> Any:
+    def read(given: Any) -> Any:
         items = []
-        for index, each in enumerate(check(value)):
+        for index, value in enumerate(check(given)):
             try:
-                items.append(item.read(each))
+                items.append(read_item(value))
             except InputError as error:
-                raise _at(f" {index}", error) from None
+                raise _ItemError(str(index), error) from None
         return tuple(items)
 
-    def write(items: Any) -> Any:
-        return [item.write(each) for each in items]
+    def write(values: Any) -> Any:
+        return [write_item(value) for value in values]
 
     return MessageForm(read, write, {"type": "array", "items": item.schema})
 
 
 def _mapping(key: MessageForm, value: MessageForm) -> MessageForm:
-    check = _typed(dict, "an object")
+    check = _typed("an object", dict)
 
-    def read(said: Any) -> Any:
+    def read(given: Any) -> Any:
         found = {}
-        for name, each in check(said).items():
+        for name, item in check(given).items():
             try:
-                found[key.read(name)] = value.read(each)
+                found[key.read(name)] = value.read(item)
             except InputError as error:
-                raise _at(f" of {name[:60]}", error) from None
+                raise _ItemError(f"of {name[:60]}", error) from None
         return found
 
     def write(items: Any) -> Any:
-        return {key.write(name): value.write(each) for name, each in items.items()}
+        return {key.write(name): value.write(item) for name, item in items.items()}
 
     schema = {"type": "object", "additionalProperties": value.schema, "propertyNames": key.schema}
     return MessageForm(read, write, schema)
 
 
+class _ItemError(Exception):
+    """An error in an item of a field. The field names the item: `of 17` in `acks` is `ack of 17`."""
+
+    def __init__(self, item: str, error: InputError) -> None:
+        super().__init__(item)
+        self.item = item
+        self.error = error
+
+
 def _at(place: str, error: InputError) -> InputError:
-    """Names the place of an error. One that begins with a space is an item: of `acks`, ` of 17` is `ack of 17`."""
-    is_item = error.message.startswith(" ")
-    error.message = f"{place.removesuffix('s')}{error.message}" if is_item else f"{place}: {error.message}"
+    error.message = f"{place}: {error.message}"
     return error
 
 
@@ -254,8 +264,8 @@ def _fields(kind: Any) -> list[tuple[str, MessageForm, bool, bool]]:
     """Of each field, its name and form, whether it is required, and whether it is left out while it is None."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return [
-        (each.name, _form(hints[each.name]), each.default is each.default_factory is MISSING, each.default is None)
-        for each in fields(kind)
+        (part.name, _form(hints[part.name]), part.default is part.default_factory is MISSING, part.default is None)
+        for part in fields(kind)
     ]
 
 
@@ -264,25 +274,27 @@ def _message(kind: Any) -> MessageForm:
     parts = _fields(kind)
     readers = [(name, form.read) for name, form, _, _ in parts]
 
-    def read(said: Any) -> Any:
-        if said.__class__ is not dict:
+    def read(given: Any) -> Any:
+        if given.__class__ is not dict:
             raise InputError(shape or f"this is not a {kind.__name__}")
-        if len(said) == len(readers):
+        if len(given) == len(readers):
             try:
-                return kind(*[reader(said[name]) for name, reader in readers])
-            except (KeyError, InputError):
-                pass  # What is wrong is found below: messages that have all fields, and right ones, are read quickly.
+                return kind(*[reader(given[name]) for name, reader in readers])
+            except (KeyError, InputError, _ItemError):
+                pass  # A message with all fields, all valid, is read quickly; for others the code below finds the error.
         found = {}
         for name, form, is_required, _ in parts:
-            if name in said:
+            if name in given:
                 try:
-                    found[name] = form.read(said[name])
+                    found[name] = form.read(given[name])
+                except _ItemError as wrong:
+                    raise _at(f"{name.removesuffix('s')} {wrong.item}", wrong.error) from None
                 except InputError as error:
                     raise _at(name, error) from None
             elif is_required:
                 raise InputError(f"{name} is missing", hint=shape)
-        if shape and len(found) < len(said):
-            raise InputError(f"{min(said.keys() - found.keys())[:60]!r} is not known here", hint=shape)
+        if shape and len(found) < len(given):
+            raise InputError(f"{min(given.keys() - found.keys())[:60]!r} is not known here", hint=shape)
         return kind(**found)
 
     def write(message: Any) -> JsonObject:
