@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import InputError
-from tocsin.wire.messages import InterestText, Mark, Message, Name
+from tocsin.wire.messages import InterestText, Mark, Message, Name, schema_of
 from tocsin.wire.subscriber import Mode
 
 
@@ -149,9 +149,30 @@ class Webhook(Message):
     secret: str | None = field(default=None, repr=False)
 
 
+_REJECTED: Final = {
+    "index": Annotated[int, Mark("The position of the record in the body, from 0.")],
+    "field": Annotated[str, Mark("The field that was wrong; empty for the record as a whole.")],
+    "reason": str,
+}
+# Clients get the fields as a dict.
+_RejectedRecord = Annotated[
+    dict[str, Any],
+    Mark(
+        schema={
+            "properties": {name: schema_of(kind) for name, kind in _REJECTED.items()},
+            "required": list(_REJECTED),
+        }
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class PublishAnswer(Message):
-    """`accepted` records are durable. `rejected` are those that the feed refused (`index`, `field`, `reason`)."""
+    """The outcome of publishing. `accepted` records are durable."""
 
-    accepted: int
-    rejected: tuple[dict[str, Any], ...]
+    accepted: Annotated[int, Mark("The number of records that are durable now.", schema={"minimum": 0})]
+    rejected: Annotated[
+        tuple[_RejectedRecord, ...],
+        Mark("The first thousand rejected records; the dataset `<feed>Rejected` has all of them."),
+    ]
+    rejected_in_all: Annotated[int | None, Mark("The number of rejected records, if not all are listed.")] = None

@@ -1,8 +1,8 @@
 """Derives the parser, the writer and the JSON schema of a message from one dataclass.
 
 The fields of a message are texts, numbers, flags, cursors, positions, times, other messages, and `X | None`,
-`tuple[X, ...]` and `dict[K, V]` of these. A `Mark` in `Annotated` adds a description, a limit or another text form.
-Clients use this, too, so it is not pydantic: importing that takes as long as all the rest of a client.
+`tuple[X, ...]`, `Sequence[X]` and `dict[K, V]` of these. A `Mark` in `Annotated` adds a description, a limit or another
+text form. Clients use this, too, so it is not pydantic: importing that takes as long as all the rest of a client.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from inspect import cleandoc
@@ -181,7 +181,7 @@ def _form(hint: Any) -> MessageForm:
         return MessageForm(_choice(arguments), _same, {"enum": list(arguments)})
     if origin in (typing.Union, types.UnionType):
         return _optional(_form(arguments[0]))
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return _array(_form(arguments[0]))
     return _message(hint) if origin is None else _mapping(_form(arguments[0]), _form(arguments[1]))
 
@@ -272,16 +272,15 @@ def _fields(kind: Any) -> list[tuple[str, MessageForm, bool, bool]]:
 def _message(kind: Any) -> MessageForm:
     shape = f"expected {kind.SHAPE}" if kind.SHAPE else None
     parts = _fields(kind)
-    readers = [(name, form.read) for name, form, _, _ in parts]
+    readers = {name: form.read for name, form, _, _ in parts}
 
     def read(given: Any) -> Any:
         if given.__class__ is not dict:
             raise InputError(shape or f"this is not a {kind.__name__}")
-        if len(given) == len(readers):
-            try:
-                return kind(*[reader(given[name]) for name, reader in readers])
-            except (KeyError, InputError, _ItemError):
-                pass  # A message with all fields, all valid, is read quickly; for others the code below finds the error.
+        try:
+            return kind(**{name: readers[name](value) for name, value in given.items()})
+        except (KeyError, TypeError, InputError, _ItemError):
+            pass  # This is the fast way for valid messages. The code below finds the error, and passes unknown fields.
         found = {}
         for name, form, is_required, _ in parts:
             if name in given:

@@ -20,9 +20,8 @@ from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.metrics import FeedCollector
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.openapi import document
-from tocsin.cluster.http.path_names import path_name
+from tocsin.cluster.http.requests import asked_timeout_s, path_name, script_of, wants_stream
 from tocsin.cluster.http.response_spool import ResponseSpool
-from tocsin.cluster.http.script_requests import asked_timeout_s, script_of, wants_stream
 from tocsin.cluster.http.script_responses import BufferedResponse, StatementLimits, StreamedResponse
 from tocsin.cluster.statements.outcomes import ScriptExecutor, StatementOutcome
 from tocsin.cluster.statements.running_scripts import RunningScript, RunningScripts
@@ -325,7 +324,7 @@ class ScriptRoutes:
         await self._running.close(self._limits.grace_s)
 
     async def list(self, request: web.Request) -> web.Response:
-        return answer({"running": [script.to_json() for script in self._running.seen_by(request[PRINCIPAL])]})
+        return answer({"running": [script.info().to_json() for script in self._running.seen_by(request[PRINCIPAL])]})
 
     async def cancel(self, request: web.Request) -> web.Response:
         identity = request.match_info["id"]
