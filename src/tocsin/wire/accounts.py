@@ -1,4 +1,7 @@
-"""Accounts on the wire: what managers and members send and get of groups, subscribers, applications and webhooks."""
+"""Messages about accounts: groups, subscribers, applications and webhooks, and the answer to publishing.
+
+Subscribers and managers of applications send and get them, so that clients need no code of the broker.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ def _check_limit(limit: int) -> None:
 
 
 # The names of channels or feeds; None means all.
-Allowed = tuple[Name, ...] | None
-Limits = dict[str, Annotated[int, Mark(check=_check_limit, schema={"minimum": 0})]]
+_Allowed = tuple[Name, ...] | None
+_Limits = dict[str, Annotated[int, Mark(check=_check_limit, schema={"minimum": 0})]]
 
 
 # --- requests
@@ -27,7 +30,7 @@ Limits = dict[str, Annotated[int, Mark(check=_check_limit, schema={"minimum": 0}
 
 @dataclass(frozen=True, slots=True)
 class PasswordChange(Message):
-    """Another password; a subscriber proves itself by the old one."""
+    """A new password. A subscriber sends the old one, too; a manager need not."""
 
     SHAPE: ClassVar[str] = '{"password": "…", "old": "…"}'
 
@@ -56,13 +59,13 @@ class NewGroup(Message):
 
 @dataclass(frozen=True, slots=True)
 class RightsChange(Message):
-    """What an application may use, and its limits. What a change does not name stays."""
+    """A change of what an application may use, and of its limits. Fields that it does not have stay unchanged."""
 
     SHAPE: ClassVar[str] = '{"channels": […], "feeds": […], "limits": {…}}'
 
-    channels: Allowed = None
-    feeds: Allowed = None
-    limits: Limits = field(default_factory=dict)
+    channels: _Allowed = None
+    feeds: _Allowed = None
+    limits: _Limits = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,9 @@ class NewApplication(Message):
     SHAPE: ClassVar[str] = '{"name": "…"}, and maybe channels, feeds and limits'
 
     name: Name
-    channels: Allowed = None
-    feeds: Allowed = None
-    limits: Limits = field(default_factory=dict)
+    channels: _Allowed = None
+    feeds: _Allowed = None
+    limits: _Limits = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ _RejectedRecord = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class PublishAnswer(Message):
-    """The outcome of publishing. `accepted` records are durable."""
+    """`accepted` records are durable. `rejected` are those that the feed refused (`index`, `field`, `reason`)."""
 
     accepted: Annotated[int, Mark("The number of records that are durable now.", schema={"minimum": 0})]
     rejected: Annotated[

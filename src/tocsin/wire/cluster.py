@@ -15,7 +15,7 @@ from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.wire.errors import InputError
 from tocsin.wire.messages import Mark, Message, at_most, parse_interest
 
-CURSORS_LIMIT: Final = 100_000
+_CURSORS_LIMIT: Final = 100_000
 SUBSCRIPTIONS_LIMIT: Final = 100_000
 SUBSCRIPTION_ID_LIMIT: Final = 200
 STORE_ID_LIMIT: Final = 100
@@ -139,7 +139,7 @@ class BrokerAcks(Message):
     cursors: Annotated[
         dict[_AckedInterest, Cursor],
         Mark("Per interest, the cursor up to which the broker needs no results."),
-        at_most(CURSORS_LIMIT, "maxProperties", status=413, hint="send them in parts"),
+        at_most(_CURSORS_LIMIT, "maxProperties", status=413, hint="send them in parts"),
     ] = field(default_factory=dict)
     position: Annotated[Position | None, Mark("The broker has handled announcements up to this position.")] = None
     trim: Annotated[

@@ -20,7 +20,7 @@ from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.wire import cursors
 from tocsin.wire.errors import InputError, LimitError
 
-NAME_LIMIT: Final = 200
+_NAME_LIMIT: Final = 200
 
 JsonObject = dict[str, Any]
 _Convert = Callable[[Any], Any]
@@ -50,7 +50,7 @@ class Message:
 # --- the types of fields
 
 
-class MessageForm(NamedTuple):
+class _MessageForm(NamedTuple):
     """How a value is read and written, and its schema."""
 
     read: _Convert
@@ -68,7 +68,7 @@ class Mark:
     check: Callable[[Any], None] | None = None
     schema: JsonObject = field(default_factory=dict)
 
-    def applied(self, form: MessageForm) -> MessageForm:
+    def applied(self, form: _MessageForm) -> _MessageForm:
         read, check = self.read or form.read, self.check
 
         def checked(value: Any) -> Any:
@@ -78,7 +78,7 @@ class Mark:
             return found
 
         schema = {**form.schema, **self.schema, **({"description": self.description} if self.description else {})}
-        return MessageForm(read if check is None else checked, self.write or form.write, schema)
+        return _MessageForm(read if check is None else checked, self.write or form.write, schema)
 
 
 def at_most(limit: int, keyword: str = "maxItems", *, status: int = 400, hint: str | None = None) -> Mark:
@@ -112,8 +112,8 @@ def parse_name(given: object) -> str:
     """Checks a name: text that is neither empty nor very long, without control characters."""
     if not isinstance(given, str) or not given.strip() or not given.isprintable():
         raise InputError("must be a text that is not empty, without control characters")
-    if len(given) > NAME_LIMIT:
-        raise LimitError(f"longer than {NAME_LIMIT} characters", status=400)
+    if len(given) > _NAME_LIMIT:
+        raise LimitError(f"longer than {_NAME_LIMIT} characters", status=400)
     return given
 
 
@@ -141,25 +141,25 @@ def _typed(words: str, *kinds: type) -> _Convert:
     return read
 
 
-_ANY: Final = MessageForm(_same, _same, {})
-_FORMS: Final[dict[Any, MessageForm]] = {
+_ANY: Final = _MessageForm(_same, _same, {})
+_FORMS: Final[dict[Any, _MessageForm]] = {
     Any: _ANY,
-    str: MessageForm(_typed("a text", str), _same, {"type": "string"}),
-    int: MessageForm(_typed("a whole number", int), _same, {"type": "integer"}),
-    float: MessageForm(_typed("a number", float, int), _same, {"type": "number"}),
-    bool: MessageForm(_typed("true or false", bool), _same, {"type": "boolean"}),
+    str: _MessageForm(_typed("a text", str), _same, {"type": "string"}),
+    int: _MessageForm(_typed("a whole number", int), _same, {"type": "integer"}),
+    float: _MessageForm(_typed("a number", float, int), _same, {"type": "number"}),
+    bool: _MessageForm(_typed("true or false", bool), _same, {"type": "boolean"}),
     # Between brokers and clusters, an interest is a number.
-    InterestId: MessageForm(_typed("a whole number", int), _same, {"type": "integer", "minimum": 0}),
-    datetime: MessageForm(_parse_moment, _moment_text, {"type": "string", "format": "date-time"}),
-    Cursor: MessageForm(
+    InterestId: _MessageForm(_typed("a whole number", int), _same, {"type": "integer", "minimum": 0}),
+    datetime: _MessageForm(_parse_moment, _moment_text, {"type": "string", "format": "date-time"}),
+    Cursor: _MessageForm(
         cursors.parse_cursor, cursors.cursor_text, {"type": "string", "pattern": cursors.CURSOR_PATTERN}
     ),
-    Position: MessageForm(
+    Position: _MessageForm(
         cursors.parse_position, cursors.position_text, {"type": "string", "pattern": cursors.POSITION_PATTERN}
     ),
 }
 Name = Annotated[
-    str, Mark(read=parse_name, write=_same, schema={"type": "string", "minLength": 1, "maxLength": NAME_LIMIT})
+    str, Mark(read=parse_name, write=_same, schema={"type": "string", "minLength": 1, "maxLength": _NAME_LIMIT})
 ]
 InterestText = Annotated[
     InterestId, Mark(read=parse_interest, write=str, schema={"type": "string", "pattern": "^[0-9]{1,19}$"})
@@ -167,7 +167,7 @@ InterestText = Annotated[
 
 
 @functools.cache
-def _form(hint: Any) -> MessageForm:
+def _form(hint: Any) -> _MessageForm:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in _FORMS:
         return _FORMS[hint]
@@ -178,7 +178,7 @@ def _form(hint: Any) -> MessageForm:
             form = mark.applied(form)
         return form
     if origin is Literal:
-        return MessageForm(_choice(arguments), _same, {"enum": list(arguments)})
+        return _MessageForm(_choice(arguments), _same, {"enum": list(arguments)})
     if origin in (typing.Union, types.UnionType):
         return _optional(_form(arguments[0]))
     if origin in (tuple, Sequence):
@@ -197,15 +197,15 @@ def _choice(values: tuple[str, ...]) -> _Convert:
     return read
 
 
-def _optional(form: MessageForm) -> MessageForm:
-    return MessageForm(
+def _optional(form: _MessageForm) -> _MessageForm:
+    return _MessageForm(
         lambda value: None if value is None else form.read(value),
         lambda value: None if value is None else form.write(value),
         {"anyOf": [form.schema, {"type": "null"}]},
     )
 
 
-def _array(item: MessageForm) -> MessageForm:
+def _array(item: _MessageForm) -> _MessageForm:
     check, read_item, write_item = _typed("an array", list), item.read, item.write
 
     def read(given: Any) -> Any:
@@ -220,10 +220,10 @@ def _array(item: MessageForm) -> MessageForm:
     def write(values: Any) -> Any:
         return [write_item(value) for value in values]
 
-    return MessageForm(read, write, {"type": "array", "items": item.schema})
+    return _MessageForm(read, write, {"type": "array", "items": item.schema})
 
 
-def _mapping(key: MessageForm, value: MessageForm) -> MessageForm:
+def _mapping(key: _MessageForm, value: _MessageForm) -> _MessageForm:
     check = _typed("an object", dict)
 
     def read(given: Any) -> Any:
@@ -239,7 +239,7 @@ def _mapping(key: MessageForm, value: MessageForm) -> MessageForm:
         return {key.write(name): value.write(item) for name, item in items.items()}
 
     schema = {"type": "object", "additionalProperties": value.schema, "propertyNames": key.schema}
-    return MessageForm(read, write, schema)
+    return _MessageForm(read, write, schema)
 
 
 class _ItemError(Exception):
@@ -260,7 +260,7 @@ def _at(place: str, error: InputError) -> InputError:
 
 
 @functools.cache
-def _fields(kind: Any) -> list[tuple[str, MessageForm, bool, bool]]:
+def _fields(kind: Any) -> list[tuple[str, _MessageForm, bool, bool]]:
     """Of each field, its name and form, whether it is required, and whether it is left out while it is None."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return [
@@ -269,7 +269,7 @@ def _fields(kind: Any) -> list[tuple[str, MessageForm, bool, bool]]:
     ]
 
 
-def _message(kind: Any) -> MessageForm:
+def _message(kind: Any) -> _MessageForm:
     shape = f"expected {kind.SHAPE}" if kind.SHAPE else None
     parts = _fields(kind)
     readers = {name: form.read for name, form, _, _ in parts}
@@ -304,7 +304,7 @@ def _message(kind: Any) -> MessageForm:
                 written[name] = form.write(value)
         return written
 
-    return MessageForm(read, write, {"$ref": f"#/components/schemas/{kind.__name__}"})
+    return _MessageForm(read, write, {"$ref": f"#/components/schemas/{kind.__name__}"})
 
 
 # --- schemas

@@ -1,5 +1,8 @@
-"""The client of the cluster's HTTP API, as a broker uses it. Every failure is a TocsinError; a cluster that does not
-answer is an UnavailableError."""
+"""The client of the cluster's HTTP API, as a broker uses it.
+
+Every failure is a TocsinError, and a cluster that does not answer is an UnavailableError, so that callers can decide
+whether to retry without knowing HTTP.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ from tocsin.wire.generations import generation_header
 from tocsin.wire.results import FetchedPart, FrameReader, NextRange, fetch_request
 
 _PAGE: Final = 10_000
-HEALTH_S: Final = 1.0
+_HEALTH_S: Final = 1.0
 """How long the answer to a health check is valid, so that frequent checks cost the cluster nothing."""
-HEALTH_PATIENCE_S: Final = 3.0
+_HEALTH_PATIENCE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,14 +230,14 @@ class ClusterHealth:
     async def is_up(self) -> bool:
         """Whether the cluster answers. If it does not, this calls the client's `on_away`."""
         async with self._asking:
-            if self._clock() - self._asked_s >= HEALTH_S:
+            if self._clock() - self._asked_s >= _HEALTH_S:
                 self._up = await self._ask()
                 self._asked_s = self._clock()
             return self._up
 
     async def _ask(self) -> bool:
         try:
-            async with asyncio.timeout(HEALTH_PATIENCE_S):
+            async with asyncio.timeout(_HEALTH_PATIENCE_S):
                 await self._client.known()
         except TimeoutError:
             self._client.on_away()

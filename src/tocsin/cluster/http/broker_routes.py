@@ -1,4 +1,7 @@
-"""The brokers' registration, announcements and acknowledgements over HTTP."""
+"""The brokers' registration, announcements and acknowledgements over HTTP.
+
+A broker may fetch announcements here, too: it does so after a pause in which the cluster could not reach it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The cluster's HTTP API as an OpenAPI 3.1 document. A test compares it with the routes, another with the answers."""
+"""The cluster's HTTP API as an OpenAPI 3.1 document. A test compares it with the routes, another with the answers.
+
+Its schemas come from the messages in `wire`, with which the routes and the brokers' client parse and write.
+"""
 
 from __future__ import annotations
 

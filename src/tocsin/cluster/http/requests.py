@@ -1,4 +1,7 @@
-"""Parses what several routes read from a request: a script, its time limit, the form of the answer, and names."""
+"""Parses what several routes read from a request: a script, its time limit, the form of the answer, and names.
+
+Errors name the place, as those of a script do, because people write these requests by hand.
+"""
 
 from __future__ import annotations
 

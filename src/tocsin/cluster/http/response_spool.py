@@ -20,8 +20,8 @@ from typing import IO, Final
 from tocsin.patience import wait_despite_cancel
 from tocsin.wire.errors import LimitError
 
-MEMORY_BYTES: Final = 1 << 20
-LEAST_BYTES_PER_S: Final = 1 << 20
+_MEMORY_BYTES: Final = 1 << 20
+_LEAST_BYTES_PER_S: Final = 1 << 20
 """The script waits without a limit for a client that reads at least this fast."""
 _FILE_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 1 << 18
@@ -57,7 +57,7 @@ class ResponseSpool:
         *,
         patience_s: float,
         folder: Path | None = None,
-        memory_bytes: int = MEMORY_BYTES,
+        memory_bytes: int = _MEMORY_BYTES,
     ) -> None:
         self._grow = grow
         self._patience_s = patience_s
@@ -154,7 +154,7 @@ class ResponseSpool:
                     ) from None  # fmt: skip
                 self._check()
                 waited_s = clock() - began_s
-                self._patience_s -= max(0.0, waited_s - (self._taken_bytes - taken_before_bytes) / LEAST_BYTES_PER_S)
+                self._patience_s -= max(0.0, waited_s - (self._taken_bytes - taken_before_bytes) / _LEAST_BYTES_PER_S)
 
     def _size_bytes(self) -> int:
         return sum(file.size_bytes for file in self._files)

@@ -29,7 +29,7 @@ from tocsin.wire.cursors import parse_cursor
 from tocsin.wire.errors import InputError, TocsinError
 from tocsin.wire.results import FRAMES, FetchedPage, FetchedPageItem, FetchRequest, NextRange, end, frame
 
-LIMIT: Final = 1_000
+_LIMIT: Final = 1_000
 
 # A chunk of an answer with the chunk after it; None after the last.
 _Chunk: TypeAlias = tuple[list[FetchedRange], list[FetchedRange] | None]
@@ -80,7 +80,7 @@ class ResultRoutes:
         if not (interest_text.isascii() and interest_text.isdecimal() and len(interest_text) <= 20):
             raise InputError("an interest is a whole number")
         to = request.query.get("to")
-        limit = positive_int(request, "limit", LIMIT, most=100_000)
+        limit = positive_int(request, "limit", _LIMIT, most=100_000)
         if (after := request.query.get("after")) is None:
             raise InputError("after: which cursor?", hint="?after=0-0-0 asks for everything that is kept")
         # A number beyond 63 bits is simply not found.

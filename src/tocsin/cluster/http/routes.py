@@ -1,4 +1,7 @@
-"""The cluster's HTTP API: runs scripts, accepts records, and serves health, metrics, backup and the brokers' API."""
+"""The cluster's HTTP API: runs scripts, accepts records, and serves health, metrics, backup and the brokers' API.
+
+Scripts, bodies and answers have limits for each token and address, so that one client cannot keep the others out.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ from tocsin.serving.tokens import allows, require, require_feed
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 _BACKUP_BYTES: Final = 64 << 10
 _ANSWERS: Final = 4
@@ -81,10 +84,10 @@ def cluster_application(
     `spool_folder` holds the streamed answers that clients have not read yet."""
     metrics = metrics or ServerMetrics()
     access = (
-        token_authentication(credentials, OPEN_PATHS)
+        token_authentication(credentials, _OPEN_PATHS)
         if settings.token_needed
         else optional_authentication(
-            credentials, OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
+            credentials, _OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
         )
     )
     server_limits = ServerLimits(
@@ -97,7 +100,7 @@ def cluster_application(
         trusted_proxies=Networks(settings.http.trusted_proxies.split()),
     )
     app = application(limits=server_limits, metrics=metrics, access=access)
-    scripts = ScriptRoutes(
+    scripts = _ScriptRoutes(
         statements, engine, limits or StatementLimits.of(settings.statements), metrics, spool_folder
     )  # fmt: skip
 
@@ -247,7 +250,7 @@ def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]
     return describe
 
 
-class ScriptRoutes:
+class _ScriptRoutes:
     """Runs scripts for clients: a bounded number at once, each cancellable."""
 
     def __init__(

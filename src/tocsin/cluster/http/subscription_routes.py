@@ -1,4 +1,7 @@
-"""The backend subscriptions of brokers over HTTP: create, list, change and remove."""
+"""The backend subscriptions of brokers over HTTP: create, list, change and remove.
+
+Many subscriptions go into one request, because a broker that starts may have to make all of its subscriptions again.
+"""
 
 from __future__ import annotations
 
