@@ -11,7 +11,7 @@ from tests.support.feed_crash_points import Place
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.waiting import WITHIN_S, wait_until
 from tocsin.cluster.channels.executions.running_channel import RunningChannel
-from tocsin.cluster.channels.subscriptions import SubscriptionRequest, Subscriptions
+from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.rules.model.cursors import Range
 from tocsin.store.channels.rows import (
     BrokerName,
@@ -20,6 +20,7 @@ from tocsin.store.channels.rows import (
     SubscribeOutcome,
     SubscriptionRow,
 )
+from tocsin.wire.cluster import SubscriptionRequest
 
 SETUP = """
 CREATE TYPE R AS { id: int, kind: string, n: bigint, at: double };

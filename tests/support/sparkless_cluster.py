@@ -23,7 +23,7 @@ from tocsin.cluster.channels.announcements.announcement_builder import Announcem
 from tocsin.cluster.channels.announcements.announcer import Announcer, AnnouncerTiming
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.retention import Retention
-from tocsin.cluster.channels.subscriptions import SubscriptionRequest, Subscriptions
+from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.result_routes import FetchLimits
 from tocsin.cluster.http.routes import cluster_application
@@ -38,6 +38,7 @@ from tocsin.store.channels.rows import BrokerName, Execution
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
 from tocsin.store.cluster.sqlite_store import SqliteStore
 from tocsin.wire.announcements import Announcement, parse_announcement
+from tocsin.wire.cluster import SubscriptionRequest
 from tocsin.wire.errors import UnauthorizedError
 from tocsin.wire.results import FetchedPart, FrameReader, NextRange, fetch_request
 from tocsin.wire.signatures import verify

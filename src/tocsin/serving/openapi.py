@@ -1,4 +1,7 @@
-"""Builds a server's OpenAPI 3.1 document from the table of its operations and the types of their messages."""
+"""Builds a server's OpenAPI 3.1 document from the table of its operations and the types of their messages.
+
+The schemas come from the types with which the servers parse and write, so that the document is true.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,18 @@ from tocsin.wire.messages import JsonObject, components, schema_of
 from tocsin.wire.version import version
 
 _STATUS_TEXTS: Final = {
-    "400": "The request cannot be understood; the error names the place.",
-    "401": "A token is needed, or the one given is not valid.",
-    "403": "Not with this token, or not from this web page.",
-    "404": "There is no such thing.",
-    "408": "The time was up, or somebody cancelled the script.",
-    "409": "A name or key is taken, or something is still in use.",
-    "413": "Too large: the body, or an answer that is not streamed.",
-    "415": "The body is not of a kind that is taken here: its media type, charset or compression.",
-    "422": "No record was accepted, or the Idempotency-Key was sent before with another body.",
-    "429": "Too many, or too fast; Retry-After says when to ask again.",
-    "500": "A fault of the server's; its log tells more under the id.",
-    "503": "The server is starting, stopping or overloaded, or cannot go on without another.",
-    "507": "No room on the disk; nothing acknowledged was lost.",
+    "400": "The request is invalid; the error names the place.",
+    "401": "The token is missing or not valid.",
+    "403": "The token or the origin of the web page does not allow this.",
+    "404": "The named object does not exist.",
+    "408": "The time limit passed, or the script was cancelled.",
+    "409": "The name or key is taken, or the object is in use.",
+    "413": "The body is too large, or an answer that is not streamed would be.",
+    "415": "The media type, charset or compression of the body is not supported.",
+    "429": "Too many requests, or too much work at once; Retry-After says when to try again.",
+    "500": "The server failed; its log has the details under the error's id.",
+    "503": "The server is starting, stopping or overloaded, or needs another server that does not answer.",
+    "507": "The disk is full; everything acknowledged is safe.",
 }
 
 
@@ -38,9 +40,8 @@ class Media(NamedTuple):
 class Operation:
     """One operation of a server. `takes` and `answers` are types of messages, a type per field, or media.
 
-    `errors`: the statuses that it answers besides those of all operations. `others`: further answers, by status.
-    `beside`: what its errors carry besides the error. `handler` and `role`: the method that performs it, and the role
-    that it needs.
+    `errors`: the statuses of its errors besides those that all operations have. `others`: further answers by status,
+    with their descriptions. `beside`: the fields of its errors besides the error. `role`: the role that it requires.
     """
 
     method: str
@@ -56,7 +57,6 @@ class Operation:
     beside: Mapping[str, Any] = field(default_factory=dict)
     description: str = ""
     is_open: bool = False
-    handler: str = ""
     role: str = ""
 
 
@@ -107,7 +107,7 @@ def _described(operation: Operation, statuses: Sequence[str]) -> JsonObject:
     }
     names = [path_parameter(name) for name in re.findall(r"{(\w+)}", operation.path)]
     given = {parameter["name"] for parameter in operation.parameters}
-    if parameters := [*(each for each in names if each["name"] not in given), *operation.parameters]:
+    if parameters := [*(name for name in names if name["name"] not in given), *operation.parameters]:
         described["parameters"] = parameters
     if operation.takes is not None:
         described["requestBody"] = {"required": True, "content": _content(operation.takes)}

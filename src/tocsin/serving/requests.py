@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -51,16 +50,6 @@ async def read_message(
 ) -> M:
     """The message in the body."""
     return kind.parse(await read_json(request, unpack=unpack, limit_bytes=limit_bytes))
-
-
-async def read_object(
-    request: web.Request, shape: str, needed: Collection[str], allowed: Collection[str] = (), *, unpack: bool = False
-) -> dict[str, Any]:
-    """The JSON object of the body. It must have all fields of `needed`, and may have those of `allowed`."""
-    body = await read_json(request, unpack=unpack)
-    if not isinstance(body, dict) or not set(needed) <= body.keys() <= {*needed, *allowed}:
-        raise InputError(f"expected {shape}")
-    return body
 
 
 def check_query(request: web.Request, *known: str) -> None:

@@ -1,14 +1,17 @@
-"""Accounts on the wire: what managers and members send and get of groups, subscribers, applications and webhooks."""
+"""Messages about accounts: groups, subscribers, applications and webhooks, and the answer to publishing.
+
+Subscribers and managers of applications send and get them, so that clients need no code of the broker.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import InputError
-from tocsin.wire.messages import InterestText, Mark, Message, Name
+from tocsin.wire.messages import InterestText, Mark, Message, Name, schema_of
 from tocsin.wire.subscriber import Mode
 
 
@@ -18,8 +21,8 @@ def _check_limit(limit: int) -> None:
 
 
 # The names of channels or feeds; None means all.
-Allowed = tuple[Name, ...] | None
-Limits = dict[str, Annotated[int, Mark(check=_check_limit, schema={"minimum": 0})]]
+_Allowed = tuple[Name, ...] | None
+_Limits = dict[str, Annotated[int, Mark(check=_check_limit, schema={"minimum": 0})]]
 
 
 # --- requests
@@ -27,7 +30,7 @@ Limits = dict[str, Annotated[int, Mark(check=_check_limit, schema={"minimum": 0}
 
 @dataclass(frozen=True, slots=True)
 class PasswordChange(Message):
-    """Another password; a subscriber proves itself by the old one."""
+    """A new password. A subscriber sends the old one, too; a manager need not."""
 
     SHAPE: ClassVar[str] = '{"password": "…", "old": "…"}'
 
@@ -56,13 +59,13 @@ class NewGroup(Message):
 
 @dataclass(frozen=True, slots=True)
 class RightsChange(Message):
-    """What an application may use, and its limits. What a change does not name stays."""
+    """A change of what an application may use, and of its limits. Fields that it does not have stay unchanged."""
 
     SHAPE: ClassVar[str] = '{"channels": […], "feeds": […], "limits": {…}}'
 
-    channels: Allowed = None
-    feeds: Allowed = None
-    limits: Limits = field(default_factory=dict)
+    channels: _Allowed = None
+    feeds: _Allowed = None
+    limits: _Limits = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,9 @@ class NewApplication(Message):
     SHAPE: ClassVar[str] = '{"name": "…"}, and maybe channels, feeds and limits'
 
     name: Name
-    channels: Allowed = None
-    feeds: Allowed = None
-    limits: Limits = field(default_factory=dict)
+    channels: _Allowed = None
+    feeds: _Allowed = None
+    limits: _Limits = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +152,30 @@ class Webhook(Message):
     secret: str | None = field(default=None, repr=False)
 
 
+_REJECTED: Final = {
+    "index": Annotated[int, Mark("The position of the record in the body, from 0.")],
+    "field": Annotated[str, Mark("The field that was wrong; empty for the record as a whole.")],
+    "reason": str,
+}
+# Clients get the fields as a dict.
+_RejectedRecord = Annotated[
+    dict[str, Any],
+    Mark(
+        schema={
+            "properties": {name: schema_of(kind) for name, kind in _REJECTED.items()},
+            "required": list(_REJECTED),
+        }
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class PublishAnswer(Message):
     """`accepted` records are durable. `rejected` are those that the feed refused (`index`, `field`, `reason`)."""
 
-    accepted: int
-    rejected: tuple[dict[str, Any], ...]
+    accepted: Annotated[int, Mark("The number of records that are durable now.", schema={"minimum": 0})]
+    rejected: Annotated[
+        tuple[_RejectedRecord, ...],
+        Mark("The first thousand rejected records; the dataset `<feed>Rejected` has all of them."),
+    ]
+    rejected_in_all: Annotated[int | None, Mark("The number of rejected records, if not all are listed.")] = None

@@ -1,4 +1,7 @@
-"""Parses URLs and endpoints."""
+"""Parses URLs and endpoints.
+
+Settings, statements and servers share it, so that an address is valid everywhere or nowhere.
+"""
 
 from __future__ import annotations
 

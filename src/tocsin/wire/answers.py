@@ -1,4 +1,7 @@
-"""The answers of brokers to subscribers: the same over HTTP and, with a `ref`, over a WebSocket."""
+"""The answers of brokers to subscribers: the same over HTTP and, with a `ref`, over a WebSocket.
+
+Answers with results are joined from encoded envelopes, so that a result is encoded once for all its subscribers.
+"""
 
 from __future__ import annotations
 
@@ -58,12 +61,12 @@ class ErrorFields(Message):
 
     code: Annotated[str, Mark(schema={"examples": ["bad_statement"]})]
     message: str
-    statement: Annotated[int | None, Mark("The place of the statement in the script, from 1.")] = None
+    statement: Annotated[int | None, Mark("The position of the statement in the script, from 1.")] = None
     line: int | None = None
     column: int | None = None
-    hint: Annotated[str | None, Mark("What to do about it.")] = None
+    hint: Annotated[str | None, Mark("How to correct the request.")] = None
     retry: Annotated[bool, Mark("Whether the same request may succeed later.")] = False
-    id: Annotated[str | None, Mark("Of an internal error: what to look for in the log.")] = None
+    id: Annotated[str | None, Mark("Of an internal error: the id of its entry in the server's log.")] = None
 
 
 def events_page(envelopes: Iterable[bytes], *, more: bool | None = None) -> bytes:

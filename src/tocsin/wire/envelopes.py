@@ -37,7 +37,7 @@ _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - UTC, as everything on the
 # --- writing
 
 
-def source_of(broker: str) -> str:
+def _source_of(broker: str) -> str:
     """The `source` of a broker's events, percent-encoded as a URI reference."""
     return f"/brokers/{quote(broker, safe='')}"
 
@@ -57,7 +57,7 @@ class EnvelopeWriter:
     """Encodes the envelopes of one broker."""
 
     def __init__(self, broker: str) -> None:
-        self._source = orjson.dumps(source_of(broker)).decode()
+        self._source = orjson.dumps(_source_of(broker)).decode()
 
     def results(
         self,

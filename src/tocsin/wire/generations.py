@@ -1,4 +1,8 @@
-"""The header in which a broker names its generation, which distinguishes several brokers of one name."""
+"""The header in which a broker names its generation.
+
+A broker that was replaced, and does not know it, has an older generation than the present broker of its name. By this
+header the cluster refuses its requests.
+"""
 
 from __future__ import annotations
 

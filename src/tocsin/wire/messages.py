@@ -1,8 +1,8 @@
 """Derives the parser, the writer and the JSON schema of a message from one dataclass.
 
 The fields of a message are texts, numbers, flags, cursors, positions, times, other messages, and `X | None`,
-`tuple[X, ...]` and `dict[K, V]` of these. A `Mark` in `Annotated` adds a description, a limit or another text form.
-Clients use this, too, so it is not pydantic: importing that takes as long as all the rest of a client.
+`tuple[X, ...]`, `Sequence[X]` and `dict[K, V]` of these. A `Mark` in `Annotated` adds a description, a limit or another
+text form. Clients use this, too, so it is not pydantic: importing that takes as long as all the rest of a client.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from inspect import cleandoc
@@ -20,10 +20,10 @@ from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.wire import cursors
 from tocsin.wire.errors import InputError, LimitError
 
-NAME_LIMIT: Final = 200
+_NAME_LIMIT: Final = 200
 
 JsonObject = dict[str, Any]
-Convert = Callable[[Any], Any]
+_Convert = Callable[[Any], Any]
 
 
 class Message:
@@ -34,10 +34,10 @@ class Message:
     SHAPE: ClassVar[str] = ""
 
     @classmethod
-    def parse(cls, said: object) -> Self:
+    def parse(cls, given: object) -> Self:
         """Raises InputError, or LimitError; the message names the field."""
         kind: Any = cls
-        message: Self = _form(kind).read(said)
+        message: Self = _form(kind).read(given)
         return message
 
     def to_json(self) -> JsonObject:
@@ -50,11 +50,11 @@ class Message:
 # --- the types of fields
 
 
-class MessageForm(NamedTuple):
+class _MessageForm(NamedTuple):
     """How a value is read and written, and its schema."""
 
-    read: Convert
-    write: Convert
+    read: _Convert
+    write: _Convert
     schema: JsonObject
 
 
@@ -63,12 +63,12 @@ class Mark:
     """What a field adds to the form of its type. `read` and `write` replace those of the type; `check` follows them."""
 
     description: str = ""
-    read: Convert | None = None
-    write: Convert | None = None
+    read: _Convert | None = None
+    write: _Convert | None = None
     check: Callable[[Any], None] | None = None
     schema: JsonObject = field(default_factory=dict)
 
-    def applied(self, form: MessageForm) -> MessageForm:
+    def applied(self, form: _MessageForm) -> _MessageForm:
         read, check = self.read or form.read, self.check
 
         def checked(value: Any) -> Any:
@@ -78,7 +78,7 @@ class Mark:
             return found
 
         schema = {**form.schema, **self.schema, **({"description": self.description} if self.description else {})}
-        return MessageForm(read if check is None else checked, self.write or form.write, schema)
+        return _MessageForm(read if check is None else checked, self.write or form.write, schema)
 
 
 def at_most(limit: int, keyword: str = "maxItems", *, status: int = 400, hint: str | None = None) -> Mark:
@@ -112,8 +112,8 @@ def parse_name(given: object) -> str:
     """Checks a name: text that is neither empty nor very long, without control characters."""
     if not isinstance(given, str) or not given.strip() or not given.isprintable():
         raise InputError("must be a text that is not empty, without control characters")
-    if len(given) > NAME_LIMIT:
-        raise LimitError(f"longer than {NAME_LIMIT} characters", status=400)
+    if len(given) > _NAME_LIMIT:
+        raise LimitError(f"longer than {_NAME_LIMIT} characters", status=400)
     return given
 
 
@@ -132,31 +132,34 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _typed(kind: type, words: str) -> Convert:
+def _typed(words: str, *kinds: type) -> _Convert:
     def read(value: Any) -> Any:
-        if value.__class__ is not kind:
+        if value.__class__ not in kinds:
             raise InputError(f"must be {words}")
         return value
 
     return read
 
 
-_ANY: Final = MessageForm(_same, _same, {})
-_FORMS: Final[dict[Any, MessageForm]] = {
+_ANY: Final = _MessageForm(_same, _same, {})
+_FORMS: Final[dict[Any, _MessageForm]] = {
     Any: _ANY,
-    str: MessageForm(_typed(str, "a text"), _same, {"type": "string"}),
-    int: MessageForm(_typed(int, "a whole number"), _same, {"type": "integer"}),
-    bool: MessageForm(_typed(bool, "true or false"), _same, {"type": "boolean"}),
-    datetime: MessageForm(_parse_moment, _moment_text, {"type": "string", "format": "date-time"}),
-    Cursor: MessageForm(
+    str: _MessageForm(_typed("a text", str), _same, {"type": "string"}),
+    int: _MessageForm(_typed("a whole number", int), _same, {"type": "integer"}),
+    float: _MessageForm(_typed("a number", float, int), _same, {"type": "number"}),
+    bool: _MessageForm(_typed("true or false", bool), _same, {"type": "boolean"}),
+    # Between brokers and clusters, an interest is a number.
+    InterestId: _MessageForm(_typed("a whole number", int), _same, {"type": "integer", "minimum": 0}),
+    datetime: _MessageForm(_parse_moment, _moment_text, {"type": "string", "format": "date-time"}),
+    Cursor: _MessageForm(
         cursors.parse_cursor, cursors.cursor_text, {"type": "string", "pattern": cursors.CURSOR_PATTERN}
     ),
-    Position: MessageForm(
+    Position: _MessageForm(
         cursors.parse_position, cursors.position_text, {"type": "string", "pattern": cursors.POSITION_PATTERN}
     ),
 }
 Name = Annotated[
-    str, Mark(read=parse_name, write=_same, schema={"type": "string", "minLength": 1, "maxLength": NAME_LIMIT})
+    str, Mark(read=parse_name, write=_same, schema={"type": "string", "minLength": 1, "maxLength": _NAME_LIMIT})
 ]
 InterestText = Annotated[
     InterestId, Mark(read=parse_interest, write=str, schema={"type": "string", "pattern": "^[0-9]{1,19}$"})
@@ -164,7 +167,7 @@ InterestText = Annotated[
 
 
 @functools.cache
-def _form(hint: Any) -> MessageForm:
+def _form(hint: Any) -> _MessageForm:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in _FORMS:
         return _FORMS[hint]
@@ -175,15 +178,15 @@ def _form(hint: Any) -> MessageForm:
             form = mark.applied(form)
         return form
     if origin is Literal:
-        return MessageForm(_choice(arguments), _same, {"enum": list(arguments)})
+        return _MessageForm(_choice(arguments), _same, {"enum": list(arguments)})
     if origin in (typing.Union, types.UnionType):
         return _optional(_form(arguments[0]))
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return _array(_form(arguments[0]))
     return _message(hint) if origin is None else _mapping(_form(arguments[0]), _form(arguments[1]))
 
 
-def _choice(values: tuple[str, ...]) -> Convert:
+def _choice(values: tuple[str, ...]) -> _Convert:
     words = " or ".join(f'"{value}"' for value in values)
 
     def read(value: Any) -> Any:
@@ -194,55 +197,62 @@ def _choice(values: tuple[str, ...]) -> Convert:
     return read
 
 
-def _optional(form: MessageForm) -> MessageForm:
-    return MessageForm(
+def _optional(form: _MessageForm) -> _MessageForm:
+    return _MessageForm(
         lambda value: None if value is None else form.read(value),
         lambda value: None if value is None else form.write(value),
         {"anyOf": [form.schema, {"type": "null"}]},
     )
 
 
-def _array(item: MessageForm) -> MessageForm:
-    check = _typed(list, "an array")
+def _array(item: _MessageForm) -> _MessageForm:
+    check, read_item, write_item = _typed("an array", list), item.read, item.write
 
-    def read(value: Any) -> Any:
+    def read(given: Any) -> Any:
         items = []
-        for index, each in enumerate(check(value)):
+        for index, value in enumerate(check(given)):
             try:
-                items.append(item.read(each))
+                items.append(read_item(value))
             except InputError as error:
-                raise _at(f" {index}", error) from None
+                raise _ItemError(str(index), error) from None
         return tuple(items)
 
-    def write(items: Any) -> Any:
-        return [item.write(each) for each in items]
+    def write(values: Any) -> Any:
+        return [write_item(value) for value in values]
 
-    return MessageForm(read, write, {"type": "array", "items": item.schema})
+    return _MessageForm(read, write, {"type": "array", "items": item.schema})
 
 
-def _mapping(key: MessageForm, value: MessageForm) -> MessageForm:
-    check = _typed(dict, "an object")
+def _mapping(key: _MessageForm, value: _MessageForm) -> _MessageForm:
+    check = _typed("an object", dict)
 
-    def read(said: Any) -> Any:
+    def read(given: Any) -> Any:
         found = {}
-        for name, each in check(said).items():
+        for name, item in check(given).items():
             try:
-                found[key.read(name)] = value.read(each)
+                found[key.read(name)] = value.read(item)
             except InputError as error:
-                raise _at(f" of {name[:60]}", error) from None
+                raise _ItemError(f"of {name[:60]}", error) from None
         return found
 
     def write(items: Any) -> Any:
-        return {key.write(name): value.write(each) for name, each in items.items()}
+        return {key.write(name): value.write(item) for name, item in items.items()}
 
     schema = {"type": "object", "additionalProperties": value.schema, "propertyNames": key.schema}
-    return MessageForm(read, write, schema)
+    return _MessageForm(read, write, schema)
+
+
+class _ItemError(Exception):
+    """An error in an item of a field. The field names the item: `of 17` in `acks` is `ack of 17`."""
+
+    def __init__(self, item: str, error: InputError) -> None:
+        super().__init__(item)
+        self.item = item
+        self.error = error
 
 
 def _at(place: str, error: InputError) -> InputError:
-    """Names the place of an error. One that begins with a space is an item: of `acks`, ` of 17` is `ack of 17`."""
-    is_item = error.message.startswith(" ")
-    error.message = f"{place.removesuffix('s')}{error.message}" if is_item else f"{place}: {error.message}"
+    error.message = f"{place}: {error.message}"
     return error
 
 
@@ -250,39 +260,40 @@ def _at(place: str, error: InputError) -> InputError:
 
 
 @functools.cache
-def _fields(kind: Any) -> list[tuple[str, MessageForm, bool, bool]]:
+def _fields(kind: Any) -> list[tuple[str, _MessageForm, bool, bool]]:
     """Of each field, its name and form, whether it is required, and whether it is left out while it is None."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return [
-        (each.name, _form(hints[each.name]), each.default is each.default_factory is MISSING, each.default is None)
-        for each in fields(kind)
+        (part.name, _form(hints[part.name]), part.default is part.default_factory is MISSING, part.default is None)
+        for part in fields(kind)
     ]
 
 
-def _message(kind: Any) -> MessageForm:
+def _message(kind: Any) -> _MessageForm:
     shape = f"expected {kind.SHAPE}" if kind.SHAPE else None
     parts = _fields(kind)
-    readers = [(name, form.read) for name, form, _, _ in parts]
+    readers = {name: form.read for name, form, _, _ in parts}
 
-    def read(said: Any) -> Any:
-        if said.__class__ is not dict:
+    def read(given: Any) -> Any:
+        if given.__class__ is not dict:
             raise InputError(shape or f"this is not a {kind.__name__}")
-        if len(said) == len(readers):
-            try:
-                return kind(*[reader(said[name]) for name, reader in readers])
-            except (KeyError, InputError):
-                pass  # What is wrong is found below: messages that have all fields, and right ones, are read quickly.
+        try:
+            return kind(**{name: readers[name](value) for name, value in given.items()})
+        except (KeyError, TypeError, InputError, _ItemError):
+            pass  # This is the fast way for valid messages. The code below finds the error, and passes unknown fields.
         found = {}
         for name, form, is_required, _ in parts:
-            if name in said:
+            if name in given:
                 try:
-                    found[name] = form.read(said[name])
+                    found[name] = form.read(given[name])
+                except _ItemError as wrong:
+                    raise _at(f"{name.removesuffix('s')} {wrong.item}", wrong.error) from None
                 except InputError as error:
                     raise _at(name, error) from None
             elif is_required:
                 raise InputError(f"{name} is missing", hint=shape)
-        if shape and len(found) < len(said):
-            raise InputError(f"{min(said.keys() - found.keys())[:60]!r} is not known here", hint=shape)
+        if shape and len(found) < len(given):
+            raise InputError(f"{min(given.keys() - found.keys())[:60]!r} is not known here", hint=shape)
         return kind(**found)
 
     def write(message: Any) -> JsonObject:
@@ -293,7 +304,7 @@ def _message(kind: Any) -> MessageForm:
                 written[name] = form.write(value)
         return written
 
-    return MessageForm(read, write, {"$ref": f"#/components/schemas/{kind.__name__}"})
+    return _MessageForm(read, write, {"$ref": f"#/components/schemas/{kind.__name__}"})
 
 
 # --- schemas

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import orjson
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Range
 from tocsin.wire.cursors import cursor_text, parse_cursor
-from tocsin.wire.errors import InputError, LimitError, UnavailableError
+from tocsin.wire.errors import UnavailableError
+from tocsin.wire.messages import Mark, Message, at_most, positive
 
 FRAMES: Final = "application/vnd.tocsin.frames"
-RANGES_LIMIT: Final = 10_000
 
+_RANGES_LIMIT: Final = 10_000
 _LF: Final = b"\n"
-_RANGE_HAS: Final = "expected interest, after, and maybe to, limit and limit_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,13 @@ class FetchedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class NextRange:
+class NextRange(Message):
     """Where a too large answer stopped: ranges before `range` are complete, later ones have not begun."""
 
     range: int
     after: Cursor
     limit: int | None = None
     limit_bytes: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {"range": self.range, "after": cursor_text(self.after)}
-        return fields | _limits_json(self)
 
 
 def remaining_ranges(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
@@ -70,56 +66,53 @@ def remaining_ranges(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
     return [rest, *asked[stopped.range + 1 :]]
 
 
+@dataclass(frozen=True, slots=True)
+class RangeRequest(Message):
+    """A range of an interest's results; the fields are those of `rules.model.cursors.Range`."""
+
+    SHAPE: ClassVar[str] = "interest, after, and maybe to, limit and limit_bytes"
+
+    interest: InterestId
+    after: Annotated[Cursor, Mark("Results after this cursor; `0-0-0` requests all results that are kept.")]
+    to: Annotated[Cursor | None, Mark("Results up to this cursor, inclusive.")] = None
+    limit: Annotated[int | None, positive(1 << 63)] = None
+    limit_bytes: Annotated[int | None, positive(1 << 63)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest(Message):
+    """A request for the results of many interests."""
+
+    SHAPE: ClassVar[str] = '{"ranges": [{"interest": 17, "after": "0-0-0"}, …]}'
+
+    ranges: Annotated[tuple[RangeRequest, ...], at_most(_RANGES_LIMIT, status=413, hint="ask in parts")]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPageItem(Message):
+    """A result of an interest. `executed_us`: microseconds since 1970."""
+
+    cursor: Cursor
+    executed_us: int
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPage(Message):
+    """Results of one interest."""
+
+    interest: InterestId
+    known: Annotated[bool, Mark("False if the interest does not exist.")]
+    gap: Annotated[Cursor | None, Mark("Results up to this cursor no longer exist.")]
+    results: tuple[FetchedPageItem, ...]
+    more: Annotated[bool, Mark("True if there are further results after the last cursor.")]
+
+
 # --- writing
 
 
 def fetch_request(ranges: Iterable[Range]) -> bytes:
-    return orjson.dumps({"ranges": [_range_json(fetch_range) for fetch_range in ranges]})
-
-
-def _range_json(one: Range) -> dict[str, Any]:
-    fields: dict[str, Any] = {"interest": one.interest, "after": cursor_text(one.after)}
-    if one.to is not None:
-        fields["to"] = cursor_text(one.to)
-    return fields | _limits_json(one)
-
-
-def _limits_json(one: Range | NextRange) -> dict[str, Any]:
-    limits = {"limit": one.limit, "limit_bytes": one.limit_bytes}
-    return {name: limit for name, limit in limits.items() if limit is not None}
-
-
-def parse_ranges(asked: object) -> list[Range]:
-    """The ranges of a request; the InputError names the wrong range."""
-    if not isinstance(asked, dict) or set(asked) != {"ranges"} or not isinstance(asked["ranges"], list):
-        raise InputError('expected {"ranges": [{"interest": 17, "after": "0-0-0"}, …]}')
-    if len(asked["ranges"]) > RANGES_LIMIT:
-        raise LimitError(f"{len(asked['ranges'])} ranges, at most {RANGES_LIMIT} in one request", hint="ask in parts")
-    ranges = []
-    for index, fields in enumerate(asked["ranges"]):
-        try:
-            ranges.append(_parse_range(fields))
-        except InputError as error:
-            raise InputError(f"range {index}: {error.message}", hint=error.hint) from None
-    return ranges
-
-
-def _parse_range(one: Any) -> Range:
-    if one.__class__ is not dict or "interest" not in one or "after" not in one:
-        raise InputError(_RANGE_HAS)
-    number, after = one["interest"], parse_cursor(one["after"])
-    if number.__class__ is not int:
-        raise InputError("an interest is a whole number")
-    interest = InterestId(number)
-    if len(one) == 2:
-        return Range(interest, after)
-    to, limit, limit_bytes = one.get("to"), one.get("limit"), one.get("limit_bytes")
-    if not one.keys() <= {"interest", "after", "to", "limit", "limit_bytes"}:
-        raise InputError(_RANGE_HAS)
-    for value in (limit, limit_bytes):
-        if value is not None and (value.__class__ is not int or not 0 < value < 1 << 63):
-            raise InputError("a limit is a whole number above 0")
-    return Range(interest, after, None if to is None else parse_cursor(to), limit, limit_bytes)
+    return orjson.dumps(FetchRequest(tuple(RangeRequest(*wanted) for wanted in ranges)).to_json())
 
 
 def frame(parts: Iterable[tuple[int, Sequence[tuple[Cursor, int, bytes]], Cursor | None, bool]]) -> bytes:
@@ -192,9 +185,7 @@ class FrameReader:
         self.ended = True
         self.error = last.get("error")
         if (fields := last.get("next")) is not None:
-            self.next = NextRange(
-                fields["range"], parse_cursor(fields["after"]), fields.get("limit"), fields.get("limit_bytes")
-            )
+            self.next = NextRange.parse(fields)
 
 
 def _parts(parts: list[dict[str, Any]], body: bytes) -> Iterator[FetchedPart]:

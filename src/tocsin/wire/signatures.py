@@ -18,7 +18,7 @@ from tocsin.wire.errors import InputError, UnauthorizedError
 ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
 SIGNATURE: Final = "webhook-signature"
-TOLERANCE_S: Final = 300.0
+_TOLERANCE_S: Final = 300.0
 
 _PREFIX: Final = "whsec_"
 _SECRET_BYTES: Final = range(24, 65)
@@ -50,7 +50,7 @@ def _digest(secret: str, message_id: str, sent_at_s: int, body: bytes) -> str:
 
 
 def check_headers(
-    headers: Mapping[str, str], *, now_s: float, tolerance_s: float = TOLERANCE_S
+    headers: Mapping[str, str], *, now_s: float, tolerance_s: float = _TOLERANCE_S
 ) -> tuple[str, int, str]:
     """The id, the time and the signatures of a message; raises UnauthorizedError if they are missing or too old.
 
@@ -71,7 +71,7 @@ def check_headers(
 
 
 def verify(
-    secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float, tolerance_s: float = TOLERANCE_S
+    secret: str, headers: Mapping[str, str], body: bytes, *, now_s: float, tolerance_s: float = _TOLERANCE_S
 ) -> str:
     """The id of a message; raises UnauthorizedError if the signature does not match the secret, or is too old.
 

@@ -30,8 +30,8 @@ DEFAULT_MODE: Final[Mode] = "inline"
 DEFAULT_APPLICATION: Final = "default"
 # Upper bounds for parsing; brokers and applications have lower limits of their own.
 PASSWORD_LIMIT_BYTES: Final = 1_024
-PARAMETERS_LIMIT: Final = 1_000
-ACKS_LIMIT: Final = 10_000
+_PARAMETERS_LIMIT: Final = 1_000
+_ACKS_LIMIT: Final = 10_000
 
 
 def _check_secret(text: str) -> None:
@@ -84,7 +84,7 @@ class SubscribeRequest(Message):
 
     channel: Annotated[Name, Mark("`dataverse.channel`")]
     parameters: Annotated[
-        tuple[Any, ...], Mark("One value for each of the channel's parameters."), at_most(PARAMETERS_LIMIT)
+        tuple[Any, ...], Mark("One value for each of the channel's parameters."), at_most(_PARAMETERS_LIMIT)
     ] = ()
     since: Annotated[Cursor | None, Mark("The results after this cursor; without it, those made from now on.")] = None
     mode: Annotated[Mode, Mark("Whether events contain the results, or only say that there are some.")] = DEFAULT_MODE
@@ -117,7 +117,7 @@ class AckRequest(Message):
 
     SHAPE: ClassVar[str] = 'acks per interest, such as {"17": "1763200000-12-0"}'
 
-    acks: Annotated[dict[InterestText, Cursor], at_most(ACKS_LIMIT, "maxProperties")]
+    acks: Annotated[dict[InterestText, Cursor], at_most(_ACKS_LIMIT, "maxProperties")]
 
 
 @dataclass(frozen=True, slots=True)

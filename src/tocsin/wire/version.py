@@ -1,4 +1,4 @@
-"""The version of this Tocsin."""
+"""The version of this Tocsin, which documents, backups and requests name."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ import pytest
 from tests.support.real_processes import environment
 from tests.support.sparkless_cluster import fake_broker, opened, world
 from tocsin import faults
-from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.serving.tokens import Token
 from tocsin.store.channels.rows import BrokerName
+from tocsin.wire.cluster import SubscriptionRequest
 
 REGISTERING = [point for point in faults.POINTS if point.startswith("broker.")]
 TELLING = [point for point in faults.POINTS if point.startswith("announcer.")]

@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.python_sources import Modules
 from tests.support.running_channels import Channelled
-from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.cluster.engine.engine_session import EngineLostError, engine_lost
 from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels.run_query import ExecutionResults
 from tocsin.rules.model.cursors import Range
 from tocsin.store.channels.rows import RecordedExecution
+from tocsin.wire.cluster import SubscriptionRequest
 from tocsin.wire.errors import CapacityError
 
 SETUP = """

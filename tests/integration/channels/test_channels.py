@@ -13,7 +13,7 @@ from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, Channelled,
 from tests.support.waiting import wait_until
 from tocsin import faults
 from tocsin.cluster.catalog.catalog import Remove
-from tocsin.cluster.channels.subscriptions import SubscriptionRequest
+from tocsin.wire.cluster import SubscriptionRequest
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StatementError
 
 

@@ -20,9 +20,9 @@ from tocsin.clock import to_us
 from tocsin.cluster.channels.executions import execution_snapshot as reading_module
 from tocsin.cluster.channels.executions import running_channel as channel_module
 from tocsin.cluster.channels.executions.execution import ChannelExecution
-from tocsin.cluster.channels.subscriptions import SubscriptionRequest
 from tocsin.pipeline.datasets import upkeep
 from tocsin.rules.model.values import Duration
+from tocsin.wire.cluster import SubscriptionRequest
 
 FEED = """
 CREATE FEED F WITH {"adapter-name": "http_adapter", "type-name": "R"};

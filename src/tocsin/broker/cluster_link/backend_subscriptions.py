@@ -20,11 +20,12 @@ from tocsin.broker.cluster_link.backend_index import (
     BackendIndex,
     BackendSubscription,
 )
-from tocsin.broker.cluster_link.client import ClusterClient, GrantedSubscription
+from tocsin.broker.cluster_link.client import ClusterClient
 from tocsin.clock import now_us
 from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import ReboundBackend
+from tocsin.wire.cluster import GrantedSubscription
 from tocsin.wire.errors import InputError, LimitError, NotFoundError, TocsinError, UnavailableError
 
 TOGETHER = 10_000
@@ -239,16 +240,14 @@ class BackendSubscriptions:
             _refuse(values, error)
         else:
             for (parameters, wants), grant in zip(values, granted, strict=True):
-                self._granted(channel, parameters, wants, grant).shares[application] = grant.subscription
+                self._granted(channel, parameters, wants, grant).shares[application] = grant.id
 
     def _granted(
         self, channel: str, parameters: str, wants: Sequence[_Want], one: GrantedSubscription
     ) -> BackendSubscription:
         """Adds a new backend subscription, and hands it to the requests that wait for it, pinned."""
         head = max(one.since, self._early.get(one.interest, one.since))
-        backend = self._index.add(
-            BackendSubscription(one.interest, channel, parameters, one.subscription, one.since, head)
-        )
+        backend = self._index.add(BackendSubscription(one.interest, channel, parameters, one.id, one.since, head))
         for request in wants:
             # A cancelled request needs no pin.
             if not request.answer.done():
@@ -293,15 +292,13 @@ class BackendSubscriptions:
             ours = {backend.subscription: backend for backend in self._index}
             async for page in self._client.held():
                 for held in page:
-                    held_interests[held.subscription] = held.interest
-                    own = ours.get(held.subscription) or self._index.get(held.interest)
-                    if own is not None and held.subscription.startswith(OURS):
-                        own.shares.setdefault(held.application, held.subscription)
-                    elif held.channel is not None and held.subscription.startswith(prefix):
+                    held_interests[held.id] = held.interest
+                    own = ours.get(held.id) or self._index.get(held.interest)
+                    if own is not None and held.id.startswith(OURS):
+                        own.shares.setdefault(held.application, held.id)
+                    elif held.channel is not None and held.id.startswith(prefix):
                         begin = Cursor(0, 0, 0)
-                        orphaned.append(
-                            BackendSubscription(held.interest, held.channel, "", held.subscription, begin, begin)
-                        )
+                        orphaned.append(BackendSubscription(held.interest, held.channel, "", held.id, begin, begin))
             await self._unsubscribe_at_cluster(orphaned)
             lost = [
                 backend for backend in ours.values() if held_interests.get(backend.subscription) != backend.interest
@@ -353,15 +350,13 @@ class BackendSubscriptions:
         ]
         await self._store.rebind(
             [
-                ReboundBackend(
-                    backend.interest, grant.interest, grant.subscription, grant.since, self._early.get(grant.interest)
-                )
+                ReboundBackend(backend.interest, grant.interest, grant.id, grant.since, self._early.get(grant.interest))
                 for backend, grant in renumbered
             ]
         )
         for backend, grant in renumbered:
             self._index.remove(backend)
-            old, backend.interest, backend.subscription = backend.interest, grant.interest, grant.subscription
+            old, backend.interest, backend.subscription = backend.interest, grant.interest, grant.id
             backend.head = max(backend.head, grant.since, self._early.get(grant.interest, grant.since))
             changed.rebound.append((old, backend))
         for _, backend in changed.rebound:

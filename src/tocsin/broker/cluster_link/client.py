@@ -1,5 +1,8 @@
-"""The client of the cluster's HTTP API, as a broker uses it. Every failure is a TocsinError; a cluster that does not
-answer is an UnavailableError."""
+"""The client of the cluster's HTTP API, as a broker uses it.
+
+Every failure is a TocsinError, and a cluster that does not answer is an UnavailableError, so that callers can decide
+whether to retry without knowing HTTP.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,23 @@ import orjson
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position, Range
 from tocsin.wire.announcements import Announcement, parse_announcement
-from tocsin.wire.cursors import cursor_text, parse_cursor, parse_position, position_text
+from tocsin.wire.cluster import (
+    BrokerAcks,
+    BrokerInfo,
+    BrokerSubscription,
+    GrantedSubscription,
+    RegistrationRequest,
+    SubscriptionIds,
+)
+from tocsin.wire.cursors import position_text
 from tocsin.wire.errors import FencedError, TocsinError, UnavailableError, error_of
 from tocsin.wire.generations import generation_header
 from tocsin.wire.results import FetchedPart, FrameReader, NextRange, fetch_request
 
 _PAGE: Final = 10_000
-HEALTH_S: Final = 1.0
+_HEALTH_S: Final = 1.0
 """How long the answer to a health check is valid, so that frequent checks cost the cluster nothing."""
-HEALTH_PATIENCE_S: Final = 3.0
+_HEALTH_PATIENCE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +48,6 @@ class RegistrationAnswer:
     generation: Position
     secret: str | None = field(repr=False)
     dropped: int
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrationState:
-    """What the cluster knows of this broker: its callback URL, the position up to which it was notified, its
-    generation, and how many channels were ever dropped."""
-
-    url: str | None
-    position: Position | None
-    generation: Position | None
-    dropped: int
-
-
-@dataclass(frozen=True, slots=True)
-class GrantedSubscription:
-    """A backend subscription that the cluster has made for us."""
-
-    subscription: str
-    interest: InterestId
-    since: Cursor
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSubscription:
-    """A backend subscription that the cluster lists for us. `channel` is None while its channel is being dropped."""
-
-    channel: str | None
-    subscription: str
-    interest: InterestId
-    application: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +89,15 @@ class ClusterClient:
     async def register(
         self, callback: str, *, store: str, generation: Position | None, starts: bool
     ) -> RegistrationAnswer:
-        previous = None if generation is None else position_text(generation)
-        request = {"url": callback, "store": store, "generation": previous, "starts": starts}
-        answer = await self._ask("PUT", self._place, request)
-        if answer.get("generation") is None:
+        request = RegistrationRequest(callback, store, generation, starts)
+        answer = BrokerInfo.parse(await self._ask("PUT", self._place, request.to_json()))
+        if answer.generation is None or answer.position is None:
             raise UnavailableError("the cluster is older than this broker", hint="upgrade the cluster first")
-        new_generation = parse_position(answer["generation"])
-        return RegistrationAnswer(
-            parse_position(answer["position"]), new_generation, answer.get("secret"), answer["dropped"]
-        )
+        return RegistrationAnswer(answer.position, answer.generation, answer.secret, answer.dropped)
 
-    async def known(self) -> RegistrationState:
+    async def known(self) -> BrokerInfo:
         """What the cluster knows of us; raises NotFoundError if it does not know us."""
-        answer = await self._ask("GET", self._place)
-        position, generation = (
-            None if text is None else parse_position(text) for text in (answer["position"], answer["generation"])
-        )
-        return RegistrationState(answer["url"], position, generation, answer["dropped"])
+        return BrokerInfo.parse(await self._ask("GET", self._place))
 
     async def new_secret(self) -> str:
         return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])
@@ -135,8 +108,7 @@ class ClusterClient:
 
     async def acknowledge(self, cursors: Mapping[InterestId, Cursor]) -> None:
         """Reports up to which cursor each interest is consumed."""
-        texts = {str(interest): cursor_text(cursor) for interest, cursor in cursors.items()}
-        await self._ask("POST", f"{self._place}/acks", {"cursors": texts})
+        await self._ask("POST", f"{self._place}/acks", BrokerAcks(dict(cursors.items())).to_json())
 
     # --- subscriptions
 
@@ -150,24 +122,19 @@ class ClusterClient:
         answer = await self._ask(
             "POST", self._channel(channel), {"broker": self._broker, "subscriptions": subscriptions}
         )
-        return [
-            GrantedSubscription(granted["id"], granted["interest"], parse_cursor(granted["since"]))
-            for granted in answer["subscriptions"]
-        ]
+        return [GrantedSubscription.parse(granted) for granted in answer["subscriptions"]]
 
     async def unsubscribe(self, channel: str, subscriptions: Sequence[str]) -> None:
-        await self._ask("POST", f"{self._channel(channel)}:remove", {"ids": list(subscriptions)})
+        ids = SubscriptionIds(tuple(subscriptions))
+        await self._ask("POST", f"{self._channel(channel)}:remove", ids.to_json())
 
-    async def held(self) -> AsyncIterator[list[ClusterSubscription]]:
+    async def held(self) -> AsyncIterator[list[BrokerSubscription]]:
         """Yields pages of all backend subscriptions that the cluster has for this broker."""
         next_page: str | None = None
         while True:
             after = "" if next_page is None else f"&after={quote(next_page, safe='')}"
             answer = await self._ask("GET", f"{self._place}/subscriptions?limit={_PAGE}{after}")
-            yield [
-                ClusterSubscription(row["channel"], row["id"], row["interest"], row["application"])
-                for row in answer["subscriptions"]
-            ]
+            yield [BrokerSubscription.parse(row) for row in answer["subscriptions"]]
             next_page = answer["next"]
             if next_page is None:
                 return
@@ -263,14 +230,14 @@ class ClusterHealth:
     async def is_up(self) -> bool:
         """Whether the cluster answers. If it does not, this calls the client's `on_away`."""
         async with self._asking:
-            if self._clock() - self._asked_s >= HEALTH_S:
+            if self._clock() - self._asked_s >= _HEALTH_S:
                 self._up = await self._ask()
                 self._asked_s = self._clock()
             return self._up
 
     async def _ask(self) -> bool:
         try:
-            async with asyncio.timeout(HEALTH_PATIENCE_S):
+            async with asyncio.timeout(_HEALTH_PATIENCE_S):
                 await self._client.known()
         except TimeoutError:
             self._client.on_away()

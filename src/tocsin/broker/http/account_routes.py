@@ -1,4 +1,7 @@
-"""HTTP routes of accounts: registration, login, and the management by applications and the operator."""
+"""HTTP routes of accounts: registration, login, and the management by applications and the operator.
+
+Changes that end subscriptions run to their end even if the client leaves, so that accounts and core agree.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tocsin.wire.signatures import check_headers
 
 LIMIT_BYTES: Final = 4 << 20
 """The cluster's announcements have at most a little more than 1 MiB."""
-STRANGERS_PER_S: Final = 20
+_STRANGERS_PER_S: Final = 20
 STRANGERS_BURST: Final = 100
 
 
@@ -42,7 +42,9 @@ class AnnouncementRoute:
         size_bytes, name = self._limits.body_limit_bytes, "announcement bytes"
         self._cluster_room = MemoryBudget(4 * size_bytes, name=name, refused=refused)
         self._strangers_room = MemoryBudget(2 * size_bytes, own_limit_bytes=size_bytes, name=name, refused=refused)
-        self._strangers = RateLimiter(STRANGERS_PER_S, STRANGERS_BURST, "announcements of an address that is not known")
+        self._strangers = RateLimiter(
+            _STRANGERS_PER_S, STRANGERS_BURST, "announcements of an address that is not known"
+        )
         self._cluster_address: str | None = None
         self._clock_s = clock_s
 

@@ -1,4 +1,7 @@
-"""The broker's streams as an AsyncAPI 3.0 document. A test compares it with the messages on the wire."""
+"""The broker's streams as an AsyncAPI 3.0 document. A test compares it with the messages on the wire.
+
+OpenAPI cannot describe WebSockets and server-sent events.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ OK: Final[dict[str, Any]] = {
     "ack": {"acknowledged": int},
     "list": SubscriptionsPage,
 }
-_REF: Final = Annotated[int, Mark("The reply repeats it.", schema={"minimum": 0})]
+_REF: Final = Annotated[int, Mark("A number of the client's choice; the reply repeats it.", schema={"minimum": 0})]
 
 
 def document() -> dict[str, Any]:
@@ -33,12 +36,12 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Tocsin broker",
             "version": version(),
-            "description": "Events of subscriptions, each at least once and in order, and requests beside them.",
+            "description": "Events of subscriptions, in order and at least once, and requests of the client.",
         },
         "channels": {
             "stream": {
                 "address": "/v1/stream",
-                "description": "A WebSocket. The first message is a login, unless the upgrade carried the token.",
+                "description": "A WebSocket. The first message is a login, unless the upgrade request had the token.",
                 "x-close-codes": {str(int(code)): why for code, why in CLOSES.items()},
                 "messages": {**requests, **replies, **events},
             },

@@ -1,4 +1,7 @@
-"""Forwards published records to the cluster's feeds and returns the cluster's answer."""
+"""Forwards published records to the cluster's feeds and returns the cluster's answer.
+
+Publishers then need only the broker's address and their account, and the cluster need not be reachable for them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tocsin.broker.subscriptions import full_name
 from tocsin.rules.model.json_spans import BrokenArrayError, TooManyItemsError, array_items
 from tocsin.wire.errors import ForbiddenError, InputError, LimitError
 
-RECORDS_LIMIT: Final = 100_000
+_RECORDS_LIMIT: Final = 100_000
 RECORD_LIMIT_BYTES: Final = 4 << 20
 """The cluster accepts no more records in one body, and only much shorter records."""
 
@@ -62,7 +65,7 @@ def with_user(body: bytes, field: str, user: str) -> bytes:
     """
     output = BytesIO()
     for number, text in enumerate(_records(body), 1):
-        if number > RECORDS_LIMIT:
+        if number > _RECORDS_LIMIT:
             raise _too_many()
         if len(text) > RECORD_LIMIT_BYTES:
             raise LimitError(f"record {number}: is longer than {RECORD_LIMIT_BYTES} bytes")
@@ -86,7 +89,7 @@ def _records(body: bytes) -> Iterator[bytes]:
     text = body.strip()
     if text.startswith(b"["):
         try:
-            spans = array_items(text, 0, most=RECORDS_LIMIT)
+            spans = array_items(text, 0, most=_RECORDS_LIMIT)
         except TooManyItemsError:
             raise _too_many() from None
         except BrokenArrayError as error:
@@ -111,4 +114,4 @@ def _is_one(text: bytes) -> bool:
 
 
 def _too_many() -> LimitError:
-    return LimitError(f"the body holds more than {RECORDS_LIMIT} records", hint="send it in parts")
+    return LimitError(f"the body holds more than {_RECORDS_LIMIT} records", hint="send it in parts")

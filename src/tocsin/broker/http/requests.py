@@ -1,4 +1,7 @@
-"""Reads requests for the routes: token, principal and body."""
+"""Reads requests for the routes: token, principal and body.
+
+Large bodies share one memory budget, so that many publishers at once cannot exhaust the broker's memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tocsin.serving.limits import MemoryBudget, ServerLimits, read_body
 from tocsin.serving.tokens import secret_in
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
 
-NEEDED: Final = "send a subscriber's, an application's or the operator's (broker.accounts.admin_token)"
+_NEEDED: Final = "send a subscriber's, an application's or the operator's (broker.accounts.admin_token)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ async def principal(accounts: Accounts, request: web.Request) -> Principal:
     """The principal of the request. Without a token only a program on this machine is accepted, as the operator."""
     token = token_of(request)
     if token is None and not is_local_program(request):
-        raise UnauthorizedError("web pages, and who comes through a proxy, need a token", hint=NEEDED)
+        raise UnauthorizedError("web pages, and who comes through a proxy, need a token", hint=_NEEDED)
     return await accounts.who(token)
 
 

@@ -1,4 +1,7 @@
-"""The broker's HTTP application: all its routes, and which web origins may use them."""
+"""The broker's HTTP application: all its routes, and which web origins may use them.
+
+Web pages of other origins are refused unless the settings name them, since a browser sends their requests unasked.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from tocsin.settings.broker import BrokerSettings
 from tocsin.wire.errors import ForbiddenError, InputError
 
 SMALL_BYTES: Final = 1 << 20
-BODIES_BYTES: Final = 128 << 20
+_BODIES_BYTES: Final = 128 << 20
 """The memory that all large bodies may take together."""
 _PREFLIGHT_S: Final = "600"
 
@@ -50,11 +53,11 @@ def broker_application(
     # Requests of subscribers are small; only records for feeds may be as large as the settings allow.
     small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
     # A body is in memory twice while the user is written into its records.
-    bodies_bytes = max(BODIES_BYTES, 4 * http.body_limit_bytes)
+    bodies_bytes = max(_BODIES_BYTES, 4 * http.body_limit_bytes)
     room = MemoryBudget(bodies_bytes, own_limit_bytes=bodies_bytes // 2, refused=metrics.count_refused)
     announcements = AnnouncementRoute(service.receive_announcement, limits, refused=metrics.count_refused)
     app = application(limits=small, metrics=metrics, access=origins(service.settings))
-    app.add_routes(StatusRoutes(service, metrics, announcements).routes())
+    app.add_routes(_StatusRoutes(service, metrics, announcements).routes())
     app.add_routes(AccountRoutes(service, transports).routes())
     app.add_routes(SubscriberRoutes(service, RequestBodies(limits, room)).routes())
     for transport in transports:
@@ -68,7 +71,7 @@ def broker_application(
     return app
 
 
-class StatusRoutes:
+class _StatusRoutes:
     """Routes about the broker itself."""
 
     def __init__(self, service: BrokerService, metrics: ServerMetrics, announcements: AnnouncementRoute) -> None:

@@ -1,5 +1,7 @@
-"""HTTP routes of subscribers: subscriptions, results, acknowledgements and publishing. Those of events are in the
-transports."""
+"""HTTP routes of subscribers: subscriptions, results, acknowledgements and publishing.
+
+The routes of events are in `broker/transports`, one module for each way of delivery.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from tocsin.wire.answers import events_page
 from tocsin.wire.cursors import parse_cursor
 from tocsin.wire.subscriber import AckRequest, PullRequest, SubscribeRequest
 
-RESULTS_LIMIT = 100_000
+_RESULTS_LIMIT = 100_000
 
 
 class SubscriberRoutes:
@@ -66,7 +68,7 @@ class SubscriberRoutes:
         who = await subscriber_of(self._service, request)
         check_query(request, "after", "limit", "wait")
         wait_s = seconds(request, "wait", most=self._service.settings.delivery.wait_limit_s)
-        limit = positive_int(request, "limit", RESULTS_LIMIT, most=RESULTS_LIMIT)
+        limit = positive_int(request, "limit", _RESULTS_LIMIT, most=_RESULTS_LIMIT)
         after = request.query.get("after")
         interest = await self._service.interest_of(who, request.match_info["id"])
         pull_request = PullRequest(interest, None if after is None else parse_cursor(after), limit)

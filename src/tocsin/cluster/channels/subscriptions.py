@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from tocsin.clock import to_us
 from tocsin.cluster.catalog.catalog import CatalogStore
@@ -22,19 +21,10 @@ from tocsin.store.channels.rows import (
     SubscriptionRow,
     UnsubscribeOutcome,
 )
+from tocsin.wire.cluster import SUBSCRIPTIONS_LIMIT, SubscriptionRequest
 from tocsin.wire.errors import InputError, LimitError, NotFoundError
 
-SUBSCRIPTIONS_LIMIT: Final = 100_000
 PAGE_LIMIT: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionRequest:
-    """`values` come from JSON, `id` is the client's own key, and `application` is one of the broker's applications."""
-
-    values: Sequence[Any]
-    id: str | None = None
-    application: str = ""
 
 
 class Subscriptions:
@@ -100,7 +90,7 @@ def _wanted(entry: ChannelEntry, broker: BrokerName, requests: Sequence[Subscrip
     backend_requests = []
     for place, request in enumerate(requests):
         try:
-            text = parameters.text(parameters.from_json(request.values))
+            text = parameters.text(parameters.from_json(request.parameters))
         except InputError as error:
             raise InputError(f"subscription {place}: {error.message}", hint=error.hint) from None
         backend_requests.append(BackendRequest(text, broker, request.id, request.application))

@@ -16,7 +16,7 @@ from tocsin.cluster.channels.metrics import AnnouncementCollector
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.http.broker_routes import WAIT_LIMIT_S, BrokerRoutes
-from tocsin.cluster.http.path_names import split_full_name
+from tocsin.cluster.http.requests import split_full_name
 from tocsin.cluster.http.result_routes import FetchLimits, ResultRoutes
 from tocsin.cluster.http.subscription_routes import SubscriptionRoutes
 from tocsin.serving.metrics import ServerMetrics

@@ -1,9 +1,11 @@
-"""The brokers' registration, announcements and acknowledgements over HTTP."""
+"""The brokers' registration, announcements and acknowledgements over HTTP.
+
+A broker may fetch announcements here, too: it does so after a pause in which the cluster could not reach it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
@@ -11,23 +13,18 @@ from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.announcements.announcer import Announcer
 from tocsin.cluster.channels.announcements.brokers import Brokers, checked_url
 from tocsin.cluster.channels.retention import Retention
-from tocsin.cluster.http.path_names import path_name
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.cluster.http.requests import path_name
 from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
-from tocsin.serving.requests import read_object, seconds
+from tocsin.serving.requests import read_message, seconds
 from tocsin.serving.tokens import require
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import STORE_ID_LIMIT, BrokerClaim, BrokerName
-from tocsin.wire.cursors import parse_cursor, parse_position, position_text
-from tocsin.wire.errors import InputError, LimitError
+from tocsin.store.channels.rows import BrokerClaim, BrokerName
+from tocsin.wire.cluster import BrokerAcks, BrokerInfo, RegistrationRequest
+from tocsin.wire.cursors import parse_position
 from tocsin.wire.results import FRAMES
 
 WAIT_LIMIT_S: Final = 60.0
-CURSORS_LIMIT: Final = 100_000
-
-_BROKER: Final = '{"url": "http://…"}, or null where there is no callback'
-_ACKS: Final = '{"cursors": {"17": "…", …}, "position": "…", "trim": true}'
 
 
 class BrokerRoutes:
@@ -58,24 +55,21 @@ class BrokerRoutes:
     async def register(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         dataverse, name = path_name(request)
-        body = await read_object(request, _BROKER, {"url"}, {"store", "generation", "starts"}, unpack=True)
-        url = body["url"]
-        if not (url is None or isinstance(url, str)):
-            raise InputError("url: must be an address, or null")
-        if url is not None:
-            self._announcer.guard.check(checked_url(url), "the broker's address")
-        registration = await self._brokers.register(dataverse, name, url, request[PRINCIPAL], _claimant(body))
-        description = _told(
-            registration.broker,
+        wanted = await read_message(request, RegistrationRequest, unpack=True)
+        if wanted.url is not None:
+            self._announcer.guard.check(checked_url(wanted.url), "the broker's address")
+        # A broker that does not name its store gets no generation.
+        claim = None if wanted.store is None else BrokerClaim(wanted.store, wanted.generation, wanted.starts)
+        registration = await self._brokers.register(dataverse, name, wanted.url, request[PRINCIPAL], claim)
+        info = BrokerInfo(
+            full_name(registration.broker),
             registration.url,
             registration.position,
             await self._store.dropped(),
             registration.generation,
+            registration.secret,
         )
-        return answer(
-            description if registration.secret is None else {**description, "secret": registration.secret},
-            status=201 if registration.made else 200,
-        )
+        return answer(info.to_json(), status=201 if registration.made else 200)
 
     async def one(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
@@ -85,7 +79,8 @@ class BrokerRoutes:
         # A generation without a known holder belongs to nobody, so do not report it: its broker must claim it again.
         generation = None if registration is None or registration.holder is None else registration.generation
         position = None if registration is None else registration.position
-        return answer(_told(broker, entry.url, position, await self._store.dropped(), generation))
+        info = BrokerInfo(full_name(broker), entry.url, position, await self._store.dropped(), generation)
+        return answer(info.to_json())
 
     async def remove(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
@@ -114,53 +109,11 @@ class BrokerRoutes:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
         await self._brokers.registered(broker, request[PRINCIPAL])
-        body = await read_object(request, _ACKS, (), {"cursors", "position", "trim"}, unpack=True)
-        cursors = _cursors(body.get("cursors", {}))
-        trim = body.get("trim", False)
-        if not isinstance(trim, bool):
-            raise InputError("trim: must be true or false")
-        position = parse_position(body["position"]) if "position" in body else None
-        channels = await self._store.acknowledge(broker, cursors) if cursors else set()
-        if position is not None:
-            await self._store.told(broker, position)
+        acks = await read_message(request, BrokerAcks, unpack=True)
+        channels = await self._store.acknowledge(broker, acks.cursors) if acks.cursors else set()
+        if acks.position is not None:
+            await self._store.told(broker, acks.position)
             await self._announcer.changed(broker)
-        if trim:
+        if acks.trim:
             self._retention.trim(channels)
-        return answer({"acknowledged": len(cursors)})
-
-
-def _told(
-    broker: BrokerName, url: str | None, position: Position | None, dropped: int, generation: Position | None
-) -> dict[str, Any]:
-    return {
-        "broker": full_name(broker),
-        "url": url,
-        "position": None if position is None else position_text(position),
-        "dropped": dropped,
-        "generation": None if generation is None else position_text(generation),
-    }
-
-
-def _claimant(said: Mapping[str, Any]) -> BrokerClaim | None:
-    """Returns the claim of a broker that names its store; None for others, which have no generation."""
-    store, generation, starts = said.get("store"), said.get("generation"), said.get("starts", True)
-    if store is None:
-        return None
-    if not isinstance(store, str) or not store or len(store) > STORE_ID_LIMIT:
-        raise InputError(f"store: must be a text of 1 to {STORE_ID_LIMIT} characters")
-    if not isinstance(starts, bool):
-        raise InputError("starts: must be true or false")
-    return BrokerClaim(store, None if generation is None else parse_position(generation), starts)
-
-
-def _cursors(given: object) -> dict[int, Cursor]:
-    if not isinstance(given, dict):
-        raise InputError(f"expected {_ACKS}")
-    if len(given) > CURSORS_LIMIT:
-        raise LimitError(f"{len(given)} cursors, at most {CURSORS_LIMIT} in one call", hint="send them in parts")
-    cursors = {}
-    for interest, cursor in given.items():
-        if not (interest.isascii() and interest.isdecimal() and len(interest) <= 18):
-            raise InputError("cursors: an interest is a whole number")
-        cursors[int(interest)] = parse_cursor(cursor)
-    return cursors
+        return answer({"acknowledged": len(acks.cursors)})

@@ -1,377 +1,198 @@
-"""The cluster's HTTP API as an OpenAPI 3.1 document. It is written by hand; a test compares it with the routes."""
+"""The cluster's HTTP API as an OpenAPI 3.1 document. A test compares it with the routes, another with the answers.
+
+Its schemas come from the messages in `wire`, with which the routes and the brokers' client parse and write.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
-from tocsin.cluster.http.openapi_brokers import SCHEMAS, broker_paths
+from tocsin.cluster.channels.subscriptions import PAGE_LIMIT
+from tocsin.cluster.http.broker_routes import WAIT_LIMIT_S
+from tocsin.cluster.http.script_responses import NDJSON
 from tocsin.cluster.intake.frames import KEY_LIMIT_BYTES
+from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.serving.answers import REQUEST_ID_HEADER, REQUEST_ID_PATTERN
-from tocsin.wire.version import version
-
-_STATUS_TEXTS: Final = {
-    "400": "The request or the script cannot be understood; the error names the place.",
-    "401": "A token is needed, or the one given is not valid.",
-    "403": "Not with this token, or not from this web page.",
-    "404": "There is no such thing.",
-    "408": "The time was up, or somebody cancelled the script.",
-    "409": "A name or key is taken, or something is still in use.",
-    "413": "Too large: the body, or an answer that is not streamed.",
-    "415": "The body is not of a kind that is taken here: its media type, charset or compression.",
-    "429": "Too much runs and waits already; Retry-After says when to ask again.",
-    "500": "A fault of the cluster's; its log tells more under the id.",
-    "503": "The cluster is starting, stopping or has no connection left, or the feed cannot go on.",
-    "507": "No room on the disk; nothing acknowledged was lost.",
-}
-
-_ERROR: Final = {
-    "type": "object",
-    "required": ["code", "message"],
-    "properties": {
-        "code": {"type": "string", "examples": ["bad_statement"]},
-        "message": {"type": "string"},
-        "statement": {"type": ["integer", "null"], "minimum": 1, "description": "Its place in the script, from 1."},
-        "line": {"type": ["integer", "null"], "minimum": 1},
-        "column": {"type": ["integer", "null"], "minimum": 1},
-        "hint": {"type": ["string", "null"], "description": "What to do about it."},
-        "retry": {"type": "boolean", "description": "Whether the same request may succeed later."},
-        "id": {"type": "string", "description": "Of an internal error: what to look for in the log."},
-    },
-}
-
-_RESULT: Final = {
-    "type": "object",
-    "required": ["statement", "kind"],
-    "properties": {
-        "statement": {"type": "integer", "minimum": 1},
-        "kind": {"type": "string", "examples": ["query", "insert", "create_dataset"]},
-        "rows": {"type": "array", "items": {}},
-    },
-    "description": "What one statement did. A query has rows; others say what they did, as in `inserted`.",
-}
-
-_RUNNING: Final = {
-    "type": "object",
-    "required": ["id", "state", "statement", "seconds", "token", "script"],
-    "properties": {
-        "id": {"type": "string"},
-        "state": {"enum": ["running", "waiting"]},
-        "statement": {"type": ["integer", "null"]},
-        "seconds": {"type": "number"},
-        "token": {"type": "string", "description": "The name of the token it was sent with."},
-        "script": {"type": "string", "description": "Its first characters."},
-    },
-}
-
-_PUBLISHED: Final = {
-    "type": "object",
-    "required": ["accepted", "rejected"],
-    "properties": {
-        "accepted": {"type": "integer", "minimum": 0, "description": "Records that are durable now."},
-        "rejected": {
-            "type": "array",
-            "description": "The first thousand that were refused; all are in the dataset `<feed>Rejected`.",
-            "items": {
-                "type": "object",
-                "required": ["index", "field", "reason"],
-                "properties": {
-                    "index": {"type": "integer", "minimum": 0, "description": "Its place in the body, from 0."},
-                    "field": {"type": "string", "description": "Empty where it is the record as a whole."},
-                    "reason": {"type": "string"},
-                },
-            },
-        },
-        "rejected_in_all": {"type": "integer", "description": "How many, where not all are listed."},
-    },
-}
+from tocsin.serving.openapi import Media, Operation, fields_schema, path_parameter, query_parameter
+from tocsin.serving.openapi import document as build_document
+from tocsin.wire.accounts import PublishAnswer
+from tocsin.wire.answers import ErrorFields
+from tocsin.wire.cluster import (
+    BrokerAcks,
+    BrokerChange,
+    BrokerInfo,
+    BrokerSubscription,
+    ChannelInfo,
+    FeedInfo,
+    GrantedSubscription,
+    RegistrationRequest,
+    RunningScriptInfo,
+    ScriptRequest,
+    StatementResult,
+    SubscriptionIds,
+    SubscriptionInfo,
+    SubscriptionRequests,
+)
+from tocsin.wire.messages import JsonObject, Mark, components, schema_of
+from tocsin.wire.results import FRAMES, FetchedPage, FetchRequest
 
 _EXAMPLE_SCRIPT: Final = "USE emergency;\nSELECT VALUE r FROM Reports AS r WHERE r.severity > 3;"
+_EXAMPLE_RECORDS: Final = '{"id": 1}\n{"id": 2}\n'
+
+_SCRIPT: Final = Media(
+    {"text/plain": {"type": "string", "examples": [_EXAMPLE_SCRIPT]}, "application/json": schema_of(ScriptRequest)}
+)
+_RESULTS: Final = {"results": tuple[StatementResult, ...]}
+_SCRIPT_ANSWER: Final = Media({"application/json": fields_schema(_RESULTS), NDJSON: {"type": "string"}})
+_RECORDS: Final = Media({"application/json": {}, "text/plain": {"type": "string", "examples": [_EXAMPLE_RECORDS]}})
+_NOTHING_PUBLISHED: Final = Media(
+    {"application/json": {"anyOf": [schema_of(PublishAnswer), fields_schema({"error": ErrorFields})]}}
+)
+_FRAMES: Final = Media({FRAMES: {}})
+_MOMENT: Final = Annotated[str, Mark("The time of the cluster's clock.", schema={"format": "date-time"})]
+_REMOVED: Final = {"removed": Annotated[tuple[str, ...], Mark("The ids of the subscriptions that existed.")]}
+_COUNT: Final = Annotated[int, Mark(schema={"minimum": 0})]
+_NEXT: Final = Annotated[str | None, Mark("`after` of the next page, if there is one.")]
+
+_FEED: Final = path_parameter("name", "`dataverse.feed`, or the name of a feed in the dataverse Default.")
+_CHANNEL: Final = path_parameter("name", "`dataverse.channel`", "v.c")
+_BROKER: Final = path_parameter("name", "`dataverse.broker`", "v.b")
+_SUBSCRIPTION: Final = path_parameter("id", "The subscription's id.", "s1")
+_PAGE: Final = (
+    query_parameter("after", str, "The `next` of the page before."),
+    query_parameter("limit", Annotated[int, Mark(schema={"minimum": 1, "maximum": PAGE_LIMIT})]),
+)
+
+# The errors of operations that read the store, and of those that write to it.
+_READS: Final = "409 500 503"
+_WRITES: Final = f"{_READS} 507"
+
+_OPERATIONS: Final = (
+    # --- the cluster itself
+    Operation("get", "/", "index", "List the endpoints.", JsonObject),
+    Operation("get", "/healthz", "health", "Tell whether the process is alive and watches its engine.",
+              {"status": Literal["alive"]}, errors="503", is_open=True),
+    Operation("get", "/readyz", "ready", "Tell whether scripts can run now.", {"status": Literal["ready"]},
+              errors="503", is_open=True),
+    Operation("get", "/metrics", "metrics", "Get the metrics in the text format of Prometheus.",
+              Media({"text/plain": {}})),
+    Operation("get", "/v1/openapi.json", "openapi", "Get this document.", JsonObject),
+    Operation("post", "/v1/backup", "backUp", "Write a backup of the whole cluster.",
+              Annotated[JsonObject, Mark("What the backup holds: datasets, rows, brokers, files, size_bytes, "
+                                         "created_at.")],
+              {"to": Annotated[str, Mark("An absolute path on the cluster's machine that does not exist yet.")]},
+              "409 507", role="admin"),
+    Operation("post", "/v1/clock:accept", "acceptClock",
+              "Confirm that the cluster's clock is right, so that it deletes by age again.", {"now": _MOMENT},
+              role="admin"),
+    # --- scripts and feeds
+    Operation("post", "/v1/statements", "runScript", "Run a script of statements.", _SCRIPT_ANSWER, _SCRIPT,
+              "404 409 429 500 503 507", beside=_RESULTS,
+              description="Statements run in order, each atomic; the first error ends the script. With "
+              f'`Accept: {NDJSON}` each row is a line `{{"statement":1,"row":…}}`, a statement ends with a line '
+              '`{"statement":1,"kind":"query","rows":n}`, and an error after the first row is the last line, '
+              '`{"error":…}`. A client that closes the connection cancels the script.',
+              parameters=[
+                  query_parameter("timeout", Annotated[float, Mark(schema={"exclusiveMinimum": 0})],
+                                  "The time limit in seconds; the cluster's settings may set a lower one."),
+                  query_parameter(REQUEST_ID_HEADER, Annotated[str, Mark(schema={"pattern": REQUEST_ID_PATTERN})],
+                                  "An id of your choice, by which the script can be cancelled. The answer repeats it; "
+                                  "without it the cluster makes one.", place="header"),
+              ]),
+    Operation("get", "/v1/statements", "listScripts",
+              "List the scripts that run or wait: all for an admin's token, otherwise those of the same token.",
+              {"running": tuple[RunningScriptInfo, ...]}),
+    Operation("delete", "/v1/statements/{id}", "cancelScript",
+              "Cancel a running script; its own request is answered with 408.", {"stopping": str}, errors="404",
+              status="202"),
+    Operation("post", "/v1/feeds/{name}", "publish", "Send records to a feed.", PublishAnswer, _RECORDS,
+              "404 409 429 500 503 507", role="writer, or broker with this feed",
+              description="The body is one record, an array of records, or a record per line, in the format of the "
+              "feed; the media type does not matter. Each record is accepted or rejected by itself. The accepted "
+              "records are durable when the answer arrives.",
+              parameters=[
+                  _FEED,
+                  query_parameter("wait", Literal["visible"],
+                                  "`visible`: wait with the answer until queries see the records."),
+                  query_parameter("Idempotency-Key", Annotated[str, Mark(schema={"maxLength": KEY_LIMIT_BYTES})],
+                                  "Makes a repeated request harmless: it gets the answer of the first request with "
+                                  "this key.", place="header"),
+                  query_parameter("Content-Encoding", Literal["identity", "gzip"], place="header"),
+              ],
+              others={
+                  "200": ("The accepted records are durable; rejected ones are listed.", PublishAnswer),
+                  "422": ("No record was accepted, or the Idempotency-Key belongs to another body.",
+                          _NOTHING_PUBLISHED),
+              }),
+    Operation("get", "/v1/feeds/{name}", "describeFeed", "Get the format of a feed's records.", FeedInfo,
+              errors="404", role="writer, or broker with this feed", parameters=[_FEED]),
+    # --- results
+    Operation("post", "/v1/results:fetch", "fetchResults", "Fetch results of many interests in one answer of frames.",
+              _FRAMES, FetchRequest, f"429 {_READS}", role="reader"),
+    Operation("get", "/v1/results/{interest}", "fetchResultsOfOne", "Fetch results of one interest.", FetchedPage,
+              errors=f"429 {_READS}", role="reader",
+              parameters=[
+                  path_parameter("interest", "The interest's number.", 1, _COUNT),
+                  {**query_parameter("after", Cursor), "required": True},
+                  query_parameter("to", Cursor),
+                  query_parameter("limit", Annotated[int, Mark(schema={"minimum": 1, "maximum": 100_000})]),
+              ]),
+    # --- channels and backend subscriptions
+    Operation("get", "/v1/channels", "listChannels", "List the channels with their parameters.",
+              {"channels": tuple[ChannelInfo, ...]}, errors=_READS, role="reader"),
+    Operation("post", "/v1/channels/{name}/subscriptions", "subscribe",
+              "Make subscriptions to a channel: all of them, or none if one is invalid.",
+              {"subscriptions": tuple[GrantedSubscription, ...],
+               "made": Annotated[_COUNT, Mark("How many of them are new.")]},
+              SubscriptionRequests, f"404 {_WRITES}", role="broker", parameters=[_CHANNEL]),
+    Operation("get", "/v1/channels/{name}/subscriptions", "listSubscriptions",
+              "List a channel's subscriptions in the order of their ids.",
+              {"subscriptions": tuple[SubscriptionInfo, ...], "next": _NEXT}, errors=f"404 {_READS}", role="reader",
+              parameters=[_CHANNEL, *_PAGE]),
+    Operation("post", "/v1/channels/{name}/subscriptions:remove", "unsubscribeMany",
+              "End those of these subscriptions that exist.", _REMOVED, SubscriptionIds, f"404 {_WRITES}",
+              role="broker", parameters=[_CHANNEL]),
+    Operation("get", "/v1/channels/{name}/subscriptions/{id}", "showSubscription", "Get a subscription.",
+              SubscriptionInfo, errors=f"404 {_READS}", role="reader", parameters=[_CHANNEL, _SUBSCRIPTION]),
+    Operation("patch", "/v1/channels/{name}/subscriptions/{id}", "changeBroker",
+              "Move a subscription to another broker.", SubscriptionInfo, BrokerChange, f"404 {_WRITES}",
+              role="broker", parameters=[_CHANNEL, _SUBSCRIPTION]),
+    Operation("delete", "/v1/channels/{name}/subscriptions/{id}", "unsubscribe", "End a subscription.", _REMOVED,
+              errors=f"404 {_WRITES}", role="broker", parameters=[_CHANNEL, _SUBSCRIPTION]),
+    # --- brokers
+    Operation("put", "/v1/brokers/{name}", "registerBroker", "Register a broker, or change its address.", BrokerInfo,
+              RegistrationRequest, f"404 {_WRITES}", role="broker", parameters=[_BROKER],
+              others={"201": ("The broker is new.", BrokerInfo)}),
+    Operation("get", "/v1/brokers/{name}", "showBroker", "Get a broker.", BrokerInfo, errors=f"404 {_READS}",
+              role="reader", parameters=[_BROKER]),
+    Operation("delete", "/v1/brokers/{name}", "removeBroker", "Delete a broker and its subscriptions.",
+              {"removed": str}, errors=f"404 {_WRITES}", role="broker", parameters=[_BROKER]),
+    Operation("post", "/v1/brokers/{name}/secret", "renewSecret", "Make a new key that signs announcements.",
+              {"secret": str}, errors=f"404 {_WRITES}", role="broker", parameters=[_BROKER]),
+    Operation("get", "/v1/brokers/{name}/announcements", "announcements",
+              "Get the announcement of everything after a position.", _FRAMES, errors=f"404 {_READS}", role="broker",
+              parameters=[
+                  _BROKER,
+                  query_parameter("after", Position),
+                  query_parameter("wait", Annotated[float, Mark(schema={"minimum": 0})],
+                                  f"Seconds to wait if there is nothing to announce; at most {WAIT_LIMIT_S:g}."),
+              ]),
+    Operation("post", "/v1/brokers/{name}/acks", "acknowledge", "Acknowledge results and announcements.",
+              {"acknowledged": _COUNT}, BrokerAcks, f"404 {_WRITES}", role="broker", parameters=[_BROKER]),
+    Operation("get", "/v1/brokers/{name}/subscriptions", "listSubscriptionsOfBroker",
+              "List a broker's subscriptions in all channels.",
+              {"subscriptions": tuple[BrokerSubscription, ...], "next": _NEXT}, errors=f"404 {_READS}", role="broker",
+              parameters=[_BROKER, *_PAGE]),
+)  # fmt: skip
 
 
-def document() -> dict[str, Any]:
-    """Returns the whole document."""
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Tocsin cluster",
-            "version": version(),
-            "description": "Takes scripts of statements, keeps data, answers queries.",
-            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
-        },
-        "servers": [{"url": "/"}],
-        "security": [{}, {"token": []}],
-        "paths": {
-            "/": {"get": _get("index", "What there is.", {"type": "object"})},
-            "/healthz": {
-                "get": {
-                    **_get("health", "Whether the process lives and watches its engine.", _status("alive"), "503"),
-                    "security": [],
-                }
-            },
-            "/readyz": {
-                "get": {
-                    **_get("ready", "Whether scripts can be run now.", _status("ready"), "503"),
-                    "security": [],
-                }
-            },
-            "/metrics": {
-                "get": {
-                    "operationId": "metrics",
-                    "summary": "Numbers for Prometheus.",
-                    "responses": {
-                        "200": {"description": "Prometheus text.", "content": {"text/plain": {"schema": {}}}},
-                        **_refusals("401", "403"),
-                    },
-                }
-            },
-            "/v1/openapi.json": {"get": _get("openapi", "This document.", {"type": "object"})},
-            "/v1/statements": {"post": _run(), "get": _list()},
-            "/v1/statements/{id}": {"delete": _cancel()},
-            "/v1/feeds/{name}": {"post": _publish(), "get": _describe()},
-            **broker_paths(_refusals),
-            "/v1/backup": {"post": _back_up()},
-            "/v1/clock:accept": {"post": _accept_clock()},
-        },
-        "components": {
-            "schemas": {"Error": _ERROR, "Result": _RESULT, "Running": _RUNNING, "Published": _PUBLISHED, **SCHEMAS},
-            "securitySchemes": {
-                "token": {
-                    "type": "http",
-                    "scheme": "bearer",
-                    "description": "From `tocsin token create`. Not asked for on loopback unless the settings say so.",
-                }
-            },
-        },
-    }
-
-
-_FEED_NAME: Final[dict[str, Any]] = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": "`dataverse.feed`, or the feed's name alone in the dataverse Default.",
-    "schema": {"type": "string", "minLength": 1},
-}
-
-
-def _describe() -> dict[str, Any]:
-    described = {
-        "type": "object",
-        "required": ["feed", "adapter", "format"],
-        "properties": {
-            "feed": {"type": "string"},
-            "adapter": {"type": "string"},
-            "format": {"type": "string"},
-            "header": {"type": "boolean", "description": "Whether the first line of a body names the columns."},
-            "quote": {"type": "string", "description": "What cells are quoted with; empty for nothing."},
-        },
-    }
-    return {
-        "operationId": "describeFeed",
-        "summary": "How a feed's records are written; needs the role writer, or broker with this feed.",
-        "parameters": [_FEED_NAME],
-        "responses": {
-            "200": {"description": "The feed.", "content": {"application/json": {"schema": described}}},
-            **_refusals("401", "403", "404"),
-        },
-    }
-
-
-def _publish() -> dict[str, Any]:
-    published = {"application/json": {"schema": {"$ref": "#/components/schemas/Published"}}}
-    body = {"schema": {"type": "string"}, "example": '{"id": 1}\n{"id": 2}\n'}
-    return {
-        "operationId": "publish",
-        "summary": "Send records to a feed; needs the role writer, or broker with this feed.",
-        "description": (
-            "One record, an array or one per line, in the feed's own format whatever the media type says. Each is "
-            "judged by itself. When the answer comes, the accepted ones are durable."
-        ),
-        "parameters": [
-            _FEED_NAME,
-            {
-                "name": "wait",
-                "in": "query",
-                "description": "`visible`: answer only when a query sees the records.",
-                "schema": {"enum": ["visible"]},
-            },
-            {
-                "name": "Idempotency-Key",
-                "in": "header",
-                "description": "Makes it harmless to send the same again: a key that was seen gets its first answer.",
-                "schema": {"type": "string", "maxLength": KEY_LIMIT_BYTES},
-            },
-            {
-                "name": "Content-Encoding",
-                "in": "header",
-                "schema": {"enum": ["identity", "gzip"]},
-            },
-        ],
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {}}, "text/plain": body},
-        },
-        "responses": {
-            "200": {"description": "Kept; some may have been refused.", "content": published},
-            "422": {
-                "description": "No record was accepted, or the Idempotency-Key was sent before with another body.",
-                "content": {
-                    "application/json": {
-                        "schema": {
-                            "anyOf": [
-                                {"$ref": "#/components/schemas/Published"},
-                                {"type": "object", "properties": {"error": {"$ref": "#/components/schemas/Error"}}},
-                            ]
-                        }
-                    }
-                },
-            },
-            **_refusals("400", "401", "403", "404", "408", "409", "413", "415", "429", "500", "503", "507"),
-        },
-    }
-
-
-def _back_up() -> dict[str, Any]:
-    request_schema = {
-        "type": "object",
-        "required": ["to"],
-        "properties": {
-            "to": {"type": "string", "description": "An absolute path on the cluster's machine, not yet there."}
-        },
-    }
-    response_schema = {
-        "type": "object",
-        "description": "What the backup holds: datasets, rows, brokers, files, size_bytes, created_at.",
-    }
-    return {
-        "operationId": "backUp",
-        "summary": "Write a backup of everything; needs the role admin.",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": request_schema}}},
-        "responses": {
-            "200": {
-                "description": "Written and checked.",
-                "content": {"application/json": {"schema": response_schema}},
-            },
-            **_refusals("400", "401", "403", "408", "409", "413", "507"),
-        },
-    }
-
-
-def _accept_clock() -> dict[str, Any]:
-    response_schema = {
-        "type": "object",
-        "required": ["now"],
-        "properties": {"now": {"type": "string", "format": "date-time", "description": "What the clock says."}},
-    }
-    return {
-        "operationId": "acceptClock",
-        "summary": "Say that the cluster's wall clock is right, so that it deletes by age again; needs the role admin.",
-        "responses": {
-            "200": {"description": "Accepted.", "content": {"application/json": {"schema": response_schema}}},
-            **_refusals("401", "403"),
-        },
-    }
-
-
-def _run() -> dict[str, Any]:
-    results = {"type": "array", "items": {"$ref": "#/components/schemas/Result"}}
-    whole = {"type": "object", "required": ["results"], "properties": {"results": results}}
-    return {
-        "operationId": "runScript",
-        "summary": "Run a script of statements.",
-        "description": (
-            "Statements run one by one, each atomic; the first failing one ends the script. With "
-            '`Accept: application/x-ndjson` rows come one per line as `{"statement":1,"row":…}`, each statement '
-            'ends with a line `{"statement":1,"kind":"query","rows":n}`, and an error after the start is the '
-            'last line, `{"error":…}`. Closing the connection cancels the script.'
-        ),
-        "parameters": [
-            {
-                "name": "timeout",
-                "in": "query",
-                "description": "Seconds the script may take, at most what the cluster's settings allow.",
-                "schema": {"type": "number", "exclusiveMinimum": 0},
-            },
-            {
-                "name": REQUEST_ID_HEADER,
-                "in": "header",
-                "description": "An id of your choice, to cancel the script by. Answered back; made up if absent.",
-                "schema": {"type": "string", "pattern": REQUEST_ID_PATTERN},
-            },
-        ],
-        "requestBody": {
-            "required": True,
-            "content": {
-                "text/plain": {"schema": {"type": "string"}, "example": _EXAMPLE_SCRIPT},
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "required": ["script"],
-                        "additionalProperties": False,
-                        "properties": {"script": {"type": "string"}},
-                    }
-                },
-            },
-        },
-        "responses": {
-            "200": {
-                "description": "Every statement is done.",
-                "content": {
-                    "application/json": {"schema": whole},
-                    "application/x-ndjson": {"schema": {"type": "string"}},
-                },
-            },
-            **_refusals(
-                "400", "401", "403", "404", "408", "409", "413", "415", "429", "500", "503", "507", results=results
-            ),
-        },
-    }
-
-
-def _list() -> dict[str, Any]:
-    running = {"type": "array", "items": {"$ref": "#/components/schemas/Running"}}
-    return _get(
-        "listScripts",
-        "The scripts that run or wait now: all for an admin token, else those of the same token.",
-        {"type": "object", "required": ["running"], "properties": {"running": running}},
+def document() -> JsonObject:
+    return build_document(
+        _OPERATIONS,
+        {"title": "Tocsin cluster", "description": "Runs scripts of statements, stores data and answers queries."},
+        errors="400 401 403",
+        body_errors="408 413 415",
+        security=[{}, {"token": []}],
+        bearer="From `tocsin token create`. Needed on loopback only if the settings say so.",
+        schemas=components(ScriptRequest, StatementResult),
     )
-
-
-def _cancel() -> dict[str, Any]:
-    stopping = {"type": "object", "required": ["stopping"], "properties": {"stopping": {"type": "string"}}}
-    return {
-        "operationId": "cancelScript",
-        "summary": "Stop a running script. Its own request is answered with 408.",
-        "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
-        "responses": {
-            "202": {"description": "It is being stopped.", "content": {"application/json": {"schema": stopping}}},
-            **_refusals("400", "401", "403", "404"),
-        },
-    }
-
-
-def _get(operation: str, summary: str, schema: dict[str, Any], *more: str) -> dict[str, Any]:
-    return {
-        "operationId": operation,
-        "summary": summary,
-        "responses": {
-            "200": {"description": summary, "content": {"application/json": {"schema": schema}}},
-            **_refusals("400", "401", "403", *more),
-        },
-    }
-
-
-def _status(word: str) -> dict[str, Any]:
-    return {"type": "object", "required": ["status"], "properties": {"status": {"const": word}}}
-
-
-def _refusals(*statuses: str, **beside: Any) -> dict[str, Any]:
-    schema = {
-        "type": "object",
-        "required": ["error"],
-        "properties": {"error": {"$ref": "#/components/schemas/Error"}, **beside},
-    }
-    return {
-        status: {"description": _STATUS_TEXTS[status], "content": {"application/json": {"schema": schema}}}
-        for status in statuses
-    }

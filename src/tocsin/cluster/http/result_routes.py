@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import orjson
 from aiohttp import hdrs, web
@@ -21,15 +21,15 @@ from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_erro
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.limits import MemoryBudget, WaitingLine
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.requests import askers_of, positive_int, read_json
+from tocsin.serving.requests import askers_of, positive_int, read_message
 from tocsin.serving.tokens import require
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import FetchedRange
-from tocsin.wire.cursors import cursor_text, parse_cursor
+from tocsin.wire.cursors import parse_cursor
 from tocsin.wire.errors import InputError, TocsinError
-from tocsin.wire.results import FRAMES, NextRange, end, frame, parse_ranges
+from tocsin.wire.results import FRAMES, FetchedPage, FetchedPageItem, FetchRequest, NextRange, end, frame
 
-LIMIT: Final = 1_000
+_LIMIT: Final = 1_000
 
 # A chunk of an answer with the chunk after it; None after the last.
 _Chunk: TypeAlias = tuple[list[FetchedRange], list[FetchedRange] | None]
@@ -80,7 +80,7 @@ class ResultRoutes:
         if not (interest_text.isascii() and interest_text.isdecimal() and len(interest_text) <= 20):
             raise InputError("an interest is a whole number")
         to = request.query.get("to")
-        limit = positive_int(request, "limit", LIMIT, most=100_000)
+        limit = positive_int(request, "limit", _LIMIT, most=100_000)
         if (after := request.query.get("after")) is None:
             raise InputError("after: which cursor?", hint="?after=0-0-0 asks for everything that is kept")
         # A number beyond 63 bits is simply not found.
@@ -89,41 +89,33 @@ class ResultRoutes:
         askers = askers_of(request)
         with self._unread.share(*askers) as grow:
             async with aclosing(self._fetch([requested], askers)) as chunks:
-                response = answer(await self._whole(requested, limit, chunks, grow))
+                response = answer((await self._whole(requested, limit, chunks, grow)).to_json())
             await send_in_time(request, response, self._limits.write_timeout_s)
         return response
 
     async def _whole(
         self, wanted: Range, limit: int, chunks: AsyncIterator[_Chunk], grow: Callable[[int], None]
-    ) -> dict[str, Any]:
-        summary: dict[str, Any] = {"interest": wanted.interest, "known": True, "gap": None}
-        results: list[dict[str, Any]] = []
-        size_bytes, more = 0, False
+    ) -> FetchedPage:
+        results: list[FetchedPageItem] = []
+        size_bytes, known, gap, more = 0, True, None, False
         async for chunk, _ in chunks:
             for part in chunk:
-                summary["known"] = part.known
-                if part.gap is not None:
-                    summary["gap"] = cursor_text(part.gap)
+                known, gap = part.known, part.gap or gap
                 for cursor, executed_us, payload in part.results:
                     if more := len(results) == limit or size_bytes >= self._limits.answer_bytes:
                         break
                     size_bytes += len(payload)
-                    results.append(
-                        {
-                            "cursor": cursor_text(cursor),
-                            "executed_us": executed_us,
-                            "result": orjson.Fragment(payload),
-                        }
-                    )
+                    results.append(FetchedPageItem(cursor, executed_us, orjson.Fragment(payload)))
             grow(size_bytes)
             if more:
                 break
         self._results.inc(len(results))
-        return {**summary, "results": results, "more": more}
+        return FetchedPage(wanted.interest, known, gap, tuple(results), more)
 
     async def fetch(self, request: web.Request) -> web.StreamResponse:
         require(request[PRINCIPAL], "reader")
-        ranges = parse_ranges(await read_json(request, unpack=True))
+        wanted = await read_message(request, FetchRequest, unpack=True)
+        ranges = [Range(part.interest, part.after, part.to, part.limit, part.limit_bytes) for part in wanted.ranges]
         askers = askers_of(request)
         with self._unread.share(*askers) as grow:
             async with aclosing(self._fetch(ranges, askers)) as chunks:

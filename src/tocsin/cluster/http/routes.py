@@ -1,4 +1,7 @@
-"""The cluster's HTTP API: runs scripts, accepts records, and serves health, metrics, backup and the brokers' API."""
+"""The cluster's HTTP API: runs scripts, accepts records, and serves health, metrics, backup and the brokers' API.
+
+Scripts, bodies and answers have limits for each token and address, so that one client cannot keep the others out.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,7 @@ from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.metrics import FeedCollector
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.openapi import document
-from tocsin.cluster.http.path_names import path_name
-from tocsin.cluster.http.script_requests import asked_timeout_s, script_of, wants_stream
+from tocsin.cluster.http.requests import asked_timeout_s, path_name, script_of, wants_stream
 from tocsin.cluster.http.script_responses import BufferedResponse, StatementLimits, StreamedResponse
 from tocsin.cluster.statements.outcomes import ScriptExecutor, StatementOutcome
 from tocsin.cluster.statements.running_scripts import RunningScript, RunningScripts
@@ -42,7 +44,7 @@ from tocsin.serving.tokens import allows, require, require_feed
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 _BACKUP_BYTES: Final = 64 << 10
 _ANSWERS: Final = 4
@@ -79,10 +81,10 @@ def cluster_application(
     """Builds the application of a cluster with these settings. `engine` says whether scripts can run now."""
     metrics = metrics or ServerMetrics()
     access = (
-        token_authentication(credentials, OPEN_PATHS)
+        token_authentication(credentials, _OPEN_PATHS)
         if settings.token_needed
         else optional_authentication(
-            credentials, OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
+            credentials, _OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
         )
     )
     server_limits = ServerLimits(
@@ -95,7 +97,7 @@ def cluster_application(
         trusted_proxies=Networks(settings.http.trusted_proxies.split()),
     )
     app = application(limits=server_limits, metrics=metrics, access=access)
-    scripts = ScriptRoutes(
+    scripts = _ScriptRoutes(
         statements, engine, limits or StatementLimits.of(settings.statements), metrics
     )  # fmt: skip
 
@@ -245,7 +247,7 @@ def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]
     return describe
 
 
-class ScriptRoutes:
+class _ScriptRoutes:
     """Runs scripts for clients: a bounded number at once, each cancellable."""
 
     def __init__(
@@ -320,7 +322,7 @@ class ScriptRoutes:
         await self._running.close(self._limits.grace_s)
 
     async def list(self, request: web.Request) -> web.Response:
-        return answer({"running": [script.to_json() for script in self._running.seen_by(request[PRINCIPAL])]})
+        return answer({"running": [script.info().to_json() for script in self._running.seen_by(request[PRINCIPAL])]})
 
     async def cancel(self, request: web.Request) -> web.Response:
         identity = request.match_info["id"]

@@ -1,4 +1,7 @@
-"""Sends a script's outcomes to its client: whole, within limits, or streamed line by line."""
+"""Sends a script's outcomes to its client: whole, within limits, or streamed line by line.
+
+A whole answer has an error's own status, but must fit into memory. A stream has no limit, but may end with an error.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""The backend subscriptions of brokers over HTTP: create, list, change and remove."""
+"""The backend subscriptions of brokers over HTTP: create, list, change and remove.
+
+Many subscriptions go into one request, because a broker that starts may have to make all of its subscriptions again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 
@@ -14,21 +17,25 @@ from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.channels.retention import Retention
-from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, SubscriptionRequest, Subscriptions
-from tocsin.cluster.http.path_names import path_name, split_full_name
+from tocsin.cluster.channels.subscriptions import PAGE_LIMIT, Subscriptions
+from tocsin.cluster.http.requests import path_name, split_full_name
 from tocsin.rules.model.json_form import plain
-from tocsin.rules.model.values import datetime_text
 from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
-from tocsin.serving.requests import positive_int, read_object
+from tocsin.serving.requests import positive_int, read_message
 from tocsin.serving.tokens import require
 from tocsin.store.channels.interface import PAGE
 from tocsin.store.channels.rows import BrokerName, SubscriptionRow
-from tocsin.wire.cursors import cursor_text
+from tocsin.wire.cluster import (
+    BrokerChange,
+    ChannelInfo,
+    GrantedSubscription,
+    ParameterInfo,
+    SubscriptionIds,
+    SubscriptionInfo,
+    SubscriptionRequests,
+)
 from tocsin.wire.errors import InputError, NotFoundError
-
-_SHAPE: Final = '{"broker": "v.b", "subscriptions": [{"parameters": […], "id": "…", "application": "…"}, …]}'
-_IDS: Final = '{"ids": ["…", …]}'
 
 
 class SubscriptionRoutes:
@@ -53,10 +60,8 @@ class SubscriptionRoutes:
     def _channel(self, request: web.Request) -> ChannelEntry:
         return self._subscriptions.channel(*path_name(request))
 
-    async def _broker(self, request: web.Request, name: object) -> BrokerName:
+    async def _broker(self, request: web.Request, name: str) -> BrokerName:
         """Returns the broker of that name, after a check that the caller may act for it."""
-        if not isinstance(name, str):
-            raise InputError('a broker is named as "dataverse.broker"')
         broker = BrokerName(*split_full_name(name))
         await self._brokers.registered(broker, request[PRINCIPAL])
         return broker
@@ -64,31 +69,21 @@ class SubscriptionRoutes:
     async def channels(self, request: web.Request) -> web.Response:
         """Lists the channels with their parameters."""
         require(request[PRINCIPAL], "reader")
-        return answer({"channels": [_described(channel) for channel in self._subscriptions.channels()]})
+        return answer({"channels": [_channel_info(channel).to_json() for channel in self._subscriptions.channels()]})
 
     async def subscribe(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel = self._channel(request)
-        body = await read_object(request, _SHAPE, {"broker", "subscriptions"}, unpack=True)
-        requests = _requests(body["subscriptions"])
-        broker = await self._broker(request, body["broker"])
-        rows = await self._subscriptions.subscribe(channel, broker, requests)
-        return answer(
-            {
-                "subscriptions": [
-                    {"id": row.id, "interest": row.interest, "since": cursor_text(row.since)} for row in rows
-                ],
-                "made": sum(row.made for row in rows),
-            }
-        )
+        wanted = await read_message(request, SubscriptionRequests, unpack=True)
+        broker = await self._broker(request, wanted.broker)
+        rows = await self._subscriptions.subscribe(channel, broker, wanted.subscriptions)
+        granted = [GrantedSubscription(row.id, row.interest, row.since).to_json() for row in rows]
+        return answer({"subscriptions": granted, "made": sum(row.made for row in rows)})
 
     async def remove(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel = self._channel(request)
-        body = await read_object(request, _IDS, {"ids"}, unpack=True)
-        ids = body["ids"]
-        if not isinstance(ids, list) or not all(isinstance(identity, str) for identity in ids):
-            raise InputError(f"expected {_IDS}")
+        ids = (await read_message(request, SubscriptionIds, unpack=True)).ids
         await self._check_owned(request, channel, ids)
         removal = await self._subscriptions.unsubscribe(channel, ids)
         self._retention.wake()
@@ -107,21 +102,21 @@ class SubscriptionRoutes:
     async def change(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel, identity = self._channel(request), request.match_info["id"]
-        body = await read_object(request, '{"broker": "v.b"}', {"broker"}, unpack=True)
+        change = await read_message(request, BrokerChange, unpack=True)
         await self._check_owned(request, channel, [identity])
-        broker = await self._broker(request, body["broker"])
-        return answer(_told(await self._subscriptions.change_broker(channel, identity, broker)))
+        broker = await self._broker(request, change.broker)
+        return answer(_json(await self._subscriptions.change_broker(channel, identity, broker)))
 
     async def one(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
-        return answer(_told(await self._subscriptions.one(self._channel(request), request.match_info["id"])))
+        return answer(_json(await self._subscriptions.one(self._channel(request), request.match_info["id"])))
 
     async def list(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         limit = positive_int(request, "limit", PAGE, most=PAGE_LIMIT)
         page = await self._subscriptions.page(self._channel(request), request.query.get("after", ""), limit)
         following = page[-1].id if len(page) == limit else None
-        return answer({"subscriptions": [_told(row) for row in page], "next": following})
+        return answer({"subscriptions": [_json(row) for row in page], "next": following})
 
     async def of_broker(self, request: web.Request) -> web.Response:
         """Lists a broker's subscriptions in all channels, so that a returning broker can compare them with its own."""
@@ -135,7 +130,7 @@ class SubscriptionRoutes:
         page = await self._subscriptions.page_of(broker, (int(channel), identity), limit)
         names = self._subscriptions.names()
         following = f"{page[-1].channel_id} {page[-1].id}" if len(page) == limit else None
-        rows = [{"channel": names.get(row.channel_id), **_told(row)} for row in page]
+        rows = [{"channel": names.get(row.channel_id), **_json(row)} for row in page]
         return answer({"subscriptions": rows, "next": following})
 
     async def _check_owned(self, request: web.Request, channel: ChannelEntry, ids: Sequence[str]) -> None:
@@ -153,43 +148,19 @@ class SubscriptionRoutes:
                 checked.add(broker)
 
 
-def _requests(given: object) -> list[SubscriptionRequest]:
-    if not isinstance(given, list):
-        raise InputError(f"expected {_SHAPE}")
-    requests = []
-    for index, requested in enumerate(given):
-        if not isinstance(requested, dict) or not {"parameters"} <= requested.keys() <= {
-            "parameters",
-            "id",
-            "application",
-        }:
-            raise InputError(f"subscription {index}: expected parameters, and maybe an id and an application")
-        values, identity, application = requested["parameters"], requested.get("id"), requested.get("application", "")
-        if not isinstance(values, list) or not (identity is None or isinstance(identity, str)):
-            raise InputError(f"subscription {index}: parameters are an array, an id is a text")
-        if not isinstance(application, str):
-            raise InputError(f"subscription {index}: an application is a text")
-        requests.append(SubscriptionRequest(values, identity, application))
-    return requests
+def _channel_info(channel: ChannelEntry) -> ChannelInfo:
+    parameters = zip(channel.parameters, channel.types, strict=True)
+    return ChannelInfo(
+        full_name(channel),
+        tuple(ParameterInfo(name, type_to_json(type_)) for name, type_ in parameters),
+        channel.continuous,
+        channel.push,
+    )
 
 
-def _described(one: ChannelEntry) -> dict[str, Any]:
-    parameters = zip(one.parameters, one.types, strict=True)
-    return {
-        "name": full_name(one),
-        "parameters": [{"name": name, "type": type_to_json(type_)} for name, type_ in parameters],
-        "continuous": one.continuous,
-        "push": one.push,
-    }
-
-
-def _told(one: SubscriptionRow) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "interest": one.interest,
-        "parameters": [plain(value) for value in ParameterValues.values(one.parameters)],
-        "broker": full_name(one.broker),
-        "application": one.application,
-        "since": cursor_text(one.since),
-        "created_at": datetime_text(from_us(one.created_us)),
-    }
+def _json(row: SubscriptionRow) -> dict[str, Any]:
+    values = tuple(plain(value) for value in ParameterValues.values(row.parameters))
+    info = SubscriptionInfo(
+        row.id, row.interest, values, full_name(row.broker), row.application, row.since, from_us(row.created_us)
+    )
+    return info.to_json()

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import structlog
 
 from tocsin.serving.tokens import Token
+from tocsin.wire.cluster import RunningScriptInfo
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, StoppedError, TocsinError, UnavailableError
 
 _EXCERPT_CHARACTERS = 200
@@ -52,15 +52,15 @@ class RunningScript:
             error.message += f"; statement {self.statement} was done by then"
         return error
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "state": "running" if self.statement else "waiting",
-            "statement": self.statement or None,
-            "seconds": round(time.monotonic() - self.began_s, 3),
-            "token": self.principal.name,
-            "script": self.script[:_EXCERPT_CHARACTERS],
-        }
+    def info(self) -> RunningScriptInfo:
+        return RunningScriptInfo(
+            self.id,
+            "running" if self.statement else "waiting",
+            self.statement or None,
+            round(time.monotonic() - self.began_s, 3),
+            self.principal.name,
+            self.script[:_EXCERPT_CHARACTERS],
+        )
 
 
 class RunningScripts:

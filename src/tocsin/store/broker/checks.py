@@ -10,8 +10,9 @@ from typing import Final, get_args
 from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, Position
 from tocsin.store.broker.rows import ApplicationRights, FrontendRequest, NewBackendRow, ReboundBackend
 from tocsin.store.channels.epochs import HIGHEST
-from tocsin.store.channels.rows import PARAMETERS_LIMIT, SUBSCRIPTION_ID_LIMIT
+from tocsin.store.channels.rows import PARAMETERS_LIMIT
 from tocsin.store.cluster.interface import DATAVERSE_LIMIT, NAME_LIMIT, check_text
+from tocsin.wire.cluster import SUBSCRIPTION_ID_LIMIT
 from tocsin.wire.errors import InputError, LimitError
 from tocsin.wire.subscriber import Mode
 

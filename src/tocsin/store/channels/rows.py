@@ -8,12 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.store.cluster.interface import DATAVERSE_LIMIT, NAME_LIMIT, check_text
+from tocsin.wire.cluster import STORE_ID_LIMIT, SUBSCRIPTION_ID_LIMIT
 from tocsin.wire.errors import InputError
 
 # Every backend refuses longer texts, because some backend cannot store them.
-SUBSCRIPTION_ID_LIMIT: Final = 200
 PARAMETERS_LIMIT: Final = 100_000
-STORE_ID_LIMIT: Final = 100
 
 
 class BrokerName(NamedTuple):

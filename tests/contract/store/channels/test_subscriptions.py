@@ -11,12 +11,12 @@ from tocsin.rules.model.cursors import BEGINNING, LAST_ORDINAL, START, Cursor, R
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import (
     PARAMETERS_LIMIT,
-    SUBSCRIPTION_ID_LIMIT,
     BackendRequest,
     BrokerName,
     Execution,
     Failure,
 )
+from tocsin.wire.cluster import SUBSCRIPTION_ID_LIMIT
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
 

@@ -1,4 +1,7 @@
-"""Parses a request to run a script: its text, its time limit, and whether the rows are streamed."""
+"""Parses what several routes read from a request: a script, its time limit, the form of the answer, and names.
+
+Errors name the place, as those of a script do, because people write these requests by hand.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import math
 import orjson
 from aiohttp import hdrs, web
 
+from tocsin.cluster.catalog.catalog import DEFAULT
 from tocsin.cluster.http.script_responses import NDJSON
+from tocsin.wire.cluster import ScriptRequest
 from tocsin.wire.errors import InputError, UnsupportedError
 
 
@@ -57,6 +62,14 @@ def _script_of_json(body: bytes) -> str:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise InputError(f"the body is not JSON: {exc.msg}", line=exc.lineno, column=exc.colno) from None
-    if not isinstance(value, dict) or list(value) != ["script"] or not isinstance(value["script"], str):
-        raise InputError('the body must be {"script": "…"}', hint="or send the script itself as text/plain")
-    return value["script"]
+    return ScriptRequest.parse(value).script
+
+
+def split_full_name(text: str) -> tuple[str, str]:
+    """Splits `dataverse.name`; a name alone is in the dataverse Default."""
+    dataverse, dot, name = text.rpartition(".")
+    return (dataverse if dot else DEFAULT), name
+
+
+def path_name(request: web.Request) -> tuple[str, str]:
+    return split_full_name(request.match_info["name"])
