@@ -37,6 +37,7 @@ from tocsin.broker.transports.webhooks import Webhooks
 from tocsin.broker.transports.websocket import WebSockets
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.metrics import ServerMetrics
+from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings.broker import BrokerSettings
 from tocsin.store.broker.interface import BrokerStore
 
@@ -64,8 +65,9 @@ def core_settings(settings: BrokerSettings) -> CoreSettings:
 
 @asynccontextmanager
 async def run_broker(
-    settings: BrokerSettings, store: BrokerStore, accounts: Accounts, *, address: str, trace: Path | None = None
-) -> AsyncIterator[RunningBroker]:
+    settings: BrokerSettings, store: BrokerStore, accounts: Accounts, *, address: str, trace: Path | None = None,
+    resolver: NameResolver | None = None,
+) -> AsyncIterator[RunningBroker]:  # fmt: skip
     """Runs a broker on an open store. `address` is the URL at which it listens."""
     counters = BrokerCounters()
     runtime = CoreRuntime(Broker(core_settings(settings), time.monotonic()))
@@ -96,7 +98,7 @@ async def run_broker(
     parts = BrokerParts(settings, store, accounts, runtime, fan_out, subscriptions, acks, pulls, link, client, counters)
     service = BrokerService(parts)
     guard = AddressGuard.of(settings.webhooks.private, "broker.webhooks.private", loopback=settings.http.local)
-    transports = (WebSockets(service), ServerSentEvents(service), LongPoll(service), Webhooks(service, guard))
+    transports = (WebSockets(service), ServerSentEvents(service), LongPoll(service), Webhooks(service, guard, resolver))
     metrics = ServerMetrics()
     metrics.registry.register(BrokerCollector(parts))
 

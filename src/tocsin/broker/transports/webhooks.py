@@ -53,9 +53,9 @@ _log = structlog.get_logger("tocsin.broker.webhooks")
 class Webhooks(Transport):
     """The webhooks of all subscribers, each with a sender and a back-off."""
 
-    def __init__(self, service: BrokerService, guard: AddressGuard, names: NameResolver | None = None) -> None:
+    def __init__(self, service: BrokerService, guard: AddressGuard, resolver: NameResolver | None = None) -> None:
         super().__init__(service)
-        self._names = names or NameResolver()
+        self._resolver = resolver or NameResolver()
         self._settings = service.settings.webhooks
         self._guard = guard
         self._senders: dict[int, WebhookSender] = {}
@@ -72,7 +72,7 @@ class Webhooks(Transport):
 
     async def start(self) -> None:
         # No limit here, since slots are limited before: waiting for a slot must not count against the receiver.
-        connector = self._guard.connector(resolver=self._names, limit=0)
+        connector = self._guard.connector(resolver=self._resolver, limit=0)
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
@@ -141,7 +141,7 @@ class Webhooks(Transport):
             connections=self._connections,
             back_off=back_off,
             session=self._session,
-            names=self._names,
+            resolver=self._resolver,
             on_gone=self._gone,
         )
         if len(self._back_offs) > len(self._senders) + BACK_OFFS_KEPT:
@@ -217,7 +217,7 @@ class WebhookSender:
         connections: WebhookConnections,
         back_off: WebhookBackOff,
         session: aiohttp.ClientSession,
-        names: NameResolver,
+        resolver: NameResolver,
         on_gone: Callable[[WebhookRow], Awaitable[None]],
     ) -> None:
         self.webhook = webhook
@@ -226,7 +226,7 @@ class WebhookSender:
         self._back_off = back_off
         self._host = urlsplit(webhook.url).netloc.lower()
         self._session = session
-        self._names = names
+        self._resolver = resolver
         self._on_gone = on_gone
         self._waiting: deque[EncodedEvent] = deque()
         self._some = asyncio.Event()
@@ -308,7 +308,7 @@ class WebhookSender:
         """Resolves the host first, with a timeout of its own: slow name servers do not count against the receiver."""
         url = URL(self.webhook.url)
         async with asyncio.timeout(self._service.settings.webhooks.timeout_s):
-            await self._names.resolve(url.raw_host or "", url.port or 0)
+            await self._resolver.resolve(url.raw_host or "", url.port or 0)
 
 
 class WebhookConnections:
