@@ -58,7 +58,9 @@ class BrokerSession:
         token: str | None = None,
         patience_s: float = 15.0,
         ssl: SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self.url = _checked(url)
         self._credentials = credentials
         self._token = None if token is None else _checked_token(token)
@@ -96,7 +98,7 @@ class BrokerSession:
         async with self._renewing:
             if self._token is None:
                 await self.log_in()
-            elif time.monotonic() >= self._renew_at_s:
+            elif self._clock() >= self._renew_at_s:
                 try:
                     self._keep(LoginAnswer.parse(await self.call("POST", "/v1/token", token=self._token)))
                 except UnauthorizedError:
@@ -108,7 +110,7 @@ class BrokerSession:
         """Renews the token until cancelled, so that it does not expire while no request is made."""
         pauses = BackOff()
         while True:
-            await asyncio.sleep(max(self._renew_at_s - time.monotonic(), 0.0))
+            await asyncio.sleep(max(self._renew_at_s - self._clock(), 0.0))
             try:
                 await self.token()
                 pauses.reset()
@@ -134,7 +136,7 @@ class BrokerSession:
         self.who, self._token = told, told.token
         # A wrong clock must cause neither endless renewals nor none at all.
         life_s = max((told.expires_at - datetime.now(UTC)).total_seconds(), _SHORTEST_LIFE_S)
-        self._renew_at_s = time.monotonic() + life_s * _RENEW_SHARE
+        self._renew_at_s = self._clock() + life_s * _RENEW_SHARE
         return told
 
     # --- requests

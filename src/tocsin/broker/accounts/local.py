@@ -32,11 +32,14 @@ from tocsin.wire.subscriber import DEFAULT_APPLICATION, Credentials
 class LocalAccounts:
     """`Accounts` on a `BrokerStore` that only this process has open. The caller opens and closes the store."""
 
-    def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
+    def __init__(
+        self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us,
+        passwords: Passwords | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
         self._directory = Directory(store, policy, clock_us)
         self._tokens = SessionTokens(store, policy.token_s, policy.session_s, clock_us)
-        self._passwords = Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
+        self._passwords = passwords or Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
         self._guesses = LoginThrottle(policy.wrong_passwords, policy.wrong_passwords_per_hour)
         self.rights = self._directory.rights
         # Applications and groups answer their own calls.

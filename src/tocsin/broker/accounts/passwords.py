@@ -27,12 +27,15 @@ PATIENCE: Final = 10
 
 class Passwords:
     """Hashes and checks passwords. `threads` checks run at a time, and `waiting` more wait, in turn from each origin
-    (see WaitingLine); all others get LimitError (429)."""
+    (see WaitingLine); all others get LimitError (429). `verify` replaces Argon2's check of a hash and a password."""
 
-    def __init__(self, cost: PasswordCost, *, threads: int, waiting: int) -> None:
+    def __init__(
+        self, cost: PasswordCost, *, threads: int, waiting: int, verify: Callable[[str, str], bool] | None = None
+    ) -> None:
         self._hasher = PasswordHasher(
             time_cost=cost.passes, memory_cost=cost.memory_kib, parallelism=cost.lanes, type=Type.ID
         )
+        self._verify = verify or self._hasher.verify
         self._line = WaitingLine(threads, waiting, "passwords")
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="passwords", initializer=_give_way)
         self._decoy = ""
@@ -58,7 +61,7 @@ class Passwords:
 
     def _verified(self, kept: str, password: str) -> bool:
         try:
-            return self._hasher.verify(kept, password)
+            return self._verify(kept, password)
         except (VerificationError, InvalidHashError):
             return False
 

@@ -92,7 +92,7 @@ class ClusterLink:
         # A message had a bad signature: our secret may be outdated.
         self._doubtful = False
         # Our backend subscriptions have been compared with the cluster's since the last change there.
-        self._compared = False
+        self.is_compared = False
         # The number of channels that were ever dropped, as last seen.
         self._dropped = 0
         self._registered = False
@@ -203,7 +203,7 @@ class ClusterLink:
         else:
             await self._check()
         missed = await self._compare_and_catch_up()
-        if not self._compared:
+        if not self.is_compared:
             # A new epoch began: the cluster was restored, and its subscriptions may have changed, too.
             missed = await self._compare_and_catch_up() or missed
         if self._doubtful:
@@ -214,12 +214,12 @@ class ClusterLink:
 
     async def _compare_and_catch_up(self) -> bool:
         """Compares the subscriptions if that is due, then catches up; returns whether there were announcements."""
-        if not self._compared:
-            self._compared = True
+        if not self.is_compared:
+            self.is_compared = True
             try:
                 await self._on_changed(await self._backends.compare())
             except BaseException:
-                self._compared = False
+                self.is_compared = False
                 raise
         return await self.catch_up()
 
@@ -255,7 +255,7 @@ class ClusterLink:
             or registration.position is None
             or registration.generation != self._generation.generation
         ):
-            self._compared = False
+            self.is_compared = False
             await self._register()
         else:
             self._note_dropped_channels(registration.dropped)
@@ -264,7 +264,7 @@ class ClusterLink:
         """Compares the number of channels that were ever dropped: if it changed, some of them may have been ours."""
         if dropped != self._dropped:
             self._dropped = dropped
-            self._compared = False
+            self.is_compared = False
 
     async def _new_secret(self) -> None:
         """Requests a new secret for signatures and stores it."""
@@ -358,7 +358,7 @@ class ClusterLink:
         if told.position.epoch > self._epoch:
             # A new epoch: the cluster was restored from a backup.
             self._epoch = told.position.epoch
-            self._compared = False
+            self.is_compared = False
             self._wake.set()
         if told.gaps:
             await self._look_for_gaps(set(told.gaps))
@@ -405,7 +405,7 @@ class ClusterLink:
     def gone(self, interest: InterestId) -> None:
         """The cluster does not know an interest that we hold: compare all of them."""
         if self._index.get(interest) is not None:
-            self._compared = False
+            self.is_compared = False
             self._wake.set()
 
     def report_consumed(self, action: ac.ReportConsumed) -> None:

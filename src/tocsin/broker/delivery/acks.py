@@ -20,15 +20,18 @@ from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.store.broker.interface import BrokerStore
 
 GATHER_S: Final = 0.002
-RETRY_S: Final = 0.5
 
 _log = structlog.get_logger("tocsin.broker.acks")
 
 
 class AckBatcher:
-    """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s` or on `durable`."""
+    """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s` or on `durable`; a write
+    that failed is repeated after `retry_s`."""
 
-    def __init__(self, runtime: CoreRuntime, store: BrokerStore, counters: BrokerCounters, every_s: float) -> None:
+    def __init__(
+        self, runtime: CoreRuntime, store: BrokerStore, counters: BrokerCounters, every_s: float, retry_s: float = 0.5
+    ) -> None:
+        self._retry_s = retry_s
         self._runtime = runtime
         self._store = store
         self._counters = counters
@@ -118,7 +121,7 @@ class AckBatcher:
         if self._waiting:
             self._write_soon(0.0)
         elif self._markers:
-            self._write_soon(self._every_s if succeeded else RETRY_S)
+            self._write_soon(self._every_s if succeeded else self._retry_s)
 
     async def _once(self) -> bool:
         """Writes the queued markers; returns whether it succeeded. After a failure the markers stay queued."""

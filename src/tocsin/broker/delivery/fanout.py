@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
@@ -31,9 +30,6 @@ from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.model.cursors import Cursor, InterestId
 
 _log = structlog.get_logger("tocsin.broker.fanout")
-
-AT_ONCE: Final = 500
-"""The number of writes in a batch, after which other tasks run."""
 
 
 @dataclass(slots=True)
@@ -48,11 +44,14 @@ class FanOutJob:
 
 
 class FanOut:
-    """The online subscribers with their outlets, and the jobs that write events to them."""
+    """The online subscribers with their outlets, and the jobs that write events to them. `at_once`: the number of
+    writes in a batch, after which other tasks run."""
 
     def __init__(
-        self, runtime: CoreRuntime, encoder: EventEncoder, counters: BrokerCounters, *, patience_s: float
-    ) -> None:
+        self, runtime: CoreRuntime, encoder: EventEncoder, counters: BrokerCounters, *, patience_s: float,
+        at_once: int = 500,
+    ) -> None:  # fmt: skip
+        self._at_once = at_once
         self._patience_s = patience_s
         self._runtime = runtime
         self._encoder = encoder
@@ -233,7 +232,7 @@ class FanOut:
         subscriptions: Sequence[int] = list(audience)  # type: ignore[arg-type]
         job = FanOutJob(self._turn, events, subscriptions, after, executed_us)
         queue = self._under_way.get(interest)
-        if queue is None and len(subscriptions) <= AT_ONCE:
+        if queue is None and len(subscriptions) <= self._at_once:
             self._write(job, subscriptions)
             return
         if queue is None:
@@ -248,7 +247,7 @@ class FanOut:
             for interest in list(self._under_way):
                 queue = self._under_way[interest]
                 job = queue[0]
-                batch, job.rest = job.rest[:AT_ONCE], job.rest[AT_ONCE:]
+                batch, job.rest = job.rest[: self._at_once], job.rest[self._at_once :]
                 if not job.rest:
                     queue.popleft()
                     if not queue:

@@ -326,6 +326,11 @@ class WebhookConnections:
         self._to_host = _KeyedSlots(settings.host_connections)
         self._failing = _KeyedSlots(max(1, settings.application_connections // 4))
 
+    @property
+    def applications(self) -> int:
+        """The number of applications with messages in flight or waiting."""
+        return len(self._of_application.by_key)
+
     @asynccontextmanager
     async def slot(self, application: int, host: str, *, failing: bool) -> AsyncIterator[None]:
         """Holds the slots for one message while it is posted. The narrowest limit comes first: a message never holds a
@@ -348,21 +353,21 @@ class _KeyedSlots:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._by_key: dict[Hashable, tuple[asyncio.Semaphore, int]] = {}
+        self.by_key: dict[Hashable, tuple[asyncio.Semaphore, int]] = {}
 
     @asynccontextmanager
     async def slot(self, key: Hashable) -> AsyncIterator[None]:
-        semaphore, users = self._by_key.get(key) or (asyncio.Semaphore(self._most), 0)
-        self._by_key[key] = semaphore, users + 1
+        semaphore, users = self.by_key.get(key) or (asyncio.Semaphore(self._most), 0)
+        self.by_key[key] = semaphore, users + 1
         try:
             async with semaphore:
                 yield
         finally:
-            users = self._by_key[key][1] - 1
+            users = self.by_key[key][1] - 1
             if users:
-                self._by_key[key] = semaphore, users
+                self.by_key[key] = semaphore, users
             else:
-                del self._by_key[key]
+                del self.by_key[key]
 
 
 def _ended(task: asyncio.Task[None]) -> None:

@@ -54,7 +54,7 @@ async def test_results_are_pulled_page_by_page_and_waited_for(cluster: Any, tmp_
         held = await made.subscribe("ada", "v.c", 1, mode="notify")
         place = f"/v1/subscriptions/{held['id']}/results"
         waiting = asyncio.create_task(made.ask("GET", f"{place}?wait=20", user="ada"))
-        await until(lambda: made.parts.runtime._arrivals)
+        await until(lambda: made.parts.runtime.arrivals)
         await here.execute(channel, {int(held["interest"]): ["a", "b", "c"]})
         status, said = await waiting
         assert (status, values(said["events"]), said["more"]) == (200, ["a", "b", "c"], False)

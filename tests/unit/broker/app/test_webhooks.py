@@ -312,7 +312,7 @@ async def test_places_are_shared_out_by_application_and_host() -> None:
     assert running[2, "silent", False] == running[2, "other", False] == running[1, "other", False] == 1
     stop.set()
     await asyncio.gather(*posts)
-    assert (counters.webhooks_waiting, connections._of_application._by_key) == (0, {})
+    assert (counters.webhooks_waiting, connections.applications) == (0, 0)
 
 
 class SlowNames:

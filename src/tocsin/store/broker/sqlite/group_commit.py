@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.patience import wait_despite_cancel
@@ -21,9 +21,6 @@ from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_e
 from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, transaction
 
 Answer = TypeVar("Answer")
-
-# The limit on the writes in one transaction, so that no write waits long for the others.
-TOGETHER: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,12 @@ class FailedWrite:
 
 
 class GroupCommits(SqliteFile):
-    """A store in an SQLite file whose writes share commits. `commits` counts them."""
+    """A store in an SQLite file whose writes share commits. `commits` counts them. At most `commit_writes` writes share
+    one, so that no write waits long for the others."""
 
-    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
+    def __init__(self, path: Path, *, commit_writes: int = 1_000, **opening: Unpack[OpeningMode]) -> None:
         super().__init__(path, **opening)
+        self._commit_writes = commit_writes
         self.commits = 0
         self._waiting: list[PendingWrite] = []
         self._markers: dict[int, Cursor] = {}
@@ -92,7 +91,8 @@ class GroupCommits(SqliteFile):
         try:
             while self._waiting or self._marked is not None:
                 async with self.turn:
-                    works, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+                    most = self._commit_writes
+                    works, self._waiting = self._waiting[:most], self._waiting[most:]
                     markers, self._markers = self._markers, {}
                     marked, self._marked = self._marked, None
                     await self._commit(works, markers, marked)

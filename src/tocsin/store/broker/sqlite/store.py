@@ -30,8 +30,8 @@ class SqliteBrokerStore(GroupCommits):
     # "TCSB" in ASCII
     layout = StoreLayout(0x54435342, BROKER_UPGRADES, readers=2, cache_bytes=16 << 20)
 
-    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
-        super().__init__(path, **opening)
+    def __init__(self, path: Path, *, commit_writes: int = 1_000, **opening: Unpack[OpeningMode]) -> None:
+        super().__init__(path, commit_writes=commit_writes, **opening)
         self._ownership = Ownership(path)
 
     async def open(self) -> None:

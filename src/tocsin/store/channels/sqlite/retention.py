@@ -24,8 +24,6 @@ from tocsin.store.channels.sqlite.brokers import places_of
 from tocsin.store.channels.sqlite.results import ROW_BYTES
 
 STEP: Final = 2_500
-# How many ended interests the store remembers, for readers that ask for changes.
-FORMER_KEPT: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +215,9 @@ def _removed(connection: sqlite3.Connection, channel_id: int, number: int, count
     connection.execute(sql, (size_bytes, channel_id))
 
 
-def forget(connection: sqlite3.Connection, channel_id: int, executions: int) -> tuple[int, bool]:
-    """Removes old executions without results, old failures and old ended interests. Returns whether there may be
-    more.
-    """
+def forget(connection: sqlite3.Connection, channel_id: int, executions: int, former_interests: int) -> tuple[int, bool]:
+    """Removes old executions without results, old failures and old ended interests, which are kept for readers that ask
+    for changes. Returns whether there may be more."""
     sql = "SELECT last_execution FROM channels WHERE id = ?"
     last = connection.execute(sql, (channel_id,)).fetchone()
     if last is None:
@@ -243,7 +240,7 @@ def forget(connection: sqlite3.Connection, channel_id: int, executions: int) -> 
         AND change <= (SELECT swept_to FROM channels WHERE id = ?1)
         AND change <= (SELECT change FROM former_interests WHERE channel_id = ?1 ORDER BY change DESC LIMIT 1 OFFSET ?2)
         ORDER BY change LIMIT ?3""",
-        (channel_id, FORMER_KEPT, STEP),
+        (channel_id, former_interests, STEP),
     ).fetchall()
     if former:
         through = (channel_id, former[-1][0])

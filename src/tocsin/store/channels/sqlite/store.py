@@ -26,7 +26,6 @@ from tocsin.wire.errors import NotFoundError
 
 Answer = TypeVar("Answer")
 
-INTERESTS: Final = 20_000
 TRIMMED: Final = 1_000
 
 
@@ -52,8 +51,12 @@ class SqliteChannelStore(SqliteFile):
     # interests fits this cache.
     layout = StoreLayout(0x54435343, CHANNEL_UPGRADES, readers=2, page_bytes=8192, cache_bytes=32 << 20)
 
-    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
+    def __init__(
+        self, path: Path, *, chunk_interests: int = 20_000, former_kept: int = 100_000, **opening: Unpack[OpeningMode]
+    ) -> None:
         super().__init__(path, **opening)
+        self._chunk_interests = chunk_interests
+        self._former_kept = former_kept
         self._epoch = 0
         # How many results were live in each execution when its dead rows were last removed, per channel.
         self._swept: dict[int, dict[int, int]] = {}
@@ -103,8 +106,9 @@ class SqliteChannelStore(SqliteFile):
         after: int | None = 0
         while after is not None:
             page = partial(
-                subscription_rows.interest_chunk, channel_id=channel_id, change=change, after=after, limit=INTERESTS
-            )
+                subscription_rows.interest_chunk, channel_id=channel_id, change=change, after=after,
+                limit=self._chunk_interests,
+            )  # fmt: skip
             chunk, after = await self.read(page)
             if chunk.ids or change is None:
                 yield chunk
@@ -167,7 +171,7 @@ class SqliteChannelStore(SqliteFile):
         elif max_bytes is not None:
             much = partial(retention.too_much, channel_id=channel_id, max_bytes=max_bytes)
             removed += await self._remove(channel_id, much)
-        await self._retention(lambda writer: retention.forget(writer, channel_id, executions))
+        await self._retention(lambda writer: retention.forget(writer, channel_id, executions, self._former_kept))
         return removed
 
     async def trim(self, channel_id: int, below: Mapping[int, Cursor]) -> int:
@@ -190,7 +194,7 @@ class SqliteChannelStore(SqliteFile):
     async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
         after: int | None = 0
         while after is not None:
-            page = partial(brokers.lowest_acknowledged, channel_id=channel_id, after=after, limit=INTERESTS)
+            page = partial(brokers.lowest_acknowledged, channel_id=channel_id, after=after, limit=self._chunk_interests)
             lowest, after = await self.read(page)
             if lowest:
                 yield lowest
