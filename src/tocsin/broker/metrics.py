@@ -90,7 +90,7 @@ class BrokerCollector(Collector):
             "Share of hits among hits and misses under this policy, from 0 to 1.",
             labels=["policy"],
         )
-        policies: Iterable[tuple[str, CacheCounters]] = list(caches.figures_of.items())
+        policies: Iterable[tuple[str, CacheCounters]] = list(caches.counters_by_policy.items())
         for policy, counters in policies:
             ratio.add_metric([policy], counters.hit_ratio)
         yield ratio

@@ -377,7 +377,7 @@ async def test_a_manager_and_members_do_all_that_the_broker_has_for_them(here: W
         assert (await operator.application("traffic")).subscribers == 1
         await operator.remove_application("traffic")
         assert (await operator.choose_policies(eviction="lru"))["policy"] == "all+lru+never"
-        assert "all+lsc+never" in (await operator.policies())["figures"]
+        assert "all+lsc+never" in (await operator.policies())["counters"]
 
 
 async def test_a_page_sees_its_groups_and_changes_its_password(here: World, made: BrokerHere) -> None:

@@ -152,7 +152,7 @@ class ResultArrivals:
             inline, notify = tuple(inline), tuple(notify)
         if backend.inline.members:
             actions.append(Deliver(backend.interest, before, head, new, inline, DeliveryReason.LIVE, gap))
-            counters = self._caches.figures
+            counters = self._caches.counters
             counters.pushed += len(new) * len(inline)
             counters.pushed_bytes += size_bytes(new) * len(inline)
         if backend.notify.members:

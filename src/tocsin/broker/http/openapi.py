@@ -49,7 +49,7 @@ Number = Annotated[float, Mark(read=float, schema={"type": "number", "minimum": 
 
 _NOTHING: Final[dict[str, Any]] = {}
 _RECORDS: Final = Media({"application/octet-stream": {"type": "string"}})
-_POLICIES: Final = {"policy": str, "settings": JsonObject, "resident_bytes": int, "figures": JsonObject}
+_POLICIES: Final = {"policy": str, "settings": JsonObject, "resident_bytes": int, "counters": JsonObject}
 _OF: Final = query_parameter("application", str)
 _AFTER: Final = query_parameter("after", str)
 _WAIT: Final = query_parameter("wait", Number, "Seconds to wait until there is something.")
@@ -73,7 +73,7 @@ _OPERATIONS: Final = (
               Media({"text/javascript": {"type": "string"}}), is_open=True),
     Operation("post", "/v1/announcements", "announce", "The cluster's signed announcements.", _NOTHING, _RECORDS,
               is_open=True),
-    Operation("get", "/v1/policies", "policies", "The caching policies and their figures; for the operator.",
+    Operation("get", "/v1/policies", "policies", "The caching policies and their counters; for the operator.",
               _POLICIES),
     Operation("put", "/v1/policies", "choosePolicies", "Other caching policies from now on; for the operator.",
               _POLICIES, JsonObject),

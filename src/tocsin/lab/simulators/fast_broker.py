@@ -222,7 +222,7 @@ class FastBrokerSim:
         """Integrates over the time since the last event."""
         passed_s = now_s - self.now_s
         if passed_s > 0:
-            figures, bytes_ = self._caches.figures, self._caches.resident_bytes
+            figures, bytes_ = self._caches.counters, self._caches.resident_bytes
             self.area_bytes_s += bytes_ * passed_s
             entered, left = figures.admitted + figures.filled, figures.consumed + figures.evicted + figures.expired
             self.area_results_s += passed_s * (entered - left)

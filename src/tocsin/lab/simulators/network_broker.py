@@ -176,7 +176,7 @@ class NetworkBrokerSim:
 
     def figures(self) -> dict[str, float]:
         """Returns what the caches did and what subscribers waited for; sizes in KB."""
-        counts = self.broker.caches.figures
+        counts = self.broker.caches.counters
         return {
             "hit_ratio": counts.hit_ratio,
             "latency_s": self.waited_s / max(1, self.results),

@@ -36,12 +36,12 @@ async def test_who_was_away_gets_everything_from_the_cache_the_cluster_and_both(
         for n in range(6):
             await here.execute(channel, {interest: [{"n": n, "pad": "x" * 50}]})
         caches = made.parts.runtime.core.caches
-        await until(lambda: caches.figures.arrived == 6)
+        await until(lambda: caches.counters.arrived == 6)
         async with Listener(made.url, made.tokens["ada"]) as ada:
             assert [one["n"] for one in await ada.values_until(6)] == list(range(6))
-            assert caches.figures.hits > 0
-            assert caches.figures.misses > 0
-            assert caches.figures.hits + caches.figures.misses == 6
+            assert caches.counters.hits > 0
+            assert caches.counters.misses > 0
+            assert caches.counters.hits + caches.counters.misses == 6
             assert ada.events[0]["data"]["after"] < ada.events[-1]["data"]["to"]
             # And goes on with what comes now.
             await here.execute(channel, {interest: [{"n": 6}]})
