@@ -21,15 +21,29 @@ class FrontendState:
     """A frontend subscription. `marker` is valid only outside a cohort; `acknowledged` always is."""
 
     __slots__ = (
-        "attached", "backend", "behind", "cohort", "id", "interest", "joined", "live", "marker", "mode", "online",
-        "sent", "since", "subscriber", "turn", "waits",
+        "attached",
+        "behind",
+        "cohort",
+        "id",
+        "interest",
+        "interest_state",
+        "joined",
+        "live",
+        "marker",
+        "mode",
+        "online",
+        "sent",
+        "since",
+        "subscriber",
+        "turn",
+        "waits",
     )  # fmt: skip
 
     def __init__(
         self,
         name: Hashable,
         subscriber: Hashable,
-        backend: InterestState,
+        state: InterestState,
         *,
         mode: Mode,
         since: Cursor | None,
@@ -37,11 +51,11 @@ class FrontendState:
     ) -> None:
         self.id = name
         self.subscriber = subscriber
-        self.interest = backend.interest
-        self.backend = backend
+        self.interest = state.interest
+        self.interest_state = state
         self.mode = mode
         # The cohort that it is in while it is online and has been sent everything.
-        self.cohort = backend.inline if mode is Mode.INLINE else backend.notify
+        self.cohort = state.inline if mode is Mode.INLINE else state.notify
         self.since = since
         self.online = online
         # True once the broker has received results up to `since`; from then on the cache counts its marker.
@@ -65,7 +79,7 @@ class FrontendState:
 
 @final
 class CohortSnapshot(Collection[Hashable]):
-    """The members of a cohort that shared its marker at frontend moment. They pull and acknowledge as frontend.
+    """The members of a cohort that shared its marker at one moment. They pull and acknowledge as one.
 
     A snapshot does not change; `current` says whether the same members still share the marker.
     """
