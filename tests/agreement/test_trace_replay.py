@@ -101,7 +101,7 @@ def test_every_event_comes_out_of_a_trace_as_it_went_in(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     trace = BrokerTrace(path, Broker(CoreSettings(caching=CachingSettings(budget_bytes=9)), 0.0), 0.0)
     for one in happened:
-        trace.happened(one, 1.0)
+        trace.record(one, 1.0)
     trace.close(2.0)
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()[1:-1]]
     assert [line.pop("at_s") for line in lines] == [1.0] * len(happened)
@@ -142,7 +142,7 @@ def test_figures_of_a_minute_are_of_what_was_written_before_them(
     for place, one in enumerate(events):
         # Each after a minute: figures are due before every one.
         now_s = 1_061.0 + 61 * place
-        trace.happened(one, now_s)
+        trace.record(one, now_s)
         core.handle(one, now_s)
     trace.flush()
     done = replay_trace(path)

@@ -89,11 +89,11 @@ async def run_broker(
     subscriptions = SubscriptionService(runtime, fan_out, index=index, backends=backends, store=store, client=client)
     link = ClusterLink(
         client, runtime, index=index, backends=backends, store=store, generation=generation, counters=counters,
-        on_changed=subscriptions.changed,
+        on_changed=subscriptions.apply_change,
         callback=f"{(cluster.callback or address).rstrip('/')}/v1/announcements",
         first_retry_s=cluster.first_retry_s, last_retry_s=cluster.last_retry_s, check_every_s=cluster.check_every_s,
     )  # fmt: skip
-    fetcher = ResultFetcher(client, runtime, counters, link.gone, cluster.fetches)
+    fetcher = ResultFetcher(client, runtime, counters, link.note_unknown_interest, cluster.fetches)
     acks = AckBatcher(runtime, store, counters, delivery.ack_every_s)
     parts = BrokerParts(settings, store, accounts, runtime, fan_out, subscriptions, acks, pulls, link, client, counters)
     service = BrokerService(parts)
@@ -122,7 +122,7 @@ async def run_broker(
         stack.push_async_callback(fan_out.close)
         stack.push_async_callback(fetcher.close)
         count = await subscriptions.recover()
-        _log.info("recovered", subscriptions=count, interests=len(index))
+        _log.info("subscriptions restored from the store", subscriptions=count, interests=len(index))
         stack.push_async_callback(acks.close)
         stack.push_async_callback(subscriptions.close)
         backends.start()

@@ -61,7 +61,7 @@ class CoreRuntime:
                 next_event = self._waiting.popleft()
                 now_s = self._clock()
                 if self.trace is not None:
-                    self.trace.happened(next_event, now_s)
+                    self.trace.record(next_event, now_s)
                     self._flush_soon()
                 for action in self.core.handle(next_event, now_s):
                     try:
@@ -111,7 +111,7 @@ class CoreRuntime:
 
     # --- waiting for results
 
-    def arrived(self, interest: InterestId) -> None:
+    def wake_waiters(self, interest: InterestId) -> None:
         """Wakes everything that waits for new results of this interest."""
         for arrival in self.arrivals.get(interest, ()):
             arrival.set()

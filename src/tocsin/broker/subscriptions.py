@@ -228,7 +228,7 @@ class SubscriptionService:
             self._ids[key] = frontend.id
             if frontend.groups:
                 self._in_groups.add(subscriber)
-            self._fan_out.subscribed(subscriber, frontend.id)
+            self._fan_out.add_subscription(subscriber, frontend.id)
             mode = ev.Mode(frontend.mode)
             self._runtime.handle(ev.SubscribeRequested(frontend.id, subscriber, interest, frontend.marker, mode))
 
@@ -243,7 +243,7 @@ class SubscriptionService:
             if reason is not None:
                 self._fan_out.end(ac.EndSubscriptions(interest, ids, reason))
             for subscription in ids:
-                self._fan_out.unsubscribed(subscription)
+                self._fan_out.remove_subscription(subscription)
                 self._runtime.handle(ev.UnsubscribeRequested(subscription))
 
     def _check_room(self, subscriber: int, asked: SubscribeRequest, at_most: int) -> None:
@@ -284,18 +284,18 @@ class SubscriptionService:
 
     # --- changes at the cluster
 
-    async def changed(self, changed: InterestChange) -> None:
+    async def apply_change(self, change: InterestChange) -> None:
         """Ends or renumbers subscriptions after a comparison with the cluster."""
-        ended_interests = {backend.interest for backend in changed.gone}
-        for lost in changed.gone:
+        ended_interests = {backend.interest for backend in change.gone}
+        for lost in change.gone:
             self._runtime.handle(
                 ev.BackendSubscriptionLost(lost.interest, f"the channel {lost.channel} does not have it any more")
             )
             self.index.remove(lost)
         if ended_interests:
             self._ids = {key: subscription for key, subscription in self._ids.items() if key[1] not in ended_interests}
-        if changed.rebound:
-            await self._rebind({backend.interest: old for old, backend in changed.rebound})
+        if change.rebound:
+            await self._rebind({backend.interest: old for old, backend in change.rebound})
 
     async def _rebind(self, old_of: dict[int, int]) -> None:
         """After a restore the cluster can give interests other numbers: moves their subscriptions to the new numbers.
@@ -306,7 +306,7 @@ class SubscriptionService:
             rebound += [frontend for frontend in frontends if frontend.interest in old_of]
         for frontend in rebound:
             self._ids.pop((frontend.subscriber, old_of[frontend.interest]), None)
-            self._fan_out.unsubscribed(frontend.id)
+            self._fan_out.remove_subscription(frontend.id)
             self._runtime.handle(ev.UnsubscribeRequested(frontend.id))
         self.activate(rebound)
         for subscriber in {frontend.subscriber for frontend in rebound}:

@@ -43,14 +43,14 @@ class BrokerTrace:
         self._file: Any = path.open("wb")
         self._write({"settings": dataclasses.asdict(core.settings), "policy": core.settings.caching.policy})
 
-    def happened(self, event: BrokerEvent, now_s: float) -> None:
+    def record(self, event: BrokerEvent, now_s: float) -> None:
         """Call this before the core handles the event: counters that are due describe the state before it."""
         if now_s >= self._counters_due_s:
             self._counters_due_s = now_s + COUNTERS_EVERY_S
-            self.counters(now_s)
+            self._record_counters(now_s)
         self._write({"at_s": round(now_s - self._began_s, 6), "event": type(event).__name__, **_fields(event)})
 
-    def counters(self, now_s: float) -> None:
+    def _record_counters(self, now_s: float) -> None:
         caches = self._core.caches
         self._write(
             {
@@ -66,7 +66,7 @@ class BrokerTrace:
             self._guard(self._file.flush)
 
     def close(self, now_s: float) -> None:
-        self.counters(now_s)
+        self._record_counters(now_s)
         if self._file is not None:
             self._guard(self._file.close)
             self._file = None

@@ -240,8 +240,8 @@ class Client:
                 if not isinstance(event, ResultsEvent):
                     continue
                 for entry in entries(event, marks):
-                    if isinstance(entry.told, Result | Gap):
-                        yield entry.told
+                    if isinstance(entry.event, Result | Gap):
+                        yield entry.event
                     if self._automatic and entry.reached is not None:
                         self._acks.see(entry.interest, entry.reached)
                         self._acks.take(entry.interest, entry.reached)
@@ -405,10 +405,10 @@ class _Consumer:
                 self._held = await self._inbox.get()
                 if self._held is None:
                     raise StopAsyncIteration
-                if isinstance(self._held.told, Ended):
+                if isinstance(self._held.event, Ended):
                     self._known.pop(self._held.interest, None)
-                if self._held.told is not None:
-                    return self._held.told
+                if self._held.event is not None:
+                    return self._held.event
         finally:
             self._asked = False
 

@@ -139,7 +139,7 @@ async def test_gaps_ends_and_limits_are_told_by_the_broker_as_the_client_tells_t
             await one.unsubscribe("sub_nothing")
         await here.catalog.apply([Remove(channel.ref)])
         await here.store.drop_channel(channel.channel_id)
-        made.parts.link.gone(held.interest)
+        made.parts.link.note_unknown_interest(held.interest)
         await until(lambda: sum(isinstance(each, Ended) for each in consumer.others) == 2)
         assert await one.subscriptions() == []
     with pytest.raises(UnauthorizedError):

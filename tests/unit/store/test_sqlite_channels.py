@@ -149,7 +149,7 @@ async def test_a_store_of_the_version_before_goes_on_with_its_holds_and_its_regi
         "broker:x": "", "broker:y": "", "somebody": "",
     }  # fmt: skip
     await store.commit_execution(1, Execution(1, 1, 2, {}), [1, 2], [b"a", b"b"])
-    assert len((await store.news(Position(0, 0), broker=ours.broker)).items) == 2
+    assert len((await store.new_results(Position(0, 0), broker=ours.broker)).items) == 2
     with pytest.raises(LimitError):
         await store.subscribe(1, [BackendRequest("[3]", ours.broker)], created_us=1, interests_at_most=2)
     await store.unsubscribe(1, ["broker:x", "broker:y", "somebody"])

@@ -81,7 +81,7 @@ class Applications:
 
     async def remove_application(self, by: Principal, name: str) -> AsyncIterator[Removed]:
         self._directory.require_operator(by)
-        application = self._directory.named(name)
+        application = self._directory.get_application(name)
         if application.name == DEFAULT_APPLICATION:
             raise ConflictError(f"the application {DEFAULT_APPLICATION} stays", hint="remove its subscribers")
         async for step in self._remove(application):
@@ -106,14 +106,14 @@ class Applications:
             ids = [subscriber.id for subscriber in subscribers]
             frontends = await self._store.remove_subscribers(ids)
             for subscriber_id in ids:
-                self._directory.changed(subscriber_id)
+                self._directory.forget_subscriber(subscriber_id)
             yield Removed(ids, frontends)
         await self._store.remove_application(application.id)
         self._directory.forget(application)
 
     def _open_one(self, name: str) -> ApplicationRow:
         """The application; raises ConflictError if it is being removed."""
-        application = self._directory.named(name)
+        application = self._directory.get_application(name)
         if application.closed:
             raise ConflictError(f"the application {name} is being removed")
         return application

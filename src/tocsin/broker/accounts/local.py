@@ -102,7 +102,7 @@ class LocalAccounts:
     async def register(
         self, by: Principal | None, credentials: Credentials, *, origin: str | None = None
     ) -> SubscriberRow:
-        application = self._registering(by, credentials.application)
+        application = self._registration_scope(by, credentials.application)
         user = name_of("user's name", credentials.user)
         password = password_of(credentials.password, self._directory.policy.password_characters)
         # Check before the costly hash; the store makes the final check.
@@ -111,18 +111,18 @@ class LocalAccounts:
         return await self._store.add_subscriber(
             application.id,
             user,
-            password=await self._passwords.hashed(password, origin),
+            password=await self._passwords.hash(password, origin),
             created_us=self._directory.now_us(),
             at_most=self._directory.limit(application, "subscribers"),
         )
 
     async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoginAnswer:
         issued_us = self._directory.now_us()
-        subscriber = await self._claimed(credentials)
+        subscriber = await self._find_claimed(credentials)
         password = password_of(credentials.password)
         hashed = None if subscriber is None else subscriber.password
         user = (normalize(credentials.application), normalize(credentials.user))
-        with self._guesses.one(user, origin, issued_us) as attempt:
+        with self._guesses.attempt(user, origin, issued_us) as attempt:
             attempt.right = await self._passwords.matches(password, hashed, origin)
         if not attempt.right or subscriber is None or hashed is None:
             raise UnauthorizedError("the user or the password is wrong")
@@ -130,18 +130,20 @@ class LocalAccounts:
             # The login succeeds even if the hash cannot be updated.
             with contextlib.suppress(LimitError, NotFoundError):
                 await self._store.change_subscriber(
-                    subscriber.id, password=await self._passwords.hashed(password, origin)
+                    subscriber.id, password=await self._passwords.hash(password, origin)
                 )
-                self._directory.changed(subscriber.id)
+                self._directory.forget_subscriber(subscriber.id)
         # A clock that was set back since the last password change must not lock users out.
-        return self._logged_in(subscriber, self._tokens.issue(subscriber.id, max(issued_us, subscriber.tokens_from_us)))
+        return self._login_answer(
+            subscriber, self._tokens.issue(subscriber.id, max(issued_us, subscriber.tokens_from_us))
+        )
 
     async def renew(self, session: Session) -> LoginAnswer:
         issued_us = self._directory.now_us()
         subscriber = await self._directory.subscriber(session.subscriber)
         if subscriber is None or session.issued_us < subscriber.tokens_from_us:
             raise UnauthorizedError("this token is good no more", hint="log in again")
-        return self._logged_in(subscriber, self._tokens.renew(session, max(issued_us, subscriber.tokens_from_us)))
+        return self._login_answer(subscriber, self._tokens.renew(session, max(issued_us, subscriber.tokens_from_us)))
 
     async def logout(self, session: Session) -> None:
         await self._tokens.end(session.session_id)
@@ -154,7 +156,7 @@ class LocalAccounts:
         return await self._store.subscribers(self._directory.scope(by, application).id, after=after, limit=limit)
 
     async def subscriber(self, by: Principal, user: str, application: str | None = None) -> SubscriberRow:
-        return await self._reached(by, user, application)
+        return await self._find_managed(by, user, application)
 
     async def set_password(
         self,
@@ -166,29 +168,29 @@ class LocalAccounts:
         old: str | None = None,
         origin: str | None = None,
     ) -> SubscriberRow:
-        subscriber = await self._reached(by, user, application)
+        subscriber = await self._find_managed(by, user, application)
         new = password_of(password, self._directory.policy.password_characters)
         if isinstance(by, Session):
-            with self._guesses.one((by.application_name, by.user), origin, self._directory.now_us()) as attempt:
+            with self._guesses.attempt((by.application_name, by.user), origin, self._directory.now_us()) as attempt:
                 attempt.right = await self._passwords.matches(password_of(old or ""), subscriber.password, origin)
             if not attempt.right:
                 raise UnauthorizedError("the old password is wrong")
-        hashed = await self._passwords.hashed(new, origin)
+        hashed = await self._passwords.hash(new, origin)
         # Always later than before, even if the clock was set back, so that tokens of the old password become invalid.
         tokens_from_us = max(self._directory.now_us(), subscriber.tokens_from_us + 1)
         await self._store.change_subscriber(subscriber.id, password=hashed, tokens_from_us=tokens_from_us)
-        self._directory.changed(subscriber.id)
+        self._directory.forget_subscriber(subscriber.id)
         return subscriber
 
     async def remove_subscriber(self, by: Principal, user: str, application: str | None = None) -> Removed:
-        subscriber = await self._reached(by, user, application)
+        subscriber = await self._find_managed(by, user, application)
         frontends = await self._store.remove_subscribers([subscriber.id])
-        self._directory.changed(subscriber.id)
+        self._directory.forget_subscriber(subscriber.id)
         return Removed([subscriber.id], frontends)
 
     # --- helpers
 
-    def _registering(self, by: Principal | None, application: str) -> ApplicationRow:
+    def _registration_scope(self, by: Principal | None, application: str) -> ApplicationRow:
         """The application into which this principal may register; raises ForbiddenError if there is none."""
         if isinstance(by, ManagerIdentity):
             if not by.is_operator and application == DEFAULT_APPLICATION:
@@ -198,9 +200,9 @@ class LocalAccounts:
             raise ForbiddenError("not everybody may register here", hint="use the application's token")
         if application != DEFAULT_APPLICATION:
             raise ForbiddenError(f"not everybody may register but into {DEFAULT_APPLICATION}", hint="use its token")
-        return self._directory.named(DEFAULT_APPLICATION)
+        return self._directory.get_application(DEFAULT_APPLICATION)
 
-    async def _claimed(self, credentials: Credentials) -> SubscriberRow | None:
+    async def _find_claimed(self, credentials: Credentials) -> SubscriberRow | None:
         """The subscriber that the credentials name, if it exists."""
         application = self._directory.by_name.get(normalize(credentials.application))
         try:
@@ -211,7 +213,7 @@ class LocalAccounts:
         subscriber = await self._store.subscriber(0 if application is None else application.id, user)
         return None if application is None or application.closed else subscriber
 
-    async def _reached(self, by: Principal, user: str, application: str | None) -> SubscriberRow:
+    async def _find_managed(self, by: Principal, user: str, application: str | None) -> SubscriberRow:
         """A subscriber that `by` manages, or `by` itself."""
         if isinstance(by, Session):
             own_application = self._directory.own(by.application, application)
@@ -220,7 +222,7 @@ class LocalAccounts:
             return await self._directory.user(own_application, by.user)
         return await self._directory.user(self._directory.scope(by, application), user)
 
-    def _logged_in(self, subscriber: SubscriberRow, issued: tuple[str, Claims]) -> LoginAnswer:
+    def _login_answer(self, subscriber: SubscriberRow, issued: tuple[str, Claims]) -> LoginAnswer:
         application = self._directory.by_id.get(subscriber.application)
         if application is None or application.closed:
             raise UnauthorizedError("the user or the password is wrong")

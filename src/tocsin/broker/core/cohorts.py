@@ -21,22 +21,8 @@ class FrontendState:
     """A frontend subscription. `marker` is valid only outside a cohort; `acknowledged` always is."""
 
     __slots__ = (
-        "attached",
-        "behind",
-        "cohort",
-        "id",
-        "interest",
-        "interest_state",
-        "joined",
-        "live",
-        "marker",
-        "mode",
-        "online",
-        "sent",
-        "since",
-        "subscriber",
-        "turn",
-        "waits",
+        "attached", "behind", "cohort", "id", "interest", "interest_state", "joined", "live", "marker", "mode",
+        "online", "sent", "since", "subscriber", "turn", "waits",
     )  # fmt: skip
 
     def __init__(

@@ -49,13 +49,13 @@ class AckBatcher:
         if subscriptions is None:
             self._gathered[key] = [subscription]
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
+                self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._hand_to_core)
         else:
             subscriptions.append(subscription)
 
     async def durable(self) -> None:
         """Returns when all acknowledgements so far are durable."""
-        self._tell()
+        self._hand_to_core()
         if not self._markers and self._writing is None:
             return
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -65,7 +65,7 @@ class AckBatcher:
 
     async def close(self) -> None:
         """Writes the acknowledgements that are left."""
-        self._tell()
+        self._hand_to_core()
         if self._write_timer is not None:
             self._write_timer.cancel()
         while self._markers or self._writing is not None:
@@ -73,10 +73,10 @@ class AckBatcher:
                 self._begin()
             if self._writing is not None:
                 await asyncio.wait((self._writing,))
-            if self._markers and not await self._once():
+            if self._markers and not await self._write_once():
                 return
 
-    def _tell(self) -> None:
+    def _hand_to_core(self) -> None:
         """Hands the gathered acknowledgements to the core, and queues the resulting markers for the store."""
         if self._timer is not None:
             self._timer.cancel()
@@ -115,7 +115,7 @@ class AckBatcher:
     async def _write(self) -> None:
         """Writes once, and schedules the next write if there is more to do or it failed."""
         try:
-            succeeded = await self._once()
+            succeeded = await self._write_once()
         finally:
             self._writing = None
         if self._waiting:
@@ -123,7 +123,7 @@ class AckBatcher:
         elif self._markers:
             self._write_soon(self._every_s if succeeded else self._retry_s)
 
-    async def _once(self) -> bool:
+    async def _write_once(self) -> bool:
         """Writes the queued markers; returns whether it succeeded. After a failure the markers stay queued."""
         markers, self._markers = self._markers, {}
         waiters, self._waiting = self._waiting, []

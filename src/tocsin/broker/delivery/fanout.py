@@ -78,7 +78,7 @@ class FanOut:
         listener = self._listeners.get(subscriber)
         return () if listener is None else listener.outlets
 
-    def here(self, subscriber: int) -> bool:
+    def is_online(self, subscriber: int) -> bool:
         return subscriber in self._listeners
 
     # --- outlets that attach and detach
@@ -115,12 +115,12 @@ class FanOut:
             self._of_subscription.pop(subscription, None)
         self._runtime.handle(ev.SubscriberLoggedOut(listener.subscriber))
 
-    def subscribed(self, subscriber: int, subscription: int) -> None:
+    def add_subscription(self, subscriber: int, subscription: int) -> None:
         """Call this before the core handles the new subscription."""
         if (listener := self._listeners.get(subscriber)) is not None:
             self._of_subscription[subscription] = listener
 
-    def unsubscribed(self, subscription: int) -> None:
+    def remove_subscription(self, subscription: int) -> None:
         if (listener := self._of_subscription.pop(subscription, None)) is not None:
             listener.behind.discard(subscription)
 
@@ -129,7 +129,7 @@ class FanOut:
         for outlet in list(self.outlets_of(subscriber)):
             outlet.shed()
 
-    def room(self, outlet: EventOutlet) -> None:
+    def resume_outlet(self, outlet: EventOutlet) -> None:
         """The outlet has room again."""
         if outlet.listener is not None:
             self._resume(outlet.listener)
@@ -176,7 +176,7 @@ class FanOut:
         for subscription in action.audience:
             assert isinstance(subscription, int)
             listener = self._of_subscription.get(subscription)
-            self.unsubscribed(subscription)
+            self.remove_subscription(subscription)
             if listener is not None:
                 self._send(listener, [event])
 
@@ -284,7 +284,7 @@ class FanOut:
                 behind.append((subscription, listener, events[sent - 1].to))
             reached += 1
         if job.executed_us:
-            self._counters.reached(job.executed_us, reached, time.time_ns() // 1_000)
+            self._counters.count_deliveries(job.executed_us, reached, time.time_ns() // 1_000)
         for subscription, listener, after in behind:
             self._fell_behind(subscription, listener, after)
 
@@ -304,7 +304,7 @@ class FanOut:
 
     def _broke(self, outlet: EventOutlet, error: Exception) -> None:
         """Closes a broken outlet without effect on others. Its subscriber gets unacknowledged results again."""
-        _log.warning("a connection broke", error=repr(error))
+        _log.warning("writing to a connection failed", error=repr(error))
         with suppress(Exception):
             outlet.shed()
 

@@ -23,7 +23,7 @@ class EventOutlet(Protocol):
 
     @property
     def full(self) -> bool:
-        """It takes no more for now; it calls `FanOut.room` when it has room again."""
+        """It takes no more for now; it calls `FanOut.resume_outlet` when it has room again."""
 
     def write(self, event: EncodedEvent) -> None:
         """Never blocks."""
@@ -57,14 +57,14 @@ class Listener:
     def add(self, outlet: EventOutlet) -> None:
         self.outlets.append(outlet)
         outlet.listener = self
-        self.look()
+        self.update_direct()
 
     def remove(self, outlet: EventOutlet) -> None:
         self.outlets.remove(outlet)
         outlet.listener = None
-        self.look()
+        self.update_direct()
 
-    def look(self) -> None:
+    def update_direct(self) -> None:
         """Updates `direct` after an outlet came, went, became full or got room."""
         only = self.outlets[0] if len(self.outlets) == 1 else None
         websocket = only is not None and only.form is OutletForm.WEBSOCKET
@@ -141,7 +141,7 @@ class ConnectionOutlet:
 
     def changed(self) -> None:
         if self.listener is not None:
-            self.listener.look()
+            self.listener.update_direct()
 
     def has_room(self) -> None:
         self._on_room(self)

@@ -37,7 +37,7 @@ class Pulls:
         while True:
             arrival = self._runtime.expect(interest)
             try:
-                events, more = self._encoder.first(await self._once(subscription, interest, after, limit), limit)
+                events, more = self._encoder.first(await self._pull_once(subscription, interest, after, limit), limit)
                 if events or loop.time() >= deadline_s:
                     return events, more
                 try:
@@ -67,7 +67,7 @@ class Pulls:
                 if not future.done():
                     future.set_exception(UnavailableError(action.error.message, hint="ask again"))
 
-    async def _once(
+    async def _pull_once(
         self, subscription: Hashable, interest: InterestId, after: Cursor | None, limit: int | None
     ) -> ac.Deliver:
         """One page from the core; raises UnavailableError if the cluster does not answer in time."""

@@ -142,7 +142,7 @@ class Webhooks(Transport):
             back_off=back_off,
             session=self._session,
             resolver=self._resolver,
-            on_gone=self._gone,
+            on_gone=self._end_gone,
         )
         if len(self._back_offs) > len(self._senders) + BACK_OFFS_KEPT:
             self._back_offs = {
@@ -156,7 +156,7 @@ class Webhooks(Transport):
         if sender is not None:
             await sender.stop()
 
-    async def _gone(self, webhook: WebhookRow) -> None:
+    async def _end_gone(self, webhook: WebhookRow) -> None:
         """The receiver answered 410. A webhook that replaced it in the meantime stays."""
         sender = self._senders.get(webhook.subscriber)
         if sender is not None and sender.webhook == webhook:
@@ -195,14 +195,14 @@ class WebhookBackOff:
     def is_failing(self) -> bool:
         return self._pauses.failures > 0
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         self._until_s = time.monotonic() + self._pauses.next_s()
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         self._pauses.reset()
         self._until_s = 0.0
 
-    async def over(self) -> None:
+    async def wait(self) -> None:
         await asyncio.sleep(max(0.0, self._until_s - time.monotonic()))
 
 
@@ -266,7 +266,7 @@ class WebhookSender:
                 self._some.clear()
                 await self._some.wait()
                 continue
-            await self._back_off.over()
+            await self._back_off.wait()
             event = self._waiting[0]
             async with self._connections.slot(self.webhook.application, self._host, failing=self._back_off.is_failing):
                 status = await self._post(event)
@@ -277,13 +277,13 @@ class WebhookSender:
                 await self._on_gone(self.webhook)
                 return
             if outcome == "failed":
-                self._back_off.failed()
+                self._back_off.note_failure()
                 continue
-            self._back_off.succeeded()
+            self._back_off.note_success()
             self._waiting.popleft()
             self._acknowledge(event)
             if len(self._waiting) < WAITING:
-                self._service.room(self._outlet)
+                self._service.resume_outlet(self._outlet)
 
     def _acknowledge(self, event: EncodedEvent) -> None:
         """A message that was taken acknowledges its results."""
@@ -372,4 +372,4 @@ class _KeyedSlots:
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a webhook broke", exc_info=error)
+        _log.error("a webhook's sender failed", exc_info=error)

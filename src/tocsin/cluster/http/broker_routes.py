@@ -122,7 +122,7 @@ class BrokerRoutes:
         position = parse_position(body["position"]) if "position" in body else None
         channels = await self._store.acknowledge(broker, cursors) if cursors else set()
         if position is not None:
-            await self._store.told(broker, position)
+            await self._store.record_position(broker, position)
             await self._announcer.changed(broker)
         if trim:
             self._retention.trim(channels)

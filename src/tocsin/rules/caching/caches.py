@@ -128,7 +128,7 @@ class ResultCaches:
         """Counts results fetched from the cluster, and updates the estimate of the fetch latency."""
         self.counters.fetched += results
         self.counters.fetched_bytes += size_bytes
-        cache.latency_s = self._latency.measured(cache.latency_s, took_s)
+        cache.latency_s = self._latency.measure(cache.latency_s, took_s)
         if self._eviction.weighs_latency:
             self._ranks_changed(cache)
 
@@ -231,7 +231,7 @@ class ResultCaches:
         self.limit_bytes = expiry.limit_bytes(settings.budget_bytes, settings.ceiling_bytes)
         self.counters = self.counters_by_policy.setdefault(settings.policy, CacheCounters())
         usual_latency_s = settings.latency_first_s if before is None else self._evictable.usual_latency_s
-        self._evictable = TailRanks(self._eviction, settings.ties, usual_latency_s)
+        self._evictable: TailRanks = TailRanks(self._eviction, settings.ties, usual_latency_s)
         self._expiring: RankHeap[ResultCache] = RankHeap(self._due)
 
     def _recompute_some(self, now_s: float) -> None:

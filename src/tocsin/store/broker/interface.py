@@ -79,7 +79,7 @@ class BrokerStore(Protocol):
     async def revoke(self, token: str, *, expires_us: int) -> None:
         """Revokes the token with this id. Revoking it again changes nothing."""
 
-    async def revoked(self) -> dict[str, int]:
+    async def revoked_tokens(self) -> dict[str, int]:
         """All revoked tokens that are stored, each with its expiry time."""
 
     async def forget_revoked(self, *, expired_before_us: int) -> int:
@@ -89,7 +89,7 @@ class BrokerStore(Protocol):
 
     async def link(self) -> LinkRow: ...
 
-    async def registered(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
+    async def record_registration(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
         """Records that the broker is registered and continues from this position, also where that moves it back. A
         secret of None leaves the secret unchanged.
         """

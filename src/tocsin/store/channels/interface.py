@@ -45,7 +45,7 @@ from tocsin.store.channels.rows import (
 
 PAGE: Final = 1_000
 CHANGES: Final = 100_000
-NEWS: Final = 100_000
+NEW_RESULTS_LIMIT: Final = 100_000
 CHUNK_BYTES: Final = 1 << 20
 EXECUTIONS_KEPT: Final = 1_000
 
@@ -208,7 +208,9 @@ class ChannelStore(Protocol):
         exist.
         """
 
-    async def news(self, after: Position, *, broker: BrokerName | None = None, limit: int = NEWS) -> NewResultsPage:
+    async def new_results(
+        self, after: Position, *, broker: BrokerName | None = None, limit: int = NEW_RESULTS_LIMIT
+    ) -> NewResultsPage:
         """Lists, in commit order, the interests held by the broker (or by any broker) with results after the position.
 
         `limit` bounds the number of results examined. An interest may appear again on a later page, with a later
@@ -245,7 +247,7 @@ class ChannelStore(Protocol):
 
     async def registration(self, broker: BrokerName) -> Registration | None: ...
 
-    async def told(self, broker: BrokerName, position: Position) -> Position:
+    async def record_position(self, broker: BrokerName, position: Position) -> Position:
         """Records that the broker knows everything up to this position, and returns the recorded position. It never
         moves back, nor beyond the last commit. Raises NotFoundError if the broker is not registered.
         """

@@ -67,4 +67,4 @@ async def fetched(store: ChannelStore, ranges: Sequence[Range], **options: Any) 
 
 
 async def news_of(store: ChannelStore, after: Position, broker: BrokerName | None = None) -> dict[int, Cursor]:
-    return {item.interest: item.cursor for item in (await store.news(after, broker=broker)).items}
+    return {item.interest: item.cursor for item in (await store.new_results(after, broker=broker)).items}

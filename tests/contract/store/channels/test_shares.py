@@ -88,7 +88,7 @@ async def test_whoever_was_not_told_yet_of_what_went_is_told_that_it_did(store: 
     for _ in range(5):
         await channel.run({flood: ["x" * 1_000]})
     await store.retain(channel.id, max_bytes=3_000)
-    told = await store.news(before, broker=WEST)
+    told = await store.new_results(before, broker=WEST)
     assert told.gaps == [channel.id]
     assert set(await news_of(store, before, EAST)) == {quiet}
 

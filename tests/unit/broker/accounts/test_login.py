@@ -148,7 +148,7 @@ async def test_passwords_are_checked_off_the_event_loop() -> None:
 
     passwords = Passwords(CHEAP, threads=1, waiting=1, verify=verify)
     await passwords.open()
-    kept = await passwords.hashed(SECRET)
+    kept = await passwords.hash(SECRET)
     assert await passwords.matches(SECRET, kept)
     assert not await passwords.matches(SECRET, None)
     assert not await passwords.matches(SECRET, "not a hash")
@@ -170,11 +170,11 @@ async def test_a_cancelled_check_keeps_its_place_until_it_is_done() -> None:
     task.cancel()
     await asyncio.sleep(0)
     with pytest.raises(LimitError):
-        await passwords.hashed(SECRET)
+        await passwords.hash(SECRET)
     may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await passwords.hashed(SECRET)
+    assert await passwords.hash(SECRET)
     await passwords.close()
 
 

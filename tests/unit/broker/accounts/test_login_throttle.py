@@ -70,11 +70,11 @@ def test_of_those_who_were_guessed_at_so_many_are_remembered() -> None:
     guesses = LoginThrottle(1, 1, remembered=10)
 
     def guess_wrong(user: int, origin: str | None) -> None:
-        with guesses.one(("default", str(user)), origin, 0) as guess:
+        with guesses.attempt(("default", str(user)), origin, 0) as guess:
             guess.right = False
 
     for user in range(50):
-        with guesses.one(("default", str(user)), f"from {user}", 0) as guess:
+        with guesses.attempt(("default", str(user)), f"from {user}", 0) as guess:
             guess.right = user % 2 == 0
     for user in (31, 47, 49):
         with pytest.raises(LimitError):

@@ -109,11 +109,11 @@ async def test_a_logout_ends_one_session_also_after_a_restart_and_is_forgotten_w
             await accounts.renew(found)
         await accounts.close()
         accounts = await opened(store, clock)
-    assert len(await store.revoked()) == 1
+    assert len(await store.revoked_tokens()) == 1
     clock.now_us += 90_000_000_000
     last = await session(accounts, "bob")
     await accounts.logout(last)
-    assert set(await store.revoked()) == {last.session_id}
+    assert set(await store.revoked_tokens()) == {last.session_id}
     await accounts.close()
 
 

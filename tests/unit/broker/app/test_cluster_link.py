@@ -59,7 +59,7 @@ class LoopTurns:
             self.turn += 1
             await asyncio.sleep(0)
 
-    def happened(self, _event: object, _now_s: float) -> None:
+    def record(self, _event: object, _now_s: float) -> None:
         self.events[self.turn] += 1
 
     def flush(self) -> None: ...

@@ -57,7 +57,7 @@ async def test_a_channel_that_is_dropped_ends_its_subscriptions(cluster: Any, tm
             await ada.values_until(1)
             await here.catalog.apply([Remove(channel.ref)])
             await here.store.drop_channel(channel.channel_id)
-            made.parts.link.gone(int(held["interest"]))
+            made.parts.link.note_unknown_interest(int(held["interest"]))
             await ada.until(lambda: ada.events[-1]["type"] == "tocsin.ended")
         assert (await made.ask("GET", "/v1/subscriptions", user="ada"))[1]["subscriptions"] == []
 

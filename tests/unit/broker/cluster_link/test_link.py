@@ -67,7 +67,7 @@ class Core:
         self.told.append(event)
         self.turns[-1] += 1
 
-    def arrived(self, _interest: object) -> None: ...
+    def wake_waiters(self, _interest: object) -> None: ...
 
 
 class Outcomes(dict[str, int]):
@@ -108,7 +108,7 @@ class Place:
 
     async def announced(self, told: Announcement) -> None:
         body = told.to_bytes()
-        await self.link.announced(sign(SECRET, told.id, int(time.time()), body), body)
+        await self.link.receive_announcement(sign(SECRET, told.id, int(time.time()), body), body)
 
 
 def pushed(interest: int, count: int, execution: int = 2) -> PushedResults:

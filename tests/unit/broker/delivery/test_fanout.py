@@ -75,7 +75,7 @@ class Here:
         }
         for person in range(people):
             for interest in range(interests):
-                self.fan_out.subscribed(person, self.name(person, interest))
+                self.fan_out.add_subscription(person, self.name(person, interest))
                 runtime.handle(
                     ev.SubscribeRequested(self.name(person, interest), person, interest, None, ev.Mode.INLINE)
                 )
@@ -111,7 +111,7 @@ class Here:
             self.markers[person, interest] = max(cursor, self.markers[person, interest])
         elif outlet.full:
             outlet.full = False
-            self.fan_out.room(outlet)
+            self.fan_out.resume_outlet(outlet)
 
     async def settle(self) -> None:
         for _ in range(3_000):
@@ -119,7 +119,7 @@ class Here:
             for outlet in self.outlets.values():
                 if outlet.full:
                     outlet.full = False
-                    self.fan_out.room(outlet)
+                    self.fan_out.resume_outlet(outlet)
             if all(self.complete(outlet) for outlet in self.outlets.values()):
                 return
         raise AssertionError({person: outlet.position for person, outlet in self.outlets.items()})
@@ -144,7 +144,7 @@ async def test_whatever_happens_while_results_are_fanned_out_each_gets_all_in_or
 async def test_a_large_audience_does_not_keep_a_small_one_waiting() -> None:
     here = Here(random.Random(1), people=40, interests=1)
     here.results[1] = []
-    here.fan_out.subscribed(99, 9901)
+    here.fan_out.add_subscription(99, 9901)
     here.runtime.handle(ev.SubscribeRequested(9901, 99, 1, None, ev.Mode.INLINE))
     for person in (*range(40), 99):
         here.outlets[person] = Outlet(random.Random(2), {0: Cursor(1, 0, 0), 1: Cursor(1, 0, 0)})

@@ -126,12 +126,12 @@ class GroupCommits(SqliteFile):
         with explain_sqlite_errors(self.path), transaction(writer):
             # Markers come first: a later write then sees what was acknowledged before it.
             put_markers(writer, markers)
-            answers = [self._alone(writer, work) for work in works]
+            answers = [self._run_alone(writer, work) for work in works]
             faults.reach("broker-store.written")
         faults.reach("broker-store.committed")
         return answers
 
-    def _alone(self, writer: sqlite3.Connection, work: Callable[[sqlite3.Connection], Any]) -> Any:
+    def _run_alone(self, writer: sqlite3.Connection, work: Callable[[sqlite3.Connection], Any]) -> Any:
         writer.execute("SAVEPOINT alone")
         try:
             answer = work(writer)

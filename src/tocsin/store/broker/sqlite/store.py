@@ -58,13 +58,13 @@ class SqliteBrokerStore(GroupCommits):
     set_fact = GroupedWrite(accounts.set_fact)
     first_fact = GroupedWrite(accounts.first_fact)
     revoke = GroupedWrite(accounts.revoke)
-    revoked = ReadCall(accounts.revoked)
+    revoked_tokens = ReadCall(accounts.revoked_tokens)
     forget_revoked = GroupedWrite(accounts.forget_revoked)
 
     # --- the cluster
 
     link = ReadCall(subscriptions.link)
-    registered = GroupedWrite(subscriptions.registered)
+    record_registration = GroupedWrite(subscriptions.record_registration)
     record_announcement = GroupedWrite(subscriptions.record_announcement)
     backend = ReadCall(subscriptions.backend)
     rebind = GroupedWrite(subscriptions.rebind)

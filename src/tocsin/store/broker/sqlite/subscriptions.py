@@ -56,7 +56,9 @@ def link(connection: sqlite3.Connection) -> LinkRow:
     return LinkRow(epoch, Position(position_epoch, number), secret)
 
 
-def registered(connection: sqlite3.Connection, *, epoch: int, position: Position, secret: str | None = None) -> None:
+def record_registration(
+    connection: sqlite3.Connection, *, epoch: int, position: Position, secret: str | None = None
+) -> None:
     check.position(position)
     check.kept("secret", secret or "")
     connection.execute(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.store.channels.epochs import end_of
-from tocsin.store.channels.interface import NEWS
+from tocsin.store.channels.interface import NEW_RESULTS_LIMIT
 from tocsin.store.channels.rows import BrokerClaim, BrokerName, NewResults, NewResultsPage, Registration
 from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.wire.errors import FencedError, NotFoundError
@@ -31,8 +31,8 @@ def count_dropped(connection: sqlite3.Connection) -> int:
     return rows.last_number(connection, "channel") - int(existing)
 
 
-def news(
-    connection: sqlite3.Connection, after: Position, *, broker: BrokerName | None = None, limit: int = NEWS
+def new_results(
+    connection: sqlite3.Connection, after: Position, *, broker: BrokerName | None = None, limit: int = NEW_RESULTS_LIMIT
 ) -> NewResultsPage:
     now = position(connection)
     begin = min(rows.result_epochs(connection).bound(after.epoch, after.number), now.number)

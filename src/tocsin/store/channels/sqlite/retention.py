@@ -172,11 +172,11 @@ def remove_dead(connection: sqlite3.Connection, channel_id: int, number: int, id
     _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
 
 
-def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *, told: bool) -> tuple[int, bool]:
+def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *, records_gap: bool) -> tuple[int, bool]:
     """Removes the last rows of an execution. Returns whether there are more, and after the last step how many of its
     results were live.
 
-    `told`: the interests record the loss, so that readers learn of the gap.
+    `records_gap`: the interests record the loss, so that readers learn of the gap.
 
     The steps go from the last row to the first, because a row may refer to an earlier row's payload, never to a later
     one.
@@ -187,7 +187,7 @@ def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *,
         return 0, False
     first, last, live = row
     begin = max(first, last - STEP + 1)
-    if told:
+    if records_gap:
         connection.execute(
             """UPDATE interests SET lost = r.place FROM (
                 SELECT interest, max(place) AS place FROM results WHERE id BETWEEN ? AND ? GROUP BY interest) r
@@ -259,7 +259,7 @@ def hide(connection: sqlite3.Connection, channel_id: int) -> None:
 def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
     """Removes some rows of a hidden channel, the channel's own row last. Returns whether there are more."""
     for execution in stored_bytes(connection, channel_id):
-        remove_rows(connection, channel_id, execution.number, told=False)
+        remove_rows(connection, channel_id, execution.number, records_gap=False)
         return 0, True
     held = connection.execute("SELECT id FROM interests WHERE channel_id = ? LIMIT ?", (channel_id, STEP)).fetchall()
     listed = json.dumps([row[0] for row in held])

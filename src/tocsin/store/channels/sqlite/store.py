@@ -188,7 +188,7 @@ class SqliteChannelStore(SqliteFile):
 
     position = ReadCall(brokers.position)
     dropped = ReadCall(brokers.count_dropped)
-    news = ReadCall(brokers.news)
+    new_results = ReadCall(brokers.new_results)
     acknowledge = WriteCall(brokers.acknowledge)
 
     async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
@@ -206,7 +206,7 @@ class SqliteChannelStore(SqliteFile):
     renew_secret = WriteCall(brokers.renew_secret)
     registrations = ReadCall(brokers.registrations)
     registration = ReadCall(brokers.registration)
-    told = WriteCall(brokers.record_position)
+    record_position = WriteCall(brokers.record_position)
 
     async def unregister(self, broker: rows.BrokerName) -> None:
         while page := await self.subscriptions_of(broker, limit=STEP):
@@ -229,7 +229,7 @@ class SqliteChannelStore(SqliteFile):
 
     async def _remove_dead(self, channel_id: int, execution: StoredBytes) -> None:
         if execution.live == 0:
-            await self._remove_execution(channel_id, execution, told=False)
+            await self._remove_execution(channel_id, execution, records_gap=False)
             return
         dead = await self.read(partial(retention.dead_rows, execution=execution))
         for at in range(0, len(dead), STEP):
@@ -292,12 +292,12 @@ class SqliteChannelStore(SqliteFile):
         removed = 0
         while victims := await self.read(choose):
             for execution in victims:
-                removed += await self._remove_execution(channel_id, execution, told=True)
+                removed += await self._remove_execution(channel_id, execution, records_gap=True)
         return removed
 
-    async def _remove_execution(self, channel_id: int, execution: StoredBytes, *, told: bool) -> int:
+    async def _remove_execution(self, channel_id: int, execution: StoredBytes, *, records_gap: bool) -> int:
         return await self._retention(
-            lambda writer: retention.remove_rows(writer, channel_id, execution.number, told=told)
+            lambda writer: retention.remove_rows(writer, channel_id, execution.number, records_gap=records_gap)
         )
 
     async def _retention(self, step: Callable[[sqlite3.Connection], tuple[int, bool]]) -> int:
