@@ -27,7 +27,7 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.fanout import FanOut
 from tocsin.clock import now_us
-from tocsin.rules.model.cursors import Cursor, InterestId, Range
+from tocsin.rules.model.cursors import Cursor, InterestId, Range, SubscriptionId
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import FrontendRequest, FrontendRow, GroupRow, GroupSubscriptionOutcome
 from tocsin.wire.answers import Subscription
@@ -68,7 +68,7 @@ class SubscriptionService:
         self._store = store
         self._client = client
         # The frontend subscription of each pair of subscriber and interest.
-        self._ids: dict[tuple[int, int], int] = {}
+        self._ids: dict[tuple[int, InterestId], SubscriptionId] = {}
         # Subscribers with group subscriptions; for them only the store knows how many are their own.
         self._in_groups: set[int] = set()
         # Shielded changes that have not ended; `close` waits for them.
@@ -103,7 +103,7 @@ class SubscriptionService:
 
     # --- queries
 
-    def subscription_of(self, subscriber: int, interest: InterestId) -> int | None:
+    def subscription_of(self, subscriber: int, interest: InterestId) -> SubscriptionId | None:
         return self._ids.get((subscriber, interest))
 
     async def find(self, subscriber: int, public_id: str) -> FrontendRow:
@@ -234,7 +234,7 @@ class SubscriptionService:
 
     def end(self, frontends: Iterable[FrontendRow], reason: str | None = None) -> None:
         """Ends frontends in the core. `reason` is sent to subscribers that did not ask for the end themselves."""
-        ended_ids: dict[InterestId, list[int]] = {}
+        ended_ids: dict[InterestId, list[SubscriptionId]] = {}
         for frontend in frontends:
             if self._ids.get((frontend.subscriber, frontend.interest)) == frontend.id:
                 del self._ids[frontend.subscriber, frontend.interest]
@@ -297,7 +297,7 @@ class SubscriptionService:
         if change.rebound:
             await self._rebind({backend.interest: old for old, backend in change.rebound})
 
-    async def _rebind(self, old_of: dict[int, int]) -> None:
+    async def _rebind(self, old_of: dict[InterestId, InterestId]) -> None:
         """After a restore the cluster can give interests other numbers: moves their subscriptions to the new numbers.
         Connected subscribers are disconnected; they reconnect and learn the new numbers."""
         _log.warning("interests have other numbers at the cluster", count=len(old_of))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from tocsin.broker.accounts.accounts import ManagerIdentity, Principal, Removed, Session
 from tocsin.broker.accounts.applications import Applications
@@ -14,7 +13,7 @@ from tocsin.broker.accounts.login_throttle import LoginThrottle
 from tocsin.broker.accounts.passwords import Passwords
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize, password_of
 from tocsin.broker.accounts.sessions import Claims, SessionTokens
-from tocsin.clock import now_us
+from tocsin.clock import from_us, now_us
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import PAGE, ApplicationRow, SubscriberRow
 from tocsin.wire.answers import LoginAnswer
@@ -227,5 +226,5 @@ class LocalAccounts:
         if application is None or application.closed:
             raise UnauthorizedError("the user or the password is wrong")
         token, claims = issued
-        expires_at = datetime.fromtimestamp(claims.expires_us / 1e6, UTC)
+        expires_at = from_us(claims.expires_us)
         return LoginAnswer(token, expires_at, subscriber.user, application.name)

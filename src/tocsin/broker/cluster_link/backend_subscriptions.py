@@ -63,7 +63,7 @@ class InterestChange:
     `rebound`: those that have another number now, each with its old number."""
 
     gone: list[BackendSubscription]
-    rebound: list[tuple[int, BackendSubscription]]
+    rebound: list[tuple[InterestId, BackendSubscription]]
 
 
 class BackendSubscriptions:

@@ -5,13 +5,13 @@ A marker moves forward only, and never beyond the head. The cache drops what eve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Action, ReportConsumed
 from tocsin.broker.core.cohorts import Cohort, CohortSnapshot, FrontendState
 from tocsin.broker.core.interest_state import CoreState, InterestState
-from tocsin.rules.model.cursors import Cursor, InterestId
+from tocsin.rules.model.cursors import Cursor, InterestId, SubscriptionId
 
 
 class Acknowledgements:
@@ -47,7 +47,7 @@ class Acknowledgements:
         if lowest:
             actions.append(ReportConsumed(lowest))
 
-    def _acknowledge(self, state: InterestState, to: Cursor, names: Collection[Hashable]) -> None:
+    def _acknowledge(self, state: InterestState, to: Cursor, names: Collection[SubscriptionId]) -> None:
         """Moves the markers of these subscriptions. Those that are unknown or have ended are ignored."""
         cache = state.open_cache
         to = min(to, cache.head)
@@ -80,10 +80,10 @@ class Acknowledgements:
         self._caches.advance(cache, before, to)
 
 
-def _move(state: InterestState, to: Cursor, names: Collection[Hashable]) -> dict[Cursor, int]:
+def _move(state: InterestState, to: Cursor, names: Collection[SubscriptionId]) -> dict[Cursor, int]:
     """Moves the attached subscriptions that are before `to`; returns how many came from each marker."""
     moved: dict[Cursor, int] = {}
-    live: dict[Cohort, list[Hashable]] = {}
+    live: dict[Cohort, list[SubscriptionId]] = {}
     for name in dict.fromkeys(names):
         frontend = state.frontends.get(name)
         if frontend is None or not frontend.attached:

@@ -31,7 +31,7 @@ from tocsin.broker.core.result_arrivals import ResultArrivals
 from tocsin.broker.core.result_getter import ResultGetter
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.model.cursors import START, Cursor, InterestId
+from tocsin.rules.model.cursors import START, Cursor, InterestId, SubscriptionId
 from tocsin.wire.errors import NotFoundError
 
 
@@ -89,14 +89,14 @@ class Broker:
 
     # --- queries
 
-    def knows(self, subscription: Hashable) -> bool:
+    def knows(self, subscription: SubscriptionId) -> bool:
         return subscription in self._state.frontends
 
-    def marker(self, subscription: Hashable) -> Cursor:
+    def marker(self, subscription: SubscriptionId) -> Cursor:
         """The cursor up to which this subscription has acknowledged."""
         return self._state.frontends[subscription].acknowledged
 
-    def since(self, subscription: Hashable) -> Cursor | None:
+    def since(self, subscription: SubscriptionId) -> Cursor | None:
         """Where this subscription begins; None until it is active."""
         frontend = self._state.frontends[subscription]
         return frontend.since if frontend.attached else None
@@ -105,7 +105,7 @@ class Broker:
         """Whether the interest has a backend subscription, or one has been requested."""
         return interest in self._state.interests
 
-    def subscriptions_of(self, subscriber: Hashable) -> Sequence[Hashable]:
+    def subscriptions_of(self, subscriber: Hashable) -> Sequence[SubscriptionId]:
         return tuple(self._state.of_subscriber.get(subscriber, ()))
 
     def lacking(self, subscriber: Hashable) -> Iterator[tuple[InterestId, ev.Mode, Cursor]]:
@@ -136,7 +136,7 @@ class Broker:
     def _get_results(self, event: ev.ResultsRequested, now_s: float, actions: list[Action]) -> None:
         """Serves a pull. A whole cohort is served as one; other subscriptions are grouped by their cursors."""
         state = self._state.interests.get(event.interest)
-        subscriptions: Collection[Hashable] = event.subscriptions
+        subscriptions: Collection[SubscriptionId] = event.subscriptions
         if state is not None and event.after is None:
             if subscriptions is state.notify or subscriptions is state.inline:
                 cohort = state.notify if subscriptions is state.notify else state.inline
@@ -203,6 +203,6 @@ class Broker:
             self._acks.report(now_s, actions)
 
 
-def _refuse_early(subscription: Hashable) -> RefuseEvent:
+def _refuse_early(subscription: SubscriptionId) -> RefuseEvent:
     error = NotFoundError("the cluster does not hold this subscription yet", hint="ask again")
     return RefuseEvent(subscription, error)

@@ -10,7 +10,7 @@ from tocsin.broker.core.cohorts import Cohort, CohortSnapshot, FrontendState
 from tocsin.broker.core.fetches import AnswerKey, Fetches, PendingAnswer, PendingFetch
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.result_cache import ResultCache
-from tocsin.rules.model.cursors import START, Cursor, InterestId
+from tocsin.rules.model.cursors import START, Cursor, InterestId, SubscriptionId
 
 
 class InterestState:
@@ -25,9 +25,9 @@ class InterestState:
     def __init__(self, interest: InterestId) -> None:
         self.interest = interest
         self.cache: ResultCache | None = None
-        self.frontends: dict[Hashable, FrontendState] = {}
+        self.frontends: dict[SubscriptionId, FrontendState] = {}
         # Subscriptions that begin after the head; they are attached when the broker has received results up to there.
-        self.joining: dict[Hashable, FrontendState] = {}
+        self.joining: dict[SubscriptionId, FrontendState] = {}
         self.inline = Cohort(START)
         self.notify = Cohort(START)
         # The cluster has announced results up to here.
@@ -96,7 +96,7 @@ class CoreState:
     caches: ResultCaches
     fetches: Fetches
     interests: dict[InterestId, InterestState] = field(default_factory=dict)
-    frontends: dict[Hashable, FrontendState] = field(default_factory=dict)
-    of_subscriber: dict[Hashable, dict[Hashable, FrontendState]] = field(default_factory=dict)
+    frontends: dict[SubscriptionId, FrontendState] = field(default_factory=dict)
+    of_subscriber: dict[Hashable, dict[SubscriptionId, FrontendState]] = field(default_factory=dict)
     online: set[Hashable] = field(default_factory=set)
     unreported: dict[InterestId, InterestState] = field(default_factory=dict)

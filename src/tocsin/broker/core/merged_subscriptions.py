@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Action, EndSubscriptions, RefuseEvent, SubscribeBackend, UnsubscribeBackend
 from tocsin.broker.core.cohorts import FrontendState
 from tocsin.broker.core.interest_state import CoreState, InterestState
+from tocsin.rules.model.cursors import SubscriptionId
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 Activate = Callable[[InterestState, FrontendState, float, list[Action]], None]
@@ -106,5 +107,5 @@ class MergedSubscriptions:
             del self._state.of_subscriber[frontend.subscriber]
 
 
-def refuse_unknown(subscription: Hashable) -> RefuseEvent:
+def refuse_unknown(subscription: SubscriptionId) -> RefuseEvent:
     return RefuseEvent(subscription, NotFoundError(f"no subscription {subscription}"))

@@ -6,7 +6,7 @@ pushed result waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection
 
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Action, Deliver, DeliveryReason, NotifyAvailable
@@ -15,7 +15,7 @@ from tocsin.broker.core.fetches import PendingFetch
 from tocsin.broker.core.interest_state import CoreState, InterestState
 from tocsin.broker.core.result_getter import ResultGetter
 from tocsin.rules.caching.entries import BrokerResult, size_bytes
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, SubscriptionId
 
 
 class ResultArrivals:
@@ -144,8 +144,8 @@ class ResultArrivals:
         self._unreported[state.interest] = state
         if not new and gap is None:
             return
-        inline: Collection[Hashable] = state.inline
-        notify: Collection[Hashable] = state.notify
+        inline: Collection[SubscriptionId] = state.inline
+        notify: Collection[SubscriptionId] = state.notify
         if state.joining:
             # Copy the audiences: joining subscriptions enter the cohorts before this action is performed, and these
             # results are not for them.

@@ -5,7 +5,7 @@ A subscriber that comes back, or has room again, catches up here (`catch_up`); o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 
 from tocsin.broker.core.actions import Action, Deliver, DeliveryReason, NotifyAvailable
 from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
@@ -24,7 +24,7 @@ from tocsin.broker.core.interest_state import InterestState
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import CachedRun, MissingRun, size_bytes
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, SubscriptionId
 
 
 class ResultGetter:
@@ -174,7 +174,7 @@ class ResultGetter:
         return [frontend for frontend in askers if frontend.waits and frontend.sent == after]
 
 
-def _audience(askers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[Hashable]:
+def _audience(askers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[SubscriptionId]:
     """The subscriptions of askers and snapshots; a current snapshot alone is passed on as an object."""
     if not askers and len(groups) == 1 and groups[0].current:
         return groups[0]

@@ -16,7 +16,7 @@ from tocsin import faults
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.metrics import BrokerCounters
-from tocsin.rules.model.cursors import Cursor, InterestId
+from tocsin.rules.model.cursors import Cursor, InterestId, SubscriptionId
 from tocsin.store.broker.interface import BrokerStore
 
 GATHER_S: Final = 0.002
@@ -36,14 +36,14 @@ class AckBatcher:
         self._store = store
         self._counters = counters
         self._every_s = every_s
-        self._gathered: dict[tuple[InterestId, Cursor], list[int]] = {}
-        self._markers: dict[int, Cursor] = {}
+        self._gathered: dict[tuple[InterestId, Cursor], list[SubscriptionId]] = {}
+        self._markers: dict[SubscriptionId, Cursor] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
 
-    def acknowledge(self, subscription: int, interest: InterestId, cursor: Cursor) -> None:
+    def acknowledge(self, subscription: SubscriptionId, interest: InterestId, cursor: Cursor) -> None:
         key = (interest, cursor)
         subscriptions = self._gathered.get(key)
         if subscriptions is None:

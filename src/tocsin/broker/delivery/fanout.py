@@ -13,9 +13,8 @@ to the event loop between batches, so that ten thousand listeners of one interes
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -27,7 +26,8 @@ from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder, OutletForm
 from tocsin.broker.delivery.outlets import NO_SUBSCRIPTIONS, EventOutlet, Listener
 from tocsin.broker.metrics import BrokerCounters
-from tocsin.rules.model.cursors import Cursor, InterestId
+from tocsin.clock import now_us
+from tocsin.rules.model.cursors import Cursor, InterestId, SubscriptionId
 
 _log = structlog.get_logger("tocsin.broker.fanout")
 
@@ -38,7 +38,7 @@ class FanOutJob:
 
     turn: int
     events: Sequence[EncodedEvent]
-    rest: Sequence[int]
+    rest: Sequence[SubscriptionId]
     after: Cursor | None
     executed_us: Sequence[int]
 
@@ -57,13 +57,13 @@ class FanOut:
         self._encoder = encoder
         self._counters = counters
         self._listeners: dict[int, Listener] = {}
-        self._of_subscription: dict[int, Listener] = {}
+        self._of_subscription: dict[SubscriptionId, Listener] = {}
         # The number of the newest job.
         self._turn = 0
         # Jobs in progress, in order, by interest.
-        self._under_way: dict[Hashable, deque[FanOutJob]] = {}
+        self._under_way: dict[InterestId, deque[FanOutJob]] = {}
         # Subscriptions that fell behind during a fan-out, with the last job that is not for them.
-        self._passed_over: dict[int, int] = {}
+        self._passed_over: dict[SubscriptionId, int] = {}
         self._fanning: asyncio.Task[None] | None = None
 
     @property
@@ -72,7 +72,8 @@ class FanOut:
 
     @property
     def behind(self) -> int:
-        return sum(1 for listener in self._listeners.values() if listener.behind)
+        """The number of slow consumers. A subscriber that only catches up is behind, too, but has room."""
+        return sum(1 for listener in self._listeners.values() if listener.behind and listener.full)
 
     def outlets_of(self, subscriber: int) -> Sequence[EventOutlet]:
         listener = self._listeners.get(subscriber)
@@ -94,7 +95,6 @@ class FanOut:
         listener.behind = NO_SUBSCRIPTIONS
         listener.add(outlet)
         for subscription in self._runtime.core.subscriptions_of(subscriber):
-            assert isinstance(subscription, int)
             self._of_subscription[subscription] = listener
         self._runtime.handle(ev.SubscriberLoggedIn(subscriber))
 
@@ -111,16 +111,15 @@ class FanOut:
             listener.patience.cancel()
         del self._listeners[listener.subscriber]
         for subscription in self._runtime.core.subscriptions_of(listener.subscriber):
-            assert isinstance(subscription, int)
             self._of_subscription.pop(subscription, None)
         self._runtime.handle(ev.SubscriberLoggedOut(listener.subscriber))
 
-    def add_subscription(self, subscriber: int, subscription: int) -> None:
+    def add_subscription(self, subscriber: int, subscription: SubscriptionId) -> None:
         """Call this before the core handles the new subscription."""
         if (listener := self._listeners.get(subscriber)) is not None:
             self._of_subscription[subscription] = listener
 
-    def remove_subscription(self, subscription: int) -> None:
+    def remove_subscription(self, subscription: SubscriptionId) -> None:
         if (listener := self._of_subscription.pop(subscription, None)) is not None:
             listener.behind.discard(subscription)
 
@@ -174,7 +173,6 @@ class FanOut:
         """Notifies the online subscribers of these subscriptions of their end and the reason."""
         event = self._encoder.ended(action)
         for subscription in action.audience:
-            assert isinstance(subscription, int)
             listener = self._of_subscription.get(subscription)
             self.remove_subscription(subscription)
             if listener is not None:
@@ -184,7 +182,6 @@ class FanOut:
         """Sends a page to subscriptions that catch up; the next page follows when there is room."""
         events: Sequence[EncodedEvent] | None = None
         for subscription in action.audience:
-            assert isinstance(subscription, int)
             listener = self._of_subscription.get(subscription)
             if listener is None:
                 continue
@@ -205,7 +202,7 @@ class FanOut:
                 # Continue in the next iteration of the event loop, so that many subscribers catch up in turn.
                 asyncio.get_running_loop().call_soon(self._resume, listener)
 
-    def _fell_behind(self, name: int, listener: Listener, after: Cursor | None) -> None:
+    def _fell_behind(self, name: SubscriptionId, listener: Listener, after: Cursor | None) -> None:
         """Reports a slow consumer to the core, which continues after the cursor `after` when there is room."""
         if name in listener.behind:
             # The core knows an earlier position, or will soon; this event would be out of order.
@@ -223,13 +220,13 @@ class FanOut:
         self,
         interest: InterestId,
         events: Sequence[EncodedEvent],
-        audience: Collection[Hashable],
+        audience: Collection[SubscriptionId],
         after: Cursor | None,
         executed_us: Sequence[int],
     ) -> None:
         """Writes a small audience at once; queues a large one, or one whose interest has jobs in progress."""
         self._turn += 1
-        subscriptions: Sequence[int] = list(audience)  # type: ignore[arg-type]
+        subscriptions = list(audience)
         job = FanOutJob(self._turn, events, subscriptions, after, executed_us)
         queue = self._under_way.get(interest)
         if queue is None and len(subscriptions) <= self._at_once:
@@ -257,12 +254,12 @@ class FanOut:
         self._passed_over.clear()
         self._fanning = None
 
-    def _write(self, job: FanOutJob, names: Sequence[int]) -> None:
+    def _write(self, job: FanOutJob, names: Sequence[SubscriptionId]) -> None:
         """Writes the job's events to a batch of subscriptions, and reports slow consumers to the core."""
         listeners, passed_over, turn, events = self._of_subscription, self._passed_over, job.turn, job.events
         frame = events[0].framed(OutletForm.WEBSOCKET)
         at_once = len(events) == 1
-        behind: list[tuple[int, Listener, Cursor | None]] = []
+        behind: list[tuple[SubscriptionId, Listener, Cursor | None]] = []
         reached = 0
         for subscription in names:
             listener = listeners.get(subscription)
@@ -284,7 +281,7 @@ class FanOut:
                 behind.append((subscription, listener, events[sent - 1].to))
             reached += 1
         if job.executed_us:
-            self._counters.count_deliveries(job.executed_us, reached, time.time_ns() // 1_000)
+            self._counters.count_deliveries(job.executed_us, reached, now_us())
         for subscription, listener, after in behind:
             self._fell_behind(subscription, listener, after)
 

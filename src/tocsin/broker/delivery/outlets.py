@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast, runtime_checkable
 
 from tocsin.broker.delivery.event_encoder import EncodedEvent, OutletForm
+from tocsin.rules.model.cursors import SubscriptionId
 from tocsin.serving.connections import ClientConnection
 
 
@@ -32,7 +33,7 @@ class EventOutlet(Protocol):
         """Closes the outlet: it is slower than others of its subscriber, or its subscriber has to reconnect."""
 
 
-NO_SUBSCRIPTIONS: Final[set[int]] = set()
+NO_SUBSCRIPTIONS: Final[set[SubscriptionId]] = set()
 """The shared empty set; do not add to it."""
 
 
@@ -51,7 +52,7 @@ class Listener:
         self.outlets: list[EventOutlet] = []
         self.direct: asyncio.Transport | None = None
         # Very few listeners are behind. A set for each of them would be most of a listener's memory.
-        self.behind: set[int] = NO_SUBSCRIPTIONS
+        self.behind: set[SubscriptionId] = NO_SUBSCRIPTIONS
         self.patience: asyncio.TimerHandle | None = None
 
     def add(self, outlet: EventOutlet) -> None:
@@ -74,7 +75,7 @@ class Listener:
     def full(self) -> bool:
         return any(outlet.full for outlet in self.outlets)
 
-    def put_behind(self, subscription: int) -> None:
+    def put_behind(self, subscription: SubscriptionId) -> None:
         if self.behind is NO_SUBSCRIPTIONS:
             self.behind = set()
         self.behind.add(subscription)

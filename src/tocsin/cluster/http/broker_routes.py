@@ -12,7 +12,7 @@ from tocsin.cluster.channels.announcements.announcer import Announcer
 from tocsin.cluster.channels.announcements.brokers import Brokers, checked_url
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.http.path_names import path_name
-from tocsin.rules.model.cursors import Cursor, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.serving.answers import answer
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.requests import read_object, seconds
@@ -153,7 +153,7 @@ def _claimant(said: Mapping[str, Any]) -> BrokerClaim | None:
     return BrokerClaim(store, None if generation is None else parse_position(generation), starts)
 
 
-def _cursors(given: object) -> dict[int, Cursor]:
+def _cursors(given: object) -> dict[InterestId, Cursor]:
     if not isinstance(given, dict):
         raise InputError(f"expected {_ACKS}")
     if len(given) > CURSORS_LIMIT:
@@ -162,5 +162,5 @@ def _cursors(given: object) -> dict[int, Cursor]:
     for interest, cursor in given.items():
         if not (interest.isascii() and interest.isdecimal() and len(interest) <= 18):
             raise InputError("cursors: an interest is a whole number")
-        cursors[int(interest)] = parse_cursor(cursor)
+        cursors[InterestId(int(interest))] = parse_cursor(cursor)
     return cursors

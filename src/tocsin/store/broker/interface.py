@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tocsin.rules.model.cursors import Cursor, InterestId, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position, SubscriptionId
 from tocsin.store.broker.rows import (
     EVERYTHING,
     PAGE,
@@ -147,7 +147,7 @@ class BrokerStore(Protocol):
     def frontends(self) -> AsyncIterator[list[FrontendRow]]:
         """All frontends in chunks, in the order of ids."""
 
-    async def acknowledge(self, markers: Mapping[int, Cursor]) -> None:
+    async def acknowledge(self, markers: Mapping[SubscriptionId, Cursor]) -> None:
         """Records that these frontends have everything up to the cursors. A marker never moves back; unknown frontends
         are ignored. Calls that wait at the same time share one commit.
         """

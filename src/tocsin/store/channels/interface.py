@@ -195,7 +195,7 @@ class ChannelStore(Protocol):
         of their execution.
         """
 
-    async def trim(self, channel_id: int, below: Mapping[int, Cursor]) -> int:
+    async def trim(self, channel_id: int, below: Mapping[InterestId, Cursor]) -> int:
         """Removes, in steps, the results of each interest up to and including its cursor. Returns their number."""
 
     # --- announcements of new results
@@ -217,12 +217,12 @@ class ChannelStore(Protocol):
         cursor.
         """
 
-    async def acknowledge(self, broker: BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
+    async def acknowledge(self, broker: BrokerName, cursors: Mapping[InterestId, Cursor]) -> set[int]:
         """Records that the broker needs nothing up to these cursors, per interest. A cursor never moves back; unknown
         interests are ignored. Returns the channels of the known interests.
         """
 
-    def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
+    def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[InterestId, Cursor]]:
         """Yields per interest, in chunks, the cursor that all brokers have acknowledged: `trim` is safe up to there."""
 
     # --- registered brokers

@@ -180,6 +180,21 @@ async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else
     assert [person for person, one in here.outlets.items() if one.given_up] == [0, 3]
 
 
+async def test_who_only_catches_up_is_no_slow_consumer() -> None:
+    here = Here(random.Random(1), people=1, interests=1)
+    outlet = Outlet(random.Random(2), {})
+    here.fan_out.attach(0, outlet)
+    page = to_broker_result(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
+    more = ac.Deliver(0, Cursor(1, 0, 0), Cursor(1, 1, 0), (page,), (0,), ac.DeliveryReason.CAUGHT_UP, more=True)
+    outlet.full = False
+    here.fan_out.deliver(more)
+    assert here.fan_out.behind == int(outlet.full) == 0
+    outlet.full = True
+    here.fan_out.deliver(more)
+    assert here.fan_out.behind == 1
+    await here.fan_out.close()
+
+
 async def test_an_action_that_fails_does_not_keep_others_from_being_performed() -> None:
     runtime = CoreRuntime(Broker(CoreSettings(), 0.0))
     ended: list[Any] = []

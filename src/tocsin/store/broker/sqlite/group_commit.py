@@ -15,7 +15,7 @@ from typing import Any, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.patience import wait_despite_cancel
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, SubscriptionId
 from tocsin.store.broker.sqlite.subscriptions import put_markers
 from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
 from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, transaction
@@ -47,7 +47,7 @@ class GroupCommits(SqliteFile):
         self._commit_writes = commit_writes
         self.commits = 0
         self._waiting: list[PendingWrite] = []
-        self._markers: dict[int, Cursor] = {}
+        self._markers: dict[SubscriptionId, Cursor] = {}
         self._marked: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
 
@@ -66,7 +66,7 @@ class GroupCommits(SqliteFile):
         self._begin()
         return await wait_despite_cancel(answer)
 
-    async def mark(self, markers: Mapping[int, Cursor]) -> None:
+    async def mark(self, markers: Mapping[SubscriptionId, Cursor]) -> None:
         self.check_open()
         newest = self._markers
         for frontend, cursor in markers.items():
@@ -100,7 +100,10 @@ class GroupCommits(SqliteFile):
             self._committing = None
 
     async def _commit(
-        self, works: Sequence[PendingWrite], markers: Mapping[int, Cursor], marked: asyncio.Future[None] | None
+        self,
+        works: Sequence[PendingWrite],
+        markers: Mapping[SubscriptionId, Cursor],
+        marked: asyncio.Future[None] | None,
     ) -> None:
         try:
             answers = await self.call(lambda: self._transact([write.work for write in works], markers))
@@ -120,7 +123,7 @@ class GroupCommits(SqliteFile):
             marked.set_result(None)
 
     def _transact(
-        self, works: Sequence[Callable[[sqlite3.Connection], Any]], markers: Mapping[int, Cursor]
+        self, works: Sequence[Callable[[sqlite3.Connection], Any]], markers: Mapping[SubscriptionId, Cursor]
     ) -> list[Any]:
         writer = self.writer()
         with explain_sqlite_errors(self.path), transaction(writer):

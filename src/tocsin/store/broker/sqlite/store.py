@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Unpack
 
-from tocsin.rules.model.cursors import Cursor
+from tocsin.clock import to_us
+from tocsin.rules.model.cursors import Cursor, SubscriptionId
 from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import EVERYTHING, BackendRow, FrontendRow
 from tocsin.store.broker.sqlite import accounts, subscriptions
@@ -49,8 +50,7 @@ class SqliteBrokerStore(GroupCommits):
             self._ownership.release()
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
-        created_us = int(now.timestamp() * 1e6)
-        accounts.add_application(writer, DEFAULT_APPLICATION, EVERYTHING, digest=None, created_us=created_us)
+        accounts.add_application(writer, DEFAULT_APPLICATION, EVERYTHING, digest=None, created_us=to_us(now))
 
     # --- facts, and tokens that were revoked before they expired
 
@@ -90,7 +90,7 @@ class SqliteBrokerStore(GroupCommits):
             yield chunk
             after = chunk[-1].id
 
-    async def acknowledge(self, markers: Mapping[int, Cursor]) -> None:
+    async def acknowledge(self, markers: Mapping[SubscriptionId, Cursor]) -> None:
         for marker in markers.values():
             check.cursor(marker)
         await self.mark(markers)

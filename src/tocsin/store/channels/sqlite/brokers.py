@@ -75,7 +75,7 @@ def new_results(
     return NewResultsPage(page_end, items, [row[0] for row in gaps], more, count_dropped(connection))
 
 
-def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
+def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Mapping[InterestId, Cursor]) -> set[int]:
     holder = rows.broker_id(connection, broker)
     if holder is None:
         return set()
@@ -88,7 +88,9 @@ def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Map
     return {row[0] for row in connection.execute(sql, (json.dumps(sorted(places)),))}
 
 
-def places_of(connection: sqlite3.Connection, cursors: Mapping[int, Cursor], channel_id: int | None) -> dict[int, int]:
+def places_of(
+    connection: sqlite3.Connection, cursors: Mapping[InterestId, Cursor], channel_id: int | None
+) -> dict[int, int]:
     """Cursors as places, for the interests that exist (in this channel), at most the last execution: a cursor of an
     unknown epoch must not acknowledge later results.
     """
@@ -106,7 +108,7 @@ def places_of(connection: sqlite3.Connection, cursors: Mapping[int, Cursor], cha
 
 def lowest_acknowledged(
     connection: sqlite3.Connection, channel_id: int, after: int, limit: int
-) -> tuple[dict[int, Cursor], int | None]:
+) -> tuple[dict[InterestId, Cursor], int | None]:
     """Per interest the place that all holders have acknowledged, for interests added after the change `after` that
     have results below it; and where the next page begins.
     """

@@ -95,7 +95,7 @@ STORED_BYTES: Final = "SELECT number, first, last, live, bytes FROM executions W
 # --- steps, on the writer's connection
 
 
-def trim(connection: sqlite3.Connection, channel_id: int, below: Mapping[int, Cursor]) -> int:
+def trim(connection: sqlite3.Connection, channel_id: int, below: Mapping[InterestId, Cursor]) -> int:
     """Marks the results of these interests up to the cursors as dead. Returns their number."""
     return lose(connection, channel_id, places_of(connection, below, channel_id).items())
 

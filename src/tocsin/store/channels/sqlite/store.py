@@ -174,7 +174,7 @@ class SqliteChannelStore(SqliteFile):
         await self._retention(lambda writer: retention.forget(writer, channel_id, executions, self._former_kept))
         return removed
 
-    async def trim(self, channel_id: int, below: Mapping[int, Cursor]) -> int:
+    async def trim(self, channel_id: int, below: Mapping[InterestId, Cursor]) -> int:
         await self.state(channel_id)
         removed = 0
         cursors = iter(below.items())
@@ -191,7 +191,7 @@ class SqliteChannelStore(SqliteFile):
     new_results = ReadCall(brokers.new_results)
     acknowledge = WriteCall(brokers.acknowledge)
 
-    async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
+    async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[InterestId, Cursor]]:
         after: int | None = 0
         while after is not None:
             page = partial(brokers.lowest_acknowledged, channel_id=channel_id, after=after, limit=self._chunk_interests)
