@@ -15,11 +15,7 @@ import orjson
 import structlog
 
 from tocsin import faults
-from tocsin.broker.cluster_link.backend_index import (
-    BackendIndex,
-    BackendSubscription,
-    values_text,
-)
+from tocsin.broker.cluster_link.backend_index import BackendIndex, BackendSubscription, values_text
 from tocsin.broker.cluster_link.backend_subscriptions import BackendSubscriptions, InterestChange
 from tocsin.broker.cluster_link.client import ClusterClient
 from tocsin.broker.core import actions as ac

@@ -18,13 +18,7 @@ import orjson
 import structlog
 
 from tocsin.broker.core.broker import Broker
-from tocsin.broker.core.events import (
-    BrokerEvent,
-    CachePoliciesChanged,
-    FetchesSucceeded,
-    FetchSucceeded,
-    ResultArrived,
-)
+from tocsin.broker.core.events import BrokerEvent, CachePoliciesChanged, FetchesSucceeded, FetchSucceeded, ResultArrived
 from tocsin.rules.caching.entries import BrokerResult
 
 COUNTERS_EVERY_S: Final = 60.0

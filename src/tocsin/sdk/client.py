@@ -28,14 +28,7 @@ from tocsin.wire.answers import LoginAnswer, Subscription, SubscriptionsPage, pa
 from tocsin.wire.cursors import Cursor, cursor_text, parse_cursor
 from tocsin.wire.envelopes import ResultsEvent
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
-from tocsin.wire.subscriber import (
-    DEFAULT_APPLICATION,
-    DEFAULT_MODE,
-    AckRequest,
-    Credentials,
-    Mode,
-    SubscribeRequest,
-)
+from tocsin.wire.subscriber import DEFAULT_APPLICATION, DEFAULT_MODE, AckRequest, Credentials, Mode, SubscribeRequest
 
 DEFAULT_URL: Final = "http://127.0.0.1:8480"
 

@@ -17,14 +17,7 @@ from tocsin.clock import from_us, now_us
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import PAGE, ApplicationRow, SubscriberRow
 from tocsin.wire.answers import LoginAnswer
-from tocsin.wire.errors import (
-    ConflictError,
-    ForbiddenError,
-    InputError,
-    LimitError,
-    NotFoundError,
-    UnauthorizedError,
-)
+from tocsin.wire.errors import ConflictError, ForbiddenError, InputError, LimitError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION, Credentials
 
 

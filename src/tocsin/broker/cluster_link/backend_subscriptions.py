@@ -15,11 +15,7 @@ from dataclasses import dataclass
 import orjson
 import structlog
 
-from tocsin.broker.cluster_link.backend_index import (
-    OURS,
-    BackendIndex,
-    BackendSubscription,
-)
+from tocsin.broker.cluster_link.backend_index import OURS, BackendIndex, BackendSubscription
 from tocsin.broker.cluster_link.client import ClusterClient, GrantedSubscription
 from tocsin.clock import now_us
 from tocsin.rules.model.cursors import Cursor, InterestId

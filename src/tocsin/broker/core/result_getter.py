@@ -159,12 +159,7 @@ class ResultGetter:
                     frontend.cohort.join(frontend)
 
     def _still_there(
-        self,
-        state: InterestState,
-        askers: Sequence[FrontendState],
-        after: Cursor,
-        now_s: float,
-        actions: list[Action],
+        self, state: InterestState, askers: Sequence[FrontendState], after: Cursor, now_s: float, actions: list[Action]
     ) -> list[FrontendState]:
         """The askers that still wait at `after`. An asker that acknowledged meanwhile resumes from its new position."""
         for frontend in askers:

@@ -234,12 +234,7 @@ class SqliteChannelStore(SqliteFile):
         dead = await self.read(partial(retention.dead_rows, execution=execution))
         for at in range(0, len(dead), STEP):
             await self.write(
-                partial(
-                    retention.remove_dead,
-                    channel_id=channel_id,
-                    number=execution.number,
-                    ids=dead[at : at + STEP],
-                )
+                partial(retention.remove_dead, channel_id=channel_id, number=execution.number, ids=dead[at : at + STEP])
             )
             faults.reach("channel-store.retention.step")
 
