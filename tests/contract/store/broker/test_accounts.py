@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.store.broker.holdings import (
+from tests.support.broker_store_contents import (
     all_frontends,
     contents,
     default,

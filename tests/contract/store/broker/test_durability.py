@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store.broker.holdings import (
+from tests.support.broker_store_contents import (
     all_backends,
     all_frontends,
     at,

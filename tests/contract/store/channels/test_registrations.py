@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.store.channels.channel import EAST, WEST, Channel, news_of
 from tests.support.store_backends import StoreBackend, opened
+from tests.support.stored_channel import EAST, WEST, Channel, new_heads_of
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerClaim, BrokerName
@@ -40,7 +40,9 @@ async def test_a_brokers_position_goes_neither_back_nor_beyond_what_was_committe
     await store.renew_epoch()
     assert await store.record_position(EAST, Position(store.epoch + 1, 10**6)) == reached
     later = await channel.run({one: ["c"]})
-    assert await news_of(store, (await store.registrations())[0].position, EAST) == {one: Cursor(store.epoch, 2, 0)}
+    assert await new_heads_of(store, (await store.registrations())[0].position, EAST) == {
+        one: Cursor(store.epoch, 2, 0)
+    }
     assert await store.record_position(EAST, later) == later
     with pytest.raises(NotFoundError):
         await store.record_position(WEST, later)

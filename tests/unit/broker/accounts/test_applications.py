@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.accounts.known_accounts import OPEN, SECRET, Clock, manager, opened, session
+from tests.support.local_accounts import OPEN, SECRET, Clock, manager, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Rights
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AT_ONCE

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from argon2 import PasswordHasher
 
-from tests.unit.broker.accounts.known_accounts import CHEAP, OPEN, SECRET, Clock, manager, opened, session
+from tests.support.local_accounts import CHEAP, OPEN, SECRET, Clock, manager, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.passwords import Passwords

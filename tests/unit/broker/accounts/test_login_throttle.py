@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.broker.accounts.known_accounts import OPEN, SECRET, Clock, opened, session
+from tests.support.local_accounts import OPEN, SECRET, Clock, opened, session
 from tocsin.broker.accounts.accounts import Accounts
 from tocsin.broker.accounts.login_throttle import LoginThrottle
 from tocsin.serving.limits import WaitingLine

@@ -9,7 +9,7 @@ from pathlib import Path
 import jwt
 import pytest
 
-from tests.unit.broker.accounts.known_accounts import CHEAP, OPEN, SECRET, Clock, opened, session
+from tests.support.local_accounts import CHEAP, OPEN, SECRET, Clock, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.passwords import Passwords

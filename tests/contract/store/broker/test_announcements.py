@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.contract.store.broker.holdings import (
+from tests.support.broker_store_contents import (
     all_backends,
     all_frontends,
     at,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.contract.store.channels.channel import EAST, WEST, Channel, news_of
+from tests.support.stored_channel import EAST, WEST, Channel, new_heads_of
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName
@@ -18,9 +18,9 @@ async def test_a_broker_catches_up_from_one_position(store: ChannelStore, channe
     between = await other.run({three: ["x"]})
     after = await channel.run({one: ["c"], two: ["d"]})
     epoch = store.epoch
-    assert await news_of(store, start, EAST) == {one: (epoch, 2, 0), two: (epoch, 2, 0)}
-    assert await news_of(store, start, WEST) == {three: (epoch, 1, 0), two: (epoch, 2, 0)}
-    assert await news_of(store, between, WEST) == {two: (epoch, 2, 0)}
+    assert await new_heads_of(store, start, EAST) == {one: (epoch, 2, 0), two: (epoch, 2, 0)}
+    assert await new_heads_of(store, start, WEST) == {three: (epoch, 1, 0), two: (epoch, 2, 0)}
+    assert await new_heads_of(store, between, WEST) == {two: (epoch, 2, 0)}
     everybody = (await store.new_results(between)).items
     assert {(item.broker, item.interest) for item in everybody} == {(EAST, one), (EAST, two), (WEST, two)}
     assert {item.channel_id for item in everybody} == {channel.id}
