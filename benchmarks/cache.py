@@ -52,7 +52,7 @@ class Full:
             self.caches.attach(cache, START, self._rng.randint(1, SUBSCRIBERS))
         self._number = 0
         self._now_s = 0.0
-        while not self.caches.figures.evicted:
+        while not self.caches.counters.evicted:
             self._arrive()
         self.refresh_ranks()
         # Until what a policy prefers is what is there: few caches and many are compared at the same age.
@@ -111,7 +111,7 @@ def at_same_age(eviction: str, expiry: str) -> Compared:
         full.refresh_ranks()
         share = OPERATIONS / (RESULTS_EACH * len(full.caches))
         taken_s = operated - begun + (process_cpu_s() - operated) * share
-        assert expiry == "never" or full.caches.figures.expired, "dropping at the end of a time to live is measured"
+        assert expiry == "never" or full.caches.counters.expired, "dropping at the end of a time to live is measured"
         return taken_s
 
     many = Full(eviction, MANY, expiry=expiry)

@@ -68,7 +68,7 @@ def whole_run(bench: Bench, part: int, span_s: float) -> float:
     begun = process_cpu_s()
     played.play(events, span_s)
     took_s = process_cpu_s() - begun
-    figures = played.broker.caches.figures
+    figures = played.broker.caches.counters
     memory_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     bench.reached("six hours of Table II", took_s, bar=None, unit="s of CPU")
     bench.bar("six hours of Table II: memory", memory_gb, bar=MEMORY_GB, unit="GB")
@@ -98,7 +98,7 @@ class Stretches:
         self._number = run.play(self._events, begin_s, self._number)
         run.together = self._together
         gc.collect()
-        figures = run.broker.caches.figures
+        figures = run.broker.caches.counters
         before = figures.hits + figures.misses
         begun = process_cpu_s()
         self._number = run.play(self._events, begin_s + STRETCH_S, self._number)

@@ -16,6 +16,7 @@ from tocsin.broker.accounts.policy import AccountPolicy
 from tocsin.broker.app import RunningBroker, run_broker
 from tocsin.broker.cluster_link.broker_generation import BrokerGeneration
 from tocsin.serving.application import serve
+from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings import BrokerSettings, Settings
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.files import file_of
@@ -50,12 +51,14 @@ async def serve_broker(
 
 @asynccontextmanager
 async def broker(
-    settings: Settings, address: str, trace: Path | None = None, *, take_over: bool = False
-) -> AsyncIterator[RunningBroker]:
-    """Runs a broker on its own store in the data folder. No other process may use the store meanwhile."""
+    settings: Settings, address: str, trace: Path | None = None, *, take_over: bool = False,
+    store_type: type[SqliteBrokerStore] = SqliteBrokerStore, resolver: NameResolver | None = None,
+) -> AsyncIterator[RunningBroker]:  # fmt: skip
+    """Runs a broker on its own store in the data folder. No other process may use the store meanwhile. `resolver` looks
+    up the hosts of webhooks."""
     broker_settings = settings.broker
     make_private(settings.data)
-    store = SqliteBrokerStore(broker_file(settings))
+    store = store_type(broker_file(settings))
     await store.open()
     try:
         if take_over:
@@ -63,7 +66,9 @@ async def broker(
         accounts = LocalAccounts(store, account_policy(broker_settings))
         await accounts.open()
         try:
-            async with run_broker(broker_settings, store, accounts, address=address, trace=trace) as running_broker:
+            async with run_broker(
+                broker_settings, store, accounts, address=address, trace=trace, resolver=resolver
+            ) as running_broker:
                 yield running_broker
         finally:
             await accounts.close()

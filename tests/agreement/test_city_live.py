@@ -68,7 +68,7 @@ class Live:
     async def _execute(self, found: CityResult) -> None:
         holders = [name for name, held in self._held.items() if found.interest in held]
         assert holders, "only what somebody holds is found"
-        figures = self._made.parts.runtime.core.caches.figures
+        figures = self._made.parts.runtime.core.caches.counters
         arrived = figures.arrived
         interest = self._held[holders[0]][found.interest].interest
         await self._here.execute(self._channel, {interest: [found.value]})
@@ -101,7 +101,7 @@ async def test_the_live_broker_and_the_simulated_one_agree_on_a_city(policy: str
     # One after the other, each had before the next one comes, as below. On a thread: the driver has a loop of its own.
     results = [(at_s + number * 1e-5, interest, size) for number, (at_s, interest, size) in enumerate(run.made())]
     town = await asyncio.to_thread(simulate_scenario, made, results, core_settings(caching), links, until_s=CITY.span_s)
-    simulated = town.broker.caches.figures
+    simulated = town.broker.caches.counters
     assert simulated.evicted > 10
 
     flags = {"cache__budget_bytes": BUDGET_BYTES, "cache__eviction": policy, "cache__fresh_s": FRESH_S}
@@ -115,7 +115,7 @@ async def test_the_live_broker_and_the_simulated_one_agree_on_a_city(policy: str
         for what in in_order(made, run):
             if not isinstance(what, CityResult) or what.at_s < CITY.span_s:
                 await live.perform(what)
-        measured = broker.parts.runtime.core.caches.figures
+        measured = broker.parts.runtime.core.caches.counters
     assert measured.arrived == simulated.arrived
     assert measured.arrived_bytes == pytest.approx(simulated.arrived_bytes, rel=0.01)
     assert measured.hits + measured.misses == pytest.approx(simulated.hits + simulated.misses, rel=0.01)

@@ -77,7 +77,7 @@ def test_who_pulls_together_gets_what_each_would_get_alone(policy: str) -> None:
     for together in (True, False):
         edge = FastBrokerSim(core_settings(settings), SMALL.interests, together=together)
         edge.play(events, SMALL.span_s)
-        figures = edge.broker.caches.figures
+        figures = edge.broker.caches.counters
         found.append((figures.hits, figures.misses, figures.evicted, figures.expired, figures.consumed))
     # Whoever loses its connection or is told while it asks is told again: a handful of thousands may differ.
     one, other = np.array(found, dtype=float)
@@ -118,7 +118,7 @@ def test_what_is_made_when_everybody_has_left_for_good_concerns_nobody() -> None
     )
     edge = FastBrokerSim(core_settings(CachingSettings(budget_bytes=1_000)), 1)
     edge.play(events, at_s + 1.0)
-    assert edge.broker.caches.figures.arrived == 0
+    assert edge.broker.caches.counters.arrived == 0
     assert edge.lives_s == 0
 
 
@@ -127,7 +127,7 @@ def test_every_result_that_is_due_is_asked_for_once() -> None:
     events = make_edge_events(SMALL, 5)
     edge = FastBrokerSim(core_settings(CachingSettings(budget_bytes=1 << 40)), SMALL.interests)
     edge.play(events, SMALL.span_s)
-    figures = edge.broker.caches.figures
+    figures = edge.broker.caches.counters
     assert figures.misses == 0, "a cache that holds everything misses nothing"
     asked = requests(events, ANSWERED_S, 0.0, SMALL.span_s)
     assert sum(one.sure_requests for one in asked) <= figures.hits <= sum(one.requests for one in asked)
@@ -166,9 +166,9 @@ def assert_below_the_bound(policy: str, events: WorkloadEvents, budget: int, win
     found = bound(asked, budget, end_s - begin_s)
     edge = FastBrokerSim(core_settings(spelled(policy, budget)), int(events.interest.max()) + 1)
     number = edge.play(events, begin_s)
-    before, area = replace(edge.broker.caches.figures), edge.area_bytes_s
+    before, area = replace(edge.broker.caches.counters), edge.area_bytes_s
     edge.play(events, end_s, number)
-    after = edge.broker.caches.figures
+    after = edge.broker.caches.counters
     hits, misses = after.hits - before.hits, after.misses - before.misses
     # Who holds more than the budget on average may have as much more: the bound is concave.
     more = max(1.0, (edge.area_bytes_s - area) / (end_s - begin_s) / budget)
@@ -238,7 +238,7 @@ def test_what_is_fetched_and_kept_is_held_as_well() -> None:
     events = make_edge_events(SMALL, 3)
     edge = FastBrokerSim(core_settings(replace(spelled("lru", 2_000_000), fetched_enters=True)), SMALL.interests)
     edge.play(events, SMALL.span_s)
-    figures, caches = edge.broker.caches.figures, edge.broker.caches
+    figures, caches = edge.broker.caches.counters, edge.broker.caches
     assert figures.filled > 0
     left = figures.admitted + figures.filled - figures.consumed - figures.evicted - figures.expired
     assert left == sum(cache.residents for cache in caches)

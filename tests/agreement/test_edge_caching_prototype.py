@@ -75,7 +75,7 @@ def test_a_city_is_played_with_all_that_is_found() -> None:
     run = find(made)
     links = Links.of_round_trips(0.01, 0.0)
     town = simulate_scenario(made, run.made(), core_settings(CachingSettings()), links, until_s=700.0)
-    assert town.broker.caches.figures.arrived == len(run.found) > 0
+    assert town.broker.caches.counters.arrived == len(run.found) > 0
     assert all(one.size_bytes > 200 for one in run.found)
 
 

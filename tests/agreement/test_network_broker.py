@@ -80,8 +80,8 @@ def test_with_the_same_constant_times_a_town_has_what_two_queues_give(policy: st
     edge = FastBrokerSim(settings, len(run.interests), trips=TRIPS)
     edge.play(events(made, run), 1260.0)
     town = simulate_scenario(made, run.made(), settings, CONSTANT, until_s=1260.0)
-    figures = edge.broker.caches.figures
-    assert asdict(town.broker.caches.figures) == asdict(figures)
+    figures = edge.broker.caches.counters
+    assert asdict(town.broker.caches.counters) == asdict(figures)
     assert figures.misses > 100
     assert policy == "nc" or figures.evicted > 100
     # All that was asked for came, but for what was under way to somebody who left.
@@ -151,7 +151,7 @@ def test_what_was_on_its_way_to_somebody_who_left_comes_when_it_is_back() -> Non
     town = simulate_scenario(Scenario({}, tuple(steps)), made, settings, links, until_s=30.0)
     # Told at 12 s, answered until 14 s; told again at 22 s, had at 24 s.
     assert (town.retrievals, town.waited_s) == (1, 2.0)
-    assert town.broker.caches.figures.hits == 3
+    assert town.broker.caches.counters.hits == 3
 
 
 def test_a_long_absence_is_made_up_for_page_by_page() -> None:
@@ -159,4 +159,4 @@ def test_a_long_absence_is_made_up_for_page_by_page() -> None:
     settings = CoreSettings(CachingSettings(budget_bytes=0), page_results=2)
     made: list[Made] = [(float(at_s), ("a", ()), 10) for at_s in range(10, 15)]
     town = simulate_scenario(Scenario({}, tuple(steps)), made, settings, Links.of_round_trips(0.25, 0.5), until_s=90.0)
-    assert (town.results, town.retrievals, town.broker.caches.figures.fetched) == (5, 3, 5)
+    assert (town.results, town.retrievals, town.broker.caches.counters.fetched) == (5, 3, 5)

@@ -36,14 +36,14 @@ async def live(here: World, made: BrokerHere, turns: int) -> None:
         mode = "notify" if number == 1 else "inline"
         held[name] = int((await made.subscribe(name, "v.c", number // 2, mode=mode))["interest"])
     caches = made.parts.runtime.core.caches
-    total = caches.figures.arrived
+    total = caches.counters.arrived
     for turn in range(turns):
         async with Listener(made.url, made.tokens[people[0]]) as listener:
             before = len(listener.events)
             wanted = total = total + 2 * len(set(held.values()))
             made_now = [{"n": turn, "pad": "x" * (17 * turn % 120)}, {"n": -turn}]
             await here.execute(channel, dict.fromkeys(set(held.values()), made_now))
-            await until(lambda wanted=wanted: caches.figures.arrived == wanted)
+            await until(lambda wanted=wanted: caches.counters.arrived == wanted)
             await listener.until(lambda before=before, seen=listener.events: len(seen) > before)
             await listener.ack(str(held[people[0]]), listener.events[-1]["data"]["to"])
         if turn % 3 == 2:
@@ -101,7 +101,7 @@ def test_every_event_comes_out_of_a_trace_as_it_went_in(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     trace = BrokerTrace(path, Broker(CoreSettings(caching=CachingSettings(budget_bytes=9)), 0.0), 0.0)
     for one in happened:
-        trace.happened(one, 1.0)
+        trace.record(one, 1.0)
     trace.close(2.0)
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()[1:-1]]
     assert [line.pop("at_s") for line in lines] == [1.0] * len(happened)
@@ -118,7 +118,7 @@ def test_a_core_that_does_something_else_is_noticed(tmp_path: Path, capsys: pyte
         {"at_s": 0.1, "event": "BackendSubscribed", "interest": 1, "since": [0, 0, 0]},
         {"at_s": 0.2, "event": "ResultArrived", "interest": 1, "cursor": [1, 1, 0], "size_bytes": 60},
         {"at_s": 0.3, "event": "ResultArrived", "interest": 1, "cursor": [1, 2, 0], "size_bytes": 60},
-        {"at_s": 0.4, "policy": "all+fifo+never", "figures": figures, "resident_bytes": 60},
+        {"at_s": 0.4, "policy": "all+fifo+never", "counters": figures, "resident_bytes": 60},
     ]  # fmt: skip
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"at_s": 0.5, "eve', "utf-8")
@@ -142,7 +142,7 @@ def test_figures_of_a_minute_are_of_what_was_written_before_them(
     for place, one in enumerate(events):
         # Each after a minute: figures are due before every one.
         now_s = 1_061.0 + 61 * place
-        trace.happened(one, now_s)
+        trace.record(one, now_s)
         core.handle(one, now_s)
     trace.flush()
     done = replay_trace(path)

@@ -8,12 +8,21 @@ from dataclasses import dataclass, field
 from tocsin.rules.caching.admission import admission
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun
+from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor
 
 
 def at(number: int) -> Cursor:
     return Cursor(1, number, 0)
+
+
+def needing(cache: ResultCache) -> list[int]:
+    """The number of subscribers that still need each entry of the cache, oldest first."""
+    counts = [cache.needed]
+    for entry in cache:
+        counts.append(counts[-1] + entry.reached)
+    return counts[: len(cache)]
 
 
 @dataclass
@@ -211,10 +220,10 @@ class PlainCaches:
             assert cache.subscribers == len(model.markers)
             assert cache.lowest_marker() == min(model.markers.values(), default=model.head)
             assert not entries or entries[0].resident
-            for index, entry in enumerate(entries):
+            for index, (entry, needed) in enumerate(zip(entries, needing(cache), strict=True)):
                 if entry.resident:
                     (one,) = [one for one in expected if one.cursor == entry.cursor]
-                    assert cache.needing(index) == len(one.needed_by) > 0
+                    assert needed == len(one.needed_by) > 0
                 else:
                     assert index + 1 == len(entries) or entries[index + 1].resident, "neighbouring holes are one"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
-from tests.support.caching_model import at
+from tests.support.caching_model import at, needing
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
@@ -277,9 +277,8 @@ class World:
             assert {name: self.broker.marker(name) for name in attached} == attached
             assert cache.subscribers == len(attached)
             assert cache.lowest_marker() == min(attached.values(), default=cache.head)
-            for index, entry in enumerate(cache):
-                needing = sum(marker < entry.cursor for marker in attached.values())
-                assert cache.needing(index) == needing > 0
+            for entry, needed in zip(cache, needing(cache), strict=True):
+                assert needed == sum(marker < entry.cursor for marker in attached.values()) > 0
 
     # --- what the broker wants
 

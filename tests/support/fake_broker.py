@@ -86,6 +86,7 @@ class FakeBroker:
     """The next requests are refused with these."""
     deaf: bool = False
     """Acknowledgements over WebSockets are lost."""
+    ignored: list[AckRequest] = field(default_factory=list)
     acked: list[AckRequest] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     published: list[tuple[str, str, bytes]] = field(default_factory=list)
@@ -332,7 +333,9 @@ class FakeBroker:
                 request_ = parse_request(message.data)
                 if isinstance(request_, BadRequest):
                     await socket.send_str(error_reply(request_.ref, request_.error).decode())
-                elif isinstance(request_.body, AckRequest) and not self.deaf:
+                elif isinstance(request_.body, AckRequest) and self.deaf:
+                    self.ignored.append(request_.body)
+                elif isinstance(request_.body, AckRequest):
                     self.take_acks(request_.body)
                     if request_.ref is not None:
                         await socket.send_str(ok_reply(request_.ref, {"acknowledged": 0}).decode())

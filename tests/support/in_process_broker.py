@@ -19,7 +19,9 @@ from tocsin import compose_broker
 from tocsin.broker.app import RunningBroker
 from tocsin.broker.service import BrokerParts
 from tocsin.serving.application import bind_socket, listen
+from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings import Settings
+from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 
 PASSWORD = "correct horse battery"
 
@@ -82,15 +84,18 @@ class BrokerHere:
 
 @asynccontextmanager
 async def broker(
-    data: Path, cluster: str, *, trace: Path | None = None, port: int = 0, take_over: bool = False, **flags: Any
-) -> AsyncIterator[BrokerHere]:
+    data: Path, cluster: str, *, trace: Path | None = None, port: int = 0, take_over: bool = False,
+    store_type: type[SqliteBrokerStore] = SqliteBrokerStore, resolver: NameResolver | None = None, **flags: Any,
+) -> AsyncIterator[BrokerHere]:  # fmt: skip
     """A broker on this folder. `flags`: settings of the section `broker`, with __ for dots."""
     chosen = {f"broker.{name.replace('__', '.')}": value for name, value in flags.items()}
     quick = {"broker.name": "Default.b", "broker.cluster.first_retry_s": 0.02, "broker.cluster.last_retry_s": 0.1}
     settings = Settings.load(None, {}, {"data": data, "broker.cluster.url": cluster, **quick, **chosen})
     with bind_socket("127.0.0.1", port) as (sock, address):
         async with (
-            compose_broker.broker(settings, address, trace, take_over=take_over) as made,
+            compose_broker.broker(
+                settings, address, trace, take_over=take_over, store_type=store_type, resolver=resolver
+            ) as made,
             listen(made.app, sock),
         ):
             yield BrokerHere(address, made)

@@ -37,6 +37,7 @@ from tocsin.broker.transports.webhooks import Webhooks
 from tocsin.broker.transports.websocket import WebSockets
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.metrics import ServerMetrics
+from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings.broker import BrokerSettings
 from tocsin.store.broker.interface import BrokerStore
 
@@ -64,8 +65,9 @@ def core_settings(settings: BrokerSettings) -> CoreSettings:
 
 @asynccontextmanager
 async def run_broker(
-    settings: BrokerSettings, store: BrokerStore, accounts: Accounts, *, address: str, trace: Path | None = None
-) -> AsyncIterator[RunningBroker]:
+    settings: BrokerSettings, store: BrokerStore, accounts: Accounts, *, address: str, trace: Path | None = None,
+    resolver: NameResolver | None = None,
+) -> AsyncIterator[RunningBroker]:  # fmt: skip
     """Runs a broker on an open store. `address` is the URL at which it listens."""
     counters = BrokerCounters()
     runtime = CoreRuntime(Broker(core_settings(settings), time.monotonic()))
@@ -87,16 +89,16 @@ async def run_broker(
     subscriptions = SubscriptionService(runtime, fan_out, index=index, backends=backends, store=store, client=client)
     link = ClusterLink(
         client, runtime, index=index, backends=backends, store=store, generation=generation, counters=counters,
-        on_changed=subscriptions.changed,
+        on_changed=subscriptions.apply_change,
         callback=f"{(cluster.callback or address).rstrip('/')}/v1/announcements",
         first_retry_s=cluster.first_retry_s, last_retry_s=cluster.last_retry_s, check_every_s=cluster.check_every_s,
     )  # fmt: skip
-    fetcher = ResultFetcher(client, runtime, counters, link.gone, cluster.fetches)
+    fetcher = ResultFetcher(client, runtime, counters, link.note_unknown_interest, cluster.fetches)
     acks = AckBatcher(runtime, store, counters, delivery.ack_every_s)
     parts = BrokerParts(settings, store, accounts, runtime, fan_out, subscriptions, acks, pulls, link, client, counters)
     service = BrokerService(parts)
     guard = AddressGuard.of(settings.webhooks.private, "broker.webhooks.private", loopback=settings.http.local)
-    transports = (WebSockets(service), ServerSentEvents(service), LongPoll(service), Webhooks(service, guard))
+    transports = (WebSockets(service), ServerSentEvents(service), LongPoll(service), Webhooks(service, guard, resolver))
     metrics = ServerMetrics()
     metrics.registry.register(BrokerCollector(parts))
 
@@ -120,7 +122,7 @@ async def run_broker(
         stack.push_async_callback(fan_out.close)
         stack.push_async_callback(fetcher.close)
         count = await subscriptions.recover()
-        _log.info("recovered", subscriptions=count, interests=len(index))
+        _log.info("subscriptions restored from the store", subscriptions=count, interests=len(index))
         stack.push_async_callback(acks.close)
         stack.push_async_callback(subscriptions.close)
         backends.start()

@@ -40,7 +40,7 @@ class CoreRuntime:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
         self._flush: asyncio.TimerHandle | None = None
-        self._arrivals: dict[InterestId, set[asyncio.Event]] = {}
+        self.arrivals: dict[InterestId, set[asyncio.Event]] = {}
         self._closed = False
 
     @property
@@ -61,7 +61,7 @@ class CoreRuntime:
                 next_event = self._waiting.popleft()
                 now_s = self._clock()
                 if self.trace is not None:
-                    self.trace.happened(next_event, now_s)
+                    self.trace.record(next_event, now_s)
                     self._flush_soon()
                 for action in self.core.handle(next_event, now_s):
                     try:
@@ -111,19 +111,19 @@ class CoreRuntime:
 
     # --- waiting for results
 
-    def arrived(self, interest: InterestId) -> None:
+    def wake_waiters(self, interest: InterestId) -> None:
         """Wakes everything that waits for new results of this interest."""
-        for arrival in self._arrivals.get(interest, ()):
+        for arrival in self.arrivals.get(interest, ()):
             arrival.set()
 
     def expect(self, interest: InterestId) -> asyncio.Event:
         """An asyncio event that is set when new results of this interest arrive."""
         arrival = asyncio.Event()
-        self._arrivals.setdefault(interest, set()).add(arrival)
+        self.arrivals.setdefault(interest, set()).add(arrival)
         return arrival
 
     def forget(self, interest: InterestId, waiting: asyncio.Event) -> None:
-        arrivals = self._arrivals[interest]
+        arrivals = self.arrivals[interest]
         arrivals.discard(waiting)
         if not arrivals:
-            del self._arrivals[interest]
+            del self.arrivals[interest]

@@ -52,7 +52,7 @@ class BrokerCounters:
         self.webhooks_waiting = 0
         self.published: Counter[str] = Counter()
 
-    def reached(self, executed_us: Sequence[int], listeners: int, now_us: int) -> None:
+    def count_deliveries(self, executed_us: Sequence[int], listeners: int, now_us: int) -> None:
         """Counts results that were written to `listeners` subscribers as soon as they arrived."""
         self.delivered += len(executed_us) * listeners
         for made_us in executed_us:
@@ -90,7 +90,7 @@ class BrokerCollector(Collector):
             "Share of hits among hits and misses under this policy, from 0 to 1.",
             labels=["policy"],
         )
-        policies: Iterable[tuple[str, CacheCounters]] = list(caches.figures_of.items())
+        policies: Iterable[tuple[str, CacheCounters]] = list(caches.counters_by_policy.items())
         for policy, counters in policies:
             ratio.add_metric([policy], counters.hit_ratio)
         yield ratio

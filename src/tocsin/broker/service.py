@@ -112,12 +112,12 @@ class BrokerService:
         """Takes the outlet away; may be called twice."""
         self._parts.fan_out.detach(outlet)
 
-    def room(self, outlet: EventOutlet) -> None:
+    def resume_outlet(self, outlet: EventOutlet) -> None:
         """An outlet that was full has room again: what it missed follows."""
-        self._parts.fan_out.room(outlet)
+        self._parts.fan_out.resume_outlet(outlet)
 
     def is_online(self, subscriber: int) -> bool:
-        return self._parts.fan_out.here(subscriber)
+        return self._parts.fan_out.is_online(subscriber)
 
     def end_session(self, who: Session) -> None:
         """Closes all connections of the session, because its tokens have ended."""
@@ -275,7 +275,7 @@ class BrokerService:
     # --- the cluster
 
     async def receive_announcement(self, headers: Mapping[str, str], body: bytes) -> None:
-        await self._parts.link.announced(headers, body)
+        await self._parts.link.receive_announcement(headers, body)
 
     async def cluster_state(self, *, must_answer: bool) -> str:
         """`here`, `away` or `refuses`. Raises UnavailableError if the cluster must answer and does not, or has refused

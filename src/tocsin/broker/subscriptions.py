@@ -15,11 +15,7 @@ import orjson
 import structlog
 
 from tocsin import faults
-from tocsin.broker.cluster_link.backend_index import (
-    BackendIndex,
-    BackendSubscription,
-    values_text,
-)
+from tocsin.broker.cluster_link.backend_index import BackendIndex, BackendSubscription, values_text
 from tocsin.broker.cluster_link.backend_subscriptions import BackendSubscriptions, InterestChange
 from tocsin.broker.cluster_link.client import ClusterClient
 from tocsin.broker.core import actions as ac
@@ -27,7 +23,7 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.fanout import FanOut
 from tocsin.clock import now_us
-from tocsin.rules.model.cursors import Cursor, InterestId, Range
+from tocsin.rules.model.cursors import Cursor, InterestId, Range, SubscriptionId
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import FrontendRequest, FrontendRow, GroupRow, GroupSubscriptionOutcome
 from tocsin.wire.answers import Subscription
@@ -68,7 +64,7 @@ class SubscriptionService:
         self._store = store
         self._client = client
         # The frontend subscription of each pair of subscriber and interest.
-        self._ids: dict[tuple[int, int], int] = {}
+        self._ids: dict[tuple[int, InterestId], SubscriptionId] = {}
         # Subscribers with group subscriptions; for them only the store knows how many are their own.
         self._in_groups: set[int] = set()
         # Shielded changes that have not ended; `close` waits for them.
@@ -103,7 +99,7 @@ class SubscriptionService:
 
     # --- queries
 
-    def subscription_of(self, subscriber: int, interest: InterestId) -> int | None:
+    def subscription_of(self, subscriber: int, interest: InterestId) -> SubscriptionId | None:
         return self._ids.get((subscriber, interest))
 
     async def find(self, subscriber: int, public_id: str) -> FrontendRow:
@@ -228,13 +224,13 @@ class SubscriptionService:
             self._ids[key] = frontend.id
             if frontend.groups:
                 self._in_groups.add(subscriber)
-            self._fan_out.subscribed(subscriber, frontend.id)
+            self._fan_out.add_subscription(subscriber, frontend.id)
             mode = ev.Mode(frontend.mode)
             self._runtime.handle(ev.SubscribeRequested(frontend.id, subscriber, interest, frontend.marker, mode))
 
     def end(self, frontends: Iterable[FrontendRow], reason: str | None = None) -> None:
         """Ends frontends in the core. `reason` is sent to subscribers that did not ask for the end themselves."""
-        ended_ids: dict[InterestId, list[int]] = {}
+        ended_ids: dict[InterestId, list[SubscriptionId]] = {}
         for frontend in frontends:
             if self._ids.get((frontend.subscriber, frontend.interest)) == frontend.id:
                 del self._ids[frontend.subscriber, frontend.interest]
@@ -243,7 +239,7 @@ class SubscriptionService:
             if reason is not None:
                 self._fan_out.end(ac.EndSubscriptions(interest, ids, reason))
             for subscription in ids:
-                self._fan_out.unsubscribed(subscription)
+                self._fan_out.remove_subscription(subscription)
                 self._runtime.handle(ev.UnsubscribeRequested(subscription))
 
     def _check_room(self, subscriber: int, asked: SubscribeRequest, at_most: int) -> None:
@@ -284,20 +280,20 @@ class SubscriptionService:
 
     # --- changes at the cluster
 
-    async def changed(self, changed: InterestChange) -> None:
+    async def apply_change(self, change: InterestChange) -> None:
         """Ends or renumbers subscriptions after a comparison with the cluster."""
-        ended_interests = {backend.interest for backend in changed.gone}
-        for lost in changed.gone:
+        ended_interests = {backend.interest for backend in change.gone}
+        for lost in change.gone:
             self._runtime.handle(
                 ev.BackendSubscriptionLost(lost.interest, f"the channel {lost.channel} does not have it any more")
             )
             self.index.remove(lost)
         if ended_interests:
             self._ids = {key: subscription for key, subscription in self._ids.items() if key[1] not in ended_interests}
-        if changed.rebound:
-            await self._rebind({backend.interest: old for old, backend in changed.rebound})
+        if change.rebound:
+            await self._rebind({backend.interest: old for old, backend in change.rebound})
 
-    async def _rebind(self, old_of: dict[int, int]) -> None:
+    async def _rebind(self, old_of: dict[InterestId, InterestId]) -> None:
         """After a restore the cluster can give interests other numbers: moves their subscriptions to the new numbers.
         Connected subscribers are disconnected; they reconnect and learn the new numbers."""
         _log.warning("interests have other numbers at the cluster", count=len(old_of))
@@ -306,7 +302,7 @@ class SubscriptionService:
             rebound += [frontend for frontend in frontends if frontend.interest in old_of]
         for frontend in rebound:
             self._ids.pop((frontend.subscriber, old_of[frontend.interest]), None)
-            self._fan_out.unsubscribed(frontend.id)
+            self._fan_out.remove_subscription(frontend.id)
             self._runtime.handle(ev.UnsubscribeRequested(frontend.id))
         self.activate(rebound)
         for subscriber in {frontend.subscriber for frontend in rebound}:

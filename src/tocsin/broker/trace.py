@@ -2,7 +2,7 @@
 
     {"settings":{…},"policy":"all+lsc+never"}
     {"at_s":12.5,"event":"ResultArrived","interest":17,"cursor":[1763200000,12,0],"size_bytes":120}
-    {"at_s":60.0,"figures":{"hits":…},"resident_bytes":…}
+    {"at_s":60.0,"counters":{"hits":…},"resident_bytes":…}
 
 Payloads are left out: caching depends on their sizes only. A write error ends the trace, never the broker.
 """
@@ -18,16 +18,10 @@ import orjson
 import structlog
 
 from tocsin.broker.core.broker import Broker
-from tocsin.broker.core.events import (
-    BrokerEvent,
-    CachePoliciesChanged,
-    FetchesSucceeded,
-    FetchSucceeded,
-    ResultArrived,
-)
+from tocsin.broker.core.events import BrokerEvent, CachePoliciesChanged, FetchesSucceeded, FetchSucceeded, ResultArrived
 from tocsin.rules.caching.entries import BrokerResult
 
-FIGURES_EVERY_S: Final = 60.0
+COUNTERS_EVERY_S: Final = 60.0
 
 _log = structlog.get_logger("tocsin.broker.trace")
 
@@ -38,25 +32,25 @@ class BrokerTrace:
     def __init__(self, path: Path, core: Broker, began_s: float) -> None:
         self._core = core
         self._began_s = began_s
-        self._figures_due_s = began_s + FIGURES_EVERY_S
+        self._counters_due_s = began_s + COUNTERS_EVERY_S
         _spare(path)
         self._file: Any = path.open("wb")
         self._write({"settings": dataclasses.asdict(core.settings), "policy": core.settings.caching.policy})
 
-    def happened(self, event: BrokerEvent, now_s: float) -> None:
+    def record(self, event: BrokerEvent, now_s: float) -> None:
         """Call this before the core handles the event: counters that are due describe the state before it."""
-        if now_s >= self._figures_due_s:
-            self._figures_due_s = now_s + FIGURES_EVERY_S
-            self.counters(now_s)
+        if now_s >= self._counters_due_s:
+            self._counters_due_s = now_s + COUNTERS_EVERY_S
+            self._record_counters(now_s)
         self._write({"at_s": round(now_s - self._began_s, 6), "event": type(event).__name__, **_fields(event)})
 
-    def counters(self, now_s: float) -> None:
+    def _record_counters(self, now_s: float) -> None:
         caches = self._core.caches
         self._write(
             {
                 "at_s": round(now_s - self._began_s, 6),
                 "policy": caches.settings.policy,
-                "figures": dataclasses.asdict(caches.figures),
+                "counters": dataclasses.asdict(caches.counters),
                 "resident_bytes": caches.resident_bytes,
             }
         )
@@ -66,7 +60,7 @@ class BrokerTrace:
             self._guard(self._file.flush)
 
     def close(self, now_s: float) -> None:
-        self.counters(now_s)
+        self._record_counters(now_s)
         if self._file is not None:
             self._guard(self._file.close)
             self._file = None

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ssl import SSLContext
 from typing import Any, Final, Literal, Self
@@ -18,9 +19,8 @@ from typing import Any, Final, Literal, Self
 import orjson
 
 from tocsin.rules.backoff import BackOff
-from tocsin.sdk.consumer import Consumer
-from tocsin.sdk.events import Available, Event, Gap, Result
-from tocsin.sdk.inbox import AckTracker, Inbox, entries
+from tocsin.sdk.events import Available, Ended, Event, Gap, Result
+from tocsin.sdk.inbox import AckTracker, Inbox, InboxEntry, entries
 from tocsin.sdk.session import BrokerSession, quote_path, whole_group
 from tocsin.sdk.stream import ACK_EVERY_S, ACKS_AT_ONCE, HEARTBEAT_S, EventStream
 from tocsin.wire.accounts import Group, PublishAnswer, Webhook
@@ -28,14 +28,7 @@ from tocsin.wire.answers import LoginAnswer, Subscription, SubscriptionsPage, pa
 from tocsin.wire.cursors import Cursor, cursor_text, parse_cursor
 from tocsin.wire.envelopes import ResultsEvent
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
-from tocsin.wire.subscriber import (
-    DEFAULT_APPLICATION,
-    DEFAULT_MODE,
-    AckRequest,
-    Credentials,
-    Mode,
-    SubscribeRequest,
-)
+from tocsin.wire.subscriber import DEFAULT_APPLICATION, DEFAULT_MODE, AckRequest, Credentials, Mode, SubscribeRequest
 
 DEFAULT_URL: Final = "http://127.0.0.1:8480"
 
@@ -48,7 +41,8 @@ class Client:
     `register`: registers the subscriber if it does not exist. `token`: replaces user and password, and is renewed while
     the client is open. `ack`: "auto" acknowledges an event when the consumer asks for the next one, "manual" leaves it
     to `ack()`. `buffer`: the largest number of events that wait for the consumer. `patience_s`: how long a request is
-    retried while the broker is away; the event stream is retried forever.
+    retried while the broker is away; the event stream is retried forever. `clock`: the seconds by which the token is
+    renewed.
     """
 
     def __init__(
@@ -68,6 +62,7 @@ class Client:
         ack_every_s: float = ACK_EVERY_S,
         pauses: BackOff | None = None,
         ssl: SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if (user is None) != (password is None) or (user is None and token is None):
             raise InputError("who is it?", hint="give user and password, or a token")
@@ -79,7 +74,7 @@ class Client:
         self._credentials = credentials if register else None
         self._application_token = application_token
         self._automatic = ack == "auto"
-        self._session = BrokerSession(url, credentials, token=token, patience_s=patience_s, ssl=ssl)
+        self._session = BrokerSession(url, credentials, token=token, patience_s=patience_s, ssl=ssl, clock=clock)
         self._acks = AckTracker()
         self._inbox = Inbox(buffer, self._acks)
         self._stream = EventStream(
@@ -88,7 +83,7 @@ class Client:
         self._renewing: asyncio.Task[None] | None = None
         self.known: dict[int, Subscription] = {}
         """The subscriptions that this client has made or listed, by interest."""
-        self._consumer = Consumer(self._stream, self._inbox, self._acks, self.known, automatic=self._automatic)
+        self._consumer = _Consumer(self._stream, self._inbox, self._acks, self.known, automatic=self._automatic)
 
     async def __aenter__(self) -> Self:
         self._session.open()
@@ -238,8 +233,8 @@ class Client:
                 if not isinstance(event, ResultsEvent):
                     continue
                 for entry in entries(event, marks):
-                    if isinstance(entry.told, Result | Gap):
-                        yield entry.told
+                    if isinstance(entry.event, Result | Gap):
+                        yield entry.event
                     if self._automatic and entry.reached is not None:
                         self._acks.see(entry.interest, entry.reached)
                         self._acks.take(entry.interest, entry.reached)
@@ -274,6 +269,16 @@ class Client:
     def connected(self) -> bool:
         """Whether the event stream is connected at this moment."""
         return self._stream.connected.is_set()
+
+    @property
+    def connections(self) -> int:
+        """How often the event stream has connected."""
+        return self._stream.connections
+
+    @property
+    def buffered(self) -> int:
+        """The number of events that wait for the consumer."""
+        return len(self._inbox)
 
     # --- publishing
 
@@ -360,6 +365,45 @@ class Client:
 
     async def remove_webhook(self) -> None:
         await self._session.ask("DELETE", "/v1/webhook")
+
+
+class _Consumer:
+    """Yields the entries of the inbox; asking for the next one acknowledges the one before."""
+
+    def __init__(
+        self, stream: EventStream, inbox: Inbox, marks: AckTracker, known: dict[int, Subscription], *, automatic: bool
+    ) -> None:
+        self._stream = stream
+        self._inbox = inbox
+        self._acks = marks
+        self._known = known
+        self._automatic = automatic
+        self._held: InboxEntry | None = None
+        self._asked = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event; acknowledges the one before, if `automatic`."""
+        if self._asked:
+            raise InputError("somebody waits for the next result already", hint="one consumer per client")
+        self._asked = True
+        try:
+            self._stream.start()
+            while True:
+                if (previous := self._held) is not None and previous.reached is not None and self._automatic:
+                    self._acks.take(previous.interest, previous.reached)
+                self._held = None
+                self._held = await self._inbox.get()
+                if self._held is None:
+                    raise StopAsyncIteration
+                if isinstance(self._held.event, Ended):
+                    self._known.pop(self._held.interest, None)
+                if self._held.event is not None:
+                    return self._held.event
+        finally:
+            self._asked = False
 
 
 def _record(record: Mapping[str, Any]) -> bytes:

@@ -22,7 +22,7 @@ class InboxEntry:
     """An event for the consumer, or None for a range without results. A consumer that has taken the entry has
     everything of the interest up to `reached`."""
 
-    told: Event | None
+    event: Event | None
     interest: InterestId
     reached: Cursor | None
 
@@ -65,7 +65,7 @@ class AckTracker:
         for cursors in (self._seen, self._taken, self.unsent, self._unsure):
             cursors.clear()
 
-    def say(self, most: int) -> dict[InterestId, Cursor]:
+    def take_unsent(self, most: int) -> dict[InterestId, Cursor]:
         """Takes up to `most` acknowledgements to send now; the broker does not confirm them."""
         chosen = dict(list(self.unsent.items())[:most])
         for interest, cursor in chosen.items():
@@ -143,7 +143,7 @@ class Inbox:
         if len(self._entries) < self._bound:
             self._room.set()
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Returns when an event may be added."""
         await self._room.wait()
 

@@ -58,10 +58,12 @@ class BrokerSession:
         token: str | None = None,
         patience_s: float = 15.0,
         ssl: SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.url = _checked(url)
+        self._clock = clock
+        self.url = _check_url(url)
         self._credentials = credentials
-        self._token = None if token is None else _checked_token(token)
+        self._token = None if token is None else _check_token(token)
         self._renew_at_s = 0.0  # The expiry of a given token becomes known with its first renewal, so renew it at once.
         self._patience_s = patience_s
         self._ssl = ssl
@@ -96,7 +98,7 @@ class BrokerSession:
         async with self._renewing:
             if self._token is None:
                 await self.log_in()
-            elif time.monotonic() >= self._renew_at_s:
+            elif self._clock() >= self._renew_at_s:
                 try:
                     self._keep(LoginAnswer.parse(await self.call("POST", "/v1/token", token=self._token)))
                 except UnauthorizedError:
@@ -108,7 +110,7 @@ class BrokerSession:
         """Renews the token until cancelled, so that it does not expire while no request is made."""
         pauses = BackOff()
         while True:
-            await asyncio.sleep(max(self._renew_at_s - time.monotonic(), 0.0))
+            await asyncio.sleep(max(self._renew_at_s - self._clock(), 0.0))
             try:
                 await self.token()
                 pauses.reset()
@@ -130,12 +132,12 @@ class BrokerSession:
     def can_log_in(self) -> bool:
         return self._credentials is not None
 
-    def _keep(self, told: LoginAnswer) -> LoginAnswer:
-        self.who, self._token = told, told.token
+    def _keep(self, answer: LoginAnswer) -> LoginAnswer:
+        self.who, self._token = answer, answer.token
         # A wrong clock must cause neither endless renewals nor none at all.
-        life_s = max((told.expires_at - datetime.now(UTC)).total_seconds(), _SHORTEST_LIFE_S)
-        self._renew_at_s = time.monotonic() + life_s * _RENEW_SHARE
-        return told
+        life_s = max((answer.expires_at - datetime.now(UTC)).total_seconds(), _SHORTEST_LIFE_S)
+        self._renew_at_s = self._clock() + life_s * _RENEW_SHARE
+        return answer
 
     # --- requests
 
@@ -175,7 +177,7 @@ class BrokerSession:
         pauses, until_s = BackOff(), time.monotonic() + self._patience_s
         while True:
             try:
-                return await self._once(
+                return await self._send_once(
                     method, path, body, token=token, params=params, headers=headers, answer_s=answer_s
                 )
             except TocsinError as error:
@@ -184,7 +186,7 @@ class BrokerSession:
                     raise
             await asyncio.sleep(pause_s)
 
-    async def _once(
+    async def _send_once(
         self,
         method: str,
         path: str,
@@ -199,7 +201,7 @@ class BrokerSession:
         own_headers: dict[str, str] = {"Content-Type": "application/json"} if body is not None else {}
         if token is not None:
             own_headers["Authorization"] = f"Bearer {token}"
-        data = body if body is None or isinstance(body, bytes) else _dumped(body)
+        data = body if body is None or isinstance(body, bytes) else _encode_json(body)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=answer_s)
         try:
             async with self.session.request(
@@ -265,7 +267,7 @@ async def whole_group(ask: Callable[..., Awaitable[Any]], name: str) -> Group:
         params = {"after": page.next}
 
 
-def _checked(url: str) -> str:
+def _check_url(url: str) -> str:
     """The URL without a trailing slash, `http://` where it has no scheme; raises InputError if it is not a URL."""
     address = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
@@ -278,13 +280,13 @@ def _checked(url: str) -> str:
     return address
 
 
-def _checked_token(token: str) -> str:
+def _check_token(token: str) -> str:
     if not token or not token.isascii() or not token.isprintable():
         raise InputError("this is not a token")
     return token
 
 
-def _dumped(value: Any) -> bytes:
+def _encode_json(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError as error:

@@ -135,7 +135,7 @@ class EventStream:
         """Reads messages while the inbox has room; pings a silent broker, and gives up if it stays silent."""
         pinged = False
         while True:
-            await self._inbox.room()
+            await self._inbox.wait_for_room()
             try:
                 message = await socket.receive(timeout=self._heartbeat_s)
             except TimeoutError:
@@ -174,7 +174,7 @@ class EventStream:
         while True:
             await self._acks.changed.wait()
             await asyncio.sleep(self._ack_every_s)
-            if acks := self._acks.say(ACKS_AT_ONCE):
+            if acks := self._acks.take_unsent(ACKS_AT_ONCE):
                 try:
                     await socket.send_str(Request(AckRequest(acks)).to_bytes().decode())
                 except (aiohttp.ClientError, OSError):

@@ -55,11 +55,11 @@ def test_a_policy_keeps_the_budget_counts_right_and_drops_whom_it_ranks_lowest(
 ) -> None:
     plain = PlainCaches(settings(eviction, expiry, admission), INTERESTS)
     live(plain, Random(f"{eviction} {expiry} {admission}"), 250)
-    assert plain.real.figures.arrived > 50
+    assert plain.real.counters.arrived > 50
     if eviction == "none" or admission == "none":
-        assert plain.real.figures.admitted == 0
+        assert plain.real.counters.admitted == 0
     else:
-        assert plain.real.figures.most_bytes > 0
+        assert plain.real.counters.most_bytes > 0
 
 
 @pytest.mark.parametrize("ties", TIES)

@@ -157,7 +157,7 @@ async def test_killed_again_and_again_under_load_with_people_who_come_and_go(tmp
             await one.leave()
     lines = (tmp_path / "trace").read_text().splitlines()
     assert '"settings"' in lines[0]
-    assert '"figures"' in lines[-1]
+    assert '"counters"' in lines[-1]
 
 
 async def _more(load: Load, results: int) -> None:

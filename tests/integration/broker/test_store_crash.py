@@ -40,7 +40,7 @@ LIFE: list[Step] = [
     register("ann"),
     register("bob"),
     register("cid"),
-    lambda store: store.registered(epoch=7, position=Position(7, 1), secret="whsec_x"),
+    lambda store: store.record_registration(epoch=7, position=Position(7, 1), secret="whsec_x"),
     lambda store: store.subscribe(
         [FrontendRequest(subscriber, interest) for subscriber in (1, 2, 3) for interest in (1, 2, 3)],
         backends=[backend(1), backend(2), backend(3)],
@@ -76,7 +76,7 @@ async def seen(store: SqliteBrokerStore) -> Any:
         [each.interest for each in await store.group_subscriptions(GROUP)],
         await store.webhooks(),
         await store.link(),
-        await store.revoked(),
+        await store.revoked_tokens(),
     )
 
 

@@ -14,7 +14,7 @@ from tests.support.real_brokers import Subscriber, broker_process, free_port
 from tests.support.real_processes import tocsin
 from tests.support.sparkless_cluster import world
 from tests.support.waiting import WITHIN_S
-from tests.unit.broker.app.test_take_over import held
+from tests.unit.broker.cluster_link.test_take_over import held
 from tocsin.wire.errors import EXIT_FENCED
 
 OFTEN = {"TOCSIN_BROKER__CLUSTER__CHECK_EVERY_S": "0.2"}

@@ -89,7 +89,7 @@ async def seen(store: SqliteChannelStore) -> Any:
                 results += [(part.range, each.cursor[1:], each.payload) for each in part.results]
         recorded = [(each.number, each.vector, each.results) for each in await store.executions(channel_id)]
         world[channel_id] = (state.last_execution, state.vector, state.tick_us, state.change, recorded, results)
-    return world, len((await store.news((await store.position())._replace(number=0))).items)
+    return world, len((await store.new_results((await store.position())._replace(number=0))).items)
 
 
 def opened(folder: Path) -> SqliteChannelStore:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.support.caching_model import PlainCaches, at
+from tests.support.caching_model import PlainCaches, at, needing
 from tests.support.examples import examples
 from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun
 from tocsin.rules.caching.eviction import EVICTION, TIES
@@ -128,8 +128,8 @@ def whole(cache: ResultCache, markers: dict[str, int]) -> dict[int, bool]:
     assert cache.resident_bytes == sum(number for number, resident in found.items() if resident)
     entries = list(cache)
     assert not entries or entries[0].resident
-    for index, entry in enumerate(entries):
-        assert cache.needing(index) == sum(marker < entry.cursor.execution for marker in markers.values())
+    for index, (entry, needed) in enumerate(zip(entries, needing(cache), strict=True)):
+        assert needed == sum(marker < entry.cursor.execution for marker in markers.values())
         assert entry.resident or index + 1 == len(entries) or entries[index + 1].resident
     assert all(one.inserted_s <= other.inserted_s for one, other in itertools.pairwise(entries))
     return found

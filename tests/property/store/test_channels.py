@@ -295,7 +295,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
         told: dict[int, Cursor] = {}
         more = True
         while more:
-            page = self.do(self.store.news(position, broker=broker, limit=limit))
+            page = self.do(self.store.new_results(position, broker=broker, limit=limit))
             assert all(item.broker == broker for item in page.items)
             told |= {item.interest: item.cursor for item in page.items}
             assert not page.more or page.position > position

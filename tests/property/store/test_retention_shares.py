@@ -10,12 +10,12 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.store.channels.channel import Channel, fetched
 from tests.support.examples import examples
-from tocsin.rules.fairness import fair_level
+from tests.support.stored_channel import Channel, fetched
 from tocsin.rules.model.cursors import START, Range
 from tocsin.store.channels.rows import BackendRequest, BrokerName
 from tocsin.store.channels.sqlite.results import ROW_BYTES
+from tocsin.store.channels.sqlite.shares import fair_level
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
 
 MAX_BYTES = 4_000

@@ -102,7 +102,7 @@ def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() 
             assert one.low <= one.mean <= one.high
         figures = simulate_scenario(
             made, results, core_settings(cell.caching()), links, until_s=600.0
-        ).broker.caches.figures
+        ).broker.caches.counters
         assert told[cell]["hit_ratio"].holds(figures.hit_ratio)
         assert told[cell]["miss_kb"].holds(figures.miss_bytes / 1e3)
         assert told[cell]["fetch_kb"].holds((figures.arrived_bytes + figures.fetched_bytes) / 1e3)

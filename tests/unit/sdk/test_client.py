@@ -109,9 +109,10 @@ async def test_a_client_that_is_not_open_says_so() -> None:
 
 async def test_a_token_is_renewed_before_it_ends(broker: FakeBroker) -> None:
     broker.token_s = -1.0
-    async with client(broker) as one:
+    now_s = 0.0
+    async with client(broker, clock=lambda: now_s) as one:
         first = one.who
-        one._session._renew_at_s = 0.0
+        now_s = 7.5
         await one.subscriptions()
         assert one.who != first
     assert broker.asked.count("POST /v1/login") == 1
@@ -250,7 +251,7 @@ async def test_whatever_breaks_everything_comes_once_and_in_order(broker: FakeBr
                 broker.tokens.clear()
                 broker.refusals = [too_many()]
             await until(lambda: len(found) >= 3 * each + 3)  # noqa: B023 - awaited at once
-        assert one._stream.connections >= 5
+        assert one.connections >= 5
     await following
     assert found == list(range(30))
 
@@ -276,7 +277,7 @@ async def test_acknowledgements_that_were_lost_are_said_again(broker: FakeBroker
         broker.deaf = True
         waiting = await connected(broker, one, 2)
         broker.make(17, "a")
-        await until(lambda: not one._acks.unsent and one._acks._taken != {})
+        await until(lambda: broker.ignored)
         broker.deaf = False
         broker.cut()
         await until(lambda: broker.interests[17].marker == broker.interests[17].results[0][0])
@@ -346,10 +347,10 @@ async def test_a_consumer_that_is_slow_fills_no_more_than_its_buffer(broker: Fak
         for each in range(500):
             broker.make(17, [each, "x" * 1000])
         await waiting
-        await until(lambda: len(one._inbox) >= 5)
+        await until(lambda: one.buffered >= 5)
         # Requests go on although nothing more is read.
         assert len(await one.subscriptions()) == 1
-        assert len(one._inbox) <= 6
+        assert one.buffered <= 6
         found = [each[0] for each in await taken(one, 499)]
         assert found == list(range(1, 500))
 
@@ -362,7 +363,7 @@ async def test_a_broker_that_is_silent_is_left(broker: FakeBroker) -> None:
         assert socket._req is not None
         assert socket._req.transport is not None
         socket._req.transport.pause_reading()  # type: ignore[attr-defined]
-        await until(lambda: one._stream.connections >= 2)
+        await until(lambda: one.connections >= 2)
         broker.make(17, "a")
         assert await waiting == ["a"]
 
@@ -395,7 +396,7 @@ async def test_closing_ends_the_consumer_and_needs_no_broker() -> None:
         await one.subscribe("v.c", [1])
         waiting = await connected(broker, one, 2)
         broker.make(17, "a")
-        await until(lambda: one._acks._taken != {})
+        await until(lambda: broker.acked)
     await one.close()
     assert await waiting == ["a"]
     with pytest.raises(StopAsyncIteration):

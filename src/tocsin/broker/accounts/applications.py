@@ -17,8 +17,6 @@ from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationR
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
-# How many subscribers or subscriptions one transaction removes, so that other writers do not wait long.
-STEP: Final = 200
 # The store's key for an application whose channels were restricted, until its excluded subscriptions have ended.
 NARROWED: Final = "narrowed-{}"
 
@@ -27,6 +25,7 @@ class Applications:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._store = directory.store
+        self._step = directory.policy.removed_at_once
         self._narrowing = asyncio.Lock()
 
     async def open(self) -> None:
@@ -66,7 +65,9 @@ class Applications:
         async with self._narrowing:
             channels, last = self._directory.rights(application).channels, 0
             if channels is not None:
-                while frontends := await self._store.end_outside(application, sorted(channels), after=last, limit=STEP):
+                while frontends := await self._store.end_outside(
+                    application, sorted(channels), after=last, limit=self._step
+                ):
                     last = frontends[-1].id
                     yield frontends
             await self._store.set_fact(NARROWED.format(application), "")
@@ -80,7 +81,7 @@ class Applications:
 
     async def remove_application(self, by: Principal, name: str) -> AsyncIterator[Removed]:
         self._directory.require_operator(by)
-        application = self._directory.named(name)
+        application = self._directory.get_application(name)
         if application.name == DEFAULT_APPLICATION:
             raise ConflictError(f"the application {DEFAULT_APPLICATION} stays", hint="remove its subscribers")
         async for step in self._remove(application):
@@ -101,18 +102,18 @@ class Applications:
         """Closes the application first, so that it takes no new subscribers, then removes them in batches."""
         await self._store.close_application(application.id)
         self._directory.put(replace(application, closed=True))
-        while subscribers := await self._store.subscribers(application.id, limit=STEP):
+        while subscribers := await self._store.subscribers(application.id, limit=self._step):
             ids = [subscriber.id for subscriber in subscribers]
             frontends = await self._store.remove_subscribers(ids)
             for subscriber_id in ids:
-                self._directory.changed(subscriber_id)
+                self._directory.forget_subscriber(subscriber_id)
             yield Removed(ids, frontends)
         await self._store.remove_application(application.id)
         self._directory.forget(application)
 
     def _open_one(self, name: str) -> ApplicationRow:
         """The application; raises ConflictError if it is being removed."""
-        application = self._directory.named(name)
+        application = self._directory.get_application(name)
         if application.closed:
             raise ConflictError(f"the application {name} is being removed")
         return application

@@ -74,7 +74,7 @@ class Directory:
             raise ForbiddenError("a subscriber may not do this", hint="use the application's token")
         if by.application is not None:
             return self.own(by.application, application)
-        return self.named(DEFAULT_APPLICATION if application is None else application)
+        return self.get_application(DEFAULT_APPLICATION if application is None else application)
 
     def own(self, own: int, application: str | None) -> ApplicationRow:
         """The principal's own application; the error does not reveal whether another of that name exists."""
@@ -87,7 +87,7 @@ class Directory:
             )
         return own_application
 
-    def named(self, name: str) -> ApplicationRow:
+    def get_application(self, name: str) -> ApplicationRow:
         application = self.by_name.get(normalize(name))
         if application is None:
             raise NotFoundError(f"there is no application {name[:200]!r}")
@@ -119,7 +119,7 @@ class Directory:
             raise NotFoundError(f"there is no user {user[:200]!r} of the application {application.name}")
         return subscriber
 
-    def changed(self, subscriber: int) -> None:
+    def forget_subscriber(self, subscriber: int) -> None:
         self._changes += 1
         self._seen.pop(subscriber, None)
 

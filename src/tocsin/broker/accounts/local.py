@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from tocsin.broker.accounts.accounts import ManagerIdentity, Principal, Removed, Session
 from tocsin.broker.accounts.applications import Applications
@@ -14,29 +13,25 @@ from tocsin.broker.accounts.login_throttle import LoginThrottle
 from tocsin.broker.accounts.passwords import Passwords
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize, password_of
 from tocsin.broker.accounts.sessions import Claims, SessionTokens
-from tocsin.clock import now_us
+from tocsin.clock import from_us, now_us
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import PAGE, ApplicationRow, SubscriberRow
 from tocsin.wire.answers import LoginAnswer
-from tocsin.wire.errors import (
-    ConflictError,
-    ForbiddenError,
-    InputError,
-    LimitError,
-    NotFoundError,
-    UnauthorizedError,
-)
+from tocsin.wire.errors import ConflictError, ForbiddenError, InputError, LimitError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION, Credentials
 
 
 class LocalAccounts:
     """`Accounts` on a `BrokerStore` that only this process has open. The caller opens and closes the store."""
 
-    def __init__(self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us) -> None:
+    def __init__(
+        self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us,
+        passwords: Passwords | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
         self._directory = Directory(store, policy, clock_us)
         self._tokens = SessionTokens(store, policy.token_s, policy.session_s, clock_us)
-        self._passwords = Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
+        self._passwords = passwords or Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
         self._guesses = LoginThrottle(policy.wrong_passwords, policy.wrong_passwords_per_hour)
         self.rights = self._directory.rights
         # Applications and groups answer their own calls.
@@ -99,7 +94,7 @@ class LocalAccounts:
     async def register(
         self, by: Principal | None, credentials: Credentials, *, origin: str | None = None
     ) -> SubscriberRow:
-        application = self._registering(by, credentials.application)
+        application = self._registration_scope(by, credentials.application)
         user = name_of("user's name", credentials.user)
         password = password_of(credentials.password, self._directory.policy.password_characters)
         # Check before the costly hash; the store makes the final check.
@@ -108,18 +103,18 @@ class LocalAccounts:
         return await self._store.add_subscriber(
             application.id,
             user,
-            password=await self._passwords.hashed(password, origin),
+            password=await self._passwords.hash(password, origin),
             created_us=self._directory.now_us(),
             at_most=self._directory.limit(application, "subscribers"),
         )
 
     async def login(self, credentials: Credentials, *, origin: str | None = None) -> LoginAnswer:
         issued_us = self._directory.now_us()
-        subscriber = await self._claimed(credentials)
+        subscriber = await self._find_claimed(credentials)
         password = password_of(credentials.password)
         hashed = None if subscriber is None else subscriber.password
         user = (normalize(credentials.application), normalize(credentials.user))
-        with self._guesses.one(user, origin, issued_us) as attempt:
+        with self._guesses.attempt(user, origin, issued_us) as attempt:
             attempt.right = await self._passwords.matches(password, hashed, origin)
         if not attempt.right or subscriber is None or hashed is None:
             raise UnauthorizedError("the user or the password is wrong")
@@ -127,18 +122,20 @@ class LocalAccounts:
             # The login succeeds even if the hash cannot be updated.
             with contextlib.suppress(LimitError, NotFoundError):
                 await self._store.change_subscriber(
-                    subscriber.id, password=await self._passwords.hashed(password, origin)
+                    subscriber.id, password=await self._passwords.hash(password, origin)
                 )
-                self._directory.changed(subscriber.id)
+                self._directory.forget_subscriber(subscriber.id)
         # A clock that was set back since the last password change must not lock users out.
-        return self._logged_in(subscriber, self._tokens.issue(subscriber.id, max(issued_us, subscriber.tokens_from_us)))
+        return self._login_answer(
+            subscriber, self._tokens.issue(subscriber.id, max(issued_us, subscriber.tokens_from_us))
+        )
 
     async def renew(self, session: Session) -> LoginAnswer:
         issued_us = self._directory.now_us()
         subscriber = await self._directory.subscriber(session.subscriber)
         if subscriber is None or session.issued_us < subscriber.tokens_from_us:
             raise UnauthorizedError("this token is good no more", hint="log in again")
-        return self._logged_in(subscriber, self._tokens.renew(session, max(issued_us, subscriber.tokens_from_us)))
+        return self._login_answer(subscriber, self._tokens.renew(session, max(issued_us, subscriber.tokens_from_us)))
 
     async def logout(self, session: Session) -> None:
         await self._tokens.end(session.session_id)
@@ -151,7 +148,7 @@ class LocalAccounts:
         return await self._store.subscribers(self._directory.scope(by, application).id, after=after, limit=limit)
 
     async def subscriber(self, by: Principal, user: str, application: str | None = None) -> SubscriberRow:
-        return await self._reached(by, user, application)
+        return await self._find_managed(by, user, application)
 
     async def set_password(
         self,
@@ -163,29 +160,29 @@ class LocalAccounts:
         old: str | None = None,
         origin: str | None = None,
     ) -> SubscriberRow:
-        subscriber = await self._reached(by, user, application)
+        subscriber = await self._find_managed(by, user, application)
         new = password_of(password, self._directory.policy.password_characters)
         if isinstance(by, Session):
-            with self._guesses.one((by.application_name, by.user), origin, self._directory.now_us()) as attempt:
+            with self._guesses.attempt((by.application_name, by.user), origin, self._directory.now_us()) as attempt:
                 attempt.right = await self._passwords.matches(password_of(old or ""), subscriber.password, origin)
             if not attempt.right:
                 raise UnauthorizedError("the old password is wrong")
-        hashed = await self._passwords.hashed(new, origin)
+        hashed = await self._passwords.hash(new, origin)
         # Always later than before, even if the clock was set back, so that tokens of the old password become invalid.
         tokens_from_us = max(self._directory.now_us(), subscriber.tokens_from_us + 1)
         await self._store.change_subscriber(subscriber.id, password=hashed, tokens_from_us=tokens_from_us)
-        self._directory.changed(subscriber.id)
+        self._directory.forget_subscriber(subscriber.id)
         return subscriber
 
     async def remove_subscriber(self, by: Principal, user: str, application: str | None = None) -> Removed:
-        subscriber = await self._reached(by, user, application)
+        subscriber = await self._find_managed(by, user, application)
         frontends = await self._store.remove_subscribers([subscriber.id])
-        self._directory.changed(subscriber.id)
+        self._directory.forget_subscriber(subscriber.id)
         return Removed([subscriber.id], frontends)
 
     # --- helpers
 
-    def _registering(self, by: Principal | None, application: str) -> ApplicationRow:
+    def _registration_scope(self, by: Principal | None, application: str) -> ApplicationRow:
         """The application into which this principal may register; raises ForbiddenError if there is none."""
         if isinstance(by, ManagerIdentity):
             if not by.is_operator and application == DEFAULT_APPLICATION:
@@ -195,9 +192,9 @@ class LocalAccounts:
             raise ForbiddenError("not everybody may register here", hint="use the application's token")
         if application != DEFAULT_APPLICATION:
             raise ForbiddenError(f"not everybody may register but into {DEFAULT_APPLICATION}", hint="use its token")
-        return self._directory.named(DEFAULT_APPLICATION)
+        return self._directory.get_application(DEFAULT_APPLICATION)
 
-    async def _claimed(self, credentials: Credentials) -> SubscriberRow | None:
+    async def _find_claimed(self, credentials: Credentials) -> SubscriberRow | None:
         """The subscriber that the credentials name, if it exists."""
         application = self._directory.by_name.get(normalize(credentials.application))
         try:
@@ -208,7 +205,7 @@ class LocalAccounts:
         subscriber = await self._store.subscriber(0 if application is None else application.id, user)
         return None if application is None or application.closed else subscriber
 
-    async def _reached(self, by: Principal, user: str, application: str | None) -> SubscriberRow:
+    async def _find_managed(self, by: Principal, user: str, application: str | None) -> SubscriberRow:
         """A subscriber that `by` manages, or `by` itself."""
         if isinstance(by, Session):
             own_application = self._directory.own(by.application, application)
@@ -217,10 +214,10 @@ class LocalAccounts:
             return await self._directory.user(own_application, by.user)
         return await self._directory.user(self._directory.scope(by, application), user)
 
-    def _logged_in(self, subscriber: SubscriberRow, issued: tuple[str, Claims]) -> LoginAnswer:
+    def _login_answer(self, subscriber: SubscriberRow, issued: tuple[str, Claims]) -> LoginAnswer:
         application = self._directory.by_id.get(subscriber.application)
         if application is None or application.closed:
             raise UnauthorizedError("the user or the password is wrong")
         token, claims = issued
-        expires_at = datetime.fromtimestamp(claims.expires_us / 1e6, UTC)
+        expires_at = from_us(claims.expires_us)
         return LoginAnswer(token, expires_at, subscriber.user, application.name)

@@ -33,7 +33,7 @@ class LoginThrottle:
         self._homes: OrderedDict[tuple[User, str | None], None] = OrderedDict()
 
     @contextmanager
-    def one(self, user: User, origin: str | None, now_us: int) -> Iterator[LoginAttempt]:
+    def attempt(self, user: User, origin: str | None, now_us: int) -> Iterator[LoginAttempt]:
         """Counts one try of a password; raises LimitError (429) if none is left. The try counts from the start, so that
         parallel tries gain nothing. It is given back if the password was right, or was not checked after all."""
         key = (user, origin if (user, origin) in self._homes else None)

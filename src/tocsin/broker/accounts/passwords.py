@@ -27,38 +27,41 @@ PATIENCE: Final = 10
 
 class Passwords:
     """Hashes and checks passwords. `threads` checks run at a time, and `waiting` more wait, in turn from each origin
-    (see WaitingLine); all others get LimitError (429)."""
+    (see WaitingLine); all others get LimitError (429). `verify` replaces Argon2's check of a hash and a password."""
 
-    def __init__(self, cost: PasswordCost, *, threads: int, waiting: int) -> None:
+    def __init__(
+        self, cost: PasswordCost, *, threads: int, waiting: int, verify: Callable[[str, str], bool] | None = None
+    ) -> None:
         self._hasher = PasswordHasher(
             time_cost=cost.passes, memory_cost=cost.memory_kib, parallelism=cost.lanes, type=Type.ID
         )
+        self._verify = verify or self._hasher.verify
         self._line = WaitingLine(threads, waiting, "passwords")
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="passwords", initializer=_give_way)
         self._decoy = ""
 
     async def open(self) -> None:
         # A hash of a random password at the present cost.
-        self._decoy = await self.hashed(secrets.token_urlsafe())
+        self._decoy = await self.hash(secrets.token_urlsafe())
 
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def hashed(self, password: str, origin: str | None = None) -> str:
+    async def hash(self, password: str, origin: str | None = None) -> str:
         return await self._run(lambda: self._hasher.hash(password), origin)
 
     async def matches(self, password: str, kept: str | None, origin: str | None = None) -> bool:
         """Whether the password matches the hash. Without a hash it takes as long, so that timing reveals no users."""
-        matched = await self._run(lambda: self._verified(self._decoy if kept is None else kept, password), origin)
+        matched = await self._run(lambda: self._is_match(self._decoy if kept is None else kept, password), origin)
         return matched and kept is not None
 
     def is_outdated(self, kept: str) -> bool:
         """Whether the hash was made at another cost than the present one."""
         return self._hasher.check_needs_rehash(kept)
 
-    def _verified(self, kept: str, password: str) -> bool:
+    def _is_match(self, kept: str, password: str) -> bool:
         try:
-            return self._hasher.verify(kept, password)
+            return self._verify(kept, password)
         except (VerificationError, InvalidHashError):
             return False
 

@@ -33,7 +33,8 @@ class AccountPolicy:
 
     `threads` password checks run at a time and `waiting` more may wait; `password_characters` is the minimum length.
     `wrong_passwords` is the burst of wrong passwords per user, `wrong_passwords_per_hour` the sustained rate. The
-    limits apply where an application has none of its own.
+    limits apply where an application has none of its own. `removed_at_once`: the subscribers or subscriptions that one
+    transaction removes, so that other writers do not wait long.
     """
 
     operator_token: str = field(default="", repr=False)
@@ -47,6 +48,7 @@ class AccountPolicy:
     waiting: int = 500
     wrong_passwords: int = 20
     wrong_passwords_per_hour: int = 60
+    removed_at_once: int = 200
     limits: Mapping[str, int] = field(
         default_factory=lambda: {
             "subscribers": 1_000_000,

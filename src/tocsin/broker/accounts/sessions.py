@@ -56,7 +56,7 @@ class SessionTokens:
         new_key = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
         self._key = base64.b64decode(await self._store.first_fact(SESSION_KEY, new_key))
         await self._forget()
-        self._revoked = await self._store.revoked()
+        self._revoked = await self._store.revoked_tokens()
 
     def issue(self, subscriber: int, issued_us: int) -> tuple[str, Claims]:
         """Issues the first token of a session. `issued_us` is when the credentials were shown, so that a change of the

@@ -15,11 +15,7 @@ from dataclasses import dataclass
 import orjson
 import structlog
 
-from tocsin.broker.cluster_link.backend_index import (
-    OURS,
-    BackendIndex,
-    BackendSubscription,
-)
+from tocsin.broker.cluster_link.backend_index import OURS, BackendIndex, BackendSubscription
 from tocsin.broker.cluster_link.client import ClusterClient
 from tocsin.clock import now_us
 from tocsin.rules.model.cursors import Cursor, InterestId
@@ -64,7 +60,7 @@ class InterestChange:
     `rebound`: those that have another number now, each with its old number."""
 
     gone: list[BackendSubscription]
-    rebound: list[tuple[int, BackendSubscription]]
+    rebound: list[tuple[InterestId, BackendSubscription]]
 
 
 class BackendSubscriptions:
@@ -156,16 +152,16 @@ class BackendSubscriptions:
             self._wake.clear()
             requests, self._queue = self._queue, []
             try:
-                async with self._alone():
+                async with self._lock_requests():
                     await self._work(requests)
             except Exception as error:
-                _log.error("the cluster was not asked", exc_info=error)
+                _log.error("the cluster did not answer a subscribe request", exc_info=error)
                 for request in requests:
                     if isinstance(request, _Want) and not request.answer.done():
                         request.answer.set_exception(UnavailableError("something went wrong inside"))
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
+    async def _lock_requests(self) -> AsyncIterator[None]:
         """Holds the lock of requests to the cluster. Announcements of unknown interests are remembered meanwhile."""
         async with self._cluster:
             self._asking = True
@@ -198,7 +194,7 @@ class BackendSubscriptions:
         try:
             released = set(await self._store.release_backends([backend.interest for backend in idle]))
         except TocsinError as error:
-            _log.warning("interests that nobody needs could not be ended", count=len(idle), error=str(error))
+            _log.warning("unused backend subscriptions could not be ended", count=len(idle), error=str(error))
             released = set()
         for backend in idle:
             if backend.interest in released:
@@ -240,14 +236,14 @@ class BackendSubscriptions:
             _refuse(values, error)
         else:
             for (parameters, wants), grant in zip(values, granted, strict=True):
-                self._granted(channel, parameters, wants, grant).shares[application] = grant.id
+                self._add_granted(channel, parameters, wants, grant).shares[application] = grant.id
 
-    def _granted(
-        self, channel: str, parameters: str, wants: Sequence[_Want], one: GrantedSubscription
+    def _add_granted(
+        self, channel: str, parameters: str, wants: Sequence[_Want], grant: GrantedSubscription
     ) -> BackendSubscription:
         """Adds a new backend subscription, and hands it to the requests that wait for it, pinned."""
-        head = max(one.since, self._early.get(one.interest, one.since))
-        backend = self._index.add(BackendSubscription(one.interest, channel, parameters, one.id, one.since, head))
+        head = max(grant.since, self._early.get(grant.interest, grant.since))
+        backend = self._index.add(BackendSubscription(grant.interest, channel, parameters, grant.id, grant.since, head))
         for request in wants:
             # A cancelled request needs no pin.
             if not request.answer.done():
@@ -276,7 +272,11 @@ class BackendSubscriptions:
                         channel, [(backend.shares[application], backend.parameters) for backend in batch], application
                     )
                 except TocsinError as error:
-                    _log.info("the cluster was not told who shares", application=application, error=str(error))
+                    _log.info(
+                        "applications of a subscription were not reported to the cluster",
+                        application=application,
+                        error=str(error),
+                    )
                     for backend in batch:
                         if backend.shares.get(application) != backend.subscription:
                             backend.shares.pop(application, None)
@@ -286,7 +286,7 @@ class BackendSubscriptions:
     async def compare(self) -> InterestChange:
         """Makes subscriptions again that the cluster lost, and ends those that it has and no subscriber needs."""
         prefix = OURS if now_us() >= self._former_until_us else self._index.ours
-        async with self._alone():
+        async with self._lock_requests():
             held_interests: dict[str, int] = {}
             orphaned: list[BackendSubscription] = []
             ours = {backend.subscription: backend for backend in self._index}
@@ -303,7 +303,7 @@ class BackendSubscriptions:
             lost = [
                 backend for backend in ours.values() if held_interests.get(backend.subscription) != backend.interest
             ]
-            changed = await self._again(lost)
+            changed = await self._subscribe_again(lost)
             await self._register_shares(
                 (backend, application)
                 for backend in self._index
@@ -312,7 +312,7 @@ class BackendSubscriptions:
             )
             return changed
 
-    async def _again(self, lost: Sequence[BackendSubscription]) -> InterestChange:
+    async def _subscribe_again(self, lost: Sequence[BackendSubscription]) -> InterestChange:
         """Makes lost subscriptions again, per channel and application."""
         changed = InterestChange([], [])
         by_channel: dict[tuple[str, str], list[BackendSubscription]] = {}
@@ -320,10 +320,10 @@ class BackendSubscriptions:
             by_channel.setdefault((backend.channel, backend.application), []).append(backend)
         for (channel, application), backends in by_channel.items():
             for begin in range(0, len(backends), TOGETHER):
-                await self._again_in(channel, application, backends[begin : begin + TOGETHER], changed)
+                await self._subscribe_batch_again(channel, application, backends[begin : begin + TOGETHER], changed)
         return changed
 
-    async def _again_in(
+    async def _subscribe_batch_again(
         self, channel: str, application: str, backends: Sequence[BackendSubscription], changed: InterestChange
     ) -> None:
         """Makes a batch again, by bisection if the cluster refuses a value. Ends what the channel no longer takes, and
@@ -340,8 +340,8 @@ class BackendSubscriptions:
                 changed.gone.extend(backends)
                 return
             half = len(backends) // 2
-            await self._again_in(channel, application, backends[:half], changed)
-            await self._again_in(channel, application, backends[half:], changed)
+            await self._subscribe_batch_again(channel, application, backends[:half], changed)
+            await self._subscribe_batch_again(channel, application, backends[half:], changed)
             return
         renumbered = [
             (backend, grant)

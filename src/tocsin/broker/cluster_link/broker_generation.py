@@ -48,11 +48,11 @@ class BrokerGeneration:
         await store.set_fact(NAME_SINCE, str(now_us()))
         await store.set_fact(FENCED, "")
 
-    async def was_given(self, generation: Position) -> None:
+    async def record_generation(self, generation: Position) -> None:
         if self.generation != generation:
             await self._store.set_fact(GENERATION, position_text(generation))
             self.generation = generation
         self.starts = False
 
-    async def was_fenced(self, reason: str) -> None:
+    async def record_fence(self, reason: str) -> None:
         await self._store.set_fact(FENCED, reason)

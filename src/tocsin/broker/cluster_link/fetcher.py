@@ -86,7 +86,7 @@ class ResultFetcher:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a fetch broke", exc_info=error)
+            _log.error("a fetch failed unexpectedly", exc_info=error)
         if self._wanted:
             self._soon()
 
@@ -131,28 +131,28 @@ class ResultFetcher:
         for finished in range(last, len(coming)):
             await self._finish(coming[finished], finished, began_s)
 
-    def _take(self, one: _FetchInProgress, part: FetchedPart) -> None:
-        one.results += [to_broker_result(result) for result in part.results]
-        one.size_bytes += sum(len(result.payload) + RESULT_BYTES for result in part.results)
-        one.known = one.known and part.known
+    def _take(self, in_progress: _FetchInProgress, part: FetchedPart) -> None:
+        in_progress.results += [to_broker_result(result) for result in part.results]
+        in_progress.size_bytes += sum(len(result.payload) + RESULT_BYTES for result in part.results)
+        in_progress.known = in_progress.known and part.known
         if part.gap is not None:
-            one.gap = part.gap
+            in_progress.gap = part.gap
 
-    async def _finish(self, one: _FetchInProgress, place: int, began_s: float) -> None:
+    async def _finish(self, in_progress: _FetchInProgress, place: int, began_s: float) -> None:
         """Reports one fetch to the core."""
-        if one.done:
+        if in_progress.done:
             return
-        one.done = True
-        fetch = one.fetch
-        if not one.known:
+        in_progress.done = True
+        fetch = in_progress.fetch
+        if not in_progress.known:
             self._runtime.handle(ev.FetchFailed(fetch.fetch))
             self._on_gone(fetch.interest)
             return
-        whole = len(one.results) < fetch.limit and one.size_bytes < fetch.limit_bytes
-        to = fetch.to if whole else one.results[-1].cursor
+        whole = len(in_progress.results) < fetch.limit and in_progress.size_bytes < fetch.limit_bytes
+        to = fetch.to if whole else in_progress.results[-1].cursor
         took_s = time.monotonic() - began_s
-        self._runtime.handle(ev.FetchSucceeded(fetch.fetch, to, tuple(one.results), took_s, one.gap))
-        self._runtime.arrived(fetch.interest)
+        self._runtime.handle(ev.FetchSucceeded(fetch.fetch, to, tuple(in_progress.results), took_s, in_progress.gap))
+        self._runtime.wake_waiters(fetch.interest)
         if place % _BREATH == _BREATH - 1:
             await asyncio.sleep(0)
 

@@ -92,7 +92,7 @@ class ClusterLink:
         # A message had a bad signature: our secret may be outdated.
         self._doubtful = False
         # Our backend subscriptions have been compared with the cluster's since the last change there.
-        self._compared = False
+        self.is_compared = False
         # The number of channels that were ever dropped, as last seen.
         self._dropped = 0
         self._registered = False
@@ -167,7 +167,7 @@ class ClusterLink:
                 self._wake.clear()
                 delay_s = back_off.next_s()
             except Exception as error:
-                _log.error("the link to the cluster broke", exc_info=error)
+                _log.error("the link to the cluster failed", exc_info=error)
                 delay_s = self._last_retry_s
             try:
                 async with asyncio.timeout(delay_s):
@@ -190,9 +190,9 @@ class ClusterLink:
     async def _remember_fenced(self, error: FencedError) -> None:
         """Stores the fence first: after a restart this broker must not take the name back from the newer one."""
         try:
-            await self._generation.was_fenced(error.message)
+            await self._generation.record_fence(error.message)
         except TocsinError as store_error:
-            _log.error("that could not be kept", error=str(store_error))
+            _log.error("the fencing of this broker could not be stored", error=str(store_error))
         if not self.fenced.done():
             self.fenced.set_result(error)
 
@@ -203,7 +203,7 @@ class ClusterLink:
         else:
             await self._check()
         missed = await self._compare_and_catch_up()
-        if not self._compared:
+        if not self.is_compared:
             # A new epoch began: the cluster was restored, and its subscriptions may have changed, too.
             missed = await self._compare_and_catch_up() or missed
         if self._doubtful:
@@ -214,12 +214,12 @@ class ClusterLink:
 
     async def _compare_and_catch_up(self) -> bool:
         """Compares the subscriptions if that is due, then catches up; returns whether there were announcements."""
-        if not self._compared:
-            self._compared = True
+        if not self.is_compared:
+            self.is_compared = True
             try:
                 await self._on_changed(await self._backends.compare())
             except BaseException:
-                self._compared = False
+                self.is_compared = False
                 raise
         return await self.catch_up()
 
@@ -229,7 +229,7 @@ class ClusterLink:
         answer = await self._client.register(
             self._callback, store=generation.store_id, generation=generation.generation, starts=generation.starts
         )
-        await generation.was_given(answer.generation)
+        await generation.record_generation(answer.generation)
         self._client.generation = answer.generation
         secret = answer.secret or self._secret or await self._client.new_secret()
         async with self._announcing:
@@ -238,7 +238,7 @@ class ClusterLink:
                 self._position = answer.position
             # The position may be of an earlier epoch than the cluster's present one.
             self._epoch = max(self._epoch, answer.position.epoch)
-            await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
+            await self._store.record_registration(epoch=self._epoch, position=self._position, secret=secret)
         self._registered = True
         self._note_dropped_channels(answer.dropped)
         _log.info("registered at the cluster", epoch=self._epoch, generation=answer.generation)
@@ -255,7 +255,7 @@ class ClusterLink:
             or registration.position is None
             or registration.generation != self._generation.generation
         ):
-            self._compared = False
+            self.is_compared = False
             await self._register()
         else:
             self._note_dropped_channels(registration.dropped)
@@ -264,7 +264,7 @@ class ClusterLink:
         """Compares the number of channels that were ever dropped: if it changed, some of them may have been ours."""
         if dropped != self._dropped:
             self._dropped = dropped
-            self._compared = False
+            self.is_compared = False
 
     async def _new_secret(self) -> None:
         """Requests a new secret for signatures and stores it."""
@@ -272,11 +272,11 @@ class ClusterLink:
         secret = await self._client.new_secret()
         async with self._announcing:
             self._secret = secret
-            await self._store.registered(epoch=self._epoch, position=self._position, secret=secret)
+            await self._store.record_registration(epoch=self._epoch, position=self._position, secret=secret)
 
     # --- announcements
 
-    async def announced(self, headers: Mapping[str, str], body: bytes) -> None:
+    async def receive_announcement(self, headers: Mapping[str, str], body: bytes) -> None:
         """Receives an announcement; when this returns, its content is durable here. Raises UnauthorizedError if the
         signature is wrong, UnavailableError if the broker cannot handle it yet."""
         if self._secret is None:
@@ -298,7 +298,7 @@ class ClusterLink:
                 self._counters.announcements["again"] += 1
             elif announcement.after <= self._position:
                 # An announcement that begins earlier repeats something and skips nothing.
-                await self._take(announcement)
+                await self._apply(announcement)
                 self._counters.announcements["taken"] += 1
             else:
                 self._counters.announcements["missed"] += 1
@@ -322,30 +322,30 @@ class ClusterLink:
         while True:
             announcement = await self._client.announcement(self._position)
             found_any = found_any or not announcement.is_empty
-            await self._take(announcement)
+            await self._apply(announcement)
             if not announcement.more:
                 return found_any
 
-    async def _take(self, told: Announcement) -> None:
+    async def _apply(self, announcement: Announcement) -> None:
         """Hands an announcement to the core and stores its position and heads in one transaction.
 
         Other tasks run in between. So the heads are set, and submitted to the store, before anybody can subscribe to a
         result of a later batch or acknowledge one of the first: no stored marker is ahead of the stored head.
         """
-        heads = _heads_of(told)
+        heads = _heads_of(announcement)
         for interest, cursor in heads.items():
             backend = self._index.get(interest)
             if backend is None:
                 self._backends.note_early_announcement(interest, cursor)
             else:
                 backend.head = max(backend.head, cursor)
-        events = _events_of(told)
+        events = _events_of(announcement)
         has_more = self._handle_batch(events)
         faults.reach("delivery.news.taken")
         recording: asyncio.Task[None] | None = None
-        if told.position > self._position or heads:
+        if announcement.position > self._position or heads:
             recording = asyncio.get_running_loop().create_task(
-                self._store.record_announcement(max(told.position, self._position), heads)
+                self._store.record_announcement(max(announcement.position, self._position), heads)
             )
         while has_more:
             # Let other tasks run, so that a large announcement delays no other subscriber.
@@ -353,15 +353,15 @@ class ClusterLink:
             has_more = self._handle_batch(events)
         if recording is not None:
             await recording
-            self._position = max(told.position, self._position)
+            self._position = max(announcement.position, self._position)
         faults.reach("delivery.news.recorded")
-        if told.position.epoch > self._epoch:
+        if announcement.position.epoch > self._epoch:
             # A new epoch: the cluster was restored from a backup.
-            self._epoch = told.position.epoch
-            self._compared = False
+            self._epoch = announcement.position.epoch
+            self.is_compared = False
             self._wake.set()
-        if told.gaps:
-            await self._look_for_gaps(set(told.gaps))
+        if announcement.gaps:
+            await self._look_for_gaps(set(announcement.gaps))
 
     def _handle_batch(self, events: Iterator[tuple[InterestId, ev.ResultsAnnounced | ev.ResultArrived]]) -> bool:
         """Hands the next events to the core. Returns False if there were none."""
@@ -369,7 +369,7 @@ class ClusterLink:
         for _, event in batch:
             self._runtime.handle(event)
         for interest in {interest for interest, event in batch if isinstance(event, ev.ResultArrived)}:
-            self._runtime.arrived(interest)
+            self._runtime.wake_waiters(interest)
         return bool(batch)
 
     async def _look_for_gaps(self, channels: set[str]) -> None:
@@ -402,10 +402,10 @@ class ClusterLink:
         if (backend := self._index.get(action.interest)) is not None:
             self._backends.release(backend)
 
-    def gone(self, interest: InterestId) -> None:
+    def note_unknown_interest(self, interest: InterestId) -> None:
         """The cluster does not know an interest that we hold: compare all of them."""
         if self._index.get(interest) is not None:
-            self._compared = False
+            self.is_compared = False
             self._wake.set()
 
     def report_consumed(self, action: ac.ReportConsumed) -> None:
@@ -425,26 +425,26 @@ class ClusterLink:
                     await self._client.acknowledge(dict(items[begin : begin + 50_000]))
             except TocsinError as error:
                 # The next report includes them. Until then the cluster only keeps results longer than it has to.
-                _log.debug("the cluster was not told what is acknowledged", error=str(error))
+                _log.debug("acknowledgements were not reported to the cluster; retrying", error=str(error))
                 self._reports = {**reports, **self._reports}
                 return
 
 
-def _heads_of(told: Announcement) -> dict[InterestId, Cursor]:
+def _heads_of(announcement: Announcement) -> dict[InterestId, Cursor]:
     """The newest cursor of each interest in an announcement."""
-    heads = {interest: cursor for interests in told.heads.values() for interest, cursor in interests}
-    for pushed in told.pushed:
+    heads = {interest: cursor for interests in announcement.heads.values() for interest, cursor in interests}
+    for pushed in announcement.pushed:
         last = pushed.results[-1].cursor
         heads[pushed.interest] = max(last, heads.get(pushed.interest, last))
     return heads
 
 
-def _events_of(told: Announcement) -> Iterator[tuple[InterestId, ev.ResultsAnnounced | ev.ResultArrived]]:
+def _events_of(announcement: Announcement) -> Iterator[tuple[InterestId, ev.ResultsAnnounced | ev.ResultArrived]]:
     """The events of an announcement, each with its interest."""
-    for interests in told.heads.values():
+    for interests in announcement.heads.values():
         for interest, cursor in interests:
             yield interest, ev.ResultsAnnounced(interest, cursor)
-    for pushed in told.pushed:
+    for pushed in announcement.pushed:
         for result in pushed.results:
             cached = to_broker_result(result)
             yield pushed.interest, ev.ResultArrived(pushed.interest, cached.cursor, cached.size_bytes, cached.payload)

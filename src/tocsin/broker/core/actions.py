@@ -3,12 +3,12 @@ reference, not a copy."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from tocsin.rules.caching.entries import BrokerResult
-from tocsin.rules.model.cursors import Cursor, InterestId
+from tocsin.rules.model.cursors import Cursor, InterestId, SubscriptionId
 from tocsin.wire.errors import InputError
 
 
@@ -36,7 +36,7 @@ class Deliver:
     after: Cursor
     to: Cursor
     results: tuple[BrokerResult, ...]
-    audience: Collection[Hashable]
+    audience: Collection[SubscriptionId]
     why: DeliveryReason
     gap: Cursor | None = None
     more: bool = False
@@ -48,7 +48,7 @@ class NotifyAvailable:
 
     interest: InterestId
     to: Cursor
-    audience: Collection[Hashable]
+    audience: Collection[SubscriptionId]
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -56,7 +56,7 @@ class EndSubscriptions:
     """These subscriptions have ended, for this reason."""
 
     interest: InterestId
-    audience: Collection[Hashable]
+    audience: Collection[SubscriptionId]
     reason: str
 
 
@@ -64,7 +64,7 @@ class EndSubscriptions:
 class RefuseEvent:
     """The event does not fit the state of the subscription that it names; nothing changed."""
 
-    subscription: Hashable
+    subscription: SubscriptionId
     error: InputError
 
 

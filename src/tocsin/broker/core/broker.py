@@ -31,7 +31,7 @@ from tocsin.broker.core.result_arrivals import ResultArrivals
 from tocsin.broker.core.result_getter import ResultGetter
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.model.cursors import START, Cursor, InterestId
+from tocsin.rules.model.cursors import START, Cursor, InterestId, SubscriptionId
 from tocsin.wire.errors import NotFoundError
 
 
@@ -89,29 +89,29 @@ class Broker:
 
     # --- queries
 
-    def knows(self, subscription: Hashable) -> bool:
+    def knows(self, subscription: SubscriptionId) -> bool:
         return subscription in self._state.frontends
 
-    def marker(self, subscription: Hashable) -> Cursor:
+    def marker(self, subscription: SubscriptionId) -> Cursor:
         """The cursor up to which this subscription has acknowledged."""
         return self._state.frontends[subscription].acknowledged
 
-    def since(self, subscription: Hashable) -> Cursor | None:
+    def since(self, subscription: SubscriptionId) -> Cursor | None:
         """Where this subscription begins; None until it is active."""
         frontend = self._state.frontends[subscription]
         return frontend.since if frontend.attached else None
 
     def holds(self, interest: InterestId) -> bool:
         """Whether the interest has a backend subscription, or one has been requested."""
-        return interest in self._state.backends
+        return interest in self._state.interests
 
-    def subscriptions_of(self, subscriber: Hashable) -> Sequence[Hashable]:
+    def subscriptions_of(self, subscriber: Hashable) -> Sequence[SubscriptionId]:
         return tuple(self._state.of_subscriber.get(subscriber, ()))
 
     def lacking(self, subscriber: Hashable) -> Iterator[tuple[InterestId, ev.Mode, Cursor]]:
         """Interest, mode and head of every subscription that has unacknowledged results."""
         for frontend in self._state.of_subscriber.get(subscriber, {}).values():
-            head = frontend.backend.held.head if frontend.attached else START
+            head = frontend.interest_state.open_cache.head if frontend.attached else START
             if frontend.acknowledged < head:
                 yield frontend.interest, frontend.mode, head
 
@@ -125,40 +125,40 @@ class Broker:
             frontend.online, frontend.behind = True, False
             # Results that were sent but not acknowledged may be lost, so send them again.
             frontend.sent = frontend.marker
-            self._getter.catch_up(frontend.backend, frontend, now_s, actions)
+            self._getter.catch_up(frontend.interest_state, frontend, now_s, actions)
 
     def _logged_out(self, event: ev.SubscriberLoggedOut, _now_s: float, _actions: list[Action]) -> None:
         self._state.online.discard(event.subscriber)
         for frontend in self._state.of_subscriber.get(event.subscriber, {}).values():
             frontend.online = False
-            frontend.backend.leave(frontend)
+            frontend.interest_state.leave(frontend)
 
     def _get_results(self, event: ev.ResultsRequested, now_s: float, actions: list[Action]) -> None:
         """Serves a pull. A whole cohort is served as one; other subscriptions are grouped by their cursors."""
-        backend = self._state.backends.get(event.interest)
-        subscriptions: Collection[Hashable] = event.subscriptions
-        if backend is not None and event.after is None:
-            if subscriptions is backend.notify or subscriptions is backend.inline:
-                cohort = backend.notify if subscriptions is backend.notify else backend.inline
-                self._ask_together(backend, cohort.together, now_s, actions)
+        state = self._state.interests.get(event.interest)
+        subscriptions: Collection[SubscriptionId] = event.subscriptions
+        if state is not None and event.after is None:
+            if subscriptions is state.notify or subscriptions is state.inline:
+                cohort = state.notify if subscriptions is state.notify else state.inline
+                self._ask_together(state, cohort.together, now_s, actions)
                 subscriptions = tuple(cohort.own)
-            elif type(subscriptions) is CohortSnapshot and backend.together(subscriptions):
-                self._ask_together(backend, subscriptions, now_s, actions)
+            elif type(subscriptions) is CohortSnapshot and state.together(subscriptions):
+                self._ask_together(state, subscriptions, now_s, actions)
                 return
         askers_by_cursor: dict[Cursor, list[FrontendState]] = {}
         for subscription in subscriptions:
-            frontend = backend.frontends.get(subscription) if backend is not None else None
-            if backend is None or frontend is None:
+            frontend = state.frontends.get(subscription) if state is not None else None
+            if state is None or frontend is None:
                 actions.append(refuse_unknown(subscription))
             elif not frontend.attached or frontend.since is None:
                 actions.append(_refuse_early(subscription))
             else:
                 after = frontend.acknowledged if event.after is None else max(event.after, frontend.since)
                 askers_by_cursor.setdefault(after, []).append(frontend)
-        if backend is not None:
+        if state is not None:
             for after, askers in askers_by_cursor.items():
                 self._getter.get(
-                    backend, askers, after, DeliveryReason.PULLED, now_s=now_s, actions=actions, limit=event.limit
+                    state, askers, after, DeliveryReason.PULLED, now_s=now_s, actions=actions, limit=event.limit
                 )
 
     def _get_each(self, event: ev.ResultsRequestedByMany, now_s: float, actions: list[Action]) -> None:
@@ -167,20 +167,20 @@ class Broker:
             if frontend is None or not frontend.attached:
                 actions.append(refuse_unknown(subscription) if frontend is None else _refuse_early(subscription))
             else:
-                backend, after = frontend.backend, frontend.acknowledged
-                self._getter.get(backend, (frontend,), after, DeliveryReason.PULLED, now_s=now_s, actions=actions)
+                state, after = frontend.interest_state, frontend.acknowledged
+                self._getter.get(state, (frontend,), after, DeliveryReason.PULLED, now_s=now_s, actions=actions)
 
-    def _ask_together(self, backend: InterestState, group: CohortSnapshot, now_s: float, actions: list[Action]) -> None:
+    def _ask_together(self, state: InterestState, group: CohortSnapshot, now_s: float, actions: list[Action]) -> None:
         if group.names:
             after = group.cohort.marker
-            self._getter.get(backend, group, after, DeliveryReason.PULLED, now_s=now_s, actions=actions)
+            self._getter.get(state, group, after, DeliveryReason.PULLED, now_s=now_s, actions=actions)
 
     def _fell_behind(self, event: ev.SubscriberFellBehind, _now_s: float, actions: list[Action]) -> None:
         frontend = self._state.frontends.get(event.subscription)
         if frontend is None:
             actions.append(refuse_unknown(event.subscription))
             return
-        frontend.backend.leave(frontend)
+        frontend.interest_state.leave(frontend)
         frontend.behind = True
         frontend.sent = frontend.marker if event.sent is None else max(frontend.marker, event.sent)
 
@@ -190,7 +190,7 @@ class Broker:
             actions.append(refuse_unknown(event.subscription))
             return
         frontend.behind = False
-        self._getter.catch_up(frontend.backend, frontend, now_s, actions)
+        self._getter.catch_up(frontend.interest_state, frontend, now_s, actions)
 
     # --- time
 
@@ -203,6 +203,6 @@ class Broker:
             self._acks.report(now_s, actions)
 
 
-def _refuse_early(subscription: Hashable) -> RefuseEvent:
+def _refuse_early(subscription: SubscriptionId) -> RefuseEvent:
     error = NotFoundError("the cluster does not hold this subscription yet", hint="ask again")
     return RefuseEvent(subscription, error)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable, Iterator
 from typing import TYPE_CHECKING, final
 
 from tocsin.broker.core.events import Mode
-from tocsin.rules.model.cursors import START, Cursor
+from tocsin.rules.model.cursors import START, Cursor, SubscriptionId
 
 if TYPE_CHECKING:
     from tocsin.broker.core.interest_state import InterestState
@@ -21,15 +21,15 @@ class FrontendState:
     """A frontend subscription. `marker` is valid only outside a cohort; `acknowledged` always is."""
 
     __slots__ = (
-        "attached", "backend", "behind", "cohort", "id", "interest", "joined", "live", "marker", "mode", "online",
-        "sent", "since", "subscriber", "turn", "waits",
+        "attached", "behind", "cohort", "id", "interest", "interest_state", "joined", "live", "marker", "mode",
+        "online", "sent", "since", "subscriber", "turn", "waits",
     )  # fmt: skip
 
     def __init__(
         self,
-        name: Hashable,
+        name: SubscriptionId,
         subscriber: Hashable,
-        backend: InterestState,
+        state: InterestState,
         *,
         mode: Mode,
         since: Cursor | None,
@@ -37,11 +37,11 @@ class FrontendState:
     ) -> None:
         self.id = name
         self.subscriber = subscriber
-        self.interest = backend.interest
-        self.backend = backend
+        self.interest = state.interest
+        self.interest_state = state
         self.mode = mode
         # The cohort that it is in while it is online and has been sent everything.
-        self.cohort = backend.inline if mode is Mode.INLINE else backend.notify
+        self.cohort = state.inline if mode is Mode.INLINE else state.notify
         self.since = since
         self.online = online
         # True once the broker has received results up to `since`; from then on the cache counts its marker.
@@ -64,15 +64,15 @@ class FrontendState:
 
 
 @final
-class CohortSnapshot(Collection[Hashable]):
-    """The members of a cohort that shared its marker at frontend moment. They pull and acknowledge as frontend.
+class CohortSnapshot(Collection[SubscriptionId]):
+    """The members of a cohort that shared its marker at one moment. They pull and acknowledge as one.
 
     A snapshot does not change; `current` says whether the same members still share the marker.
     """
 
     __slots__ = ("cohort", "names", "state")
 
-    def __init__(self, cohort: Cohort, names: tuple[Hashable, ...]) -> None:
+    def __init__(self, cohort: Cohort, names: tuple[SubscriptionId, ...]) -> None:
         self.cohort = cohort
         self.names = names
         self.state = cohort.state
@@ -81,14 +81,14 @@ class CohortSnapshot(Collection[Hashable]):
     def current(self) -> bool:
         return self.state == self.cohort.state
 
-    def still_there(self) -> tuple[Hashable, ...]:
+    def still_there(self) -> tuple[SubscriptionId, ...]:
         """The members that have stayed in the cohort since the snapshot, without those that left and came back."""
         members, state = self.cohort.members, self.state
         return tuple(
             name for name in self.names if (member := members.get(name)) is not None and member.joined <= state
         )
 
-    def __iter__(self) -> Iterator[Hashable]:
+    def __iter__(self) -> Iterator[SubscriptionId]:
         return iter(self.names)
 
     def __len__(self) -> int:
@@ -98,21 +98,21 @@ class CohortSnapshot(Collection[Hashable]):
         return name in self.names
 
 
-class Cohort(Collection[Hashable]):
+class Cohort(Collection[SubscriptionId]):
     """A collection of subscription ids. It lives as long as its interest and changes with every event."""
 
     __slots__ = ("_together", "marker", "members", "own", "state")
 
     def __init__(self, marker: Cursor) -> None:
         self.marker = marker
-        self.members: dict[Hashable, FrontendState] = {}
+        self.members: dict[SubscriptionId, FrontendState] = {}
         # The markers of members that acknowledged alone.
-        self.own: dict[Hashable, Cursor] = {}
+        self.own: dict[SubscriptionId, Cursor] = {}
         # Changes whenever the set of members that share the marker changes.
         self.state = 0
         self._together: CohortSnapshot | None = None
 
-    def __iter__(self) -> Iterator[Hashable]:
+    def __iter__(self) -> Iterator[SubscriptionId]:
         return iter(self.members)
 
     def __len__(self) -> int:
@@ -135,7 +135,7 @@ class Cohort(Collection[Hashable]):
             snapshot = self._together = CohortSnapshot(self, names)
         return snapshot
 
-    def marker_of(self, name: Hashable) -> Cursor:
+    def marker_of(self, name: SubscriptionId) -> Cursor:
         return self.own.get(name, self.marker)
 
     def join(self, frontend: FrontendState) -> None:
@@ -158,7 +158,7 @@ class Cohort(Collection[Hashable]):
         self.state += 1
         frontend.live = False
 
-    def move(self, name: Hashable, to: Cursor) -> None:
+    def move(self, name: SubscriptionId, to: Cursor) -> None:
         """A single member acknowledges."""
         if name in self.own:
             if to == self.marker and self.sharing:
@@ -172,7 +172,7 @@ class Cohort(Collection[Hashable]):
             self.own[name] = to
             self.state += 1
 
-    def move_several(self, names: Collection[Hashable], to: Cursor) -> dict[Cursor, int]:
+    def move_several(self, names: Collection[SubscriptionId], to: Cursor) -> dict[Cursor, int]:
         """Some members acknowledge; returns how many came from each marker. Members that are further stay.
 
         If at least half of the sharing members move, the shared marker moves with them, and the others get markers of
@@ -180,7 +180,7 @@ class Cohort(Collection[Hashable]):
         """
         moved: dict[Cursor, int] = {}
         own, marker = self.own, self.marker
-        sharers: list[Hashable] = []
+        sharers: list[SubscriptionId] = []
         for name in names:
             own_marker = own.get(name)
             if own_marker is None:

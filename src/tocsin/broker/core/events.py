@@ -13,7 +13,7 @@ from typing import Any
 
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.rules.model.cursors import Cursor, InterestId
+from tocsin.rules.model.cursors import Cursor, InterestId, SubscriptionId
 
 
 class Mode(Enum):
@@ -30,7 +30,7 @@ class Mode(Enum):
 class SubscribeRequested:
     """A subscriber wants the results after the cursor `since`; None means those that are made from now on."""
 
-    subscription: Hashable
+    subscription: SubscriptionId
     subscriber: Hashable
     interest: InterestId
     since: Cursor | None = None
@@ -39,7 +39,7 @@ class SubscribeRequested:
 
 @dataclass(slots=True, unsafe_hash=True)
 class UnsubscribeRequested:
-    subscription: Hashable
+    subscription: SubscriptionId
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -61,7 +61,7 @@ class ResultsRequested:
     """
 
     interest: InterestId
-    subscriptions: Collection[Hashable]
+    subscriptions: Collection[SubscriptionId]
     after: Cursor | None = None
     limit: int | None = None
 
@@ -70,7 +70,7 @@ class ResultsRequested:
 class ResultsRequestedByMany:
     """Subscriptions of several interests each pull what they lack, for example after their subscriber was away."""
 
-    subscriptions: tuple[Hashable, ...]
+    subscriptions: tuple[SubscriptionId, ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -83,21 +83,21 @@ class ResultsAcknowledged:
 
     interest: InterestId
     cursor: Cursor
-    subscriptions: Collection[Hashable]
+    subscriptions: Collection[SubscriptionId]
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class ResultsAcknowledgedByMany:
     """Subscriptions of several interests, each with the cursor up to which it has everything."""
 
-    acks: tuple[tuple[Hashable, Cursor], ...]
+    acks: tuple[tuple[SubscriptionId, Cursor], ...]
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class SubscriberFellBehind:
     """A slow consumer takes no more for now. `sent` is the last cursor that it was sent; None means its marker."""
 
-    subscription: Hashable
+    subscription: SubscriptionId
     sent: Cursor | None = None
 
 
@@ -105,7 +105,7 @@ class SubscriberFellBehind:
 class SubscriberReady:
     """A client has room again and continues with what it lacks."""
 
-    subscription: Hashable
+    subscription: SubscriptionId
 
 
 # --- the cluster

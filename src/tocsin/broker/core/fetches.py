@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class PendingFetch:
-    """A fetch of `(after, to]` that has no answer yet. `news` says that it brings newly announced results; otherwise
+    """A fetch of `(after, to]` that has no answer yet. `is_announced`: it brings newly announced results; otherwise
     `waiting` has the answers that need it."""
 
-    __slots__ = ("after", "answer", "answer_bytes", "backend", "fetch", "news", "to", "waiting")
+    __slots__ = ("after", "answer", "answer_bytes", "fetch", "interest_state", "is_announced", "to", "waiting")
 
-    def __init__(self, fetch: Fetch, backend: InterestState, news: bool) -> None:
+    def __init__(self, fetch: Fetch, state: InterestState, is_announced: bool) -> None:
         self.fetch = fetch
         self.after = fetch.after
         self.to = fetch.to
-        self.backend = backend
-        self.news = news
+        self.interest_state = state
+        self.is_announced = is_announced
         self.answer: FetchSucceeded | None = None
         self.answer_bytes = 0
         self.waiting: list[PendingAnswer] = []
@@ -98,20 +98,20 @@ class Fetches:
 
     def begin(
         self,
-        backend: InterestState,
+        state: InterestState,
         after: Cursor,
         to: Cursor,
         actions: list[Action],
         *,
-        news: bool = False,
+        is_announced: bool = False,
         most: int | None = None,
     ) -> PendingFetch:
-        """Begins a fetch of `(after, to]`, at most `most` results. `news`: it brings newly announced results."""
+        """Begins a fetch of `(after, to]`, at most `most` results. `is_announced`: it brings new results."""
         self._begun = number = self._begun + 1
         limits = self._settings
         limit = limits.page_results if most is None else most
-        fetch = Fetch(number, backend.interest, after, to, limit, limits.page_bytes)
-        self._pending[number] = pending = PendingFetch(fetch, backend, news)
+        fetch = Fetch(number, state.interest, after, to, limit, limits.page_bytes)
+        self._pending[number] = pending = PendingFetch(fetch, state, is_announced)
         actions.append(fetch)
         return pending
 
@@ -121,9 +121,9 @@ class Fetches:
     def end(self, number: int) -> None:
         del self._pending[number]
 
-    def forget(self, backend: InterestState) -> None:
+    def forget(self, state: InterestState) -> None:
         """The interest has ended: answers to its fetches will be ignored."""
-        for pending in (*backend.fetches, backend.news):
+        for pending in (*state.fetches, state.announced_fetch):
             if pending is not None:
                 self.end(pending.fetch.fetch)
 

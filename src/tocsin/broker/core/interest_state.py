@@ -10,7 +10,7 @@ from tocsin.broker.core.cohorts import Cohort, CohortSnapshot, FrontendState
 from tocsin.broker.core.fetches import AnswerKey, Fetches, PendingAnswer, PendingFetch
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.result_cache import ResultCache
-from tocsin.rules.model.cursors import START, Cursor, InterestId
+from tocsin.rules.model.cursors import START, Cursor, InterestId, SubscriptionId
 
 
 class InterestState:
@@ -18,22 +18,22 @@ class InterestState:
     cache is how far the broker has received results."""
 
     __slots__ = (
-        "announced", "cache", "empty_since_s", "fetches", "frontends", "inline", "interest", "joining", "news",
-        "notify", "reported", "waiting",
+        "announced", "announced_fetch", "cache", "empty_since_s", "fetches", "frontends", "inline", "interest",
+        "joining", "notify", "reported", "waiting",
     )  # fmt: skip
 
     def __init__(self, interest: InterestId) -> None:
         self.interest = interest
         self.cache: ResultCache | None = None
-        self.frontends: dict[Hashable, FrontendState] = {}
+        self.frontends: dict[SubscriptionId, FrontendState] = {}
         # Subscriptions that begin after the head; they are attached when the broker has received results up to there.
-        self.joining: dict[Hashable, FrontendState] = {}
+        self.joining: dict[SubscriptionId, FrontendState] = {}
         self.inline = Cohort(START)
         self.notify = Cohort(START)
         # The cluster has announced results up to here.
         self.announced = START
         # The fetch of newly announced results; at most one at a time, so that they stay in order.
-        self.news: PendingFetch | None = None
+        self.announced_fetch: PendingFetch | None = None
         # The fetches of older results that a subscriber lacks and the cache does not have.
         self.fetches: list[PendingFetch] = []
         self.waiting: dict[AnswerKey, PendingAnswer] = {}
@@ -43,7 +43,7 @@ class InterestState:
         self.reported: Cursor | None = None
 
     @property
-    def held(self) -> ResultCache:
+    def open_cache(self) -> ResultCache:
         assert self.cache is not None, f"the cluster does not hold {self.interest} yet"
         return self.cache
 
@@ -83,7 +83,7 @@ class InterestState:
         self.leave(frontend)
         del self.frontends[frontend.id]
         if frontend.attached:
-            caches.detach(self.held, frontend.marker)
+            caches.detach(self.open_cache, frontend.marker)
         else:
             self.joining.pop(frontend.id, None)
 
@@ -95,8 +95,8 @@ class CoreState:
 
     caches: ResultCaches
     fetches: Fetches
-    backends: dict[InterestId, InterestState] = field(default_factory=dict)
-    frontends: dict[Hashable, FrontendState] = field(default_factory=dict)
-    of_subscriber: dict[Hashable, dict[Hashable, FrontendState]] = field(default_factory=dict)
+    interests: dict[InterestId, InterestState] = field(default_factory=dict)
+    frontends: dict[SubscriptionId, FrontendState] = field(default_factory=dict)
+    of_subscriber: dict[Hashable, dict[SubscriptionId, FrontendState]] = field(default_factory=dict)
     online: set[Hashable] = field(default_factory=set)
     unreported: dict[InterestId, InterestState] = field(default_factory=dict)

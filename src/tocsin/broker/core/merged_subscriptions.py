@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Action, EndSubscriptions, RefuseEvent, SubscribeBackend, UnsubscribeBackend
 from tocsin.broker.core.cohorts import FrontendState
 from tocsin.broker.core.interest_state import CoreState, InterestState
+from tocsin.rules.model.cursors import SubscriptionId
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 Activate = Callable[[InterestState, FrontendState, float, list[Action]], None]
@@ -42,61 +43,61 @@ class MergedSubscriptions:
                 error = ConflictError(f"there is a subscription {event.subscription} to something else")
                 actions.append(RefuseEvent(event.subscription, error))
             return
-        backend = self._state.backends.get(event.interest)
-        if backend is None:
-            backend = self._state.backends[event.interest] = InterestState(event.interest)
+        state = self._state.interests.get(event.interest)
+        if state is None:
+            state = self._state.interests[event.interest] = InterestState(event.interest)
             actions.append(SubscribeBackend(event.interest))
         online = event.subscriber in self._state.online
         frontend = FrontendState(
-            event.subscription, event.subscriber, backend, mode=event.mode, since=event.since, online=online
+            event.subscription, event.subscriber, state, mode=event.mode, since=event.since, online=online
         )
         self._state.frontends[frontend.id] = frontend
         self._state.of_subscriber.setdefault(frontend.subscriber, {})[frontend.id] = frontend
-        backend.frontends[frontend.id] = frontend
-        backend.empty_since_s = None
-        self._activate(backend, frontend, now_s, actions)
+        state.frontends[frontend.id] = frontend
+        state.empty_since_s = None
+        self._activate(state, frontend, now_s, actions)
 
     def unsubscribe(self, event: ev.UnsubscribeRequested, now_s: float, actions: list[Action]) -> None:
         frontend = self._state.frontends.get(event.subscription)
         if frontend is None:
             actions.append(refuse_unknown(event.subscription))
             return
-        backend = frontend.backend
-        backend.detach(frontend, self._state.caches)
+        state = frontend.interest_state
+        state.detach(frontend, self._state.caches)
         self._forget(frontend)
-        self._state.unreported[backend.interest] = backend
-        if not backend.frontends:
-            backend.empty_since_s = now_s
-            self._emptied.append((now_s + self._grace_s, backend, now_s))
+        self._state.unreported[state.interest] = state
+        if not state.frontends:
+            state.empty_since_s = now_s
+            self._emptied.append((now_s + self._grace_s, state, now_s))
             self.release_idle(now_s, actions)
 
     def backend_lost(self, event: ev.BackendSubscriptionLost, _now_s: float, actions: list[Action]) -> None:
-        backend = self._state.backends.get(event.interest)
-        if backend is None:
+        state = self._state.interests.get(event.interest)
+        if state is None:
             return
-        subscriptions = tuple(backend.frontends)
-        for frontend in list(backend.frontends.values()):
-            backend.detach(frontend, self._state.caches)
+        subscriptions = tuple(state.frontends)
+        for frontend in list(state.frontends.values()):
+            state.detach(frontend, self._state.caches)
             self._forget(frontend)
-        self._let_go(backend)
+        self._let_go(state)
         if subscriptions:
             actions.append(EndSubscriptions(event.interest, subscriptions, event.reason))
 
     def release_idle(self, now_s: float, actions: list[Action]) -> None:
         """Drops interests that have had no subscription for the whole grace period."""
         while self._emptied and self._emptied[0][0] <= now_s:
-            _, backend, since_s = self._emptied.popleft()
-            if backend.empty_since_s == since_s and self._state.backends.get(backend.interest) is backend:
-                self._let_go(backend)
-                actions.append(UnsubscribeBackend(backend.interest))
+            _, state, since_s = self._emptied.popleft()
+            if state.empty_since_s == since_s and self._state.interests.get(state.interest) is state:
+                self._let_go(state)
+                actions.append(UnsubscribeBackend(state.interest))
 
-    def _let_go(self, backend: InterestState) -> None:
+    def _let_go(self, state: InterestState) -> None:
         """Drops the interest with its cache and its fetches."""
-        del self._state.backends[backend.interest]
-        self._state.unreported.pop(backend.interest, None)
-        self._state.fetches.forget(backend)
-        if backend.cache is not None:
-            self._state.caches.close(backend.interest)
+        del self._state.interests[state.interest]
+        self._state.unreported.pop(state.interest, None)
+        self._state.fetches.forget(state)
+        if state.cache is not None:
+            self._state.caches.close(state.interest)
 
     def _forget(self, frontend: FrontendState) -> None:
         del self._state.frontends[frontend.id]
@@ -106,5 +107,5 @@ class MergedSubscriptions:
             del self._state.of_subscriber[frontend.subscriber]
 
 
-def refuse_unknown(subscription: Hashable) -> RefuseEvent:
+def refuse_unknown(subscription: SubscriptionId) -> RefuseEvent:
     return RefuseEvent(subscription, NotFoundError(f"no subscription {subscription}"))

@@ -5,7 +5,7 @@ A subscriber that comes back, or has room again, catches up here (`catch_up`); o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 
 from tocsin.broker.core.actions import Action, Deliver, DeliveryReason, NotifyAvailable
 from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
@@ -24,7 +24,7 @@ from tocsin.broker.core.interest_state import InterestState
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import CachedRun, MissingRun, size_bytes
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, SubscriptionId
 
 
 class ResultGetter:
@@ -37,7 +37,7 @@ class ResultGetter:
 
     def get(
         self,
-        backend: InterestState,
+        state: InterestState,
         askers: Sequence[FrontendState] | CohortSnapshot,
         after: Cursor,
         why: DeliveryReason,
@@ -47,7 +47,7 @@ class ResultGetter:
         limit: int | None = None,
     ) -> None:
         """Algorithm 1's GET of `(after, head]`: one page of it, for several subscriptions that lack the same range."""
-        cache = backend.held
+        cache = state.open_cache
         runs = self._caches.get(cache, after, cache.head, now_s, len(askers))
         limits = self._settings
         limit_results = limits.page_results if limit is None else min(limit, limits.page_results)
@@ -63,23 +63,23 @@ class ResultGetter:
             audience = askers if type(askers) is CohortSnapshot else tuple([asker.id for asker in askers])
             results = runs[0].results
             self._caches.served(len(audience), len(results), size_bytes(results))
-            actions.append(Deliver(backend.interest, after, to, results, audience, why, None, to < cache.head))
+            actions.append(Deliver(state.interest, after, to, results, audience, why, None, to < cache.head))
             return
         if type(askers) is CohortSnapshot:
             waiting = PendingAnswer(after, to, why, [], [askers])
         else:
             waiting = PendingAnswer(after, to, why, [(asker, asker.turn) for asker in askers], [])
-        if backend.fetches:
-            if (same := backend.waiting.get(waiting.asked)) is not None:
+        if state.fetches:
+            if (same := state.waiting.get(waiting.asked)) is not None:
                 same.askers += waiting.askers
                 same.groups += waiting.groups
                 return
             waiting.parts = split_runs(
-                runs, backend.fetches, lambda begin, end: self._miss(backend, begin, end, limit_results, actions)
+                runs, state.fetches, lambda begin, end: self._miss(state, begin, end, limit_results, actions)
             )
         else:
             waiting.parts = [
-                run if type(run) is CachedRun else self._miss(backend, run.after, run.to, limit_results, actions)
+                run if type(run) is CachedRun else self._miss(state, run.after, run.to, limit_results, actions)
                 for run in runs
             ]
         for part in waiting.parts:
@@ -90,69 +90,67 @@ class ResultGetter:
                 fetch.waiting.append(waiting)
                 waiting.lacking += 1
         if waiting.lacking:
-            backend.waiting[waiting.asked] = waiting
+            state.waiting[waiting.asked] = waiting
         else:
-            self._answer(backend, waiting, now_s, actions)
+            self._answer(state, waiting, now_s, actions)
 
-    def catch_up(self, backend: InterestState, frontend: FrontendState, now_s: float, actions: list[Action]) -> None:
+    def catch_up(self, state: InterestState, frontend: FrontendState, now_s: float, actions: list[Action]) -> None:
         """Sends an online subscription with room what it lacks, or adds it to its cohort if it lacks nothing."""
         if not frontend.online or frontend.behind or frontend.live or frontend.waits or not frontend.attached:
             return
-        head = backend.held.head
+        head = state.open_cache.head
         if frontend.mode is Mode.NOTIFY:
             lacks = frontend.marker < head
             frontend.cohort.join(frontend)
             if lacks:
-                actions.append(NotifyAvailable(backend.interest, head, (frontend.id,)))
+                actions.append(NotifyAvailable(state.interest, head, (frontend.id,)))
         elif frontend.sent >= head:
             frontend.cohort.join(frontend)
         else:
             frontend.waits = True
-            self.get(backend, [frontend], frontend.sent, DeliveryReason.CAUGHT_UP, now_s=now_s, actions=actions)
+            self.get(state, [frontend], frontend.sent, DeliveryReason.CAUGHT_UP, now_s=now_s, actions=actions)
 
     def take_answer(self, fetch: PendingFetch, answer: FetchSucceeded, now_s: float, actions: list[Action]) -> None:
         """Takes the answer to a fetch of missed results, and delivers what waited for it."""
-        backend = fetch.backend
-        backend.fetches.remove(fetch)
+        state = fetch.interest_state
+        state.fetches.remove(fetch)
         if self._caches.settings.fetched_enters:
             # Do not fill the gap in the cache: the next subscriber that asks for it must learn of it, too.
             begins = max(fetch.after, answer.gap or fetch.after)
-            self._caches.fill(backend.held, MissingRun(begins, min(fetch.to, answer.to)), answer.results, now_s)
+            self._caches.fill(state.open_cache, MissingRun(begins, min(fetch.to, answer.to)), answer.results, now_s)
         # Break the reference cycle of fetches and answers, so that they are freed without the garbage collector.
         answers, fetch.waiting = fetch.waiting, []
         for waiting in answers:
             waiting.lacking -= 1
             if waiting.lacking == 0:
-                del backend.waiting[waiting.asked]
-                self._answer(backend, waiting, now_s, actions)
+                del state.waiting[waiting.asked]
+                self._answer(state, waiting, now_s, actions)
 
-    def _miss(
-        self, backend: InterestState, after: Cursor, to: Cursor, most: int, actions: list[Action]
-    ) -> PendingFetch:
+    def _miss(self, state: InterestState, after: Cursor, to: Cursor, most: int, actions: list[Action]) -> PendingFetch:
         """Begins a fetch of results that the cache lacks."""
-        pending = self._fetches.begin(backend, after, to, actions, most=most)
-        backend.fetches.append(pending)
+        pending = self._fetches.begin(state, after, to, actions, most=most)
+        state.fetches.append(pending)
         return pending
 
-    def _answer(self, backend: InterestState, waiting: PendingAnswer, now_s: float, actions: list[Action]) -> None:
+    def _answer(self, state: InterestState, waiting: PendingAnswer, now_s: float, actions: list[Action]) -> None:
         """Delivers a complete answer to the askers that still wait for it."""
         askers = [frontend for frontend, turn in waiting.askers if frontend.turn == turn]
         catches_up = waiting.why is DeliveryReason.CAUGHT_UP
         if catches_up:
-            askers = self._still_there(backend, askers, waiting.after, now_s, actions)
+            askers = self._still_there(state, askers, waiting.after, now_s, actions)
         audience = _audience(askers, waiting.groups) if waiting.groups else tuple([frontend.id for frontend in askers])
         if not audience:
             return
         (to, results, gap), counts = join_parts(waiting.after, waiting.parts)
-        head = backend.held.head
+        head = state.open_cache.head
         if to == waiting.after < head:
             # The fetches begun for other answers brought nothing of this range, so begin a fetch of its own.
-            everybody = [backend.frontends[name] for name in audience]
-            self.get(backend, everybody, waiting.after, waiting.why, now_s=now_s, actions=actions)
+            everybody = [state.frontends[name] for name in audience]
+            self.get(state, everybody, waiting.after, waiting.why, now_s=now_s, actions=actions)
             return
         self._caches.served(len(audience), *counts)
         more = to < head
-        actions.append(Deliver(backend.interest, waiting.after, to, results, audience, waiting.why, gap, more))
+        actions.append(Deliver(state.interest, waiting.after, to, results, audience, waiting.why, gap, more))
         if catches_up:
             for frontend in askers:
                 frontend.waits = False
@@ -161,22 +159,17 @@ class ResultGetter:
                     frontend.cohort.join(frontend)
 
     def _still_there(
-        self,
-        backend: InterestState,
-        askers: Sequence[FrontendState],
-        after: Cursor,
-        now_s: float,
-        actions: list[Action],
+        self, state: InterestState, askers: Sequence[FrontendState], after: Cursor, now_s: float, actions: list[Action]
     ) -> list[FrontendState]:
         """The askers that still wait at `after`. An asker that acknowledged meanwhile resumes from its new position."""
         for frontend in askers:
             frontend.waits = frontend.sent == after
             if not frontend.waits:
-                self.catch_up(backend, frontend, now_s, actions)
+                self.catch_up(state, frontend, now_s, actions)
         return [frontend for frontend in askers if frontend.waits and frontend.sent == after]
 
 
-def _audience(askers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[Hashable]:
+def _audience(askers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[SubscriptionId]:
     """The subscriptions of askers and snapshots; a current snapshot alone is passed on as an object."""
     if not askers and len(groups) == 1 and groups[0].current:
         return groups[0]

@@ -16,43 +16,46 @@ from tocsin import faults
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.metrics import BrokerCounters
-from tocsin.rules.model.cursors import Cursor, InterestId
+from tocsin.rules.model.cursors import Cursor, InterestId, SubscriptionId
 from tocsin.store.broker.interface import BrokerStore
 
 GATHER_S: Final = 0.002
-RETRY_S: Final = 0.5
 
 _log = structlog.get_logger("tocsin.broker.acks")
 
 
 class AckBatcher:
-    """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s` or on `durable`."""
+    """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s` or on `durable`; a write
+    that failed is repeated after `retry_s`."""
 
-    def __init__(self, runtime: CoreRuntime, store: BrokerStore, counters: BrokerCounters, every_s: float) -> None:
+    def __init__(
+        self, runtime: CoreRuntime, store: BrokerStore, counters: BrokerCounters, every_s: float, retry_s: float = 0.5
+    ) -> None:
+        self._retry_s = retry_s
         self._runtime = runtime
         self._store = store
         self._counters = counters
         self._every_s = every_s
-        self._gathered: dict[tuple[InterestId, Cursor], list[int]] = {}
-        self._markers: dict[int, Cursor] = {}
+        self._gathered: dict[tuple[InterestId, Cursor], list[SubscriptionId]] = {}
+        self._markers: dict[SubscriptionId, Cursor] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
 
-    def acknowledge(self, subscription: int, interest: InterestId, cursor: Cursor) -> None:
+    def acknowledge(self, subscription: SubscriptionId, interest: InterestId, cursor: Cursor) -> None:
         key = (interest, cursor)
         subscriptions = self._gathered.get(key)
         if subscriptions is None:
             self._gathered[key] = [subscription]
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._tell)
+                self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._hand_to_core)
         else:
             subscriptions.append(subscription)
 
     async def durable(self) -> None:
         """Returns when all acknowledgements so far are durable."""
-        self._tell()
+        self._hand_to_core()
         if not self._markers and self._writing is None:
             return
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -62,7 +65,7 @@ class AckBatcher:
 
     async def close(self) -> None:
         """Writes the acknowledgements that are left."""
-        self._tell()
+        self._hand_to_core()
         if self._write_timer is not None:
             self._write_timer.cancel()
         while self._markers or self._writing is not None:
@@ -70,10 +73,10 @@ class AckBatcher:
                 self._begin()
             if self._writing is not None:
                 await asyncio.wait((self._writing,))
-            if self._markers and not await self._once():
+            if self._markers and not await self._write_once():
                 return
 
-    def _tell(self) -> None:
+    def _hand_to_core(self) -> None:
         """Hands the gathered acknowledgements to the core, and queues the resulting markers for the store."""
         if self._timer is not None:
             self._timer.cancel()
@@ -112,15 +115,15 @@ class AckBatcher:
     async def _write(self) -> None:
         """Writes once, and schedules the next write if there is more to do or it failed."""
         try:
-            succeeded = await self._once()
+            succeeded = await self._write_once()
         finally:
             self._writing = None
         if self._waiting:
             self._write_soon(0.0)
         elif self._markers:
-            self._write_soon(self._every_s if succeeded else RETRY_S)
+            self._write_soon(self._every_s if succeeded else self._retry_s)
 
-    async def _once(self) -> bool:
+    async def _write_once(self) -> bool:
         """Writes the queued markers; returns whether it succeeded. After a failure the markers stay queued."""
         markers, self._markers = self._markers, {}
         waiters, self._waiting = self._waiting, []

@@ -13,12 +13,10 @@ to the event loop between batches, so that ten thousand listeners of one interes
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
@@ -28,12 +26,10 @@ from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder, OutletForm
 from tocsin.broker.delivery.outlets import NO_SUBSCRIPTIONS, EventOutlet, Listener
 from tocsin.broker.metrics import BrokerCounters
-from tocsin.rules.model.cursors import Cursor, InterestId
+from tocsin.clock import now_us
+from tocsin.rules.model.cursors import Cursor, InterestId, SubscriptionId
 
 _log = structlog.get_logger("tocsin.broker.fanout")
-
-AT_ONCE: Final = 500
-"""The number of writes in a batch, after which other tasks run."""
 
 
 @dataclass(slots=True)
@@ -42,29 +38,32 @@ class FanOutJob:
 
     turn: int
     events: Sequence[EncodedEvent]
-    rest: Sequence[int]
+    rest: Sequence[SubscriptionId]
     after: Cursor | None
     executed_us: Sequence[int]
 
 
 class FanOut:
-    """The online subscribers with their outlets, and the jobs that write events to them."""
+    """The online subscribers with their outlets, and the jobs that write events to them. `at_once`: the number of
+    writes in a batch, after which other tasks run."""
 
     def __init__(
-        self, runtime: CoreRuntime, encoder: EventEncoder, counters: BrokerCounters, *, patience_s: float
-    ) -> None:
+        self, runtime: CoreRuntime, encoder: EventEncoder, counters: BrokerCounters, *, patience_s: float,
+        at_once: int = 500,
+    ) -> None:  # fmt: skip
+        self._at_once = at_once
         self._patience_s = patience_s
         self._runtime = runtime
         self._encoder = encoder
         self._counters = counters
         self._listeners: dict[int, Listener] = {}
-        self._of_subscription: dict[int, Listener] = {}
+        self._of_subscription: dict[SubscriptionId, Listener] = {}
         # The number of the newest job.
         self._turn = 0
         # Jobs in progress, in order, by interest.
-        self._under_way: dict[Hashable, deque[FanOutJob]] = {}
+        self._under_way: dict[InterestId, deque[FanOutJob]] = {}
         # Subscriptions that fell behind during a fan-out, with the last job that is not for them.
-        self._passed_over: dict[int, int] = {}
+        self._passed_over: dict[SubscriptionId, int] = {}
         self._fanning: asyncio.Task[None] | None = None
 
     @property
@@ -73,13 +72,14 @@ class FanOut:
 
     @property
     def behind(self) -> int:
-        return sum(1 for listener in self._listeners.values() if listener.behind)
+        """The number of slow consumers. A subscriber that only catches up is behind, too, but has room."""
+        return sum(1 for listener in self._listeners.values() if listener.behind and listener.full)
 
     def outlets_of(self, subscriber: int) -> Sequence[EventOutlet]:
         listener = self._listeners.get(subscriber)
         return () if listener is None else listener.outlets
 
-    def here(self, subscriber: int) -> bool:
+    def is_online(self, subscriber: int) -> bool:
         return subscriber in self._listeners
 
     # --- outlets that attach and detach
@@ -95,7 +95,6 @@ class FanOut:
         listener.behind = NO_SUBSCRIPTIONS
         listener.add(outlet)
         for subscription in self._runtime.core.subscriptions_of(subscriber):
-            assert isinstance(subscription, int)
             self._of_subscription[subscription] = listener
         self._runtime.handle(ev.SubscriberLoggedIn(subscriber))
 
@@ -112,16 +111,15 @@ class FanOut:
             listener.patience.cancel()
         del self._listeners[listener.subscriber]
         for subscription in self._runtime.core.subscriptions_of(listener.subscriber):
-            assert isinstance(subscription, int)
             self._of_subscription.pop(subscription, None)
         self._runtime.handle(ev.SubscriberLoggedOut(listener.subscriber))
 
-    def subscribed(self, subscriber: int, subscription: int) -> None:
+    def add_subscription(self, subscriber: int, subscription: SubscriptionId) -> None:
         """Call this before the core handles the new subscription."""
         if (listener := self._listeners.get(subscriber)) is not None:
             self._of_subscription[subscription] = listener
 
-    def unsubscribed(self, subscription: int) -> None:
+    def remove_subscription(self, subscription: SubscriptionId) -> None:
         if (listener := self._of_subscription.pop(subscription, None)) is not None:
             listener.behind.discard(subscription)
 
@@ -130,7 +128,7 @@ class FanOut:
         for outlet in list(self.outlets_of(subscriber)):
             outlet.shed()
 
-    def room(self, outlet: EventOutlet) -> None:
+    def resume_outlet(self, outlet: EventOutlet) -> None:
         """The outlet has room again."""
         if outlet.listener is not None:
             self._resume(outlet.listener)
@@ -175,9 +173,8 @@ class FanOut:
         """Notifies the online subscribers of these subscriptions of their end and the reason."""
         event = self._encoder.ended(action)
         for subscription in action.audience:
-            assert isinstance(subscription, int)
             listener = self._of_subscription.get(subscription)
-            self.unsubscribed(subscription)
+            self.remove_subscription(subscription)
             if listener is not None:
                 self._send(listener, [event])
 
@@ -185,7 +182,6 @@ class FanOut:
         """Sends a page to subscriptions that catch up; the next page follows when there is room."""
         events: Sequence[EncodedEvent] | None = None
         for subscription in action.audience:
-            assert isinstance(subscription, int)
             listener = self._of_subscription.get(subscription)
             if listener is None:
                 continue
@@ -206,7 +202,7 @@ class FanOut:
                 # Continue in the next iteration of the event loop, so that many subscribers catch up in turn.
                 asyncio.get_running_loop().call_soon(self._resume, listener)
 
-    def _fell_behind(self, name: int, listener: Listener, after: Cursor | None) -> None:
+    def _fell_behind(self, name: SubscriptionId, listener: Listener, after: Cursor | None) -> None:
         """Reports a slow consumer to the core, which continues after the cursor `after` when there is room."""
         if name in listener.behind:
             # The core knows an earlier position, or will soon; this event would be out of order.
@@ -224,16 +220,16 @@ class FanOut:
         self,
         interest: InterestId,
         events: Sequence[EncodedEvent],
-        audience: Collection[Hashable],
+        audience: Collection[SubscriptionId],
         after: Cursor | None,
         executed_us: Sequence[int],
     ) -> None:
         """Writes a small audience at once; queues a large one, or one whose interest has jobs in progress."""
         self._turn += 1
-        subscriptions: Sequence[int] = list(audience)  # type: ignore[arg-type]
+        subscriptions = list(audience)
         job = FanOutJob(self._turn, events, subscriptions, after, executed_us)
         queue = self._under_way.get(interest)
-        if queue is None and len(subscriptions) <= AT_ONCE:
+        if queue is None and len(subscriptions) <= self._at_once:
             self._write(job, subscriptions)
             return
         if queue is None:
@@ -248,7 +244,7 @@ class FanOut:
             for interest in list(self._under_way):
                 queue = self._under_way[interest]
                 job = queue[0]
-                batch, job.rest = job.rest[:AT_ONCE], job.rest[AT_ONCE:]
+                batch, job.rest = job.rest[: self._at_once], job.rest[self._at_once :]
                 if not job.rest:
                     queue.popleft()
                     if not queue:
@@ -258,12 +254,12 @@ class FanOut:
         self._passed_over.clear()
         self._fanning = None
 
-    def _write(self, job: FanOutJob, names: Sequence[int]) -> None:
+    def _write(self, job: FanOutJob, names: Sequence[SubscriptionId]) -> None:
         """Writes the job's events to a batch of subscriptions, and reports slow consumers to the core."""
         listeners, passed_over, turn, events = self._of_subscription, self._passed_over, job.turn, job.events
         frame = events[0].framed(OutletForm.WEBSOCKET)
         at_once = len(events) == 1
-        behind: list[tuple[int, Listener, Cursor | None]] = []
+        behind: list[tuple[SubscriptionId, Listener, Cursor | None]] = []
         reached = 0
         for subscription in names:
             listener = listeners.get(subscription)
@@ -285,7 +281,7 @@ class FanOut:
                 behind.append((subscription, listener, events[sent - 1].to))
             reached += 1
         if job.executed_us:
-            self._counters.reached(job.executed_us, reached, time.time_ns() // 1_000)
+            self._counters.count_deliveries(job.executed_us, reached, now_us())
         for subscription, listener, after in behind:
             self._fell_behind(subscription, listener, after)
 
@@ -305,7 +301,7 @@ class FanOut:
 
     def _broke(self, outlet: EventOutlet, error: Exception) -> None:
         """Closes a broken outlet without effect on others. Its subscriber gets unacknowledged results again."""
-        _log.warning("a connection broke", error=repr(error))
+        _log.warning("writing to a connection failed", error=repr(error))
         with suppress(Exception):
             outlet.shed()
 

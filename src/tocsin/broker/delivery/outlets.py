@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast, runtime_checkable
 
 from tocsin.broker.delivery.event_encoder import EncodedEvent, OutletForm
+from tocsin.rules.model.cursors import SubscriptionId
 from tocsin.serving.connections import ClientConnection
 
 
@@ -23,7 +24,7 @@ class EventOutlet(Protocol):
 
     @property
     def full(self) -> bool:
-        """It takes no more for now; it calls `FanOut.room` when it has room again."""
+        """It takes no more for now; it calls `FanOut.resume_outlet` when it has room again."""
 
     def write(self, event: EncodedEvent) -> None:
         """Never blocks."""
@@ -32,7 +33,7 @@ class EventOutlet(Protocol):
         """Closes the outlet: it is slower than others of its subscriber, or its subscriber has to reconnect."""
 
 
-NO_SUBSCRIPTIONS: Final[set[int]] = set()
+NO_SUBSCRIPTIONS: Final[set[SubscriptionId]] = set()
 """The shared empty set; do not add to it."""
 
 
@@ -51,20 +52,20 @@ class Listener:
         self.outlets: list[EventOutlet] = []
         self.direct: asyncio.Transport | None = None
         # Very few listeners are behind. A set for each of them would be most of a listener's memory.
-        self.behind: set[int] = NO_SUBSCRIPTIONS
+        self.behind: set[SubscriptionId] = NO_SUBSCRIPTIONS
         self.patience: asyncio.TimerHandle | None = None
 
     def add(self, outlet: EventOutlet) -> None:
         self.outlets.append(outlet)
         outlet.listener = self
-        self.look()
+        self.update_direct()
 
     def remove(self, outlet: EventOutlet) -> None:
         self.outlets.remove(outlet)
         outlet.listener = None
-        self.look()
+        self.update_direct()
 
-    def look(self) -> None:
+    def update_direct(self) -> None:
         """Updates `direct` after an outlet came, went, became full or got room."""
         only = self.outlets[0] if len(self.outlets) == 1 else None
         websocket = only is not None and only.form is OutletForm.WEBSOCKET
@@ -74,7 +75,7 @@ class Listener:
     def full(self) -> bool:
         return any(outlet.full for outlet in self.outlets)
 
-    def put_behind(self, subscription: int) -> None:
+    def put_behind(self, subscription: SubscriptionId) -> None:
         if self.behind is NO_SUBSCRIPTIONS:
             self.behind = set()
         self.behind.add(subscription)
@@ -141,7 +142,7 @@ class ConnectionOutlet:
 
     def changed(self) -> None:
         if self.listener is not None:
-            self.listener.look()
+            self.listener.update_direct()
 
     def has_room(self) -> None:
         self._on_room(self)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder
-from tocsin.rules.model.cursors import START, Cursor, InterestId
+from tocsin.rules.model.cursors import START, Cursor, InterestId, SubscriptionId
 from tocsin.wire.errors import NotFoundError, UnavailableError
 
 PATIENCE_S: Final = 30.0
@@ -25,10 +25,15 @@ class Pulls:
     def __init__(self, runtime: CoreRuntime, encoder: EventEncoder) -> None:
         self._runtime = runtime
         self._encoder = encoder
-        self._waiting: dict[tuple[Hashable, Cursor], list[asyncio.Future[ac.Deliver]]] = {}
+        self._waiting: dict[tuple[SubscriptionId, Cursor], list[asyncio.Future[ac.Deliver]]] = {}
 
     async def pull(
-        self, subscription: Hashable, interest: InterestId, after: Cursor | None, limit: int | None, wait_s: float = 0.0
+        self,
+        subscription: SubscriptionId,
+        interest: InterestId,
+        after: Cursor | None,
+        limit: int | None,
+        wait_s: float = 0.0,
     ) -> Pulled:
         """Results after `after`, or after the marker if it is None, and whether there are more. If there are none,
         waits up to `wait_s` for new ones."""
@@ -37,7 +42,7 @@ class Pulls:
         while True:
             arrival = self._runtime.expect(interest)
             try:
-                events, more = self._encoder.first(await self._once(subscription, interest, after, limit), limit)
+                events, more = self._encoder.first(await self._pull_once(subscription, interest, after, limit), limit)
                 if events or loop.time() >= deadline_s:
                     return events, more
                 try:
@@ -55,7 +60,6 @@ class Pulls:
     def deliver(self, action: ac.Deliver) -> None:
         """Answers the pulls that wait for this range."""
         for subscription in action.audience:
-            assert isinstance(subscription, int)
             for future in self._waiting.pop((subscription, action.after), ()):
                 if not future.done():
                     future.set_result(action)
@@ -67,8 +71,8 @@ class Pulls:
                 if not future.done():
                     future.set_exception(UnavailableError(action.error.message, hint="ask again"))
 
-    async def _once(
-        self, subscription: Hashable, interest: InterestId, after: Cursor | None, limit: int | None
+    async def _pull_once(
+        self, subscription: SubscriptionId, interest: InterestId, after: Cursor | None, limit: int | None
     ) -> ac.Deliver:
         """One page from the core; raises UnavailableError if the cluster does not answer in time."""
         core = self._runtime.core

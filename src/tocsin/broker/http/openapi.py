@@ -43,7 +43,7 @@ _Number = Annotated[float, Mark(read=float, schema={"type": "number", "minimum":
 
 _NOTHING: Final[dict[str, Any]] = {}
 _RECORDS: Final = Media({"application/octet-stream": {"type": "string"}})
-_POLICIES: Final = {"policy": str, "settings": JsonObject, "resident_bytes": int, "figures": JsonObject}
+_POLICIES: Final = {"policy": str, "settings": JsonObject, "resident_bytes": int, "counters": JsonObject}
 _OF: Final = query_parameter("application", str)
 _AFTER: Final = query_parameter("after", str)
 _WAIT: Final = query_parameter("wait", _Number, "Seconds to wait if there are no results.")
@@ -69,7 +69,7 @@ _OPERATIONS: Final = (
               Media({"text/javascript": {"type": "string"}}), is_open=True),
     Operation("post", "/v1/announcements", "announce", "Receive a signed announcement of the cluster.", _NOTHING,
               _RECORDS, is_open=True),
-    Operation("get", "/v1/policies", "policies", "Get the caching policies and their figures; operator only.",
+    Operation("get", "/v1/policies", "policies", "Get the caching policies and their counters; operator only.",
               _POLICIES),
     Operation("put", "/v1/policies", "choosePolicies", "Change the caching policies; operator only.",
               _POLICIES, JsonObject),

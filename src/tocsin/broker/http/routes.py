@@ -167,9 +167,9 @@ class _StatusRoutes:
             "policy": caches.settings.policy,
             "settings": dataclasses.asdict(caches.settings),
             "resident_bytes": caches.resident_bytes,
-            "figures": {
+            "counters": {
                 policy: {**dataclasses.asdict(counters), "hit_ratio": counters.hit_ratio}
-                for policy, counters in caches.figures_of.items()
+                for policy, counters in caches.counters_by_policy.items()
             },
         }
 

@@ -47,7 +47,7 @@ class ServerSentEvents(Transport):
         with service.connection(who, end):
             await response.prepare(request)
             await response.write(b"retry: 1000\n\n")
-            outlet = ConnectionOutlet(OutletForm.SERVER_SENT, connection, delivery.buffer_bytes, service.room)
+            outlet = ConnectionOutlet(OutletForm.SERVER_SENT, connection, delivery.buffer_bytes, service.resume_outlet)
             service.attach(who.subscriber, outlet)
             try:
                 while connection.transport is not None and not connection.transport.is_closing():

@@ -7,8 +7,8 @@ A transport speaks to BrokerService and to nothing behind it. It serves a subscr
 3. An outlet is opened: `service.attach(who.subscriber, outlet)`, and at the end `service.detach(outlet)`. From now on
    everything that is not acknowledged goes out on it, then what comes, in order. Outlets are in delivery/outlets.py: a
    ConnectionOutlet writes to a socket, a PlainOutlet hands events to a function.
-4. While an outlet is full, it is given nothing. When it has room again, it says so by `service.room(outlet)`, and what
-   it missed follows.
+4. While an outlet is full, it is given nothing. When it has room again, call `service.resume_outlet(outlet)`: the
+   results that it missed follow.
 5. Acknowledgements go to `service.acknowledge`. What is not acknowledged comes again to the next outlet.
 
 The table of transports is in broker/app.py.

@@ -53,9 +53,9 @@ _log = structlog.get_logger("tocsin.broker.webhooks")
 class Webhooks(Transport):
     """The webhooks of all subscribers, each with a sender and a back-off."""
 
-    def __init__(self, service: BrokerService, guard: AddressGuard, names: NameResolver | None = None) -> None:
+    def __init__(self, service: BrokerService, guard: AddressGuard, resolver: NameResolver | None = None) -> None:
         super().__init__(service)
-        self._names = names or NameResolver()
+        self._resolver = resolver or NameResolver()
         self._settings = service.settings.webhooks
         self._guard = guard
         self._senders: dict[int, WebhookSender] = {}
@@ -72,7 +72,7 @@ class Webhooks(Transport):
 
     async def start(self) -> None:
         # No limit here, since slots are limited before: waiting for a slot must not count against the receiver.
-        connector = self._guard.connector(resolver=self._names, limit=0)
+        connector = self._guard.connector(resolver=self._resolver, limit=0)
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(),
@@ -141,8 +141,8 @@ class Webhooks(Transport):
             connections=self._connections,
             back_off=back_off,
             session=self._session,
-            names=self._names,
-            on_gone=self._gone,
+            resolver=self._resolver,
+            on_gone=self._end_gone,
         )
         if len(self._back_offs) > len(self._senders) + BACK_OFFS_KEPT:
             self._back_offs = {
@@ -156,7 +156,7 @@ class Webhooks(Transport):
         if sender is not None:
             await sender.stop()
 
-    async def _gone(self, webhook: WebhookRow) -> None:
+    async def _end_gone(self, webhook: WebhookRow) -> None:
         """The receiver answered 410. A webhook that replaced it in the meantime stays."""
         sender = self._senders.get(webhook.subscriber)
         if sender is not None and sender.webhook == webhook:
@@ -195,14 +195,14 @@ class WebhookBackOff:
     def is_failing(self) -> bool:
         return self._pauses.failures > 0
 
-    def failed(self) -> None:
+    def note_failure(self) -> None:
         self._until_s = time.monotonic() + self._pauses.next_s()
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         self._pauses.reset()
         self._until_s = 0.0
 
-    async def over(self) -> None:
+    async def wait(self) -> None:
         await asyncio.sleep(max(0.0, self._until_s - time.monotonic()))
 
 
@@ -217,7 +217,7 @@ class WebhookSender:
         connections: WebhookConnections,
         back_off: WebhookBackOff,
         session: aiohttp.ClientSession,
-        names: NameResolver,
+        resolver: NameResolver,
         on_gone: Callable[[WebhookRow], Awaitable[None]],
     ) -> None:
         self.webhook = webhook
@@ -226,7 +226,7 @@ class WebhookSender:
         self._back_off = back_off
         self._host = urlsplit(webhook.url).netloc.lower()
         self._session = session
-        self._names = names
+        self._resolver = resolver
         self._on_gone = on_gone
         self._waiting: deque[EncodedEvent] = deque()
         self._some = asyncio.Event()
@@ -266,7 +266,7 @@ class WebhookSender:
                 self._some.clear()
                 await self._some.wait()
                 continue
-            await self._back_off.over()
+            await self._back_off.wait()
             event = self._waiting[0]
             async with self._connections.slot(self.webhook.application, self._host, failing=self._back_off.is_failing):
                 status = await self._post(event)
@@ -277,13 +277,13 @@ class WebhookSender:
                 await self._on_gone(self.webhook)
                 return
             if outcome == "failed":
-                self._back_off.failed()
+                self._back_off.note_failure()
                 continue
-            self._back_off.succeeded()
+            self._back_off.note_success()
             self._waiting.popleft()
             self._acknowledge(event)
             if len(self._waiting) < WAITING:
-                self._service.room(self._outlet)
+                self._service.resume_outlet(self._outlet)
 
     def _acknowledge(self, event: EncodedEvent) -> None:
         """A message that was taken acknowledges its results."""
@@ -308,7 +308,7 @@ class WebhookSender:
         """Resolves the host first, with a timeout of its own: slow name servers do not count against the receiver."""
         url = URL(self.webhook.url)
         async with asyncio.timeout(self._service.settings.webhooks.timeout_s):
-            await self._names.resolve(url.raw_host or "", url.port or 0)
+            await self._resolver.resolve(url.raw_host or "", url.port or 0)
 
 
 class WebhookConnections:
@@ -325,6 +325,11 @@ class WebhookConnections:
         self._of_application = _KeyedSlots(settings.application_connections)
         self._to_host = _KeyedSlots(settings.host_connections)
         self._failing = _KeyedSlots(max(1, settings.application_connections // 4))
+
+    @property
+    def applications(self) -> int:
+        """The number of applications with messages in flight or waiting."""
+        return len(self._of_application.by_key)
 
     @asynccontextmanager
     async def slot(self, application: int, host: str, *, failing: bool) -> AsyncIterator[None]:
@@ -348,23 +353,23 @@ class _KeyedSlots:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._by_key: dict[Hashable, tuple[asyncio.Semaphore, int]] = {}
+        self.by_key: dict[Hashable, tuple[asyncio.Semaphore, int]] = {}
 
     @asynccontextmanager
     async def slot(self, key: Hashable) -> AsyncIterator[None]:
-        semaphore, users = self._by_key.get(key) or (asyncio.Semaphore(self._most), 0)
-        self._by_key[key] = semaphore, users + 1
+        semaphore, users = self.by_key.get(key) or (asyncio.Semaphore(self._most), 0)
+        self.by_key[key] = semaphore, users + 1
         try:
             async with semaphore:
                 yield
         finally:
-            users = self._by_key[key][1] - 1
+            users = self.by_key[key][1] - 1
             if users:
-                self._by_key[key] = semaphore, users
+                self.by_key[key] = semaphore, users
             else:
-                del self._by_key[key]
+                del self.by_key[key]
 
 
 def _ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a webhook broke", exc_info=error)
+        _log.error("a webhook's sender failed", exc_info=error)

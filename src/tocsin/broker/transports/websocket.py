@@ -122,7 +122,7 @@ class WebSocketSession:
         self._bad = 0
         self._closing: asyncio.Task[None] | None = None
         self._outlet = ConnectionOutlet(
-            OutletForm.WEBSOCKET, connection, service.settings.delivery.buffer_bytes, service.room
+            OutletForm.WEBSOCKET, connection, service.settings.delivery.buffer_bytes, service.resume_outlet
         )
 
     async def run(self, ref: int | None) -> None:

@@ -112,7 +112,7 @@ class BrokerRoutes:
         acks = await read_message(request, BrokerAcks, unpack=True)
         channels = await self._store.acknowledge(broker, acks.cursors) if acks.cursors else set()
         if acks.position is not None:
-            await self._store.told(broker, acks.position)
+            await self._store.record_position(broker, acks.position)
             await self._announcer.changed(broker)
         if acks.trim:
             self._retention.trim(channels)

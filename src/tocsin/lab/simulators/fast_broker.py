@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -47,10 +47,10 @@ from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.eviction import EVICTION
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.rules.model.cursors import START, Cursor, InterestId
+from tocsin.rules.model.cursors import START, Cursor, InterestId, SubscriptionId
 
-_Pull = tuple[float, InterestId, Collection[Hashable]]
-_Return = tuple[float, int, tuple[Hashable, ...], int]
+_Pull = tuple[float, InterestId, Collection[SubscriptionId]]
+_Return = tuple[float, int, tuple[SubscriptionId, ...], int]
 _NEVER: Final = math.inf
 # The policies of the edge-caching paper by its names, and ours.
 PAPER: Final = ("nc", "lru", "lsc", "lscz", "lsd", "exp", "ttl")
@@ -121,7 +121,7 @@ class FastBrokerSim:
         self._pulls: deque[_Pull | _Return] = deque()
         self._answers: deque[tuple[float, list[Fetch]]] = deque()
         # Subscriptions that wait for an answer of their own, and their session: they ask again only after it.
-        self._asks: dict[Hashable, int] = {}
+        self._asks: dict[SubscriptionId, int] = {}
         self._session: dict[int, int] = {}
         # The fetch that a cohort waits for.
         self._cohort_waits: dict[int, int] = {}
@@ -187,11 +187,11 @@ class FastBrokerSim:
         self._handle(SubscriberLoggedOut(subscriber), at_s)
 
     def _subscribed(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
-        name = subscriber * self._interests + interest
+        name = SubscriptionId(subscriber * self._interests + interest)
         self._handle(SubscribeRequested(name, subscriber, interest, None, Mode.NOTIFY), at_s)
 
     def _unsubscribed(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
-        name = subscriber * self._interests + interest
+        name = SubscriptionId(subscriber * self._interests + interest)
         self._asks.pop(name, None)
         self._handle(UnsubscribeRequested(name), at_s)
 
@@ -222,7 +222,7 @@ class FastBrokerSim:
         """Integrates over the time since the last event."""
         passed_s = now_s - self.now_s
         if passed_s > 0:
-            figures, bytes_ = self._caches.figures, self._caches.resident_bytes
+            figures, bytes_ = self._caches.counters, self._caches.resident_bytes
             self.area_bytes_s += bytes_ * passed_s
             entered, left = figures.admitted + figures.filled, figures.consumed + figures.evicted + figures.expired
             self.area_results_s += passed_s * (entered - left)
@@ -293,8 +293,7 @@ class FastBrokerSim:
                 self._asks[name] = session
                 self._pulls.append((pull_s, interest, (name,)))
 
-    def _session_of(self, name: Hashable) -> int:
-        assert isinstance(name, int)
+    def _session_of(self, name: SubscriptionId) -> int:
         return self._session.get(name // self._interests, 0)
 
     def _pull_cohort(self, at_s: float, interest: InterestId, cohort: Cohort) -> None:
@@ -327,7 +326,7 @@ class FastBrokerSim:
             if fetch.interest == interest
         )
 
-    def _pull_returned(self, at_s: float, subscriber: int, names: tuple[Hashable, ...], session: int) -> None:
+    def _pull_returned(self, at_s: float, subscriber: int, names: tuple[SubscriptionId, ...], session: int) -> None:
         if self._session[subscriber] == session:
             self._do_each(self._step(ResultsRequestedByMany(names), at_s))
 
@@ -348,7 +347,7 @@ class FastBrokerSim:
         if acks:
             self._handle(ResultsAcknowledgedByMany(tuple(acks)), self.now_s)
 
-    def _got(self, action: Deliver, name: Hashable) -> None:
+    def _got(self, action: Deliver, name: SubscriptionId) -> None:
         if action.results:
             self.deliveries += 1
             self.retrievals += 1
@@ -358,7 +357,7 @@ class FastBrokerSim:
         else:
             self._asks.pop(name, None)
 
-    def _pull(self, at_s: float, interest: InterestId, who: Collection[Hashable]) -> None:
+    def _pull(self, at_s: float, interest: InterestId, who: Collection[SubscriptionId]) -> None:
         if len(who) == 1:
             (name,) = who
             if self._asks.get(name) != self._session_of(name):

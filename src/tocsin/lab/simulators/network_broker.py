@@ -45,7 +45,7 @@ from tocsin.lab.engine.trace import RunTrace
 from tocsin.lab.scenarios import scenario as acts
 from tocsin.lab.scenarios.driver import VirtualClock, play
 from tocsin.rules.caching.entries import BrokerResult
-from tocsin.rules.model.cursors import RESULT_BYTES, START, Cursor, InterestId
+from tocsin.rules.model.cursors import RESULT_BYTES, START, Cursor, InterestId, SubscriptionId
 
 CLUSTER: Final = "the cluster"
 BROKER: Final = "the broker"
@@ -162,11 +162,11 @@ class NetworkBrokerSim:
             case acts.SubscribeStep(name, channel, parameters):
                 interest = _interest_of(channel, parameters)
                 self._person(name).held[interest] = _Held()
-                self._ask(name, self._handle, SubscribeRequested((name, interest), name, interest))
+                self._ask(name, self._handle, SubscribeRequested(_subscription_id(name, interest), name, interest))
             case acts.UnsubscribeStep(name, channel, parameters):
                 interest = _interest_of(channel, parameters)
                 self._person(name).held.pop(interest, None)
-                self._ask(name, self._handle, UnsubscribeRequested((name, interest)))
+                self._ask(name, self._handle, UnsubscribeRequested(_subscription_id(name, interest)))
             case _:
                 pass  # moves and publications are already part of the cluster's results
 
@@ -176,7 +176,7 @@ class NetworkBrokerSim:
 
     def figures(self) -> dict[str, float]:
         """Returns what the caches did and what subscribers waited for; sizes in KB."""
-        counts = self.broker.caches.figures
+        counts = self.broker.caches.counters
         return {
             "hit_ratio": counts.hit_ratio,
             "latency_s": self.waited_s / max(1, self.results),
@@ -216,7 +216,7 @@ class NetworkBrokerSim:
 
     def _pull(self, name: str, interest: InterestId, held: _Held) -> None:
         held.asked_at_s = self._engine.now_s
-        self._ask(name, self._handle, ResultsRequested(interest, ((name, interest),)))
+        self._ask(name, self._handle, ResultsRequested(interest, (_subscription_id(name, interest),)))
 
     def _got(self, name: str, session: int, action: Deliver) -> None:
         person = self._people[name]
@@ -232,7 +232,7 @@ class NetworkBrokerSim:
             self.results += count
             self.waited_s += waited_s * count
             self._engine.note("Got", subscriber=name, interest=interest, results=count, waited_s=waited_s)
-        self._ask(name, self._handle, ResultsAcknowledged(interest, action.to, ((name, interest),)))
+        self._ask(name, self._handle, ResultsAcknowledged(interest, action.to, (_subscription_id(name, interest),)))
         if action.more or subscription.told > subscription.has:
             self._pull(name, interest, subscription)
 
@@ -334,6 +334,10 @@ class NetworkBrokerSim:
 def _interest_of(channel: str, parameters: tuple[str | float, ...]) -> InterestId:
     """The core only hashes and compares the ids of interests. So here an interest is its own id."""
     return cast("InterestId", (channel, parameters))
+
+
+def _subscription_id(name: str, interest: InterestId) -> SubscriptionId:
+    return cast("SubscriptionId", (name, interest))
 
 
 def _subscribers(audience: Collection[Hashable]) -> Iterator[str]:

@@ -57,7 +57,7 @@ def replay_trace(path: Path) -> ReplayedTrace:
     for number, line in lines:
         try:
             at_s = float(line.pop("at_s"))
-            if "figures" in line:
+            if "counters" in line:
                 compared += 1
                 differences += [
                     f"{path}, line {number}, {at_s} s: {difference}" for difference in _different(broker, line)
@@ -68,14 +68,14 @@ def replay_trace(path: Path) -> ReplayedTrace:
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}, line {number}: not an event of a broker: {error}") from None
     caches = broker.caches
-    return ReplayedTrace(events, compared, caches.figures, caches.settings.policy, tuple(differences))
+    return ReplayedTrace(events, compared, caches.counters, caches.settings.policy, tuple(differences))
 
 
 def _different(broker: Broker, line: dict[str, Any]) -> Iterator[str]:
     """Yields the differences between the live broker's counters and those of the replay."""
     caches = broker.caches
-    replayed = {**dataclasses.asdict(caches.figures), "resident_bytes": caches.resident_bytes}
-    live = {**line["figures"], "resident_bytes": line["resident_bytes"]}
+    replayed = {**dataclasses.asdict(caches.counters), "resident_bytes": caches.resident_bytes}
+    live = {**line["counters"], "resident_bytes": line["resident_bytes"]}
     if line["policy"] != caches.settings.policy:
         yield f"policy {caches.settings.policy}, live {line['policy']}"
     for name, value in live.items():

@@ -31,16 +31,16 @@ _SEQUENCE: Final = attrgetter("sequence")
 
 
 class ResultCaches:
-    """`figures` counts under the present policy; `figures_of` keeps the counters of every policy that was in force."""
+    """`counters` counts under the present policy; `counters_by_policy` has those of every policy that was in force."""
 
     def __init__(self, settings: CachingSettings, now_s: float) -> None:
         self.resident_bytes = 0
         self.ttl = TtlSchedule(settings, now_s)
-        self.figures_of: dict[str, CacheCounters] = {}
-        self._by_result: PerResultPolicy | None = None
+        self.counters_by_policy: dict[str, CacheCounters] = {}
+        self.by_result: PerResultPolicy | None = None
         self._latency = LatencyEstimate(settings.latency_first_s, settings.latency_share)
         self._caches: dict[Hashable, ResultCache] = {}
-        self._made = self._told = 0
+        self._made = self._admissions = 0
         self._sequence = 0
         self._choose(settings, now_s)
 
@@ -52,7 +52,7 @@ class ResultCaches:
         self._made += 1
         ttl_s = min(self.settings.ttl_first_s, self.settings.ttl_cap_s)
         cache = ResultCache(interest, since, number=self._made, now_s=now_s, ttl_s=ttl_s)
-        cache.on_gone = None if self._by_result is None else self._by_result.gone
+        cache.on_dropped = None if self.by_result is None else self.by_result.on_dropped
         self._caches[interest] = cache
         return cache
 
@@ -64,8 +64,8 @@ class ResultCaches:
         self._expiring.forget(cache)
         while cache.tail is not None:
             cache.drop_tail()
-        if self._by_result is not None:
-            self._by_result.closed(cache.number)
+        if self.by_result is not None:
+            self.by_result.on_cache_closed(cache.number)
 
     def __getitem__(self, interest: InterestId) -> ResultCache:
         return self._caches[interest]
@@ -83,7 +83,7 @@ class ResultCaches:
 
     def put(self, cache: ResultCache, result: BrokerResult, now_s: float) -> bool:
         """Puts the next result of an interest. Returns whether the result is resident; otherwise it left a hole."""
-        counters, size = self.figures, result.size_bytes
+        counters, size = self.counters, result.size_bytes
         counters.arrived += 1
         counters.arrived_bytes += size
         self._sequence += 1
@@ -95,9 +95,9 @@ class ResultCaches:
             cache.last_access_s = now_s
         cache.rates.arrived_bytes += size
         self.resident_bytes += size
-        if self._by_result is not None and (newest := cache.newest) is not None:
+        if self.by_result is not None and (newest := cache.newest) is not None:
             newest.needed = cache.subscribers
-            self._came(cache, newest, now_s)
+            self._note_admitted(cache, newest, now_s)
         if cache.residents == 1:
             self._ranks_changed(cache)
         if self.resident_bytes > self.limit_bytes:
@@ -109,14 +109,14 @@ class ResultCaches:
     def get(self, cache: ResultCache, after: Cursor, to: Cursor, now_s: float, readers: int = 1) -> list[Run]:
         """Algorithm 1: splits the range into cached and missing runs, oldest first. Counts as an access."""
         cache.last_access_s = now_s
-        if self._by_result is not None and self._by_result.reads:
+        if self.by_result is not None and self.by_result.reads:
             for entry in cache.between(after, to):
-                self._by_result.read(entry, readers)
+                self.by_result.read(entry, readers)
         return cache.get(after, to)
 
     def served(self, readers: int, hits: int, hit_bytes: int, misses: int = 0, miss_bytes: int = 0) -> None:
         """Counts what each of the readers got: `hits` results from the cache, `misses` that were fetched for them."""
-        counters = self.figures
+        counters = self.counters
         if hits:
             counters.hits += readers * hits
             counters.hit_bytes += readers * hit_bytes
@@ -126,9 +126,9 @@ class ResultCaches:
 
     def fetched(self, cache: ResultCache, results: int, size_bytes: int, took_s: float) -> None:
         """Counts results fetched from the cluster, and updates the estimate of the fetch latency."""
-        self.figures.fetched += results
-        self.figures.fetched_bytes += size_bytes
-        cache.latency_s = self._latency.measured(cache.latency_s, took_s)
+        self.counters.fetched += results
+        self.counters.fetched_bytes += size_bytes
+        cache.latency_s = self._latency.measure(cache.latency_s, took_s)
         if self._eviction.weighs_latency:
             self._ranks_changed(cache)
 
@@ -142,14 +142,14 @@ class ResultCaches:
         self._sequence += 1
         cache.fill(missing.after, missing.to, results, now_s=now_s, sequence=self._sequence)
         self.resident_bytes += cache.resident_bytes - before_bytes
-        self.figures.filled += cache.residents - residents
-        if self._by_result is not None:
+        self.counters.filled += cache.residents - residents
+        if self.by_result is not None:
             cache.count_needed()
             for entry in cache.between(missing.after, missing.to):
                 if entry.owner is None:
-                    self._came(cache, entry, now_s)
+                    self._note_admitted(cache, entry, now_s)
                 else:
-                    self._by_result.needed(entry)
+                    self.by_result.on_need_changed(entry)
         self._ranks_changed(cache)
         self._evict_until_within_limit(None, now_s)
 
@@ -157,12 +157,12 @@ class ResultCaches:
 
     def attach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
         cache.attach(marker, count)
-        if self._by_result is not None:
+        if self.by_result is not None:
             self._needed_by(cache, marker, cache.head, count)
 
     def detach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
         residents, needed = cache.residents, cache.needed
-        if self._by_result is not None:
+        if self.by_result is not None:
             self._needed_by(cache, marker, cache.head, -count)
         self.resident_bytes -= cache.detach(marker, count)
         self._needed_less(cache, residents, needed)
@@ -170,7 +170,7 @@ class ResultCaches:
     def advance(self, cache: ResultCache, before: Cursor, after: Cursor, count: int = 1) -> None:
         """Moves subscribers that acknowledged everything up to `after`."""
         residents, needed = cache.residents, cache.needed
-        if self._by_result is not None:
+        if self.by_result is not None:
             self._needed_by(cache, before, after, -count)
         self.resident_bytes -= cache.advance(before, after, count)
         self._needed_less(cache, residents, needed)
@@ -189,8 +189,8 @@ class ResultCaches:
         if now_s >= self.ttl.due_s:
             self._recompute_some(now_s)
         while (rank := self._expiring.lowest()) is not None and rank[0] <= now_s:
-            self.figures.expired += 1
-            self.figures.expired_bytes += self._drop_tail(rank[3])
+            self.counters.expired += 1
+            self.counters.expired_bytes += self._drop_tail(rank[3])
 
     def refresh_ranks(self, now_s: float) -> None:
         """Measures every cache's growth and the usual latency, and ranks all caches again, in a single call."""
@@ -219,19 +219,19 @@ class ResultCaches:
         self._keeps_any = policy.keeps
         if before is None or (settings.eviction, settings.fresh_s) != (before.eviction, before.fresh_s):
             self._eviction = policy if isinstance(policy, Eviction) else FIFO
-            self._by_result = None if isinstance(policy, Eviction) else policy()
-            if isinstance(self._by_result, MostHits):
-                self._by_result.fresh_s = settings.fresh_s
-            self._tell_all(now_s)
+            self.by_result = None if isinstance(policy, Eviction) else policy()
+            if isinstance(self.by_result, MostHits):
+                self.by_result.fresh_s = settings.fresh_s
+            self._announce_residents(now_s)
         expiry = EXPIRY[settings.expiry]
         self.expires = expiry.expires
         learns = settings.buffer_learns_first
         if before is None or (settings.admission, learns) != (before.admission, before.buffer_learns_first):
             self._admission = admission(settings.admission, learns_first=learns)
         self.limit_bytes = expiry.limit_bytes(settings.budget_bytes, settings.ceiling_bytes)
-        self.figures = self.figures_of.setdefault(settings.policy, CacheCounters())
+        self.counters = self.counters_by_policy.setdefault(settings.policy, CacheCounters())
         usual_latency_s = settings.latency_first_s if before is None else self._evictable.usual_latency_s
-        self._evictable = TailRanks(self._eviction, settings.ties, usual_latency_s)
+        self._evictable: TailRanks = TailRanks(self._eviction, settings.ties, usual_latency_s)
         self._expiring: RankHeap[ResultCache] = RankHeap(self._due)
 
     def _recompute_some(self, now_s: float) -> None:
@@ -251,16 +251,16 @@ class ResultCaches:
         # The result is larger than the whole limit: dropping everything else would not make room for it.
         if not self._keeps_any or size_bytes > self.limit_bytes:
             return False
-        self.figures.admitted += 1
-        self.figures.copies += subscribers
+        self.counters.admitted += 1
+        self.counters.copies += subscribers
         return True
 
-    def _tell_all(self, now_s: float) -> None:
+    def _announce_residents(self, now_s: float) -> None:
         """Announces all residents to a per-result policy, in the order of their arrival."""
-        policy = self._by_result
+        policy = self.by_result
         residents: list[CacheEntry] = []
         for cache in self:
-            cache.on_gone = None if policy is None else policy.gone
+            cache.on_dropped = None if policy is None else policy.on_dropped
             cache.count_needed()
             for entry in cache:
                 entry.owner = None
@@ -269,44 +269,44 @@ class ResultCaches:
                     entry.owner = cache
         if policy is not None:
             for entry in sorted(residents, key=_SEQUENCE):
-                self._came(entry.owner, entry, now_s)
+                self._note_admitted(entry.owner, entry, now_s)
 
-    def _came(self, cache: ResultCache, entry: CacheEntry, now_s: float) -> None:
-        assert self._by_result is not None, "somebody is to be told"
-        self._told += 1
-        entry.owner, entry.order = cache, self._told
-        self._by_result.came(entry, now_s)
+    def _note_admitted(self, cache: ResultCache, entry: CacheEntry, now_s: float) -> None:
+        assert self.by_result is not None, "there is a per-result policy"
+        self._admissions += 1
+        entry.owner, entry.order = cache, self._admissions
+        self.by_result.on_admitted(entry, now_s)
 
     def _needed_by(self, cache: ResultCache, after: Cursor, to: Cursor, more: int) -> None:
         """Adds `more` to the number of subscribers that need the results in the range."""
-        if self._by_result is not None and self._by_result.counts:
+        if self.by_result is not None and self.by_result.counts:
             for entry in cache.between(after, to):
                 entry.needed += more
-                self._by_result.needed(entry)
+                self.by_result.on_need_changed(entry)
 
     def _needed_less(self, cache: ResultCache, residents: int, needed: int) -> None:
         """Counts consumed residents and updates ranks. `residents` and `needed` are the values before the change."""
         if cache.residents != residents:
-            self.figures.consumed += residents - cache.residents
+            self.counters.consumed += residents - cache.residents
             self._ranks_changed(cache)
         elif cache.needed != needed:
             self._ranks_changed(cache)
 
     def _evict_until_within_limit(self, newcomer: ResultCache | None, now_s: float) -> None:
         """Drops results until the limit holds. A newcomer is spared while it is the only resident of its cache."""
-        while self._by_result is not None and self.resident_bytes > self.limit_bytes:
-            victim = self._by_result.victim(newcomer.newest if newcomer is not None else None, now_s)
+        while self.by_result is not None and self.resident_bytes > self.limit_bytes:
+            victim = self.by_result.victim(newcomer.newest if newcomer is not None else None, now_s)
             owner: ResultCache = victim.owner
             freed = owner.drop(owner.place(victim))
-            self.figures.evicted += 1
-            self.figures.evicted_bytes += freed
+            self.counters.evicted += 1
+            self.counters.evicted_bytes += freed
             self.resident_bytes -= freed
             self._ranks_changed(owner)
         while self.resident_bytes > self.limit_bytes:
             freed = self._drop_tail(self._evictable.victim(newcomer))
-            self.figures.evicted += 1
-            self.figures.evicted_bytes += freed
-        self.figures.most_bytes = max(self.figures.most_bytes, self.resident_bytes)
+            self.counters.evicted += 1
+            self.counters.evicted_bytes += freed
+        self.counters.most_bytes = max(self.counters.most_bytes, self.resident_bytes)
 
     def _drop_tail(self, cache: ResultCache) -> int:
         freed = cache.drop_tail()
@@ -316,7 +316,7 @@ class ResultCaches:
 
     def _ranks_changed(self, cache: ResultCache) -> None:
         if cache.residents:
-            if self._by_result is None:
+            if self.by_result is None:
                 self._evictable.changed(cache)
             if self.expires:
                 self._expiring.changed(cache)

@@ -39,13 +39,3 @@ class CacheCounters:
     def hit_ratio(self) -> float:
         lookups = self.hits + self.misses
         return self.hits / lookups if lookups else 0.0
-
-    @property
-    def admission_rate(self) -> float:
-        """The share of arriving results that were admitted."""
-        return self.admitted / self.arrived if self.arrived else 0.0
-
-    @property
-    def duplication_factor(self) -> float:
-        """Subscribers per admitted result; 1 if no result was admitted."""
-        return self.copies / self.admitted if self.admitted else 1.0

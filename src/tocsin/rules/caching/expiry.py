@@ -106,7 +106,7 @@ class TtlRefresh:
             piece = self._caches[measured : measured + steps]
             for cache in piece:
                 if self._measures:
-                    cache.rates.look(now_s, self._settings.rate_window_s)
+                    cache.rates.update(now_s, self._settings.rate_window_s)
                 self._weights.append(weight(cache))
             if len(self._weights) < len(self._caches):
                 return ()

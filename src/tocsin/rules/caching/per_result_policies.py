@@ -23,20 +23,20 @@ class PerResultPolicy(ABC):
     """True: the policy needs a notification when `needed` of an entry changes."""
 
     @abstractmethod
-    def came(self, entry: CacheEntry, now_s: float) -> None:
+    def on_admitted(self, entry: CacheEntry, now_s: float) -> None:
         """The entry is resident now; its `needed` is correct."""
 
     def read(self, entry: CacheEntry, readers: int) -> None:  # noqa: B027 - only some want to know
         """This many readers get the entry from the cache."""
 
-    def needed(self, entry: CacheEntry) -> None:  # noqa: B027 - only some want to know
+    def on_need_changed(self, entry: CacheEntry) -> None:  # noqa: B027 - only some want to know
         """The number of subscribers that need the entry has changed."""
 
     @abstractmethod
-    def gone(self, entry: CacheEntry) -> None:
+    def on_dropped(self, entry: CacheEntry) -> None:
         """The entry is not resident any more, for any reason."""
 
-    def closed(self, number: int) -> None:  # noqa: B027 - only some remember caches
+    def on_cache_closed(self, number: int) -> None:  # noqa: B027 - only some remember caches
         """The cache with this number is closed; all its residents left before."""
 
     @abstractmethod
@@ -50,12 +50,12 @@ class _Ranking(PerResultPolicy):
     def __init__(self) -> None:
         self._heap: RankHeap[CacheEntry] = RankHeap(_rank)
 
-    def gone(self, entry: CacheEntry) -> None:
+    def on_dropped(self, entry: CacheEntry) -> None:
         self._heap.forget(entry)
 
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
         rank = self._heap.lowest(besides=spared)
-        assert rank is not None, "somebody is resident"
+        assert rank is not None, "there is a resident"
         return rank[3]
 
 
@@ -73,7 +73,7 @@ class GreedyDual(_Ranking):
         self._level = 0.0
         self._reads: dict[CacheEntry, int] = {}
 
-    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
+    def on_admitted(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
         self._reads[entry] = 1
         self._value(entry)
 
@@ -81,8 +81,8 @@ class GreedyDual(_Ranking):
         self._reads[entry] += readers
         self._value(entry)
 
-    def gone(self, entry: CacheEntry) -> None:
-        super().gone(entry)
+    def on_dropped(self, entry: CacheEntry) -> None:
+        super().on_dropped(entry)
         del self._reads[entry]
 
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:
@@ -114,20 +114,20 @@ class MostHits(_Ranking):
         self._fresh: deque[tuple[float, CacheEntry]] = deque()
         self._unread: dict[CacheEntry, int] = {}
 
-    def came(self, entry: CacheEntry, now_s: float) -> None:
+    def on_admitted(self, entry: CacheEntry, now_s: float) -> None:
         self._age(now_s)
         self._fresh.append((now_s + self.fresh_s, entry))
         self._unread[entry] = entry.needed
         self._value(entry)
 
-    def needed(self, entry: CacheEntry) -> None:
+    def on_need_changed(self, entry: CacheEntry) -> None:
         if entry.needed < self._unread.get(entry, 0):
             # Online subscribers acknowledge almost together: after the first acknowledgement the result is not fresh.
             del self._unread[entry]
         self._value(entry)
 
-    def gone(self, entry: CacheEntry) -> None:
-        super().gone(entry)
+    def on_dropped(self, entry: CacheEntry) -> None:
+        super().on_dropped(entry)
         self._unread.pop(entry, None)
 
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:

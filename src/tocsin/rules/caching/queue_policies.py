@@ -28,7 +28,7 @@ class Sieve(PerResultPolicy):
         self._newest: CacheEntry | None = None
         self._hand: CacheEntry | None = None
 
-    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
+    def on_admitted(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
         self._visited[entry] = False
         self._older[entry], self._newer[entry] = self._newest, None
         if self._newest is not None:
@@ -40,7 +40,7 @@ class Sieve(PerResultPolicy):
     def read(self, entry: CacheEntry, readers: int) -> None:  # noqa: ARG002
         self._visited[entry] = True
 
-    def gone(self, entry: CacheEntry) -> None:
+    def on_dropped(self, entry: CacheEntry) -> None:
         del self._visited[entry]
         newer, older = self._newer.pop(entry), self._older.pop(entry)
         if self._hand is entry:
@@ -57,7 +57,7 @@ class Sieve(PerResultPolicy):
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
         while True:
             entry = self._hand if self._hand is not None else self._oldest
-            assert entry is not None, "somebody is resident"
+            assert entry is not None, "there is a resident"
             if not self._visited[entry] and entry is not spared:
                 self._hand = entry
                 return entry
@@ -86,7 +86,7 @@ class SmallThenMain(PerResultPolicy):
         self._small_bytes = self._main_bytes = 0
         self._ghosts: OrderedDict[Hashable, None] = OrderedDict()
 
-    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
+    def on_admitted(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
         if self._ghosts.pop((entry.owner.number, entry.cursor), 0) is None:
             self._main[entry] = 0
             self._main_bytes += entry.size_bytes
@@ -98,7 +98,7 @@ class SmallThenMain(PerResultPolicy):
         queue = self._small if entry in self._small else self._main
         queue[entry] = min(_MOST_READS, queue[entry] + readers)
 
-    def gone(self, entry: CacheEntry) -> None:
+    def on_dropped(self, entry: CacheEntry) -> None:
         if self._small.pop(entry, None) is not None:
             self._small_bytes -= entry.size_bytes
         elif self._main.pop(entry, None) is not None:
@@ -144,10 +144,10 @@ class WindowedFrequency(PerResultPolicy):
         self._bytes = {0: 0, 1: 0, 2: 0}
         # Entries that have left the window and were not compared yet.
         self._candidates: deque[CacheEntry] = deque()
-        self._reads: dict[int, int] = {}
-        self._counted = 0
+        self.interest_reads: dict[int, int] = {}
+        self.counted_reads = 0
 
-    def came(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
+    def on_admitted(self, entry: CacheEntry, now_s: float) -> None:  # noqa: ARG002
         self._window[entry] = None
         self._bytes[0] += entry.size_bytes
         # Earlier candidates found room without a comparison, so they need none any more.
@@ -159,11 +159,13 @@ class WindowedFrequency(PerResultPolicy):
 
     def read(self, entry: CacheEntry, readers: int) -> None:
         number: int = entry.owner.number
-        self._reads[number] = self._reads.get(number, 0) + readers
-        self._counted += readers
-        if self._counted >= _AGE_AT * len(self._reads):
-            self._reads = {interest_number: count // 2 for interest_number, count in self._reads.items() if count > 1}
-            self._counted //= 2
+        self.interest_reads[number] = self.interest_reads.get(number, 0) + readers
+        self.counted_reads += readers
+        if self.counted_reads >= _AGE_AT * len(self.interest_reads):
+            self.interest_reads = {
+                interest_number: count // 2 for interest_number, count in self.interest_reads.items() if count > 1
+            }
+            self.counted_reads //= 2
         if entry in self._window:
             self._window.move_to_end(entry)
         elif entry in self._protected:
@@ -173,14 +175,14 @@ class WindowedFrequency(PerResultPolicy):
             while self._bytes[2] > _PROTECTED * (self._bytes[1] + self._bytes[2]) and len(self._protected) > 1:
                 self._move(next(iter(self._protected)), self._protected, self._probation, 2, 1)
 
-    def gone(self, entry: CacheEntry) -> None:
+    def on_dropped(self, entry: CacheEntry) -> None:
         for number, queue in enumerate((self._window, self._probation, self._protected)):
             if entry in queue:
                 del queue[entry]
                 self._bytes[number] -= entry.size_bytes
 
-    def closed(self, number: int) -> None:
-        self._counted -= self._reads.pop(number, 0)
+    def on_cache_closed(self, number: int) -> None:
+        self.counted_reads -= self.interest_reads.pop(number, 0)
 
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
         main = next(
@@ -198,7 +200,7 @@ class WindowedFrequency(PerResultPolicy):
         return next(entry for entry in self._window if entry is not spared)
 
     def _frequency(self, entry: CacheEntry) -> int:
-        return self._reads.get(entry.owner.number, 0)
+        return self.interest_reads.get(entry.owner.number, 0)
 
     def _move(
         self,

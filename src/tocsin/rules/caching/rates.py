@@ -6,7 +6,7 @@ import math
 
 
 class GrowthRates:
-    """Counts bytes; `look` folds the counts into averages whose past decays with the time constant of the window."""
+    """Counts bytes; `update` folds the counts into averages whose past decays with the time constant of the window."""
 
     __slots__ = ("arrived_bytes", "arriving_bytes_s", "consumed_bytes", "consuming_bytes_s", "estimated", "since_s")
 
@@ -18,7 +18,7 @@ class GrowthRates:
         self.estimated = False
         self.since_s = now_s
 
-    def look(self, now_s: float, window_s: float) -> None:
+    def update(self, now_s: float, window_s: float) -> None:
         """Updates the averages: the first call takes the measured rate, later calls weigh the past by
         exp(−elapsed/window).
         """
@@ -48,7 +48,7 @@ class LatencyEstimate:
         self._share = share
         self._measured = False
 
-    def measured(self, before_s: float | None, took_s: float) -> float:
+    def measure(self, before_s: float | None, took_s: float) -> float:
         """Returns the new estimate of an interest whose estimate was `before_s` (None before its first fetch)."""
         self.all_s = self.all_s + self._share * (took_s - self.all_s) if self._measured else took_s
         self._measured = True

@@ -31,7 +31,7 @@ class ResultCache:
 
     __slots__ = (
         "_entries", "_start", "counts", "floor", "head", "interest", "last_access_s", "latency_s", "needed",
-        "number", "on_gone", "rates", "resident_bytes", "residents", "subscribers", "ttl_s",
+        "number", "on_dropped", "rates", "resident_bytes", "residents", "subscribers", "ttl_s",
     )  # fmt: skip
 
     def __init__(self, interest: InterestId, since: Cursor, *, number: int, now_s: float, ttl_s: float) -> None:
@@ -49,7 +49,7 @@ class ResultCache:
         self.ttl_s = ttl_s
         self.rates = GrowthRates(now_s)
         # Called for every resident that leaves, so that a per-result policy can forget it.
-        self.on_gone: Callable[[CacheEntry], None] | None = None
+        self.on_dropped: Callable[[CacheEntry], None] | None = None
         self._entries: list[CacheEntry] = []
         self._start = 0
 
@@ -79,10 +79,6 @@ class ResultCache:
 
     def __len__(self) -> int:
         return len(self._entries) - self._start
-
-    def needing(self, index: int) -> int:
-        """How many subscribers still need the entry at this index (oldest = 0). Linear time: not for ranking."""
-        return self.needed + sum(entry.reached for entry in self._entries[self._start : self._start + index])
 
     def between(self, after: Cursor, to: Cursor) -> Iterator[CacheEntry]:
         """The residents in this range, oldest first."""
@@ -207,8 +203,8 @@ class ResultCache:
         entry.resident, entry.result = False, None
         self.resident_bytes -= freed
         self.residents -= 1
-        if self.on_gone is not None and entry.owner is not None:
-            self.on_gone(entry)
+        if self.on_dropped is not None and entry.owner is not None:
+            self.on_dropped(entry)
         for first in (at, at - 1):
             if first + 1 < len(self._entries) and not (
                 self._entries[first].resident or self._entries[first + 1].resident
@@ -293,8 +289,8 @@ class ResultCache:
             self.resident_bytes -= entry.size_bytes
             self.residents -= 1
             entry.resident = False
-            if self.on_gone is not None and entry.owner is not None:
-                self.on_gone(entry)
+            if self.on_dropped is not None and entry.owner is not None:
+                self.on_dropped(entry)
 
     def _let_go_of_consumed(self) -> int:
         freed, first = 0, self._start

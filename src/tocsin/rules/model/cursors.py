@@ -13,6 +13,7 @@ LAST_ORDINAL: Final = (1 << ORDINAL_BITS) - 1
 
 
 InterestId = NewType("InterestId", int)
+SubscriptionId = NewType("SubscriptionId", int)
 """Identifies an interest in its cluster, in stores, on the wire and in brokers."""
 
 

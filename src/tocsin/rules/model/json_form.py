@@ -14,14 +14,7 @@ from math import inf, isfinite, isnan, nan
 from typing import Any, Final
 from uuid import UUID
 
-from tocsin.rules.model.type_check import (
-    LEAVES,
-    Check,
-    RecordError,
-    compile_check,
-    describe_value,
-    make_or_refuse,
-)
+from tocsin.rules.model.type_check import LEAVES, Check, RecordError, compile_check, describe_value, make_or_refuse
 from tocsin.rules.model.types import ObjectType
 from tocsin.rules.model.values import (
     MISSING,

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tocsin.rules.model.cursors import Cursor, InterestId, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position, SubscriptionId
 from tocsin.store.broker.rows import (
     EVERYTHING,
     PAGE,
@@ -79,7 +79,7 @@ class BrokerStore(Protocol):
     async def revoke(self, token: str, *, expires_us: int) -> None:
         """Revokes the token with this id. Revoking it again changes nothing."""
 
-    async def revoked(self) -> dict[str, int]:
+    async def revoked_tokens(self) -> dict[str, int]:
         """All revoked tokens that are stored, each with its expiry time."""
 
     async def forget_revoked(self, *, expired_before_us: int) -> int:
@@ -89,7 +89,7 @@ class BrokerStore(Protocol):
 
     async def link(self) -> LinkRow: ...
 
-    async def registered(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
+    async def record_registration(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
         """Records that the broker is registered and continues from this position, also where that moves it back. A
         secret of None leaves the secret unchanged.
         """
@@ -147,7 +147,7 @@ class BrokerStore(Protocol):
     def frontends(self) -> AsyncIterator[list[FrontendRow]]:
         """All frontends in chunks, in the order of ids."""
 
-    async def acknowledge(self, markers: Mapping[int, Cursor]) -> None:
+    async def acknowledge(self, markers: Mapping[SubscriptionId, Cursor]) -> None:
         """Records that these frontends have everything up to the cursors. A marker never moves back; unknown frontends
         are ignored. Calls that wait at the same time share one commit.
         """

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.rules.model.cursors import Cursor, InterestId, Position
+from tocsin.rules.model.cursors import Cursor, InterestId, Position, SubscriptionId
 from tocsin.wire.subscriber import Mode
 
 PAGE: Final = 1_000
@@ -128,7 +128,7 @@ class FrontendRow:
     has acknowledged everything up to this cursor; never before `since`.
     """
 
-    id: int
+    id: SubscriptionId
     public_id: str
     subscriber: int
     interest: InterestId

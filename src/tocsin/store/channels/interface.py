@@ -45,7 +45,7 @@ from tocsin.store.channels.rows import (
 
 PAGE: Final = 1_000
 CHANGES: Final = 100_000
-NEWS: Final = 100_000
+NEW_RESULTS_LIMIT: Final = 100_000
 CHUNK_BYTES: Final = 1 << 20
 EXECUTIONS_KEPT: Final = 1_000
 
@@ -195,7 +195,7 @@ class ChannelStore(Protocol):
         of their execution.
         """
 
-    async def trim(self, channel_id: int, below: Mapping[int, Cursor]) -> int:
+    async def trim(self, channel_id: int, below: Mapping[InterestId, Cursor]) -> int:
         """Removes, in steps, the results of each interest up to and including its cursor. Returns their number."""
 
     # --- announcements of new results
@@ -208,19 +208,21 @@ class ChannelStore(Protocol):
         exist.
         """
 
-    async def news(self, after: Position, *, broker: BrokerName | None = None, limit: int = NEWS) -> NewResultsPage:
+    async def new_results(
+        self, after: Position, *, broker: BrokerName | None = None, limit: int = NEW_RESULTS_LIMIT
+    ) -> NewResultsPage:
         """Lists, in commit order, the interests held by the broker (or by any broker) with results after the position.
 
         `limit` bounds the number of results examined. An interest may appear again on a later page, with a later
         cursor.
         """
 
-    async def acknowledge(self, broker: BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
+    async def acknowledge(self, broker: BrokerName, cursors: Mapping[InterestId, Cursor]) -> set[int]:
         """Records that the broker needs nothing up to these cursors, per interest. A cursor never moves back; unknown
         interests are ignored. Returns the channels of the known interests.
         """
 
-    def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
+    def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[InterestId, Cursor]]:
         """Yields per interest, in chunks, the cursor that all brokers have acknowledged: `trim` is safe up to there."""
 
     # --- registered brokers
@@ -245,7 +247,7 @@ class ChannelStore(Protocol):
 
     async def registration(self, broker: BrokerName) -> Registration | None: ...
 
-    async def told(self, broker: BrokerName, position: Position) -> Position:
+    async def record_position(self, broker: BrokerName, position: Position) -> Position:
         """Records that the broker knows everything up to this position, and returns the recorded position. It never
         moves back, nor beyond the last commit. Raises NotFoundError if the broker is not registered.
         """

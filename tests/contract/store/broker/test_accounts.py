@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.store.broker.holdings import (
+from tests.support.broker_store_contents import (
     all_frontends,
     contents,
     default,
@@ -158,9 +158,9 @@ async def test_ended_tokens_are_forgotten_when_they_would_have_ended_by_themselv
     await store.revoke("one", expires_us=10)
     await store.revoke("one", expires_us=99)
     await store.revoke("two", expires_us=20)
-    assert await store.revoked() == {"one": 10, "two": 20}
+    assert await store.revoked_tokens() == {"one": 10, "two": 20}
     assert await store.forget_revoked(expired_before_us=20) == 1
-    assert await store.revoked() == {"two": 20}
+    assert await store.revoked_tokens() == {"two": 20}
 
 
 async def test_what_not_every_backend_can_keep_is_refused(store: BrokerStore) -> None:

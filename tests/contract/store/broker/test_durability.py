@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store.broker.holdings import (
+from tests.support.broker_store_contents import (
     all_backends,
     all_frontends,
     at,
@@ -32,7 +32,7 @@ async def test_a_new_store_has_one_application_that_may_everything_and_nothing_e
     )
     assert await store.link() == LinkRow(0, Position(0, 0), None)
     assert (await all_backends(store), await all_frontends(store), await store.webhooks()) == ([], [], [])
-    assert (await store.revoked(), await store.fact("key")) == ({}, None)
+    assert (await store.revoked_tokens(), await store.fact("key")) == ({}, None)
 
 
 async def filled(store: BrokerStore) -> None:
@@ -49,7 +49,7 @@ async def filled(store: BrokerStore) -> None:
     await store.record_announcement(Position(7, 40), {3: at(9)})
     await store.acknowledge({(await all_frontends(store))[0].id: at(4, 2)})
     await store.put_webhook(bob, "http://there", "whsec_x", created_us=6)
-    await store.registered(epoch=7, position=Position(7, 41), secret="whsec_y")
+    await store.record_registration(epoch=7, position=Position(7, 41), secret="whsec_y")
     await store.revoke("token", expires_us=900)
     await store.set_fact("key", "k\u00e9y")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.store.channels.channel import Channel
 from tests.support.store_backends import CHANNEL_STORE, StoreKind
+from tests.support.stored_channel import Channel
 from tocsin.store.channels.interface import ChannelStore
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store.channels.channel import Channel
 from tests.support.store_backends import StoreBackend, opened
+from tests.support.stored_channel import Channel
 from tocsin.rules.model.cursors import START, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.wire.errors import ConflictError, StorageFullError, UnavailableError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.store.channels.channel import EAST, Channel, fetched
+from tests.support.stored_channel import EAST, Channel, fetched
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest, Execution, Failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.store.channels.channel import EAST, WEST, Channel, fetched, news_of
+from tests.support.stored_channel import EAST, WEST, Channel, fetched, new_heads_of
 from tocsin.rules.model.cursors import START, Cursor, Position, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest
@@ -109,7 +109,7 @@ async def test_a_life_that_began_with_the_clock_set_back_passes_nothing_over(cha
     other = store.epoch + (1 << 40)
     await channel.run({interest: ["b"]})
     assert await channel.texts(interest, Cursor(other, 9, 0)) == ["b"]
-    assert await news_of(store, Position(other, position.number + 100)) == {interest: Cursor(store.epoch, 2, 0)}
+    assert await new_heads_of(store, Position(other, position.number + 100)) == {interest: Cursor(store.epoch, 2, 0)}
 
 
 async def test_a_new_epoch_comes_after_all_cursors_of_the_old_one(channel: Channel) -> None:
@@ -120,13 +120,13 @@ async def test_a_new_epoch_comes_after_all_cursors_of_the_old_one(channel: Chann
     # Another life went on after the backup, up to execution 5, and a broker heard of it.
     ahead, ahead_position = Cursor(old, 5, 3), Position(old, position.number + 100)
     assert await store.renew_epoch() == store.epoch > old
-    assert await news_of(store, ahead_position) == {}
+    assert await new_heads_of(store, ahead_position) == {}
     await channel.run({interest: ["b"]})
     assert await channel.pairs(interest) == [((old, 1, 0), "a"), ((store.epoch, 2, 0), "b")]
     assert await channel.texts(interest, ahead) == ["b"]
     assert await channel.texts(interest, START, to=ahead) == ["a"]
-    assert await news_of(store, ahead_position) == {interest: Cursor(store.epoch, 2, 0)}
-    assert await news_of(store, await store.position()) == {}
+    assert await new_heads_of(store, ahead_position) == {interest: Cursor(store.epoch, 2, 0)}
+    assert await new_heads_of(store, await store.position()) == {}
     (made,) = await store.subscribe(channel.id, [BackendRequest("[1]", WEST)], created_us=1)
     assert await store.renew_epoch() > made.since.epoch
     await channel.run({interest: ["c"]})

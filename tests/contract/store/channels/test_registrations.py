@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.store.channels.channel import EAST, WEST, Channel, news_of
 from tests.support.store_backends import StoreBackend, opened
+from tests.support.stored_channel import EAST, WEST, Channel, new_heads_of
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerClaim, BrokerName
@@ -34,16 +34,18 @@ async def test_a_brokers_position_goes_neither_back_nor_beyond_what_was_committe
     start = (await store.register(EAST, "s", owner=None)).position
     (one,) = await channel.subscribe("[1]")
     reached = await channel.run({one: ["a", "b"]})
-    assert await store.told(EAST, reached) == reached
-    assert await store.told(EAST, start) == reached
-    assert await store.told(EAST, Position(store.epoch, 10**30)) == reached
+    assert await store.record_position(EAST, reached) == reached
+    assert await store.record_position(EAST, start) == reached
+    assert await store.record_position(EAST, Position(store.epoch, 10**30)) == reached
     await store.renew_epoch()
-    assert await store.told(EAST, Position(store.epoch + 1, 10**6)) == reached
+    assert await store.record_position(EAST, Position(store.epoch + 1, 10**6)) == reached
     later = await channel.run({one: ["c"]})
-    assert await news_of(store, (await store.registrations())[0].position, EAST) == {one: Cursor(store.epoch, 2, 0)}
-    assert await store.told(EAST, later) == later
+    assert await new_heads_of(store, (await store.registrations())[0].position, EAST) == {
+        one: Cursor(store.epoch, 2, 0)
+    }
+    assert await store.record_position(EAST, later) == later
     with pytest.raises(NotFoundError):
-        await store.told(WEST, later)
+        await store.record_position(WEST, later)
 
 
 async def test_a_broker_that_is_forgotten_takes_its_subscriptions_along(store: ChannelStore, channel: Channel) -> None:

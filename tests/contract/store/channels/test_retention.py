@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.contract.store.channels.channel import EAST, Channel
+from tests.support.stored_channel import EAST, Channel
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest

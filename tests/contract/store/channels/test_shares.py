@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.store.channels.channel import EAST, WEST, Channel, news_of
+from tests.support.stored_channel import EAST, WEST, Channel, new_heads_of
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest
@@ -88,9 +88,9 @@ async def test_whoever_was_not_told_yet_of_what_went_is_told_that_it_did(store: 
     for _ in range(5):
         await channel.run({flood: ["x" * 1_000]})
     await store.retain(channel.id, max_bytes=3_000)
-    told = await store.news(before, broker=WEST)
+    told = await store.new_results(before, broker=WEST)
     assert told.gaps == [channel.id]
-    assert set(await news_of(store, before, EAST)) == {quiet}
+    assert set(await new_heads_of(store, before, EAST)) == {quiet}
 
 
 async def test_an_application_holds_no_more_interests_than_it_may(store: ChannelStore, channel: Channel) -> None:

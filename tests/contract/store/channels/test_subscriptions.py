@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.contract.store.channels.channel import EAST, WEST, Channel, fetched, news_of
+from tests.support.stored_channel import EAST, WEST, Channel, fetched, new_heads_of
 from tocsin.rules.model.cursors import BEGINNING, LAST_ORDINAL, START, Cursor, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import (
@@ -39,7 +39,7 @@ async def test_a_dropped_channel_is_gone_and_the_others_stay(store: ChannelStore
     await store.drop_channel(channel.id)
     assert (await fetched(store, [Range(gone, START)]))[0]["known"] is False
     assert await other.texts(kept) == ["kept"]
-    assert list(await news_of(store, start)) == [kept]
+    assert list(await new_heads_of(store, start)) == [kept]
     assert [each.channel_id for each in await store.subscriptions_of(EAST)] == [other.id]
     for ask in (
         store.state(channel.id),
@@ -118,7 +118,7 @@ async def test_an_interest_goes_with_its_last_subscription_and_its_number_never_
     done = await store.unsubscribe(channel.id, ["b", "a"])
     assert (done.removed, done.emptied) == (["b"], [two.interest])
     assert (await fetched(store, [Range(one.interest, START)]))[0]["known"] is False
-    assert await news_of(store, BEGINNING) == {}
+    assert await new_heads_of(store, BEGINNING) == {}
     (again,) = await channel.subscribe("[1]")
     assert again > one.interest
     assert await channel.texts(again) == []
@@ -154,8 +154,8 @@ async def test_a_subscription_moves_to_another_broker_with_what_is_not_acknowled
     moved = await store.change_broker(channel.id, "k", WEST)
     assert (moved.broker, moved.since, moved.interest) == (WEST, made.since, made.interest)
     await channel.run({made.interest: ["b"]})
-    assert await news_of(store, start, EAST) == {}
-    assert list(await news_of(store, start, WEST)) == [made.interest]
+    assert await new_heads_of(store, start, EAST) == {}
+    assert list(await new_heads_of(store, start, WEST)) == [made.interest]
     assert [page async for page in store.lowest_acknowledged(channel.id)] == []
     assert await store.change_broker(channel.id, "k", WEST) == moved
     # A broker that has acknowledged the interest for itself lacks what comes with the subscription.

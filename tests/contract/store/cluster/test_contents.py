@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.store.cluster.reading import NOON, names
+from tests.support.cluster_store_contents import NOON, names
 from tests.support.store_backends import StoreBackend, opened
 from tocsin.store.cluster.interface import (
     BODY_LIMIT_BYTES,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store.cluster.reading import NOON, contents, names
+from tests.support.cluster_store_contents import NOON, contents, names
 from tests.support.store_backends import StoreBackend, opened
 from tocsin.store.cluster.interface import ClusterStore, Removal, next_epoch
 from tocsin.wire.errors import ConflictError, StorageFullError, UnavailableError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tocsin
-from tests.contract.store.cluster.reading import names
+from tests.support.cluster_store_contents import names
 from tests.support.store_backends import StoreBackend, opened
 from tocsin.store.cluster.interface import ClusterStore
 

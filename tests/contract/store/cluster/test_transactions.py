@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tests.contract.store.cluster.reading import NOON, contents, names
+from tests.support.cluster_store_contents import NOON, contents, names
 from tocsin.store.cluster.interface import ClusterStore, StoreTransaction
 from tocsin.wire.errors import StorageFullError
 

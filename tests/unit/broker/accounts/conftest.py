@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.accounts.known_accounts import Clock, opened
+from tests.support.local_accounts import Clock, opened
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.unit.broker.accounts.known_accounts import SECRET, Clock, manager, opened, session
+from tests.support.local_accounts import OPEN, SECRET, Clock, manager, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Rights
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AT_ONCE
@@ -101,10 +102,8 @@ async def test_an_application_has_at_most_so_many_subscribers(accounts: LocalAcc
     assert [each.subscribers for each in await accounts.applications(OPERATOR)] == [0, 1]
 
 
-async def test_a_removed_application_takes_all_it_has_along(
-    accounts: LocalAccounts, store: SqliteBrokerStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tocsin.broker.accounts.applications.STEP", 2)
+async def test_a_removed_application_takes_all_it_has_along(store: SqliteBrokerStore, clock: Clock) -> None:
+    accounts = await opened(store, clock, replace(OPEN, removed_at_once=2))
     made = await accounts.create_application(OPERATOR, "traffic")
     own = await accounts.who(made.token)
     users = [await session(accounts, f"user{n}", "traffic") for n in range(5)]
@@ -129,13 +128,11 @@ async def test_a_removed_application_takes_all_it_has_along(
     assert [each.name for each in await accounts.applications(OPERATOR)] == ["default"]
     assert [each.user for each in await accounts.subscribers(OPERATOR)] == ["ann"]
     await accounts.create_application(OPERATOR, "traffic")
+    await accounts.close()
 
 
-async def test_a_removal_that_was_interrupted_is_brought_to_its_end(
-    store: SqliteBrokerStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tocsin.broker.accounts.applications.STEP", 1)
-    accounts = await opened(store, clock)
+async def test_a_removal_that_was_interrupted_is_brought_to_its_end(store: SqliteBrokerStore, clock: Clock) -> None:
+    accounts = await opened(store, clock, replace(OPEN, removed_at_once=1))
     await manager(accounts)
     users = [await session(accounts, user, "traffic") for user in ("ann", "bob")]
     removing = accounts.remove_application(OPERATOR, "traffic")

@@ -7,8 +7,9 @@ import threading
 from dataclasses import replace
 
 import pytest
+from argon2 import PasswordHasher
 
-from tests.unit.broker.accounts.known_accounts import CHEAP, OPEN, SECRET, Clock, manager, opened, session
+from tests.support.local_accounts import CHEAP, OPEN, SECRET, Clock, manager, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.passwords import Passwords
@@ -44,21 +45,21 @@ async def test_who_registers_can_log_in_and_is_known_by_the_token(accounts: Loca
     ids=lambda wrong: repr(wrong)[:40],
 )
 async def test_whatever_is_wrong_the_answer_is_the_same_and_a_password_was_checked(
-    accounts: LocalAccounts, wrong: Credentials, monkeypatch: pytest.MonkeyPatch
+    store: SqliteBrokerStore, clock: Clock, wrong: Credentials
 ) -> None:
-    await accounts.register(None, Credentials("ann", SECRET))
     checked: list[str] = []
-    verified = Passwords._verified
 
-    def counting(self: Passwords, kept: str, password: str) -> bool:
+    def verify(kept: str, password: str) -> bool:
         checked.append(kept)
-        return verified(self, kept, password)
+        return PasswordHasher().verify(kept, password)
 
-    monkeypatch.setattr(Passwords, "_verified", counting)
+    accounts = await opened(store, clock, passwords=Passwords(CHEAP, threads=1, waiting=1, verify=verify))
+    await accounts.register(None, Credentials("ann", SECRET))
     with pytest.raises(UnauthorizedError, match=r"^the user or the password is wrong$"):
         await accounts.login(wrong)
     assert len(checked) == 1
     assert checked[0].startswith("$argon2id$v=19$m=8,t=1,p=1$"), "the same work as for one who is there"
+    await accounts.close()
 
 
 async def test_names_and_passwords_are_the_same_however_they_are_composed(accounts: LocalAccounts) -> None:
@@ -138,43 +139,42 @@ async def test_passwords_wait_in_a_bounded_line(store: SqliteBrokerStore, clock:
     await accounts.close()
 
 
-async def test_passwords_are_checked_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    passwords = Passwords(CHEAP, threads=1, waiting=1)
-    await passwords.open()
-    kept = await passwords.hashed(SECRET)
+async def test_passwords_are_checked_off_the_event_loop() -> None:
     used: list[threading.Thread] = []
-    verified = Passwords._verified
 
-    def noting(self: Passwords, kept: str, password: str) -> bool:
+    def verify(kept: str, password: str) -> bool:
         used.append(threading.current_thread())
-        return verified(self, kept, password)
+        return PasswordHasher().verify(kept, password)
 
-    monkeypatch.setattr(Passwords, "_verified", noting)
+    passwords = Passwords(CHEAP, threads=1, waiting=1, verify=verify)
+    await passwords.open()
+    kept = await passwords.hash(SECRET)
     assert await passwords.matches(SECRET, kept)
     assert not await passwords.matches(SECRET, None)
     assert not await passwords.matches(SECRET, "not a hash")
+    assert len(used) == 3
     assert threading.main_thread() not in used
     await passwords.close()
 
 
 async def test_a_cancelled_check_keeps_its_place_until_it_is_done() -> None:
-    passwords = Passwords(CHEAP, threads=1, waiting=0)
     begun, may_end = threading.Event(), threading.Event()
 
-    def work() -> None:
+    def verify(_kept: str, _password: str) -> bool:
         begun.set()
-        may_end.wait(10)
+        return may_end.wait(10)
 
-    task = asyncio.create_task(passwords._run(work, None))
+    passwords = Passwords(CHEAP, threads=1, waiting=0, verify=verify)
+    task = asyncio.create_task(passwords.matches(SECRET, None))
     await asyncio.to_thread(begun.wait, 10)
     task.cancel()
     await asyncio.sleep(0)
     with pytest.raises(LimitError):
-        await passwords.hashed(SECRET)
+        await passwords.hash(SECRET)
     may_end.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await passwords.hashed(SECRET)
+    assert await passwords.hash(SECRET)
     await passwords.close()
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.broker.accounts.known_accounts import OPEN, SECRET, Clock, opened, session
+from tests.support.local_accounts import OPEN, SECRET, Clock, opened, session
 from tocsin.broker.accounts.accounts import Accounts
 from tocsin.broker.accounts.login_throttle import LoginThrottle
 from tocsin.serving.limits import WaitingLine
@@ -68,13 +68,24 @@ async def test_a_token_does_not_help_to_guess_the_password(store: SqliteBrokerSt
 
 def test_of_those_who_were_guessed_at_so_many_are_remembered() -> None:
     guesses = LoginThrottle(1, 1, remembered=10)
-    for each in range(50):
-        with guesses.one(("default", str(each)), f"from {each}", 0) as guess:
-            guess.right = each % 2 == 0
-    assert len(guesses._limiter._buckets) == len(guesses._homes) == 10
-    for each in (47, 49):
-        with pytest.raises(LimitError), guesses.one(("default", str(each)), None, 0):
-            pass
+
+    def guess_wrong(user: int, origin: str | None) -> None:
+        with guesses.attempt(("default", str(user)), origin, 0) as guess:
+            guess.right = False
+
+    for user in range(50):
+        with guesses.attempt(("default", str(user)), f"from {user}", 0) as guess:
+            guess.right = user % 2 == 0
+    for user in (31, 47, 49):
+        with pytest.raises(LimitError):
+            guess_wrong(user, None)
+    # Users and addresses before the last ten are forgotten: a guess is free again, and an address is like any other.
+    guess_wrong(29, None)
+    guess_wrong(30, None)
+    guess_wrong(30, "from 30")
+    guess_wrong(28, None)
+    with pytest.raises(LimitError):
+        guess_wrong(28, "from 28")
 
 
 async def test_one_origin_that_sends_many_passwords_waits_for_itself() -> None:

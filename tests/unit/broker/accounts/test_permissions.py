@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.broker.accounts.known_accounts import SECRET, manager, session
+from tests.support.local_accounts import SECRET, manager, session
 from tocsin.broker.accounts.accounts import OPERATOR, Principal
 from tocsin.broker.accounts.limits import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts

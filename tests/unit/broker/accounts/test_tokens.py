@@ -9,10 +9,11 @@ from pathlib import Path
 import jwt
 import pytest
 
-from tests.unit.broker.accounts.known_accounts import OPEN, SECRET, Clock, opened, session
+from tests.support.local_accounts import CHEAP, OPEN, SECRET, Clock, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.passwords import Passwords
+from tocsin.broker.accounts.sessions import SessionTokens
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.rows import SESSION_KEY
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
@@ -108,11 +109,11 @@ async def test_a_logout_ends_one_session_also_after_a_restart_and_is_forgotten_w
             await accounts.renew(found)
         await accounts.close()
         accounts = await opened(store, clock)
-    assert len(await store.revoked()) == 1
+    assert len(await store.revoked_tokens()) == 1
     clock.now_us += 90_000_000_000
     last = await session(accounts, "bob")
     await accounts.logout(last)
-    assert set(await store.revoked()) == {last.session_id}
+    assert set(await store.revoked_tokens()) == {last.session_id}
     await accounts.close()
 
 
@@ -208,20 +209,20 @@ async def test_a_clock_that_is_set_back_locks_nobody_out_and_saves_no_old_token(
 
 
 async def test_a_login_that_a_new_password_overtakes_gives_a_token_that_is_good_no_more(
-    accounts: LocalAccounts, monkeypatch: pytest.MonkeyPatch
+    store: SqliteBrokerStore, clock: Clock
 ) -> None:
+    class OvertakenPasswords(Passwords):
+        async def matches(self, password: str, kept: str | None, origin: str | None = None) -> bool:
+            found = await super().matches(password, kept, origin)
+            await accounts.set_password(OPERATOR, "ann", "another secret")
+            return found
+
+    accounts = await opened(store, clock, passwords=OvertakenPasswords(CHEAP, threads=1, waiting=1))
     await accounts.register(None, Credentials("ann", SECRET))
-    matches = Passwords.matches
-
-    async def overtaken(self: Passwords, password: str, kept: str | None, origin: str | None) -> bool:
-        found = await matches(self, password, kept, origin)
-        await accounts.set_password(OPERATOR, "ann", "another secret")
-        return found
-
-    monkeypatch.setattr(Passwords, "matches", overtaken)
-    told = await accounts.login(Credentials("ann", SECRET))
+    answer = await accounts.login(Credentials("ann", SECRET))
     with pytest.raises(UnauthorizedError):
-        await accounts.who(told.token)
+        await accounts.who(answer.token)
+    await accounts.close()
 
 
 async def test_a_removed_subscriber_is_nobody_also_to_a_token_in_use(accounts: LocalAccounts) -> None:
@@ -270,7 +271,9 @@ async def test_after_a_restore_no_token_is_good_and_none_is_anybody_elses(tmp_pa
 
 async def test_a_token_from_before_a_subscriber_is_not_the_subscribers(store: SqliteBrokerStore, clock: Clock) -> None:
     accounts = await opened(store, clock)
-    early, _ = accounts._tokens.issue(1, clock.now_us)
+    tokens = SessionTokens(store, 3_600.0, 3_600.0, clock)
+    await tokens.open()
+    early, _ = tokens.issue(1, clock.now_us)
     clock.now_us += 1
     made = await accounts.register(None, Credentials("ann", SECRET))
     assert made.id == 1

@@ -67,7 +67,7 @@ class Core:
         self.told.append(event)
         self.turns[-1] += 1
 
-    def arrived(self, _interest: object) -> None: ...
+    def wake_waiters(self, _interest: object) -> None: ...
 
 
 class Outcomes(dict[str, int]):
@@ -98,7 +98,6 @@ class Place:
             client, self.core, index=self.index, backends=backends, store=self.store, generation=client,
             counters=counters, on_changed=client, callback="", first_retry_s=60, last_retry_s=60, check_every_s=60,
         )  # fmt: skip
-        self.link._secret, self.link._position, self.link._epoch = SECRET, Position(1, 1), 1
 
     def hold(self, interest: int) -> BackendSubscription:
         """As `BackendSubscriptions` does when the cluster has granted it, and whoever asked makes it durable."""
@@ -109,7 +108,7 @@ class Place:
 
     async def announced(self, told: Announcement) -> None:
         body = told.to_bytes()
-        await self.link.announced(sign(SECRET, told.id, int(time.time()), body), body)
+        await self.link.receive_announcement(sign(SECRET, told.id, int(time.time()), body), body)
 
 
 def pushed(interest: int, count: int, execution: int = 2) -> PushedResults:
@@ -117,8 +116,12 @@ def pushed(interest: int, count: int, execution: int = 2) -> PushedResults:
 
 
 @pytest.fixture
-async def place() -> Place:
-    return Place()
+async def place() -> Any:
+    """The link reads its state from the store. It then fails to register, since there is no cluster."""
+    place = Place()
+    await place.link.start()
+    yield place
+    await place.link.close()
 
 
 async def turn_by_turn(place: Place, work: Any, between: Any) -> int:
@@ -212,4 +215,4 @@ async def test_a_new_life_of_the_cluster_is_noticed_when_its_announcement_is_tak
     await asyncio.gather(place.announced(life), place.announced(older))
     assert place.counted == ["taken", "again"]
     assert place.link.position == place.store.position == Position(2, 5)
-    assert place.link._compared is False
+    assert place.link.is_compared is False

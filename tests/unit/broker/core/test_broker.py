@@ -61,7 +61,7 @@ def test_a_result_is_one_delivery_whatever_the_number_of_subscribers() -> None:
     assert len(delivered.audience) == 100
     assert made.ack("x", at(1), delivered.audience) == []
     assert len(made.broker.caches["x"]) == 0
-    assert made.broker.caches.figures.pushed == 100
+    assert made.broker.caches.counters.pushed == 100
 
 
 def test_who_is_notified_pulls_from_its_marker_to_the_brokers() -> None:
@@ -76,7 +76,7 @@ def test_who_is_notified_pulls_from_its_marker_to_the_brokers() -> None:
         ac.Deliver("x", at(2), at(2), (), ("a",), ac.DeliveryReason.PULLED),
         ac.Deliver("x", at(0), at(2), results(1, 2), ("b",), ac.DeliveryReason.PULLED),
     ]
-    counters = made.broker.caches.figures
+    counters = made.broker.caches.counters
     assert (counters.hits, counters.misses, counters.pushed) == (4, 0, 0)
 
 
@@ -95,7 +95,7 @@ def test_what_is_partly_missing_is_fetched_and_served_in_order() -> None:
     (fetch,) = made.pull("x", ["a"])
     assert fetch == ac.Fetch(1, "x", at(0), at(2), 1000, 4 << 20)
     assert made.answer(1) == [ac.Deliver("x", at(0), at(4), results(1, 2, 3, 4), ("a",), ac.DeliveryReason.PULLED)]
-    counters = made.broker.caches.figures
+    counters = made.broker.caches.counters
     assert (counters.hits, counters.misses, counters.hit_ratio) == (2, 2, 0.5)
     assert (counters.miss_bytes, counters.fetched_bytes) == (20, 20)
     assert made.broker.caches.resident_bytes == 20, "what was missed is served and not kept"
@@ -135,7 +135,7 @@ def test_what_was_fetched_is_kept_where_the_settings_say_so() -> None:
     made.pull("x", ["a"])
     made.answer(1)
     assert [type(one) for one in made.pull("x", ["b"])] == [ac.Deliver]
-    assert made.broker.caches.figures.hits == 2
+    assert made.broker.caches.counters.hits == 2
 
 
 def test_news_are_fetched_once_and_delivered_in_order() -> None:
@@ -377,8 +377,8 @@ def test_policies_are_switched_without_dropping_content() -> None:
     made.push("x")
     made.log_in("a")
     assert [type(one) for one in made.answer(1)] == [ac.Deliver]
-    assert made.broker.caches.figures_of["all+none+ttl"].hits == 2
-    assert made.broker.caches.figures_of["all+lsc+never"].admitted == 2
+    assert made.broker.caches.counters_by_policy["all+none+ttl"].hits == 2
+    assert made.broker.caches.counters_by_policy["all+lsc+never"].admitted == 2
 
 
 def test_results_expire_although_nothing_happens_but_time() -> None:

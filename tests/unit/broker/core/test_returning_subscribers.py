@@ -48,7 +48,7 @@ def test_answers_that_come_together_are_delivered_each_to_who_waits_for_it() -> 
     fetches = made.pull_each("ann")
     assert {type(one) for one in fetches} == {ac.Fetch}
     assert delivered(made.answer_together()) == {"ann x": (0, 2), "ann y": (0, 2)}
-    counters = made.broker.caches.figures
+    counters = made.broker.caches.counters
     assert (counters.hits, counters.misses, counters.fetched) == (0, 4, 4)
 
 
@@ -63,8 +63,8 @@ def test_an_answer_may_say_how_many_bytes_it_has() -> None:
         results = tuple(said.channels[str(fetch.interest)].results)
         answers.append(ev.FetchSucceeded(number, fetch.to, results, 0.1, None, 20))
     said.handle(ev.FetchesSucceeded(tuple(answers)))
-    assert counted.broker.caches.figures == said.broker.caches.figures
-    assert said.broker.caches.figures.miss_bytes == 40
+    assert counted.broker.caches.counters == said.broker.caches.counters
+    assert said.broker.caches.counters.miss_bytes == 40
 
 
 def test_news_that_come_with_what_somebody_waits_for_follow_it() -> None:
@@ -124,4 +124,4 @@ def test_of_an_answer_that_has_more_than_was_asked_only_that_is_delivered() -> N
     (action,) = made.handle(ev.FetchSucceeded(number, at(2), everything, 0.1))
     assert isinstance(action, ac.Deliver)
     assert [one.cursor for one in action.results] == [at(2)]
-    assert made.broker.caches.figures.misses == 1
+    assert made.broker.caches.counters.misses == 1

@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.support.waiting import until
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.broker.core_runtime import CoreRuntime
-from tocsin.broker.delivery import fanout as presence_module
 from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder, OutletForm, to_broker_result
 from tocsin.broker.delivery.fanout import FanOut
 from tocsin.broker.delivery.outlets import Listener
@@ -54,12 +54,13 @@ class Outlet:
 class Here:
     """A core that is told everything, a cluster that answers at once, and people."""
 
-    def __init__(self, rng: random.Random, people: int, interests: int) -> None:
+    def __init__(self, rng: random.Random, people: int, interests: int, at_once: int = 2) -> None:
+        """Two writes at a time: there is always something on its way."""
         self.rng = rng
         self.runtime = CoreRuntime(Broker(CoreSettings(page_results=3), 0.0))
         # What the core delivers may be several envelopes, between which somebody may be full.
         encoder = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=10_000)
-        self.fan_out = FanOut(self.runtime, encoder, BrokerCounters(), patience_s=60)
+        self.fan_out = FanOut(self.runtime, encoder, BrokerCounters(), patience_s=60, at_once=at_once)
         self.results: dict[int, list[BrokerResult]] = {one: [] for one in range(interests)}
         self.markers: dict[tuple[int, int], Cursor] = {}
         self.outlets: dict[int, Outlet] = {}
@@ -74,7 +75,7 @@ class Here:
         }
         for person in range(people):
             for interest in range(interests):
-                self.fan_out.subscribed(person, self.name(person, interest))
+                self.fan_out.add_subscription(person, self.name(person, interest))
                 runtime.handle(
                     ev.SubscribeRequested(self.name(person, interest), person, interest, None, ev.Mode.INLINE)
                 )
@@ -110,7 +111,7 @@ class Here:
             self.markers[person, interest] = max(cursor, self.markers[person, interest])
         elif outlet.full:
             outlet.full = False
-            self.fan_out.room(outlet)
+            self.fan_out.resume_outlet(outlet)
 
     async def settle(self) -> None:
         for _ in range(3_000):
@@ -118,7 +119,7 @@ class Here:
             for outlet in self.outlets.values():
                 if outlet.full:
                     outlet.full = False
-                    self.fan_out.room(outlet)
+                    self.fan_out.resume_outlet(outlet)
             if all(self.complete(outlet) for outlet in self.outlets.values()):
                 return
         raise AssertionError({person: outlet.position for person, outlet in self.outlets.items()})
@@ -127,14 +128,8 @@ class Here:
         return all(outlet.position[each].execution == len(all_) for each, all_ in self.results.items())
 
 
-@pytest.fixture
-def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two writes at a time: there is always something on its way."""
-    monkeypatch.setattr(presence_module, "AT_ONCE", 2)
-
-
 @pytest.mark.parametrize("seed", range(12))
-async def test_whatever_happens_while_results_are_fanned_out_each_gets_all_in_order(seed: int, slowly: Any) -> None:
+async def test_whatever_happens_while_results_are_fanned_out_each_gets_all_in_order(seed: int) -> None:
     rng = random.Random(seed)
     here = Here(rng, people=7, interests=2)
     for _ in range(400):
@@ -146,10 +141,10 @@ async def test_whatever_happens_while_results_are_fanned_out_each_gets_all_in_or
     await here.fan_out.close()
 
 
-async def test_a_large_audience_does_not_keep_a_small_one_waiting(slowly: Any) -> None:
+async def test_a_large_audience_does_not_keep_a_small_one_waiting() -> None:
     here = Here(random.Random(1), people=40, interests=1)
     here.results[1] = []
-    here.fan_out.subscribed(99, 9901)
+    here.fan_out.add_subscription(99, 9901)
     here.runtime.handle(ev.SubscribeRequested(9901, 99, 1, None, ev.Mode.INLINE))
     for person in (*range(40), 99):
         here.outlets[person] = Outlet(random.Random(2), {0: Cursor(1, 0, 0), 1: Cursor(1, 0, 0)})
@@ -160,17 +155,14 @@ async def test_a_large_audience_does_not_keep_a_small_one_waiting(slowly: Any) -
     assert here.outlets[99].position[1].execution == 1
     assert sum(one.position[0].execution for one in here.outlets.values()) < 40
     here.results = {0: [one], 1: [one]}
-    while here.fan_out._fanning is not None:
-        await asyncio.sleep(0)
-    assert sum(here.outlets[person].position[0].execution for person in range(40)) == 40
+    await until(lambda: sum(here.outlets[person].position[0].execution for person in range(40)) == 40)
 
 
 @pytest.mark.parametrize("at_once", [2, 500])
 async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
+    at_once: int,
 ) -> None:
-    monkeypatch.setattr(presence_module, "AT_ONCE", at_once)
-    here = Here(random.Random(1), people=7, interests=1)
+    here = Here(random.Random(1), people=7, interests=1, at_once=at_once)
 
     class Broken(Outlet):
         def write(self, told: EncodedEvent) -> None:
@@ -183,10 +175,24 @@ async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else
     for number in (1, 2):
         one = to_broker_result(FetchedResult(Cursor(1, number, 0), 1, b"1"))
         here.runtime.handle(ev.ResultArrived(0, one.cursor, one.size_bytes, one.payload))
-        while here.fan_out._fanning is not None:
-            await asyncio.sleep(0)
+        whole = [outlet for person, outlet in here.outlets.items() if person not in (0, 3)]
+        await until(lambda: {outlet.position[0].execution for outlet in whole} == {number})  # noqa: B023
     assert [person for person, one in here.outlets.items() if one.given_up] == [0, 3]
-    assert {one.position[0].execution for person, one in here.outlets.items() if person not in (0, 3)} == {2}
+
+
+async def test_who_only_catches_up_is_no_slow_consumer() -> None:
+    here = Here(random.Random(1), people=1, interests=1)
+    outlet = Outlet(random.Random(2), {})
+    here.fan_out.attach(0, outlet)
+    page = to_broker_result(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
+    more = ac.Deliver(0, Cursor(1, 0, 0), Cursor(1, 1, 0), (page,), (0,), ac.DeliveryReason.CAUGHT_UP, more=True)
+    outlet.full = False
+    here.fan_out.deliver(more)
+    assert here.fan_out.behind == int(outlet.full) == 0
+    outlet.full = True
+    here.fan_out.deliver(more)
+    assert here.fan_out.behind == 1
+    await here.fan_out.close()
 
 
 async def test_an_action_that_fails_does_not_keep_others_from_being_performed() -> None:

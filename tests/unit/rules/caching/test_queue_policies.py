@@ -19,14 +19,14 @@ class Story:
         self.policy = policy
         self.entries: dict[str, CacheEntry] = {}
 
-    def came(self, names: str, *, size: int = 10, needed: int = 1, at_s: float = 0.0) -> None:
+    def admit(self, names: str, *, size: int = 10, needed: int = 1, at_s: float = 0.0) -> None:
         for name in names:
             number = len(self.entries) + 1
             made = CacheEntry(BrokerResult(Cursor(1, number, 0), size), resident=True, inserted_s=at_s, sequence=number)
             # Names of the same letter are results of one interest.
             made.owner, made.order, made.needed = SimpleNamespace(number=ord(name.lower())), number, needed
             self.entries[name] = made
-            self.policy.came(made, at_s)
+            self.policy.on_admitted(made, at_s)
 
     def read(self, names: str, readers: int = 1) -> None:
         for name in names:
@@ -34,33 +34,33 @@ class Story:
 
     def needed(self, name: str, now: int) -> None:
         self.entries[name].needed = now
-        self.policy.needed(self.entries[name])
+        self.policy.on_need_changed(self.entries[name])
 
     def dropped(self, at_s: float = 0.0, spared: str | None = None) -> str:
         found = self.policy.victim(None if spared is None else self.entries[spared], at_s)
         name = next(name for name, one in self.entries.items() if one is found)
         found.resident = False
-        self.policy.gone(found)
+        self.policy.on_dropped(found)
         return name
 
 
 def test_sieve_passes_over_who_was_read_and_goes_on_from_there() -> None:
     story = Story(Sieve())
-    story.came("abcd")
+    story.admit("abcd")
     story.read("ab")
     assert story.dropped() == "c"
-    story.came("e")
+    story.admit("e")
     assert story.dropped() == "d", "the hand has passed a and b"
     assert story.dropped(spared="e") == "a", "from the beginning again, where the marks are gone"
 
 
 def test_s3fifo_drops_who_was_not_read_in_the_small_queue_and_gives_lives_to_who_was() -> None:
     story = Story(SmallThenMain())
-    story.came("abc")
+    story.admit("abc")
     story.read("a")
     assert story.dropped() == "b", "a has moved on to the main queue"
     story.read("a", readers=5)
-    story.came("d")
+    story.admit("d")
     assert [story.dropped(), story.dropped()] == ["c", "d"]
     assert story.dropped() == "a", "in the end everybody goes"
 
@@ -68,22 +68,22 @@ def test_s3fifo_drops_who_was_not_read_in_the_small_queue_and_gives_lives_to_who
 def test_s3fifo_remembers_who_went_unread() -> None:
     policy = SmallThenMain()
     story = Story(policy)
-    story.came("ab")
+    story.admit("ab")
     again = story.entries["a"]
     assert story.dropped() == "a"
     again.resident = True
-    policy.came(again, 0.0)
+    policy.on_admitted(again, 0.0)
     assert story.dropped() == "b", "who comes again begins in the main queue"
 
 
 def test_wtinylfu_keeps_who_leaves_the_window_only_if_its_interest_is_read_more() -> None:
     story = Story(WindowedFrequency())
-    story.came("abc")
+    story.admit("abc")
     story.read("c", readers=2)
-    story.came("d")
+    story.admit("d")
     # There was room for a and b, without a comparison. c leaves the window now, and is read more than a.
     assert story.dropped() == "a"
-    story.came("e")
+    story.admit("e")
     assert story.dropped() == "d", "d leaves the window and is read no more than b"
     assert story.dropped() == "b", "nobody is left to be compared: the oldest goes"
 
@@ -99,35 +99,35 @@ def test_wtinylfu_forgets_the_reads_of_interests_that_are_gone() -> None:
             caches.put(cache, BrokerResult(Cursor(1, number + 1, 0), 10), 0.0)
             caches.get(cache, START, cache.head, 0.0)
         caches.close(number)
-    policy = caches._by_result
+    policy = caches.by_result
     assert isinstance(policy, WindowedFrequency)
-    assert policy._reads == {stays.number: policy._counted}
+    assert policy.interest_reads == {stays.number: policy.counted_reads}
 
 
 def test_gdsf_counts_readers_by_size_above_a_level_that_rises() -> None:
     story = Story(GreedyDual())
-    story.came("a", size=100)
-    story.came("b", size=10)
+    story.admit("a", size=100)
+    story.admit("b", size=10)
     story.read("a", readers=4)
     assert story.dropped() == "a", "5/100 is less than 1/10"
-    story.came("c", size=20)
+    story.admit("c", size=20)
     assert story.entries["c"].worth == 5 / 100 + 1 / 20, "the level has risen to a's worth"
     assert story.dropped() == "b", "and c is level with b, which is older"
 
 
 def test_worth_keeps_what_is_being_told_until_it_is_read_or_old() -> None:
     story = Story(MostHits())
-    story.came("a", size=10, needed=5)
-    story.came("b", size=100, needed=2)
+    story.admit("a", size=10, needed=5)
+    story.admit("b", size=100, needed=2)
     story.needed("a", 4)
     assert story.dropped(at_s=1.0) == "a", "b is being told"
-    story.came("c", size=10, needed=1, at_s=1.5)
+    story.admit("c", size=10, needed=1, at_s=1.5)
     assert story.dropped(at_s=2.1) == "b", "two seconds have passed for b and not for c"
 
 
 def test_worth_weighs_size_and_saving_does_not() -> None:
     for policy, goes in ((MostHits(), "b"), (MostBytes(), "a")):
         story = Story(policy)
-        story.came("a", size=10, needed=2)
-        story.came("b", size=100, needed=3)
+        story.admit("a", size=10, needed=2)
+        story.admit("b", size=100, needed=3)
         assert story.dropped(at_s=5.0) == goes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.caching_model import at
+from tests.support.caching_model import at, needing
 from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun, Run
 from tocsin.rules.caching.result_cache import ResultCache
 
@@ -90,9 +90,10 @@ def test_who_stands_inside_a_hole_is_counted_before_it() -> None:
     cache.advance(at(0), at(3))
     cache.drop(1)
     cache.drop(1 + 1)  # 2 and 3 are holes now, and one
-    assert [cache.needing(index) for index in range(len(cache))] == [1, 2, 3]
+    assert needing(cache) == [1, 2, 3]
     assert cache.drop_tail() == 10
-    assert [(entry.cursor, cache.needing(index)) for index, entry in enumerate(cache)] == [(at(4), 3)]
+    assert [entry.cursor for entry in cache] == [at(4)]
+    assert needing(cache) == [3]
 
 
 def test_a_result_leaves_when_everybody_attached_to_it_has_it() -> None:
@@ -103,7 +104,7 @@ def test_a_result_leaves_when_everybody_attached_to_it_has_it() -> None:
     assert cache.lowest_marker() == at(1)
     # Somebody who came later is not attached to what was there before.
     cache.attach(at(3))
-    assert cache.needing(0) == 1
+    assert needing(cache)[0] == 1
     assert cache.detach(at(1)) == 20
     assert cache.get(at(1), at(3)) == [missing(1, 2), cached(2, 3, 3)]
 

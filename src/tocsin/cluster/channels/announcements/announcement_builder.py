@@ -35,7 +35,7 @@ class AnnouncementBuilder:
     async def since(self, broker: BrokerName, after: Position, told: Position | None = None) -> Announcement:
         """Builds the announcement of what happened after `after`. It claims to start at `told`, an earlier position, if
         nothing for this broker lies between the two."""
-        page = await self._store.news(after, broker=broker, limit=self._items)
+        page = await self._store.new_results(after, broker=broker, limit=self._items)
         channels = {entry.channel_id: entry for entry in self._catalog.catalog.channels}
         items = [item for item in page.items if item.channel_id in channels]
         pushed = [result async for result in self._pushed([i for i in items if channels[i.channel_id].push], channels)]

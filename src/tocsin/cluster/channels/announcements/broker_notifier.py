@@ -141,7 +141,7 @@ class BrokerNotifier:
             if not 200 <= answer.status < 300:
                 raise UnavailableError(f"it answered {answer.status}")
         faults.reach("announcer.told")
-        self._told = self.position = await self._context.store.told(self.broker, message.position)
+        self._told = self.position = await self._context.store.record_position(self.broker, message.position)
         self._dropped = message.dropped
         self.counts.sent += 1
         self._back_off.reset()

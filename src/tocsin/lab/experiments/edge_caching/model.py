@@ -121,7 +121,7 @@ def _played(
 def _counts(simulator: FastBrokerSim) -> dict[str, float]:
     """Returns all counters so far; metrics are differences between two moments."""
     names = ("retrievals", "retrievals_missed", "area_bytes_s", "area_results_s", "lives_s")
-    return {**asdict(simulator.broker.caches.figures), **{name: getattr(simulator, name) for name in names}}
+    return {**asdict(simulator.broker.caches.counters), **{name: getattr(simulator, name) for name in names}}
 
 
 def _metrics(counted: Mapping[str, float], trips: RoundTrips, span_s: float, scale: float) -> dict[str, float]:

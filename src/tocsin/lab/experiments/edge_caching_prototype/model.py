@@ -28,7 +28,7 @@ def model(run: Run) -> Mapping[str, float]:
     )
     links = Links.of_round_trips(run.number("subscriber_s"), run.number("cluster_s"))
     simulator = simulate_scenario(scenario, results, core_settings(caching), links, until_s=span_s, trace=run.trace)
-    figures, counts = simulator.figures(), simulator.broker.caches.figures
+    figures, counts = simulator.figures(), simulator.broker.caches.counters
     return {
         **{name: figures[name] for name in ("hit_ratio", "latency_s", "fetch_kb", "miss_kb", "vol_kb")},
         "mean_kb": simulator.area_bytes_s / span_s / 1e3,

@@ -59,7 +59,7 @@ def revoke(connection: sqlite3.Connection, token: str, *, expires_us: int) -> No
     connection.execute("INSERT INTO revoked VALUES (?, ?) ON CONFLICT (token) DO NOTHING", (token, expires_us))
 
 
-def revoked(connection: sqlite3.Connection) -> dict[str, int]:
+def revoked_tokens(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(connection.execute("SELECT token, expires_us FROM revoked").fetchall())
 
 

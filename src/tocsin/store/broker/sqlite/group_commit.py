@@ -11,19 +11,16 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from tocsin import faults
 from tocsin.patience import wait_despite_cancel
-from tocsin.rules.model.cursors import Cursor
+from tocsin.rules.model.cursors import Cursor, SubscriptionId
 from tocsin.store.broker.sqlite.subscriptions import put_markers
 from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
 from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, transaction
 
 Answer = TypeVar("Answer")
-
-# The limit on the writes in one transaction, so that no write waits long for the others.
-TOGETHER: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +39,15 @@ class FailedWrite:
 
 
 class GroupCommits(SqliteFile):
-    """A store in an SQLite file whose writes share commits. `commits` counts them."""
+    """A store in an SQLite file whose writes share commits. `commits` counts them. At most `commit_writes` writes share
+    one, so that no write waits long for the others."""
 
-    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
+    def __init__(self, path: Path, *, commit_writes: int = 1_000, **opening: Unpack[OpeningMode]) -> None:
         super().__init__(path, **opening)
+        self._commit_writes = commit_writes
         self.commits = 0
         self._waiting: list[PendingWrite] = []
-        self._markers: dict[int, Cursor] = {}
+        self._markers: dict[SubscriptionId, Cursor] = {}
         self._marked: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
 
@@ -67,7 +66,7 @@ class GroupCommits(SqliteFile):
         self._begin()
         return await wait_despite_cancel(answer)
 
-    async def mark(self, markers: Mapping[int, Cursor]) -> None:
+    async def mark(self, markers: Mapping[SubscriptionId, Cursor]) -> None:
         self.check_open()
         newest = self._markers
         for frontend, cursor in markers.items():
@@ -92,7 +91,8 @@ class GroupCommits(SqliteFile):
         try:
             while self._waiting or self._marked is not None:
                 async with self.turn:
-                    works, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+                    most = self._commit_writes
+                    works, self._waiting = self._waiting[:most], self._waiting[most:]
                     markers, self._markers = self._markers, {}
                     marked, self._marked = self._marked, None
                     await self._commit(works, markers, marked)
@@ -100,7 +100,10 @@ class GroupCommits(SqliteFile):
             self._committing = None
 
     async def _commit(
-        self, works: Sequence[PendingWrite], markers: Mapping[int, Cursor], marked: asyncio.Future[None] | None
+        self,
+        works: Sequence[PendingWrite],
+        markers: Mapping[SubscriptionId, Cursor],
+        marked: asyncio.Future[None] | None,
     ) -> None:
         try:
             answers = await self.call(lambda: self._transact([write.work for write in works], markers))
@@ -120,18 +123,18 @@ class GroupCommits(SqliteFile):
             marked.set_result(None)
 
     def _transact(
-        self, works: Sequence[Callable[[sqlite3.Connection], Any]], markers: Mapping[int, Cursor]
+        self, works: Sequence[Callable[[sqlite3.Connection], Any]], markers: Mapping[SubscriptionId, Cursor]
     ) -> list[Any]:
         writer = self.writer()
         with explain_sqlite_errors(self.path), transaction(writer):
             # Markers come first: a later write then sees what was acknowledged before it.
             put_markers(writer, markers)
-            answers = [self._alone(writer, work) for work in works]
+            answers = [self._run_alone(writer, work) for work in works]
             faults.reach("broker-store.written")
         faults.reach("broker-store.committed")
         return answers
 
-    def _alone(self, writer: sqlite3.Connection, work: Callable[[sqlite3.Connection], Any]) -> Any:
+    def _run_alone(self, writer: sqlite3.Connection, work: Callable[[sqlite3.Connection], Any]) -> Any:
         writer.execute("SAVEPOINT alone")
         try:
             answer = work(writer)

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Unpack
 
-from tocsin.rules.model.cursors import Cursor
+from tocsin.clock import to_us
+from tocsin.rules.model.cursors import Cursor, SubscriptionId
 from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import EVERYTHING, BackendRow, FrontendRow
 from tocsin.store.broker.sqlite import accounts, subscriptions
@@ -30,8 +31,8 @@ class SqliteBrokerStore(GroupCommits):
     # "TCSB" in ASCII
     layout = StoreLayout(0x54435342, BROKER_UPGRADES, readers=2, cache_bytes=16 << 20)
 
-    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
-        super().__init__(path, **opening)
+    def __init__(self, path: Path, *, commit_writes: int = 1_000, **opening: Unpack[OpeningMode]) -> None:
+        super().__init__(path, commit_writes=commit_writes, **opening)
         self._ownership = Ownership(path)
 
     async def open(self) -> None:
@@ -49,8 +50,7 @@ class SqliteBrokerStore(GroupCommits):
             self._ownership.release()
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
-        created_us = int(now.timestamp() * 1e6)
-        accounts.add_application(writer, DEFAULT_APPLICATION, EVERYTHING, digest=None, created_us=created_us)
+        accounts.add_application(writer, DEFAULT_APPLICATION, EVERYTHING, digest=None, created_us=to_us(now))
 
     # --- facts, and tokens that were revoked before they expired
 
@@ -58,13 +58,13 @@ class SqliteBrokerStore(GroupCommits):
     set_fact = GroupedWrite(accounts.set_fact)
     first_fact = GroupedWrite(accounts.first_fact)
     revoke = GroupedWrite(accounts.revoke)
-    revoked = ReadCall(accounts.revoked)
+    revoked_tokens = ReadCall(accounts.revoked_tokens)
     forget_revoked = GroupedWrite(accounts.forget_revoked)
 
     # --- the cluster
 
     link = ReadCall(subscriptions.link)
-    registered = GroupedWrite(subscriptions.registered)
+    record_registration = GroupedWrite(subscriptions.record_registration)
     record_announcement = GroupedWrite(subscriptions.record_announcement)
     backend = ReadCall(subscriptions.backend)
     rebind = GroupedWrite(subscriptions.rebind)
@@ -90,7 +90,7 @@ class SqliteBrokerStore(GroupCommits):
             yield chunk
             after = chunk[-1].id
 
-    async def acknowledge(self, markers: Mapping[int, Cursor]) -> None:
+    async def acknowledge(self, markers: Mapping[SubscriptionId, Cursor]) -> None:
         for marker in markers.values():
             check.cursor(marker)
         await self.mark(markers)

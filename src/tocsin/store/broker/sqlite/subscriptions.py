@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, InterestId, Position
+from tocsin.rules.model.cursors import LAST_ORDINAL, ORDINAL_BITS, Cursor, InterestId, Position, SubscriptionId
 from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import (
     PAGE,
@@ -56,7 +56,9 @@ def link(connection: sqlite3.Connection) -> LinkRow:
     return LinkRow(epoch, Position(position_epoch, number), secret)
 
 
-def registered(connection: sqlite3.Connection, *, epoch: int, position: Position, secret: str | None = None) -> None:
+def record_registration(
+    connection: sqlite3.Connection, *, epoch: int, position: Position, secret: str | None = None
+) -> None:
     check.position(position)
     check.kept("secret", secret or "")
     connection.execute(
@@ -205,7 +207,7 @@ def subscribe(
     for request in wanted:
         check.wanted(request)
     add_backends(connection, backends)
-    frontend_ids: list[tuple[int, bool]] = []
+    frontend_ids: list[tuple[SubscriptionId, bool]] = []
     for request in wanted:
         if connection.execute("SELECT 1 FROM subscribers WHERE id = ?", (request.subscriber,)).fetchone() is None:
             raise NotFoundError(f"there is no subscriber {request.subscriber}")
@@ -236,7 +238,7 @@ def hold(
     since: Cursor | None,
     created_us: int,
     own: bool,
-) -> tuple[int, bool]:
+) -> tuple[SubscriptionId, bool]:
     """Finds or makes a frontend. Returns its id, and whether it is new."""
     backend = backend_id(connection, interest)
     row = connection.execute(
@@ -258,7 +260,7 @@ def hold(
     )
     connection.execute("INSERT INTO markers VALUES (?, ?, ?)", (inserted.lastrowid, *begin))
     assert inserted.lastrowid is not None, "a row was inserted"
-    return inserted.lastrowid, True
+    return SubscriptionId(inserted.lastrowid), True
 
 
 def unsubscribe(connection: sqlite3.Connection, ids: Sequence[int]) -> list[FrontendRow]:
@@ -311,7 +313,7 @@ def remove_frontends(connection: sqlite3.Connection, ids: Sequence[int]) -> None
     connection.execute("DELETE FROM frontends WHERE id IN (SELECT value FROM json_each(?))", (listed,))
 
 
-def put_markers(connection: sqlite3.Connection, markers: Mapping[int, Cursor]) -> None:
+def put_markers(connection: sqlite3.Connection, markers: Mapping[SubscriptionId, Cursor]) -> None:
     connection.executemany(
         """UPDATE markers SET epoch = ?2, place = ?3
         WHERE frontend = ?1 AND (epoch < ?2 OR (epoch = ?2 AND place < ?3))""",

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position
 from tocsin.store.channels.epochs import end_of
-from tocsin.store.channels.interface import NEWS
+from tocsin.store.channels.interface import NEW_RESULTS_LIMIT
 from tocsin.store.channels.rows import BrokerClaim, BrokerName, NewResults, NewResultsPage, Registration
 from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.wire.errors import FencedError, NotFoundError
@@ -31,8 +31,8 @@ def count_dropped(connection: sqlite3.Connection) -> int:
     return rows.last_number(connection, "channel") - int(existing)
 
 
-def news(
-    connection: sqlite3.Connection, after: Position, *, broker: BrokerName | None = None, limit: int = NEWS
+def new_results(
+    connection: sqlite3.Connection, after: Position, *, broker: BrokerName | None = None, limit: int = NEW_RESULTS_LIMIT
 ) -> NewResultsPage:
     now = position(connection)
     begin = min(rows.result_epochs(connection).bound(after.epoch, after.number), now.number)
@@ -75,7 +75,7 @@ def news(
     return NewResultsPage(page_end, items, [row[0] for row in gaps], more, count_dropped(connection))
 
 
-def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Mapping[int, Cursor]) -> set[int]:
+def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Mapping[InterestId, Cursor]) -> set[int]:
     holder = rows.broker_id(connection, broker)
     if holder is None:
         return set()
@@ -88,7 +88,9 @@ def acknowledge(connection: sqlite3.Connection, broker: BrokerName, cursors: Map
     return {row[0] for row in connection.execute(sql, (json.dumps(sorted(places)),))}
 
 
-def places_of(connection: sqlite3.Connection, cursors: Mapping[int, Cursor], channel_id: int | None) -> dict[int, int]:
+def places_of(
+    connection: sqlite3.Connection, cursors: Mapping[InterestId, Cursor], channel_id: int | None
+) -> dict[int, int]:
     """Cursors as places, for the interests that exist (in this channel), at most the last execution: a cursor of an
     unknown epoch must not acknowledge later results.
     """
@@ -106,7 +108,7 @@ def places_of(connection: sqlite3.Connection, cursors: Mapping[int, Cursor], cha
 
 def lowest_acknowledged(
     connection: sqlite3.Connection, channel_id: int, after: int, limit: int
-) -> tuple[dict[int, Cursor], int | None]:
+) -> tuple[dict[InterestId, Cursor], int | None]:
     """Per interest the place that all holders have acknowledged, for interests added after the change `after` that
     have results below it; and where the next page begins.
     """

@@ -24,8 +24,6 @@ from tocsin.store.channels.sqlite.brokers import places_of
 from tocsin.store.channels.sqlite.results import ROW_BYTES
 
 STEP: Final = 2_500
-# How many ended interests the store remembers, for readers that ask for changes.
-FORMER_KEPT: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ STORED_BYTES: Final = "SELECT number, first, last, live, bytes FROM executions W
 # --- steps, on the writer's connection
 
 
-def trim(connection: sqlite3.Connection, channel_id: int, below: Mapping[int, Cursor]) -> int:
+def trim(connection: sqlite3.Connection, channel_id: int, below: Mapping[InterestId, Cursor]) -> int:
     """Marks the results of these interests up to the cursors as dead. Returns their number."""
     return lose(connection, channel_id, places_of(connection, below, channel_id).items())
 
@@ -174,11 +172,11 @@ def remove_dead(connection: sqlite3.Connection, channel_id: int, number: int, id
     _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
 
 
-def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *, told: bool) -> tuple[int, bool]:
+def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *, records_gap: bool) -> tuple[int, bool]:
     """Removes the last rows of an execution. Returns whether there are more, and after the last step how many of its
     results were live.
 
-    `told`: the interests record the loss, so that readers learn of the gap.
+    `records_gap`: the interests record the loss, so that readers learn of the gap.
 
     The steps go from the last row to the first, because a row may refer to an earlier row's payload, never to a later
     one.
@@ -189,7 +187,7 @@ def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *,
         return 0, False
     first, last, live = row
     begin = max(first, last - STEP + 1)
-    if told:
+    if records_gap:
         connection.execute(
             """UPDATE interests SET lost = r.place FROM (
                 SELECT interest, max(place) AS place FROM results WHERE id BETWEEN ? AND ? GROUP BY interest) r
@@ -217,10 +215,9 @@ def _removed(connection: sqlite3.Connection, channel_id: int, number: int, count
     connection.execute(sql, (size_bytes, channel_id))
 
 
-def forget(connection: sqlite3.Connection, channel_id: int, executions: int) -> tuple[int, bool]:
-    """Removes old executions without results, old failures and old ended interests. Returns whether there may be
-    more.
-    """
+def forget(connection: sqlite3.Connection, channel_id: int, executions: int, former_interests: int) -> tuple[int, bool]:
+    """Removes old executions without results, old failures and old ended interests, which are kept for readers that ask
+    for changes. Returns whether there may be more."""
     sql = "SELECT last_execution FROM channels WHERE id = ?"
     last = connection.execute(sql, (channel_id,)).fetchone()
     if last is None:
@@ -243,7 +240,7 @@ def forget(connection: sqlite3.Connection, channel_id: int, executions: int) -> 
         AND change <= (SELECT swept_to FROM channels WHERE id = ?1)
         AND change <= (SELECT change FROM former_interests WHERE channel_id = ?1 ORDER BY change DESC LIMIT 1 OFFSET ?2)
         ORDER BY change LIMIT ?3""",
-        (channel_id, FORMER_KEPT, STEP),
+        (channel_id, former_interests, STEP),
     ).fetchall()
     if former:
         through = (channel_id, former[-1][0])
@@ -262,7 +259,7 @@ def hide(connection: sqlite3.Connection, channel_id: int) -> None:
 def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
     """Removes some rows of a hidden channel, the channel's own row last. Returns whether there are more."""
     for execution in stored_bytes(connection, channel_id):
-        remove_rows(connection, channel_id, execution.number, told=False)
+        remove_rows(connection, channel_id, execution.number, records_gap=False)
         return 0, True
     held = connection.execute("SELECT id FROM interests WHERE channel_id = ? LIMIT ?", (channel_id, STEP)).fetchall()
     listed = json.dumps([row[0] for row in held])

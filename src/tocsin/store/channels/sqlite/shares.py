@@ -2,7 +2,7 @@
 
 A *share* is one application of one broker, or a broker that does not name applications. A result counts for every
 share that holds its interest, as if the share were alone: its row, and its payload once per execution. If a channel
-exceeds its limit, the fair level says how much a share may have (rules/fairness.py); results go, the oldest first,
+exceeds its limit, the fair level says how much a share may have; results go, the oldest first,
 from the largest share above the level. A result that a share below the level still needs stays.
 
 The bytes of each share are counted only when they are needed, execution by execution, and again after some results
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
-from tocsin.rules.fairness import fair_level
 from tocsin.store.channels.rows import BrokerName
 from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.store.channels.sqlite.results import ROW_BYTES
@@ -182,3 +181,16 @@ def keep_counts(connection: sqlite3.Connection, counts: Iterable[tuple[int, int,
 
 def forget(connection: sqlite3.Connection, channel_id: int, number: int) -> None:
     connection.execute("DELETE FROM execution_shares WHERE channel_id = ? AND number = ?", (channel_id, number))
+
+
+def fair_level(wants: Iterable[float], capacity: float) -> float:
+    """Max-min fair sharing: the most that each may have so that all together fit the capacity; infinite if all fit. A
+    demand below the equal share is met in full, and the others share the rest."""
+    ordered = sorted(wants)
+    remaining = capacity
+    for index, want in enumerate(ordered):
+        equal_share = remaining / (len(ordered) - index)
+        if want > equal_share:
+            return max(0.0, equal_share)
+        remaining -= want
+    return float("inf")

@@ -26,7 +26,6 @@ from tocsin.wire.errors import NotFoundError
 
 Answer = TypeVar("Answer")
 
-INTERESTS: Final = 20_000
 TRIMMED: Final = 1_000
 
 
@@ -52,8 +51,12 @@ class SqliteChannelStore(SqliteFile):
     # interests fits this cache.
     layout = StoreLayout(0x54435343, CHANNEL_UPGRADES, readers=2, page_bytes=8192, cache_bytes=32 << 20)
 
-    def __init__(self, path: Path, **opening: Unpack[OpeningMode]) -> None:
+    def __init__(
+        self, path: Path, *, chunk_interests: int = 20_000, former_kept: int = 100_000, **opening: Unpack[OpeningMode]
+    ) -> None:
         super().__init__(path, **opening)
+        self._chunk_interests = chunk_interests
+        self._former_kept = former_kept
         self._epoch = 0
         # How many results were live in each execution when its dead rows were last removed, per channel.
         self._swept: dict[int, dict[int, int]] = {}
@@ -103,8 +106,9 @@ class SqliteChannelStore(SqliteFile):
         after: int | None = 0
         while after is not None:
             page = partial(
-                subscription_rows.interest_chunk, channel_id=channel_id, change=change, after=after, limit=INTERESTS
-            )
+                subscription_rows.interest_chunk, channel_id=channel_id, change=change, after=after,
+                limit=self._chunk_interests,
+            )  # fmt: skip
             chunk, after = await self.read(page)
             if chunk.ids or change is None:
                 yield chunk
@@ -167,10 +171,10 @@ class SqliteChannelStore(SqliteFile):
         elif max_bytes is not None:
             much = partial(retention.too_much, channel_id=channel_id, max_bytes=max_bytes)
             removed += await self._remove(channel_id, much)
-        await self._retention(lambda writer: retention.forget(writer, channel_id, executions))
+        await self._retention(lambda writer: retention.forget(writer, channel_id, executions, self._former_kept))
         return removed
 
-    async def trim(self, channel_id: int, below: Mapping[int, Cursor]) -> int:
+    async def trim(self, channel_id: int, below: Mapping[InterestId, Cursor]) -> int:
         await self.state(channel_id)
         removed = 0
         cursors = iter(below.items())
@@ -184,13 +188,13 @@ class SqliteChannelStore(SqliteFile):
 
     position = ReadCall(brokers.position)
     dropped = ReadCall(brokers.count_dropped)
-    news = ReadCall(brokers.news)
+    new_results = ReadCall(brokers.new_results)
     acknowledge = WriteCall(brokers.acknowledge)
 
-    async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[int, Cursor]]:
+    async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[InterestId, Cursor]]:
         after: int | None = 0
         while after is not None:
-            page = partial(brokers.lowest_acknowledged, channel_id=channel_id, after=after, limit=INTERESTS)
+            page = partial(brokers.lowest_acknowledged, channel_id=channel_id, after=after, limit=self._chunk_interests)
             lowest, after = await self.read(page)
             if lowest:
                 yield lowest
@@ -202,7 +206,7 @@ class SqliteChannelStore(SqliteFile):
     renew_secret = WriteCall(brokers.renew_secret)
     registrations = ReadCall(brokers.registrations)
     registration = ReadCall(brokers.registration)
-    told = WriteCall(brokers.record_position)
+    record_position = WriteCall(brokers.record_position)
 
     async def unregister(self, broker: rows.BrokerName) -> None:
         while page := await self.subscriptions_of(broker, limit=STEP):
@@ -225,17 +229,12 @@ class SqliteChannelStore(SqliteFile):
 
     async def _remove_dead(self, channel_id: int, execution: StoredBytes) -> None:
         if execution.live == 0:
-            await self._remove_execution(channel_id, execution, told=False)
+            await self._remove_execution(channel_id, execution, records_gap=False)
             return
         dead = await self.read(partial(retention.dead_rows, execution=execution))
         for at in range(0, len(dead), STEP):
             await self.write(
-                partial(
-                    retention.remove_dead,
-                    channel_id=channel_id,
-                    number=execution.number,
-                    ids=dead[at : at + STEP],
-                )
+                partial(retention.remove_dead, channel_id=channel_id, number=execution.number, ids=dead[at : at + STEP])
             )
             faults.reach("channel-store.retention.step")
 
@@ -288,12 +287,12 @@ class SqliteChannelStore(SqliteFile):
         removed = 0
         while victims := await self.read(choose):
             for execution in victims:
-                removed += await self._remove_execution(channel_id, execution, told=True)
+                removed += await self._remove_execution(channel_id, execution, records_gap=True)
         return removed
 
-    async def _remove_execution(self, channel_id: int, execution: StoredBytes, *, told: bool) -> int:
+    async def _remove_execution(self, channel_id: int, execution: StoredBytes, *, records_gap: bool) -> int:
         return await self._retention(
-            lambda writer: retention.remove_rows(writer, channel_id, execution.number, told=told)
+            lambda writer: retention.remove_rows(writer, channel_id, execution.number, records_gap=records_gap)
         )
 
     async def _retention(self, step: Callable[[sqlite3.Connection], tuple[int, bool]]) -> int:

@@ -200,7 +200,7 @@ async def _figures(broker: LiveServer) -> dict[str, float]:
         response = await session.call("GET", "/v1/policies", token=None)
     finally:
         await session.close()
-    return {name: float(value) for name, value in response["figures"][response["policy"]].items()}
+    return {name: float(value) for name, value in response["counters"][response["policy"]].items()}
 
 
 def _cpu_s(cluster: LiveServer, brokers: Mapping[LiveCell, LiveServer]) -> dict[str, float]:

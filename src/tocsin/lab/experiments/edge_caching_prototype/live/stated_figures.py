@@ -98,7 +98,7 @@ def time_channels(made: Scenario, stream: np.random.Generator, late_s: float) ->
 
 
 def _measured(simulator: NetworkBrokerSim) -> dict[str, float]:
-    counts = simulator.broker.caches.figures
+    counts = simulator.broker.caches.counters
     return {**simulator.figures(), "alone_kb": (counts.arrived_bytes + counts.miss_bytes) / 1e3}
 
 

@@ -66,5 +66,5 @@ async def fetched(store: ChannelStore, ranges: Sequence[Range], **options: Any) 
     return answers
 
 
-async def news_of(store: ChannelStore, after: Position, broker: BrokerName | None = None) -> dict[int, Cursor]:
-    return {item.interest: item.cursor for item in (await store.news(after, broker=broker)).items}
+async def new_heads_of(store: ChannelStore, after: Position, broker: BrokerName | None = None) -> dict[int, Cursor]:
+    return {item.interest: item.cursor for item in (await store.new_results(after, broker=broker)).items}

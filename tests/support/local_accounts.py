@@ -6,6 +6,7 @@ from typing import Any
 
 from tocsin.broker.accounts.accounts import OPERATOR, Accounts, ManagerIdentity, Session
 from tocsin.broker.accounts.local import LocalAccounts
+from tocsin.broker.accounts.passwords import Passwords
 from tocsin.broker.accounts.policy import AccountPolicy, PasswordCost
 from tocsin.store.broker.rows import ApplicationRights
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
@@ -25,8 +26,10 @@ class Clock:
         return self.now_us
 
 
-async def opened(store: SqliteBrokerStore, clock: Clock, policy: AccountPolicy = OPEN) -> LocalAccounts:
-    accounts = LocalAccounts(store, policy, clock)
+async def opened(
+    store: SqliteBrokerStore, clock: Clock, policy: AccountPolicy = OPEN, passwords: Passwords | None = None
+) -> LocalAccounts:
+    accounts = LocalAccounts(store, policy, clock, passwords)
     await accounts.open()
     return accounts
 

@@ -19,10 +19,10 @@ from structlog.testing import capture_logs
 
 from tests.support.in_process_broker import PASSWORD, BrokerHere, Listener, both, broker, values
 from tests.support.waiting import WITHIN_S, until
-from tocsin.broker.accounts.local import LocalAccounts
+from tocsin.broker.accounts.sessions import SessionTokens
 from tocsin.broker.metrics import BrokerCounters
-from tocsin.broker.transports import webhooks
 from tocsin.broker.transports.webhooks import WebhookConnections
+from tocsin.clock import now_us
 from tocsin.serving.name_resolver import NameResolver
 from tocsin.settings.broker import WebhookSettings
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
@@ -108,22 +108,22 @@ async def test_every_event_has_an_id_of_its_own_and_one_that_is_told_again_the_s
     assert not any("." in one for one in ids), "a dot ends the id in what is signed"
 
 
-async def test_a_webhook_that_is_put_while_another_ends_stays(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_webhook_that_is_put_while_another_ends_stays(cluster: Any, tmp_path: Path) -> None:
     got: list[int] = []
     removing, put = asyncio.Event(), asyncio.Event()
-    remove = SqliteBrokerStore.remove_webhook
 
-    async def late(self: SqliteBrokerStore, subscriber: int, **more: Any) -> bool:
-        async def work() -> bool:
-            removing.set()
-            await put.wait()
-            return await remove(self, subscriber, **more)
+    class LateRemovals(SqliteBrokerStore):
+        async def remove_webhook(self, subscriber: int, **more: Any) -> bool:  # type: ignore[override]
+            remove = super().remove_webhook
 
-        # What the store has begun it does, whether or not somebody still waits for it.
-        done.append(asyncio.ensure_future(work()))
-        return await asyncio.shield(done[0])
+            async def work() -> bool:
+                removing.set()
+                await put.wait()
+                return await remove(subscriber, **more)
+
+            # The store completes a write, even if its caller no longer waits for it.
+            done.append(asyncio.ensure_future(work()))
+            return await asyncio.shield(done[0])
 
     async def take(request: web.Request) -> web.Response:
         said = orjson.loads(await request.read())
@@ -131,8 +131,8 @@ async def test_a_webhook_that_is_put_while_another_ends_stays(
         return web.Response(status=410 if len(got) == 1 else 200)
 
     done: list[asyncio.Future[bool]] = []
-    monkeypatch.setattr(SqliteBrokerStore, "remove_webhook", late)
-    async with receiver(take) as url, cluster as here, both(tmp_path / "broker", here) as made:
+    late = {"store_type": LateRemovals}
+    async with receiver(take) as url, cluster as here, both(tmp_path / "broker", here, **late) as made:
         channel = await here.channel("c")
         held = await made.subscribe("ada", "v.c", 1)
         await made.ask("PUT", "/v1/webhook", {"url": url}, user="ada")
@@ -205,13 +205,13 @@ async def silent_receiver() -> AsyncIterator[tuple[str, list[asyncio.StreamWrite
 
 
 async def told_by_webhook(made: BrokerHere, prefix: str, count: int, url: str) -> None:
-    """So many further subscribers of v.c(1). No password is checked: that would take longer than all the rest."""
-    accounts = made.parts.accounts
-    assert isinstance(accounts, LocalAccounts)
+    """Makes `count` further subscribers of v.c(1). No password is checked: that would take longer than all the rest."""
+    tokens = SessionTokens(made.parts.store, 3_600.0, 3_600.0, now_us)
+    await tokens.open()
     (application,) = await made.parts.store.applications()
     for n in range(count):
         one = await made.parts.store.add_subscriber(application.id, f"{prefix}{n}", password="#", created_us=1)
-        made.tokens[one.user], _ = accounts._tokens.issue(one.id, time.time_ns() // 1_000)
+        made.tokens[one.user], _ = tokens.issue(one.id, now_us())
         await made.subscribe(one.user, "v.c", 1)
         assert (await made.ask("PUT", "/v1/webhook", {"url": url}, user=one.user))[0] == 200
 
@@ -312,7 +312,7 @@ async def test_places_are_shared_out_by_application_and_host() -> None:
     assert running[2, "silent", False] == running[2, "other", False] == running[1, "other", False] == 1
     stop.set()
     await asyncio.gather(*posts)
-    assert (counters.webhooks_waiting, connections._of_application._by_key) == (0, {})
+    assert (counters.webhooks_waiting, connections.applications) == (0, 0)
 
 
 class SlowNames:
@@ -329,9 +329,8 @@ class SlowNames:
 
 
 @pytest.fixture
-def slow_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowNames]:
+def slow_names() -> Iterator[SlowNames]:
     names = SlowNames()
-    monkeypatch.setattr(webhooks, "NameResolver", lambda: NameResolver(names.look_up))
     try:
         yield names
     finally:
@@ -347,7 +346,8 @@ async def test_a_name_server_that_does_not_answer_delays_no_other_receiver(
         got.append(request.url.host)
         return web.Response()
 
-    async with receiver(take) as url, cluster as here, both(tmp_path / "broker", here) as made:
+    resolver = NameResolver(slow_names.look_up)
+    async with receiver(take) as url, cluster as here, both(tmp_path / "broker", here, resolver=resolver) as made:
         channel = await here.channel("c")
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         for number in range(40):
@@ -369,11 +369,11 @@ async def test_looking_up_a_name_is_not_the_receivers_time(cluster: Any, tmp_pat
         await asyncio.sleep(0.6 * timeout_s)
         return web.Response()
 
-    timeout_s = 6.0
+    timeout_s, resolver = 6.0, NameResolver(slow_names.look_up)
     async with (
         receiver(take) as url,
         cluster as here,
-        both(tmp_path / "broker", here, webhooks__timeout_s=timeout_s) as made,
+        both(tmp_path / "broker", here, webhooks__timeout_s=timeout_s, resolver=resolver) as made,
     ):
         channel = await here.channel("c")
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])

@@ -111,10 +111,10 @@ async def test_who_stops_waiting_for_a_shared_commit_takes_nobody_along(store: S
     assert {each.marker async for chunk in store.frontends() for each in chunk} == {Cursor(7, 1, 0)}
 
 
-async def test_a_full_batch_leaves_the_rest_for_the_next_commit(
-    store: SqliteBrokerStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tocsin.store.broker.sqlite.group_commit.TOGETHER", 4)
+async def test_a_full_batch_leaves_the_rest_for_the_next_commit(tmp_path: Path) -> None:
+    store = SqliteBrokerStore(tmp_path / "small.db", commit_writes=4)
+    await store.open()
     before = store.commits
     await asyncio.gather(*(store.set_fact(str(n), "x") for n in range(10)))
     assert store.commits - before == 3
+    await store.close()

@@ -28,12 +28,12 @@ async def large(here: World, made: BrokerHere, count: int, user: str = "ada") ->
         await here.execute(channel, {interest: pads})
     core = made.parts.runtime.core
     # The news of them were fetched once.
-    await until(lambda: core.caches.figures.arrived == count)
+    await until(lambda: core.caches.counters.arrived == count)
     return str(held["id"])
 
 
 def fetched_bytes(made: BrokerHere) -> int:
-    return made.parts.runtime.core.caches.figures.fetched_bytes
+    return made.parts.runtime.core.caches.counters.fetched_bytes
 
 
 async def test_who_pulls_large_results_has_them_fetched_once(cluster: Any, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_a_poll_answers_about_as_much_as_a_buffer_holds(cluster: Any, tmp_
         channel = await here.channel("c")
         interests = [int((await made.subscribe("ada", "v.c", n))["interest"]) for n in range(40)]
         await here.execute(channel, {one: [{"n": n, "pad": "x" * LARGE} for n in range(5)] for one in interests})
-        await until(lambda: made.parts.runtime.core.caches.figures.arrived == 200)
+        await until(lambda: made.parts.runtime.core.caches.counters.arrived == 200)
         before = fetched_bytes(made)
         _, said = await made.ask("GET", "/v1/poll", user="ada")
         # Of few subscriptions at first, each with a page at most.

@@ -52,7 +52,7 @@ async def contents(store: BrokerStore) -> Any:
         await all_frontends(store),
         await store.webhooks(),
         await store.link(),
-        await store.revoked(),
+        await store.revoked_tokens(),
         await store.fact("key"),
     )
 

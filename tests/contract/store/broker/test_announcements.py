@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.contract.store.broker.holdings import (
+from tests.support.broker_store_contents import (
     all_backends,
     all_frontends,
     at,
@@ -75,8 +75,8 @@ async def test_news_move_position_and_heads_together_and_never_back(store: Broke
 
 
 async def test_a_registration_sets_the_position_wherever_it_stood(store: BrokerStore) -> None:
-    await store.registered(epoch=9, position=Position(9, 70), secret="whsec_a")
+    await store.record_registration(epoch=9, position=Position(9, 70), secret="whsec_a")
     assert await store.link() == LinkRow(9, Position(9, 70), "whsec_a")
-    await store.registered(epoch=3, position=Position(3, 2))
+    await store.record_registration(epoch=3, position=Position(3, 2))
     assert await store.link() == LinkRow(3, Position(3, 2), "whsec_a")
     assert "whsec_a" not in repr(await store.link())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.contract.store.channels.channel import EAST, WEST, Channel, news_of
+from tests.support.stored_channel import EAST, WEST, Channel, new_heads_of
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName
@@ -18,15 +18,15 @@ async def test_a_broker_catches_up_from_one_position(store: ChannelStore, channe
     between = await other.run({three: ["x"]})
     after = await channel.run({one: ["c"], two: ["d"]})
     epoch = store.epoch
-    assert await news_of(store, start, EAST) == {one: (epoch, 2, 0), two: (epoch, 2, 0)}
-    assert await news_of(store, start, WEST) == {three: (epoch, 1, 0), two: (epoch, 2, 0)}
-    assert await news_of(store, between, WEST) == {two: (epoch, 2, 0)}
-    everybody = (await store.news(between)).items
+    assert await new_heads_of(store, start, EAST) == {one: (epoch, 2, 0), two: (epoch, 2, 0)}
+    assert await new_heads_of(store, start, WEST) == {three: (epoch, 1, 0), two: (epoch, 2, 0)}
+    assert await new_heads_of(store, between, WEST) == {two: (epoch, 2, 0)}
+    everybody = (await store.new_results(between)).items
     assert {(item.broker, item.interest) for item in everybody} == {(EAST, one), (EAST, two), (WEST, two)}
     assert {item.channel_id for item in everybody} == {channel.id}
-    caught_up = await store.news(start, broker=EAST)
+    caught_up = await store.new_results(start, broker=EAST)
     assert (caught_up.position, caught_up.more, caught_up.gaps) == (after, False, [])
-    assert (await store.news(start, broker=BrokerName("Default", "nobody"))).items == []
+    assert (await store.new_results(start, broker=BrokerName("Default", "nobody"))).items == []
 
 
 async def test_news_come_in_pages_in_the_order_of_commits(store: ChannelStore, channel: Channel) -> None:
@@ -37,7 +37,7 @@ async def test_news_come_in_pages_in_the_order_of_commits(store: ChannelStore, c
     told: list[tuple[int, Cursor]] = []
     more = True
     while more:
-        page = await store.news(position, broker=EAST, limit=3)
+        page = await store.new_results(position, broker=EAST, limit=3)
         told += [(item.interest, item.cursor) for item in page.items]
         position, more = page.position, page.more
     expected = [(interest, Cursor(store.epoch, n, 0)) for n, interest in enumerate(reversed(interests), 1)]
@@ -53,10 +53,10 @@ async def test_news_that_retention_removed_are_told_as_a_gap_of_the_channel(
     start = await store.position()
     after = await channel.run({interest: ["a"]})
     await store.retain(channel.id, ended_before_us=10**9)
-    news = await store.news(start, broker=EAST)
+    news = await store.new_results(start, broker=EAST)
     assert (news.items, news.gaps, news.position) == ([], [channel.id], after)
-    assert (await store.news(after, broker=EAST)).gaps == []
-    assert (await store.news(start, broker=WEST)).gaps == []
+    assert (await store.new_results(after, broker=EAST)).gaps == []
+    assert (await store.new_results(start, broker=WEST)).gaps == []
     assert elsewhere != interest
 
 
@@ -90,7 +90,7 @@ async def test_news_tell_the_first_new_result_of_each_interest(store: ChannelSto
     between = await store.position()
     await channel.run({one: ["b", "c"]})
     await channel.run({one: ["d"]})
-    (item,) = (await store.news(between, broker=EAST)).items
+    (item,) = (await store.new_results(between, broker=EAST)).items
     assert (item.first[1:], item.cursor[1:]) == ((2, 0), (3, 0))
 
 
@@ -107,7 +107,7 @@ async def test_dropped_channels_are_counted_for_ever(store: ChannelStore) -> Non
     assert await store.dropped() == 0
     await store.drop_channel(channels[0])
     await store.drop_channel(channels[0])
-    assert (await store.dropped(), (await store.news(await store.position())).dropped) == (1, 1)
+    assert (await store.dropped(), (await store.new_results(await store.position())).dropped) == (1, 1)
     await store.add_channel()
     await store.drop_channel(channels[2])
     assert await store.dropped() == 2

@@ -59,7 +59,7 @@ class LoopTurns:
             self.turn += 1
             await asyncio.sleep(0)
 
-    def happened(self, _event: object, _now_s: float) -> None:
+    def record(self, _event: object, _now_s: float) -> None:
         self.events[self.turn] += 1
 
     def flush(self) -> None: ...
@@ -146,7 +146,7 @@ async def test_policies_are_switched_while_it_runs(cluster: Any, tmp_path: Path)
         status, said = await made.ask("PUT", "/v1/policies", {"eviction": "lru", "expiry": "ttl"})
         assert (status, said["policy"]) == (200, "all+lru+ttl")
         assert said["resident_bytes"] > 0
-        assert set(said["figures"]) == {"all+lsc+never", "all+lru+ttl"}
+        assert set(said["counters"]) == {"all+lsc+never", "all+lru+ttl"}
         for bad in ({"eviction": "nosuch"}, {"budget_bytes": "1"}, {"nosuch": 1}, []):
             status, said = await made.ask("PUT", "/v1/policies", bad)
             assert (status, said["error"]["code"]) == (400, "bad_request")

@@ -36,12 +36,12 @@ async def test_who_was_away_gets_everything_from_the_cache_the_cluster_and_both(
         for n in range(6):
             await here.execute(channel, {interest: [{"n": n, "pad": "x" * 50}]})
         caches = made.parts.runtime.core.caches
-        await until(lambda: caches.figures.arrived == 6)
+        await until(lambda: caches.counters.arrived == 6)
         async with Listener(made.url, made.tokens["ada"]) as ada:
             assert [one["n"] for one in await ada.values_until(6)] == list(range(6))
-            assert caches.figures.hits > 0
-            assert caches.figures.misses > 0
-            assert caches.figures.hits + caches.figures.misses == 6
+            assert caches.counters.hits > 0
+            assert caches.counters.misses > 0
+            assert caches.counters.hits + caches.counters.misses == 6
             assert ada.events[0]["data"]["after"] < ada.events[-1]["data"]["to"]
             # And goes on with what comes now.
             await here.execute(channel, {interest: [{"n": 6}]})
@@ -54,7 +54,7 @@ async def test_results_are_pulled_page_by_page_and_waited_for(cluster: Any, tmp_
         held = await made.subscribe("ada", "v.c", 1, mode="notify")
         place = f"/v1/subscriptions/{held['id']}/results"
         waiting = asyncio.create_task(made.ask("GET", f"{place}?wait=20", user="ada"))
-        await until(lambda: made.parts.runtime._arrivals)
+        await until(lambda: made.parts.runtime.arrivals)
         await here.execute(channel, {int(held["interest"]): ["a", "b", "c"]})
         status, said = await waiting
         assert (status, values(said["events"]), said["more"]) == (200, ["a", "b", "c"], False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import pytest
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Position, Range
 from tocsin.store.channels.epochs import Epochs, end_of
 from tocsin.store.channels.rows import BackendRequest, BrokerClaim, BrokerName, Execution
-from tocsin.store.channels.sqlite import retention
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
 from tocsin.store.channels.sqlite.upgrades import CHANNEL_UPGRADES
 from tocsin.wire.errors import LimitError
@@ -21,8 +22,9 @@ BROKER = BrokerName("Default", "b")
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> Any:
-    store = SqliteChannelStore(tmp_path / "channels.db")
+async def store(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    """Its limits can be given as an indirect parameter."""
+    store = SqliteChannelStore(tmp_path / "channels.db", **getattr(request, "param", {}))
     await store.open()
     yield store
     await store.close()
@@ -34,8 +36,14 @@ async def test_a_thousand_ranges_take_a_handful_of_statements(store: SqliteChann
     interests = [each.interest for each in made]
     await store.commit_execution(channel_id, Execution(1, 1, 2, {}), interests, [b"x"] * 1_000)
     said: list[str] = []
-    for reader in store._readers:
+    readers = store.layout.readers
+    every_reader = threading.Barrier(readers)
+
+    def trace(reader: sqlite3.Connection) -> None:
+        every_reader.wait(10)
         reader.set_trace_callback(said.append)
+
+    await asyncio.gather(*(store.read(trace) for _ in range(readers)))
     results = [
         each
         async for chunk in store.fetch([Range(interest, START) for interest in interests])
@@ -46,10 +54,10 @@ async def test_a_thousand_ranges_take_a_handful_of_statements(store: SqliteChann
     assert len([sql for sql in said if "FROM" in sql]) <= 5, said
 
 
+@pytest.mark.parametrize("store", [{"former_kept": 3}], indirect=True)
 async def test_changes_that_are_too_long_ago_send_the_reader_to_all_interests(
-    store: SqliteChannelStore, monkeypatch: pytest.MonkeyPatch
+    store: SqliteChannelStore,
 ) -> None:
-    monkeypatch.setattr(retention, "FORMER_KEPT", 3)
     channel_id = await store.add_channel()
     await store.subscribe(channel_id, [BackendRequest(f"[{n}]", BROKER, f"{n}") for n in range(10)], created_us=1)
     early = (await store.state(channel_id)).change
@@ -66,10 +74,10 @@ async def test_changes_that_are_too_long_ago_send_the_reader_to_all_interests(
     assert [chunk.parameters for chunk in chunks] == [["[7]", "[8]", "[9]"]]
 
 
+@pytest.mark.parametrize("store", [{"chunk_interests": 2}], indirect=True)
 async def test_all_interests_come_in_chunks_of_one_state_and_its_changes(
-    store: SqliteChannelStore, monkeypatch: pytest.MonkeyPatch
+    store: SqliteChannelStore,
 ) -> None:
-    monkeypatch.setattr("tocsin.store.channels.sqlite.store.INTERESTS", 2)
     channel_id = await store.add_channel()
     await store.subscribe(channel_id, [BackendRequest(f"[{n}]", BROKER, f"{n}") for n in range(6)], created_us=1)
     known: dict[int, str] = {}
@@ -141,7 +149,7 @@ async def test_a_store_of_the_version_before_goes_on_with_its_holds_and_its_regi
         "broker:x": "", "broker:y": "", "somebody": "",
     }  # fmt: skip
     await store.commit_execution(1, Execution(1, 1, 2, {}), [1, 2], [b"a", b"b"])
-    assert len((await store.news(Position(0, 0), broker=ours.broker)).items) == 2
+    assert len((await store.new_results(Position(0, 0), broker=ours.broker)).items) == 2
     with pytest.raises(LimitError):
         await store.subscribe(1, [BackendRequest("[3]", ours.broker)], created_us=1, interests_at_most=2)
     await store.unsubscribe(1, ["broker:x", "broker:y", "somebody"])
