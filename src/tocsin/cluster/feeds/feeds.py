@@ -7,11 +7,11 @@ what the catalog says, so that a crash or a cancellation never leaves the two in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from tocsin import faults
@@ -31,6 +31,7 @@ from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.cluster.feeds.running_feeds import AnyFeed, RunningFeeds, decoder_of
 from tocsin.cluster.intake.log import IntakeLog
+from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
@@ -41,8 +42,22 @@ from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
 
-Summary = Mapping[str, Any]
+_S = TypeVar("_S", bound=st.CreateFeed | st.ConnectFeed | st.DisconnectFeed | st.StartFeed | st.StopFeed | st.DropFeed)
+_Handler: TypeAlias = "Callable[[Feeds, _S, StatementScope], Awaitable[StatementSummary]]"
 REJECTED_RETENTION_S = 7 * 86_400.0
+
+
+def _in_turn(handler: _Handler[_S]) -> _Handler[_S]:
+    """Runs a statement after the earlier statements about the same feed."""
+
+    async def run(feeds: Feeds, statement: _S, scope: StatementScope) -> StatementSummary:
+        name = statement.name if isinstance(statement, st.CreateFeed | st.DropFeed) else statement.feed
+        ref = feed_ref(name.dataverse or scope.dataverse, name.name)
+        async with feeds._turns.setdefault(ref, asyncio.Lock()):
+            scope.catalog = feeds._catalog.catalog  # the statement may have waited while another changed the feed
+            return await handler(feeds, statement, scope)
+
+    return run
 
 
 class Feeds:
@@ -91,7 +106,7 @@ class Feeds:
         await self._started.sweep()
 
     @asynccontextmanager
-    async def leaving(self, dataverse: str) -> AsyncIterator[None]:
+    async def stop_for_drop(self, dataverse: str) -> AsyncIterator[None]:
         """Surrounds the drop of a dataverse: its feeds first land their records in datasets of other dataverses."""
         closed: list[tuple[FeedEntry, AnyFeed]] = []
         try:
@@ -139,7 +154,7 @@ class Feeds:
             await feed.until_landed(accepted.position)
         return accepted
 
-    def described(self, name: str) -> Summary:
+    def described(self, name: str) -> StatementSummary:
         """Describes the format of the feed's records for publishers."""
         entry = self._named(name)
         return {"feed": full_name(entry), **feed_options(dict(entry.options)).written()}
@@ -168,17 +183,8 @@ class Feeds:
 
     # ------------------------------------------------------------ statements
 
-    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary:
-        """Executes a statement about a feed, after the earlier statements about the same feed."""
-        handler = _HANDLERS[type(statement)]
-        feed_name: st.Name = getattr(statement, "feed", None) or statement.name  # type: ignore[attr-defined]
-        lock = self._turns.setdefault(feed_ref(feed_name.dataverse or scope.dataverse, feed_name.name), asyncio.Lock())
-        async with lock:
-            scope.catalog = self._catalog.catalog  # the statement may have waited while another changed the feed
-            summary: Summary = await handler(self, statement, scope)
-            return summary
-
-    async def _create(self, statement: st.CreateFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def create(self, statement: st.CreateFeed, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         if scope.catalog.find(feed_ref(dataverse, name)) is not None:
             if statement.if_not_exists:
@@ -222,7 +228,8 @@ class Feeds:
                 await wait_despite_cancel(self._tables.discard(rejected.folder))
         return {"name": name}
 
-    async def _connect(self, statement: st.ConnectFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def connect(self, statement: st.ConnectFeed, scope: StatementScope) -> StatementSummary:
         entry = self._entry(statement.feed, scope)
         dataset = scope.catalog.dataset(statement.dataset.dataverse or scope.dataverse, statement.dataset.name)
         if any(connection.dataset == dataset.ref for connection in entry.connections):
@@ -243,16 +250,16 @@ class Feeds:
         target = await self._engine.work(lambda: self._started.target(entry, FeedConnection(dataset.ref, function, 0)))
         # Do not await between here and `feed.add`: from now on the log must keep records for the new worker.
         target.position = max(target.position, feed.end)
-        worker_for = feed.add(target)
+        worker = feed.add(target)
         connection = FeedConnection(dataset.ref, function, target.position)
         try:
             await self._put(replace(entry, connections=(*entry.connections, connection)))
             faults.reach("feeds.connect.recorded")
         finally:
             if self._is_connected(entry, dataset.ref):
-                worker_for.start()
+                worker.start()
             else:
-                await wait_despite_cancel(feed.remove(worker_for))
+                await wait_despite_cancel(feed.remove(worker))
         return {"name": entry.name}
 
     def _end(self, entry: FeedEntry) -> int:
@@ -267,7 +274,8 @@ class Feeds:
         finally:
             asyncio.run(intake.close())
 
-    async def _disconnect(self, statement: st.DisconnectFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def disconnect(self, statement: st.DisconnectFeed, scope: StatementScope) -> StatementSummary:
         entry = self._entry(statement.feed, scope)
         ref = dataset_ref(statement.dataset.dataverse or scope.dataverse, statement.dataset.name)
         remaining = tuple(connection for connection in entry.connections if connection.dataset != ref)
@@ -282,17 +290,17 @@ class Feeds:
         if feed is None:
             await self._put(replace(entry, connections=remaining))
             return {"name": entry.name}
-        worker_for = feed.worker_for(ref)
+        worker = feed.worker_for(ref)
         if not statement.force:
             impossible = f"the feed {entry.name} cannot be disconnected from {statement.dataset}"
-            await feed.drained([worker_for], impossible, "DISCONNECT … FORCE")
+            await feed.drained([worker], impossible, "DISCONNECT … FORCE")
             faults.reach("feeds.disconnect.landed")
         try:
             await self._put(replace(entry, connections=remaining))
             faults.reach("feeds.disconnect.recorded")
         finally:
             if not self._is_connected(entry, ref):
-                await wait_despite_cancel(feed.remove(worker_for))
+                await wait_despite_cancel(feed.remove(worker))
         return {"name": entry.name}
 
     def _is_connected(self, entry: FeedEntry, dataset: Ref) -> bool:
@@ -311,7 +319,8 @@ class Feeds:
             raise NotFoundError(f"the feed {entry.name} was dropped meanwhile")
         await self._catalog.apply([Put(entry, when_taken="replace")])
 
-    async def _start(self, statement: st.StartFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def start_feed(self, statement: st.StartFeed, scope: StatementScope) -> StatementSummary:
         entry = self._entry(statement.feed, scope)
         if not entry.connections:
             raise ConflictError(
@@ -334,7 +343,8 @@ class Feeds:
             faults.reach("feeds.start.recorded")
         return {"name": entry.name}
 
-    async def _stop(self, statement: st.StopFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def stop_feed(self, statement: st.StopFeed, scope: StatementScope) -> StatementSummary:
         entry = self._entry(statement.feed, scope)
         if not entry.started:
             return {"name": entry.name, "already": True}
@@ -358,7 +368,8 @@ class Feeds:
             elif feed is not None:
                 feed.open()
 
-    async def _drop(self, statement: st.DropFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def drop(self, statement: st.DropFeed, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         entry = scope.catalog.find(feed_ref(dataverse, name))
         if not isinstance(entry, FeedEntry):
@@ -396,13 +407,3 @@ class Feeds:
 
     def _entry(self, name: st.Name, scope: StatementScope) -> FeedEntry:
         return scope.catalog.feed(name.dataverse or scope.dataverse, name.name)
-
-
-_HANDLERS: dict[type, Callable[..., Any]] = {
-    st.CreateFeed: Feeds._create,
-    st.ConnectFeed: Feeds._connect,
-    st.DisconnectFeed: Feeds._disconnect,
-    st.StartFeed: Feeds._start,
-    st.StopFeed: Feeds._stop,
-    st.DropFeed: Feeds._drop,
-}

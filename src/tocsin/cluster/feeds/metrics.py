@@ -57,46 +57,46 @@ class FeedMetrics:
 _COUNTS: Final[SeriesTable[FeedMetrics]] = {
     "tocsin_feed_records_accepted": (
         "Records that the feed acknowledged, over all adapters.",
-        lambda one: one.counts.accepted,
+        lambda feed: feed.counts.accepted,
     ),
-    "tocsin_feed_records_rejected": ("Records that the feed rejected on arrival.", lambda one: one.counts.rejected),
+    "tocsin_feed_records_rejected": ("Records that the feed rejected on arrival.", lambda feed: feed.counts.rejected),
     "tocsin_feed_taken_bytes": (
         "Bytes of the bodies of accepted and rejected records.",
-        lambda one: one.counts.taken_bytes,
+        lambda feed: feed.counts.taken_bytes,
     ),
-    "tocsin_feed_batches_landed": ("Batches that landed in a dataset.", lambda one: one.counts.batches),
+    "tocsin_feed_batches_landed": ("Batches that landed in a dataset.", lambda feed: feed.counts.batches),
     "tocsin_feed_landing_seconds": (
         "Time that the landed batches took, in seconds.",
-        lambda one: one.counts.landing_s,
+        lambda feed: feed.counts.landing_s,
     ),
     "tocsin_feed_landing_failures": (
         "Batches that could not land and were retried.",
-        lambda one: one.counts.failures,
+        lambda feed: feed.counts.failures,
     ),
     "tocsin_feed_records_set_aside": (
         "Records rejected while they landed: the dataset's type or the feed's function refused them.",
-        lambda one: one.counts.set_aside,
+        lambda feed: feed.counts.set_aside,
     ),
     "tocsin_feed_sockets_dropped": (
         "Socket connections that the cluster closed: over a limit, or unreadable.",
-        lambda one: one.counts.sockets_dropped,
+        lambda feed: feed.counts.sockets_dropped,
     ),
     "tocsin_feed_socket_records_dropped": (
         "Records from sockets that could not be delimited, or were incomplete.",
-        lambda one: one.counts.unframed,
+        lambda feed: feed.counts.unframed,
     ),
-    "tocsin_feed_polls": ("Polls of the feed's address.", lambda one: one.counts.polls),
+    "tocsin_feed_polls": ("Polls of the feed's address.", lambda feed: feed.counts.polls),
     "tocsin_feed_polls_unchanged": (
         "Polls of the feed's address that were answered with: nothing has changed.",
-        lambda one: one.counts.polls_unchanged,
+        lambda feed: feed.counts.polls_unchanged,
     ),
     "tocsin_feed_polls_failed": (
         "Polls of the feed's address without an answer that could be read and stored.",
-        lambda one: one.counts.polls_failed,
+        lambda feed: feed.counts.polls_failed,
     ),
     _REFUSED: (
         "Requests of which no record was stored, by status: 429 behind, 507 disk full, 409 stopped.",
-        lambda one: one.counts.refused,
+        lambda feed: feed.counts.refused,
     ),
 }
 _STATES: Final[SeriesTable[FeedState]] = {
@@ -122,8 +122,8 @@ _STATES: Final[SeriesTable[FeedState]] = {
 class FeedCollector(SeriesCollector[FeedMetrics]):
     def __init__(self, figures: Callable[[], Iterable[FeedMetrics]]) -> None:
         gauges = {name: (help_text, _of_state(read)) for name, (help_text, read) in _STATES.items()}
-        super().__init__("feed", figures, lambda one: one.feed, _COUNTS, gauges, second_labels={_REFUSED: "status"})
+        super().__init__("feed", figures, lambda feed: feed.feed, _COUNTS, gauges, second_labels={_REFUSED: "status"})
 
 
 def _of_state(read: Callable[[FeedState], Any]) -> Callable[[FeedMetrics], Any]:
-    return lambda one: None if one.state is None else read(one.state)
+    return lambda feed: None if feed.state is None else read(feed.state)

@@ -84,7 +84,7 @@ class RunningFeed:
         self._workers: list[LandingProgress] = []
         self._decode = decode
         self._engine = engine
-        self._door = asyncio.Event()
+        self._accepting = asyncio.Event()
         self._state: Literal["starting", "started", "stopping"] = "starting"
         self._taking = 0
         self._ended = False
@@ -96,7 +96,7 @@ class RunningFeed:
         """Adds a dataset to land in. The worker starts later, but the log keeps records for it from now on."""
         # Skip the offsets that the log no longer has: their records have landed in every dataset.
         target.position = max(target.position, self._log.first)
-        worker_for = LandingWorker(
+        worker = LandingWorker(
             self.entry.name,
             self._log,
             target,
@@ -105,23 +105,23 @@ class RunningFeed:
             landed=self._trim,
             changed=self._notify,
         )
-        self._workers.append(worker_for)
-        return worker_for
+        self._workers.append(worker)
+        return worker
 
-    async def remove(self, worker_for: LandingProgress) -> None:
-        await worker_for.end()
-        self._workers.remove(worker_for)
+    async def remove(self, worker: LandingProgress) -> None:
+        await worker.end()
+        self._workers.remove(worker)
         await self._notify()
 
     def worker_for(self, dataset: Ref) -> LandingProgress:
-        return next(worker_for for worker_for in self._workers if worker_for.target.dataset == dataset)
+        return next(worker for worker in self._workers if worker.target.dataset == dataset)
 
     def _trim(self) -> None:
-        self._log.landed(min(worker_for.position for worker_for in list(self._workers)))
+        self._log.landed(min(worker.position for worker in list(self._workers)))
 
     @property
     def troubles(self) -> list[Trouble]:
-        return [worker_for.trouble for worker_for in self._workers if worker_for.trouble is not None]
+        return [worker.trouble for worker in self._workers if worker.trouble is not None]
 
     @property
     def end(self) -> int:
@@ -134,7 +134,7 @@ class RunningFeed:
 
     def lag(self) -> tuple[int, float]:
         """Returns how many acknowledged records are not yet in every dataset, and the age of the oldest in seconds."""
-        landed = min(worker_for.position for worker_for in list(self._workers))
+        landed = min(worker.position for worker in list(self._workers))
         records = self._log.end - landed
         if records <= 0:
             return 0, 0.0
@@ -153,17 +153,17 @@ class RunningFeed:
     # ------------------------------------------------------------ accepting
 
     def begin(self) -> None:
-        for worker_for in self._workers:
-            worker_for.start()
+        for worker in self._workers:
+            worker.start()
 
     def open(self) -> None:
         self.begin()
         self._state = "started"
-        self._door.set()
+        self._accepting.set()
 
     async def opened(self) -> None:
         """Returns when the feed accepts records."""
-        await self._door.wait()
+        await self._accepting.wait()
 
     async def accept(self, body: bytes, key: str | None = None) -> AcceptedRecords:
         """Accepts the records of a request body. When this returns, the accepted records are durable."""
@@ -201,14 +201,14 @@ class RunningFeed:
 
     @asynccontextmanager
     async def _let_in(self) -> AsyncIterator[None]:
-        if not self._door.is_set():
+        if not self._accepting.is_set():
             raise ConflictError(f"the feed {self.entry.name} is {self._state}", hint="try again in a moment")
         self._taking += 1
         try:
             yield
         finally:
             self._taking -= 1
-            if not self._door.is_set():
+            if not self._accepting.is_set():
                 await self._notify()
 
     def _read(self, body: bytes) -> Generator[None, None, _ReadBody]:
@@ -236,39 +236,39 @@ class RunningFeed:
     async def until_landed(self, position: int) -> None:
         """Returns when a query sees every record below the position. Raises UnavailableError if the feed ends before
         that, or if landing keeps failing."""
-        for worker_for in self._workers:
-            worker_for.hurry()
+        for worker in self._workers:
+            worker.hurry()
         await self._until(position, self._workers, VISIBLE_PATIENCE_S, _invisible)
 
-    async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
+    async def drained(self, workers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Returns when every acknowledged record has landed in the datasets of these workers. If landing keeps failing,
         the error says what is `impossible`, and what the user can do `otherwise`."""
-        for worker_for in movers:
-            worker_for.hurry()
-        await self._until(self._log.end, movers, PATIENCE_S, partial(_refusal, impossible, otherwise))
+        for worker in workers:
+            worker.hurry()
+        await self._until(self._log.end, workers, PATIENCE_S, partial(_refusal, impossible, otherwise))
 
     async def _until(
         self,
         position: int,
-        movers: Sequence[LandingProgress],
+        workers: Sequence[LandingProgress],
         patience_s: float,
         refusal: Callable[[Trouble, int], TocsinError],
     ) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         async with self._moved:
-            while behind := [worker_for for worker_for in movers if worker_for.position < position]:
+            while behind := [worker for worker in workers if worker.position < position]:
                 if self._ended:
                     raise UnavailableError(
                         f"the feed {self.entry.name} ended before its records were visible",
                         hint="they are kept, and land when it is started again",
                     )
-                troubles = [worker_for.trouble for worker_for in behind if worker_for.trouble is not None]
+                troubles = [worker.trouble for worker in behind if worker.trouble is not None]
                 give_up_s = None
                 if troubles:
                     give_up_s = patience_s + max(began_s, min(trouble.since_s for trouble in troubles))
                     if clock() >= give_up_s:
-                        raise refusal(troubles[0], position - min(worker_for.position for worker_for in behind))
+                        raise refusal(troubles[0], position - min(worker.position for worker in behind))
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(give_up_s):
                         await self._moved.wait()
@@ -284,9 +284,9 @@ class RunningFeed:
 
         If that fails, or if the caller is cancelled, the feed accepts records again as before.
         """
-        was_open = self._door.is_set()
+        was_open = self._accepting.is_set()
         self._state = "stopping"
-        self._door.clear()
+        self._accepting.clear()
         try:
             async with self._moved:
                 # Let requests that are under way finish first, so that their records land too.
@@ -300,10 +300,10 @@ class RunningFeed:
     async def stop(self) -> None:
         """Ends the feed. Records that have not landed stay in the log, and land when the feed starts again."""
         self._state = "stopping"
-        self._door.clear()
+        self._accepting.clear()
         for source in self.sources:
             await source.close()
-        await asyncio.gather(*(worker_for.end() for worker_for in self._workers))
+        await asyncio.gather(*(worker.end() for worker in self._workers))
         await self._log.close()
         self._ended = True
         await self._notify()

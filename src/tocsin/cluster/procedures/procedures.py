@@ -28,6 +28,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.cluster.statements.ddl import arity_to_drop
 from tocsin.cluster.statements.dml import DmlHandler, decode_rows, keys_to_delete
+from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
@@ -39,9 +40,8 @@ from tocsin.rules.model.values import MISSING
 from tocsin.rules.periods import last_tick
 from tocsin.wire.errors import StoppedError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
-Summary = Mapping[str, Any]
 ENGINE_RETRY_S: Final = 2.0
 AT_ONCE: Final = 4  # scheduled procedures that run at once; each takes an engine thread
 RUNS_KEPT: Final = 100  # the latest runs that are kept, per procedure
@@ -57,7 +57,7 @@ class ProcedureCall:
     scope: StatementScope
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def attribute_errors(self) -> Iterator[None]:
         """Attributes errors in the body to the procedure, because their positions are not positions in the caller's
         script."""
         try:
@@ -67,9 +67,9 @@ class ProcedureCall:
         except FunctionError as error:
             raise TranslationError(f"in procedure {self.entry.name}: {error}") from None
 
-    async def told_of(self, rows: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+    async def attribute_errors_of(self, rows: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
         try:
-            with self.told():
+            with self.attribute_errors():
                 async for batch in rows:
                     yield batch
         finally:
@@ -116,7 +116,7 @@ class Procedures:
         await self._ended(*self._running)
 
     @asynccontextmanager
-    async def leaving(self, _dataverse: str) -> AsyncIterator[None]:
+    async def stop_for_drop(self, _dataverse: str) -> AsyncIterator[None]:
         """Wraps the drop of a dataverse: stops its procedures."""
         try:
             yield
@@ -149,7 +149,7 @@ class Procedures:
         def told(level: str, event: str, **about: Any) -> None:
             # A failing log must not stop the schedule.
             with suppress(Exception):
-                getattr(log, level)(event, procedure=str(entry.ref), **about)
+                getattr(_log, level)(event, procedure=str(entry.ref), **about)
 
         async def run(tick: int, due: datetime, missed: int) -> None:
             if missed:
@@ -199,7 +199,7 @@ class Procedures:
     async def _tick(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
         call = ProcedureCall(entry, parse_procedure(entry.body), self._scope(entry, due))
         try:
-            with call.told():
+            with call.attribute_errors():
                 async with asyncio.timeout(self._deadline_s):
                     await self._carry_out(call, tick)
         except TimeoutError:
@@ -221,7 +221,7 @@ class Procedures:
 
     # ------------------------------------------------------------ EXECUTE
 
-    async def called(self, statement: st.Execute, scope: StatementScope) -> ProcedureCall:
+    async def prepare_call(self, statement: st.Execute, scope: StatementScope) -> ProcedureCall:
         """Returns the procedure with its arguments; each argument is evaluated once."""
         dataverse = statement.procedure.dataverse or scope.dataverse
         entry = scope.catalog.procedure(dataverse, statement.procedure.name, len(statement.arguments))
@@ -246,7 +246,7 @@ class Procedures:
 
     # ------------------------------------------------------------ CREATE, DROP
 
-    async def create(self, statement: st.CreateProcedure, scope: StatementScope) -> Summary:
+    async def create(self, statement: st.CreateProcedure, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         existing = scope.catalog.find(procedure_ref(dataverse, name, len(statement.parameters)))
         if statement.if_not_exists and existing is not None:
@@ -290,7 +290,7 @@ class Procedures:
             used.add(target.ref)
         return tuple(sorted(used, key=lambda ref: (ref.kind, ref.dataverse, ref.name)))
 
-    async def drop(self, statement: st.DropProcedure, scope: StatementScope) -> Summary:
+    async def drop(self, statement: st.DropProcedure, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         arity = arity_to_drop(statement, scope.catalog.procedures_named(dataverse, name))
         ref = procedure_ref(dataverse, name, arity)

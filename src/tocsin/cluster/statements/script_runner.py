@@ -25,7 +25,7 @@ from tocsin.cluster.http.row_encoder import RowEncoder
 from tocsin.cluster.procedures.procedures import Procedures
 from tocsin.cluster.statements.ddl import DdlHandler
 from tocsin.cluster.statements.dml import DmlHandler
-from tocsin.cluster.statements.outcomes import StatementOutcome
+from tocsin.cluster.statements.outcomes import DataverseUser, StatementOutcome, StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import script as scripts
 from tocsin.language.syntax import statements as st
@@ -36,7 +36,7 @@ from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 
 Rows: TypeAlias = AsyncIterator[list[bytes]]
-Handler: TypeAlias = Callable[[Any, StatementScope], Awaitable[Mapping[str, Any] | Rows]]
+Handler: TypeAlias = Callable[[Any, StatementScope], Awaitable[StatementSummary | Rows]]
 """Executes one statement; returns a summary of what it did, or rows."""
 
 # A writer may run every statement but these.
@@ -101,12 +101,12 @@ class ScriptRunner:
             st.CreateProcedure: procedures.create,
             st.DropProcedure: procedures.drop,
             st.Execute: partial(self._call, query),
-            st.CreateFeed: feeds.run,
-            st.ConnectFeed: feeds.run,
-            st.DisconnectFeed: feeds.run,
-            st.StartFeed: feeds.run,
-            st.StopFeed: feeds.run,
-            st.DropFeed: feeds.run,
+            st.CreateFeed: feeds.create,
+            st.ConnectFeed: feeds.connect,
+            st.DisconnectFeed: feeds.disconnect,
+            st.StartFeed: feeds.start_feed,
+            st.StopFeed: feeds.stop_feed,
+            st.DropFeed: feeds.drop,
             st.CreateBroker: brokers.create,
             st.DropBroker: brokers.drop,
             st.CreateChannel: channels.create,
@@ -135,7 +135,7 @@ class ScriptRunner:
                 self._check_role(statement, may_write, may_run_code)
                 if isinstance(statement, st.Use):
                     dataverse = self._catalog.catalog.dataverse(statement.dataverse).name
-                    result: Mapping[str, Any] | Rows = {"dataverse": dataverse}
+                    result: StatementSummary | Rows = {"dataverse": dataverse}
                 else:
                     result = await self._execute(statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:
@@ -156,7 +156,7 @@ class ScriptRunner:
                 "then show it: export TOCSIN_TOKEN=tocsin_…",
             )
 
-    async def _execute(self, statement: st.Statement, dataverse: str, stream: bool) -> Mapping[str, Any] | Rows:
+    async def _execute(self, statement: st.Statement, dataverse: str, stream: bool) -> StatementSummary | Rows:
         scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, datetime.now(UTC))
         try:
             return await self._handlers[stream][type(statement)](statement, scope)
@@ -171,20 +171,21 @@ class ScriptRunner:
     async def _explain_channel(self, statement: st.ExplainChannel, scope: StatementScope) -> Rows:
         return _batches([orjson.dumps(await self._channels.explain(statement, scope))])
 
-    async def _drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> Mapping[str, Any]:
+    async def _drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> StatementSummary:
         """Drops a dataverse while its procedures, feeds, brokers and channels stop their background work."""
         async with AsyncExitStack() as stack:
-            for handler in (self._procedures, self._feeds, self._brokers, self._channels):
-                await stack.enter_async_context(handler.leaving(statement.name))
+            users: tuple[DataverseUser, ...] = (self._procedures, self._feeds, self._brokers, self._channels)
+            for user in users:
+                await stack.enter_async_context(user.stop_for_drop(statement.name))
             return await self._definitions.drop_dataverse(statement, scope)
 
     async def _call(
         self, query: Callable[[st.Query, StatementScope], Awaitable[Rows]], statement: st.Execute, scope: StatementScope
-    ) -> Mapping[str, Any] | Rows:
-        call = await self._procedures.called(statement, scope)
-        with call.told():
+    ) -> StatementSummary | Rows:
+        call = await self._procedures.prepare_call(statement, scope)
+        with call.attribute_errors():
             if isinstance(call.statement, st.Query):
-                return call.told_of(await query(call.statement, call.scope))
+                return call.attribute_errors_of(await query(call.statement, call.scope))
             try:
                 return await self._changes.run(call.statement, call.scope)
             finally:

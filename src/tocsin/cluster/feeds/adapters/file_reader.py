@@ -137,8 +137,8 @@ class FileReader:
             except Exception as error:
                 if self._ending.is_set():
                     return
-                explained = self._engine.explain(error)
-                self._tell(explained if isinstance(explained, TocsinError) else translate_spark_error(error))
+                translated = self._engine.translate_error(error)
+                self._tell(translated if isinstance(translated, TocsinError) else translate_spark_error(error))
             if self._checkpoint.last_batch > before:
                 back_off.reset()
             self._ending.wait(back_off.next_s())

@@ -26,7 +26,7 @@ from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import ConflictError, TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class FileReceiver:
@@ -94,9 +94,9 @@ class FileFeed:
         self._receivers.append(receiver)
         return receiver
 
-    async def remove(self, worker_for: LandingProgress) -> None:
-        self._receivers = [receiver for receiver in self._receivers if receiver is not worker_for]
-        await worker_for.end()
+    async def remove(self, worker: LandingProgress) -> None:
+        self._receivers = [receiver for receiver in self._receivers if receiver is not worker]
+        await worker.end()
 
     def worker_for(self, dataset: Ref) -> LandingProgress:
         return next(receiver for receiver in self._receivers if receiver.target.dataset == dataset)
@@ -188,12 +188,12 @@ class FileFeed:
     def _told(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
         trouble = Trouble.of(what, error, known)
         unexpected = None if isinstance(error, TocsinError) else error
-        log.warning("a feed must wait", feed=self.entry.name, what=what, reason=trouble.reason, exc_info=unexpected)
+        _log.warning("a feed must wait", feed=self.entry.name, what=what, reason=trouble.reason, exc_info=unexpected)
         return trouble
 
     # ------------------------------------------------------------ stopping
 
-    async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
+    async def drained(self, workers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Does nothing: no acknowledged record has to land."""
 
     async def drain(self, impossible: str, otherwise: str = "") -> None:  # noqa: ARG002
