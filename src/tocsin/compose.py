@@ -74,7 +74,7 @@ from tocsin.wire.errors import NotFoundError
 # thirty frames.
 RECURSION_LIMIT = 12_000
 
-AnyStore = TypeVar("AnyStore", SqliteStore, SqliteChannelStore)
+_AnyStore = TypeVar("_AnyStore", SqliteStore, SqliteChannelStore)
 
 
 def _now() -> datetime:
@@ -307,7 +307,7 @@ def opened_channel_store(
 
 
 @asynccontextmanager
-async def _opened(store: AnyStore) -> AsyncIterator[AnyStore]:
+async def _opened(store: _AnyStore) -> AsyncIterator[_AnyStore]:
     await store.open()
     try:
         yield store

@@ -31,7 +31,7 @@ from tocsin.settings import DatasetSettings
 from tocsin.store.cluster.interface import Removal
 from tocsin.wire.errors import NotFoundError, StorageFullError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class DatasetTables:
@@ -97,21 +97,21 @@ class DatasetTables:
             try:
                 await self._remove_dropped()
             except Exception as error:
-                log.warning("dropped datasets stay on the disk for now", reason=str(error))
+                _log.warning("dropped datasets stay on the disk for now", reason=str(error))
 
     async def _kept_up(self, name: str, table: DatasetTable) -> None:
         try:
             self._tell_early(name, await asyncio.to_thread(upkeep.upkeep, table))
         except StorageFullError as error:
-            log.warning("upkeep must wait", dataset=name, reason=error.message)
+            _log.warning("upkeep must wait", dataset=name, reason=error.message)
         except Exception:
             if name not in self._dropped:
-                log.exception("upkeep failed", dataset=name)
+                _log.exception("upkeep failed", dataset=name)
 
     def _tell_early(self, name: str, done: upkeep.UpkeepRound) -> None:
         if done.removed_early and name not in self._told_early:
             self._told_early.add(name)
-            log.warning(
+            _log.warning(
                 "old versions of a dataset go before readers outside had their time",
                 dataset=name, files=done.removed_early,
                 hint="they took more than cluster.datasets.outside_readers_bytes, or the log had too many entries",

@@ -33,7 +33,7 @@ BROKER: Final = "broker"
 # Belongs to the file system, if the folder is a mount point.
 _NOT_OURS: Final = frozenset({"lost+found"})
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 Step: TypeAlias = Callable[[StoreTransaction], Awaitable[object]]
 
@@ -106,7 +106,7 @@ class Removals:
                 for name in names:
                     await transaction.forget_removal(kind, name)
         except StorageFullError as error:
-            log.warning("what was removed stays recorded for now", kind=kind, names=list(names), reason=error.message)
+            _log.warning("what was removed stays recorded for now", kind=kind, names=list(names), reason=error.message)
 
     async def carry_out(self, kind: str, folder: Path, is_due: Callable[[Removal], bool]) -> None:
         """Deletes the folders in `folder` that an intent names and that are due. A failed deletion is tried again

@@ -20,7 +20,7 @@ from tocsin.pipeline.landing.rows import RefusedRow
 from tocsin.rules.model.values import MISSING
 from tocsin.wire.errors import CapacityError, StatementError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 # This many failing records of a batch run once more, each alone, to learn the reason; the others do not.
 REASONS: Final = 20
@@ -59,7 +59,7 @@ class FailureIsolation:
         if rows.num_rows:
             self._through(rows, range(rows.num_rows))
         if self._is_told:
-            log.warning("a function failed on records, which are set aside", **self._about, records=len(self.refused))
+            _log.warning("a function failed on records, which are set aside", **self._about, records=len(self.refused))
         return [(place, output) for place, value in sorted(self._made, key=_place) for output in _several(value)]
 
     def _through(self, rows: pa.Table, places: Sequence[int]) -> None:
@@ -80,7 +80,7 @@ class FailureIsolation:
                 return
             if not self._is_told:
                 self._is_told = True
-                log.warning(
+                _log.warning(
                     "a function fails on records of a batch", **self._about, records=rows.num_rows, reason=error.message
                 )
             self._apart(rows, places)

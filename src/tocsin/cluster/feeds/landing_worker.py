@@ -23,7 +23,7 @@ from tocsin.rules.backoff import BackOff
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 BATCH_ROWS: Final = 20_000
 BATCH_BYTES: Final = 32 << 20
@@ -152,9 +152,9 @@ class LandingWorker:
         with suppress(Exception):
             context = {"feed": self._feed, "dataset": str(self.target.dataset)}
             if isinstance(error, TocsinError):
-                log.warning("landing must wait", **context, reason=self.trouble.reason)
+                _log.warning("landing must wait", **context, reason=self.trouble.reason)
             else:
-                log.error("landing failed", **context, exc_info=error)
+                _log.error("landing failed", **context, exc_info=error)
 
     def _batch(self) -> None:
         entries = self._log.read(self.position, max_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)

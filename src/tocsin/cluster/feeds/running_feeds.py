@@ -40,7 +40,7 @@ from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 AnyFeed: TypeAlias = RunningFeed | FileFeed
 
@@ -94,7 +94,7 @@ class RunningFeeds:
                     await self.resumed(entry)
                 except Exception as error:
                     # A feed that cannot start must not stop the others.
-                    log.error("a feed could not be started", feed=entry.name, reason=str(error))
+                    _log.error("a feed could not be started", feed=entry.name, reason=str(error))
 
     async def sweep(self) -> None:
         """Deletes the logs of dropped feeds that have ended."""
@@ -169,7 +169,7 @@ class RunningFeeds:
         try:
             await self.listen(feed)
         except TocsinError as error:
-            log.error("a feed goes on without its sockets", feed=entry.name, reason=str(error))
+            _log.error("a feed goes on without its sockets", feed=entry.name, reason=str(error))
             self._retrying[entry.ref] = asyncio.create_task(self._listen_again(feed), name=f"sockets {entry.name}")
         return feed
 
@@ -278,7 +278,7 @@ class RunningFeeds:
             await asyncio.sleep(back_off.next_s())
             with suppress(TocsinError):
                 await self.listen(feed)
-        log.info("a feed has its sockets", feed=feed.entry.name)
+        _log.info("a feed has its sockets", feed=feed.entry.name)
 
     def _troubled(self, ref: Ref, what: str, error: Exception) -> None:
         self._troubles[ref] = Trouble.of(what, error, self._troubles.get(ref))

@@ -301,7 +301,7 @@ async def test_a_secret_in_the_address_is_not_told(tmp_path: Path) -> None:
 async def test_polling_goes_on_when_it_cannot_tell_that_it_failed(
     at: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(url_poller, "log", None)  # whatever is asked of it fails
+    monkeypatch.setattr(url_poller, "_log", None)  # whatever is asked of it fails
     at.says(b"", 500)
     async with polled(at.url, tmp_path / "log") as kept:
         await until(lambda: kept.counts.polls_failed > 1, "failures")

@@ -22,7 +22,7 @@ from tocsin.rules.model.record_frames import Braces, FrameError, Lines, RecordFr
 from tocsin.serving.addresses import address_key, is_loopback
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 RECORD_LIMIT_BYTES: Final = 1 << 20
 # Time for the rest of a record that has begun. Between records a connection may be silent, but see `_make_room`.
@@ -143,7 +143,7 @@ class SocketServer:
         self._told("a socket was dropped", reason)
 
     def _told(self, event: str, reason: str) -> None:
-        log.warning(event, feed=self._feed.entry.name, reason=reason)
+        _log.warning(event, feed=self._feed.entry.name, reason=reason)
 
     async def _read(self, reader: asyncio.StreamReader, framing: RecordFraming, task: asyncio.Task[None]) -> None:
         header: list[bytes] = []

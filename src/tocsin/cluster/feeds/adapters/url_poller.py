@@ -29,7 +29,7 @@ from tocsin.rules.backoff import BackOff
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.wire.errors import ConflictError, TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 # Items per write. An answer may hold very many, and the first items need not wait for the last.
 CHUNK: Final = 1_000
@@ -184,4 +184,4 @@ class UrlPoller:
 
     def _told(self, level: str, event: str, **about: Any) -> None:
         with suppress(Exception):
-            getattr(log, level)(event, feed=self._name, **about)
+            getattr(_log, level)(event, feed=self._name, **about)
