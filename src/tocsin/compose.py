@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,8 +44,8 @@ from tocsin.cluster.data_folder.stored_tokens import StoredTokens
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
-from tocsin.cluster.feeds.adapters.sockets import SocketLimits
 from tocsin.cluster.feeds.feeds import Feeds
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.routes import cluster_application
 from tocsin.cluster.procedures.procedures import AT_ONCE, Procedures
@@ -87,6 +87,7 @@ class Cluster:
 
     app: web.Application
     statements: ScriptRunner
+    engine: Engine
     store: ClusterStore
     catalog: CatalogStore
     tables: DatasetTables
@@ -182,10 +183,11 @@ async def assemble_cluster(
     set_aside: bool = False,
     clock: Callable[[], datetime] | None = None,
     limits: ExecutionLimits | None = None,
+    feed_limits: FeedLimits = USUAL_LIMITS,
 ) -> AsyncIterator[Cluster]:
     """Builds everything of a cluster except the folder's lock and Spark, which the caller provides. With `sessions`, a
-    watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP, and
-    `limits` the limits of executions that the settings give."""
+    watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP,
+    `limits` the limits of executions that the settings give, and `feed_limits` those of feeds that they do not."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     data, scratch, own = settings.data.absolute(), _scratch(settings), settings.cluster
     make_private(settings.data)
@@ -212,12 +214,12 @@ async def assemble_cluster(
         engine = Engine(spark, make_python, scratch, threads=threads, lost_limit=lost_limit)
         feed_addresses = AddressGuard.of(own.feeds.private, "cluster.feeds.private", loopback=own.http.local)
         broker_addresses = AddressGuard.of(own.channels.private, "cluster.channels.private", loopback=own.http.local)
-        sockets = SocketLimits(own.feeds.socket_connections_limit, own.feeds.socket_address_connections_limit)
         deadline_s = own.statements.timeout_s
-        feeds = Feeds(
-            catalog, tables, engine, data / INTAKE, feed_addresses, socket_limits=sockets,
-            function_deadline_s=deadline_s,
+        feed_limits = replace(
+            feed_limits, connections=own.feeds.socket_connections_limit, function_deadline_s=deadline_s,
+            address_connections=own.feeds.socket_address_connections_limit,
         )  # fmt: skip
+        feeds = Feeds(catalog, tables, engine, data / INTAKE, feed_addresses, limits=feed_limits)
         dml = DmlHandler(tables, engine)
         procedures = Procedures(catalog, tables, engine, dml, deadline_s=deadline_s)
         timing = AnnouncerTiming(own.channels.announcement_timeout_s)
@@ -263,7 +265,7 @@ async def assemble_cluster(
             channel_figures=channels.figures, kept_for_readers=tables.kept_for_readers, guard=guard,
             brokers=BrokerApi(channel_store, subscriptions, brokers, announcer, retention), spool_folder=scratch,
         )  # fmt: skip
-        yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store, back_up)
+        yield Cluster(app, statements, engine, store, catalog, tables, feeds, channels, channel_store, back_up)
 
 
 @asynccontextmanager

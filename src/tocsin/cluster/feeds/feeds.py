@@ -22,10 +22,10 @@ from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.file_reader import after_last
-from tocsin.cluster.feeds.adapters.sockets import USUAL_LIMITS, SocketLimits
 from tocsin.cluster.feeds.apply_function import AppliedFunction
 from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import REJECTED
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedMetrics
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
@@ -69,18 +69,14 @@ class Feeds:
         folder: Path,
         guard: AddressGuard = UNGUARDED,
         *,
-        socket_limits: SocketLimits = USUAL_LIMITS,
-        function_deadline_s: float = 300.0,
+        limits: FeedLimits = USUAL_LIMITS,
     ) -> None:
-        """`function_deadline_s` limits how long Spark may take for a batch that goes through a function."""
         self._guard = guard
-        self._function_deadline_s = function_deadline_s
+        self._limits = limits
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
-        self._started = RunningFeeds(
-            catalog, tables, engine, folder, self._enrich, guard=guard, socket_limits=socket_limits
-        )
+        self._started = RunningFeeds(catalog, tables, engine, folder, self._enrich, guard=guard, limits=limits)
         # A lock per feed: statements about one feed run one after another, and a statement that waits for records to
         # land blocks no other feed.
         self._turns: WeakValueDictionary[Ref, asyncio.Lock] = WeakValueDictionary()
@@ -89,7 +85,7 @@ class Feeds:
 
     async def start(self, lost: LostFolder) -> None:
         """Resumes started feeds, deletes the logs of dropped ones, and sets unexplained logs aside."""
-        started = [(full_name(entry), feed_options(dict(entry.options)).polling)
+        started = [(full_name(entry), self._started.options(entry).polling)
                    for entry in self._catalog.catalog.feeds if entry.started]  # fmt: skip
         stored = [(name, polling.url) for name, polling in started if polling is not None]
         self._guard.warn_of_stored(stored, "the feed's address")
@@ -127,8 +123,11 @@ class Feeds:
     async def backup_barrier(self) -> AsyncIterator[None]:
         """Freezes the catalog, and the landing of feeds of files, until the context ends. A backup then sees datasets
         and file checkpoints that agree."""
-        async with self._catalog.backup_barrier, self._started.backup_barrier.still():
+        async with self._catalog.backup_barrier, self._started.backup_barrier.acquire(alone=True):
             yield
+
+    def running(self, ref: Ref) -> AnyFeed | None:
+        return self._started.find(ref)
 
     def troubles(self, ref: Ref) -> list[Trouble]:
         """Lists which work of a started feed fails, why, and since when."""
@@ -136,7 +135,7 @@ class Feeds:
 
     def _enrich(self, entry: FeedEntry, function: Ref) -> Enrich:
         return AppliedFunction(
-            function, entry.type, self._catalog, self._tables, self._engine, self._function_deadline_s
+            function, entry.type, self._catalog, self._tables, self._engine, self._limits.function_deadline_s
         )
 
     # ------------------------------------------------------------ records
@@ -157,7 +156,7 @@ class Feeds:
     def described(self, name: str) -> StatementSummary:
         """Describes the format of the feed's records for publishers."""
         entry = self._named(name)
-        return {"feed": full_name(entry), **feed_options(dict(entry.options)).written()}
+        return {"feed": full_name(entry), **self._started.options(entry).written()}
 
     def _named(self, name: str) -> FeedEntry:
         dataverse, dot, feed_name = name.rpartition(".")
@@ -197,7 +196,7 @@ class Feeds:
             values = {option: evaluate(node, scope.now) for option, node in statement.options.items()}
         except NotConstantError:
             raise TranslationError("the options of a feed are constants", statement.offset) from None
-        options = feed_options(values)
+        options = feed_options(values, self._limits.least_poll_period_s)
         self._check_address(options)
         where, _, type_name = options.type_name.rpartition(".")
         type_entry = scope.catalog.type_(where or dataverse, type_name)
@@ -263,7 +262,7 @@ class Feeds:
         return {"name": entry.name}
 
     def _end(self, entry: FeedEntry) -> int:
-        if feed_options(dict(entry.options)).files is not None:
+        if self._started.options(entry).files is not None:
             return after_last(self._started.checkpoint(entry))
         path = self._started.folder(entry)
         if not path.exists():
@@ -330,7 +329,7 @@ class Feeds:
             already = self._started.find(entry.ref) is not None and not self._started.troubles(entry.ref)
             await self._started.listen(await self._started.resumed(entry))
             return {"name": entry.name, "already": True} if already else {"name": entry.name}
-        options = feed_options(dict(entry.options))
+        options = self._started.options(entry)
         if options.files is not None:
             options.files.check()
         self._check_address(options)

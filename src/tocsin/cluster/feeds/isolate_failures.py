@@ -22,8 +22,6 @@ from tocsin.wire.errors import CapacityError, StatementError
 
 _log = structlog.get_logger()
 
-# This many failing records of a batch run once more, each alone, to learn the reason; the others do not.
-REASONS: Final = 20
 _PIECES: Final = 4
 _TRIES_ALONE: Final = 2
 
@@ -44,12 +42,12 @@ Enrich = Callable[[pa.Table], Sequence[Any]]
 class FailureIsolation:
     """Handles one batch. `refused` lists the records on which the function failed, by their indexes."""
 
-    def __init__(self, enrich: Enrich, halted: Callable[[], bool], **about: Any) -> None:
+    def __init__(self, enrich: Enrich, halted: Callable[[], bool], most_reasons: int, **about: Any) -> None:
         self._enrich = enrich
         self._halted = halted
         self._about = about
-        self._reasons = 0
-        self._is_told = False
+        self._reasons_left = most_reasons
+        self._is_logged = False
         self._lacking = 0  # consecutive capacity errors of one record
         self.refused: list[RefusedRow] = []
         self._made: list[tuple[int, Any]] = []
@@ -58,7 +56,7 @@ class FailureIsolation:
         """Returns the function's outputs in the order of the records, each with the index of its record."""
         if rows.num_rows:
             self._through(rows, range(rows.num_rows))
-        if self._is_told:
+        if self._is_logged:
             _log.warning("a function failed on records, which are set aside", **self._about, records=len(self.refused))
         return [(place, output) for place, value in sorted(self._made, key=_place) for output in _several(value)]
 
@@ -78,8 +76,8 @@ class FailureIsolation:
             if rows.num_rows == 1:
                 self.refused.append(RefusedRow(places[0], "", error.message))
                 return
-            if not self._is_told:
-                self._is_told = True
+            if not self._is_logged:
+                self._is_logged = True
                 _log.warning(
                     "a function fails on records of a batch", **self._about, records=rows.num_rows, reason=error.message
                 )
@@ -119,8 +117,8 @@ class FailureIsolation:
         if passing_indexes:
             self._through(rows.take(pa.array(passing_indexes, pa.int64())), [places[i] for i in passing_indexes])
         for position in failing_indexes:
-            if self._reasons < REASONS:
-                self._reasons += 1
+            if self._reasons_left:
+                self._reasons_left -= 1
                 self._through(rows.slice(position, 1), [places[position]])
             else:
                 reason = f"the function fails on this record, and on {len(failing_indexes) - 1} others of its batch"

@@ -20,6 +20,7 @@ from tocsin.cluster.catalog.entries import DatasetEntry, FeedEntry
 from tocsin.cluster.catalog.refs import Ref, full_name
 from tocsin.cluster.feeds.batches import refused_in, rows_in
 from tocsin.cluster.feeds.isolate_failures import Enrich, FailureIsolation
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.table import DatasetTable
@@ -70,7 +71,9 @@ class Landing:
         rejected: DatasetTable,
         enrich: Enrich | None,
         counts: FeedCounts | None = None,
+        limits: FeedLimits = USUAL_LIMITS,
     ) -> None:
+        self._limits = limits
         self._counts = counts or FeedCounts()
         self._feed = feed
         self._entry = entry
@@ -95,6 +98,7 @@ class Landing:
 
     def land(self, entries: Sequence[LandableBatch]) -> int:
         """Commits the rows of these entries to the dataset, and returns the position after them."""
+        self._limits.before_landing(self.dataset)
         rows, counts = rows_in((entry.payload for entry in entries), self._feed.type)
         after = entries[-1].end
         fitted = self._fit(rows) if self._enrich is None else self._made(rows)
@@ -120,7 +124,9 @@ class Landing:
     def _made(self, rows: pa.Table) -> FittedRows:
         """Applies the function to the rows. If any output of a row is refused, the whole row is rejected."""
         assert self._enrich is not None
-        isolation = FailureIsolation(self._enrich, lambda: self.halted, feed=self._feed.name, dataset=self._into)
+        isolation = FailureIsolation(
+            self._enrich, lambda: self.halted, self._limits.reasons, feed=self._feed.name, dataset=self._into
+        )
         outputs, failed = isolation.sift(rows), isolation.refused
         faults.reach("function.applied")
         fitted = check_rows([output for _, output in outputs], self._entry.type, self._generated)

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from tocsin.cluster.feeds.limits import USUAL_LIMITS
 from tocsin.pipeline.landing import file_records
 from tocsin.pipeline.sources import items
 from tocsin.pipeline.sources.decoder import FORMATS
@@ -41,7 +42,6 @@ _POLLED: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(items.FORMATS, ())
 FILES_PERIOD_S: Final = 1.0
 FILES_LEAST_PERIOD_S: Final = 0.1
 URL_PERIOD_S: Final = 60.0
-URL_LEAST_PERIOD_S: Final = 1.0
 _MOST_PERIOD_S: Final = 31 * 86_400.0
 _SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
@@ -105,7 +105,7 @@ class FeedOptions:
         return description
 
 
-def feed_options(given: Mapping[str, Any]) -> FeedOptions:
+def feed_options(given: Mapping[str, Any], least_poll_s: float = USUAL_LIMITS.least_poll_period_s) -> FeedOptions:
     """Checks the options. InputError names the wrong option."""
     texts = {name: _text(name, value) for name, value in given.items()}
     adapter = texts.get("adapter-name", "")
@@ -128,7 +128,7 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
         raise InputError('address-type: must be "IP"')
     reading = {name: texts[name] for name in formats[format_] if name in texts}
     sockets = _sockets(texts.get("sockets", "")) if adapter == SOCKET else ()
-    polled = _url_options(texts, format_) if adapter == URL else None
+    polled = _url_options(texts, format_, least_poll_s) if adapter == URL else None
     files = _file_options(texts, format_, reading) if adapter == FILES else None
     return FeedOptions(adapter, texts["type-name"], format_, reading, sockets, polled, files)
 
@@ -151,8 +151,8 @@ def _sockets(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(addresses)
 
 
-def _url_options(texts: Mapping[str, str], format_: str) -> UrlOptions:
-    period_s = _period_s(texts["period"], URL_LEAST_PERIOD_S) if "period" in texts else URL_PERIOD_S
+def _url_options(texts: Mapping[str, str], format_: str, least_s: float) -> UrlOptions:
+    period_s = _period_s(texts["period"], least_s) if "period" in texts else URL_PERIOD_S
     return UrlOptions(_address(texts.get("url", "").strip()), format_, period_s)
 
 

@@ -24,11 +24,8 @@ from tocsin.cluster.catalog.entries import FeedEntry
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.batches import BatchPacker, pack_batch
-from tocsin.cluster.feeds.landing_worker import (
-    LandingProgress,
-    LandingTarget,
-    LandingWorker,
-)
+from tocsin.cluster.feeds.landing_worker import LandingProgress, LandingTarget, LandingWorker
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.sources.decoder import Decode, DecodedRecord
@@ -46,11 +43,6 @@ _SHOWN_REFUSALS: Final = 1_000  # per answer; `<feed>Rejected` keeps all of them
 _ReadBody: TypeAlias = tuple[bytes, int, int, dict[str, Any]]  # payload, rows, status and answer
 # Decoding a body of this size takes less time than handing it to a thread.
 _SMALL_BYTES: Final = 4096
-# A statement waits this long for records to land while landing fails. While landing makes progress, it waits up to the
-# deadline of the statement.
-PATIENCE_S = 5.0
-# The same for a publisher that waits for visibility: longer than the landing worker's longest pause between retries.
-VISIBLE_PATIENCE_S = 15.0
 
 
 class FeedAdapter(Protocol):
@@ -75,8 +67,16 @@ class RunningFeed:
     """One started feed. Its log is open from the start; `begin` starts landing, and `open` also accepts records."""
 
     def __init__(
-        self, entry: FeedEntry, intake: IntakeLog, decode: Decode, engine: Engine, *, counts: FeedCounts
+        self,
+        entry: FeedEntry,
+        intake: IntakeLog,
+        decode: Decode,
+        engine: Engine,
+        *,
+        limits: FeedLimits,
+        counts: FeedCounts,
     ) -> None:
+        self._limits = limits
         self.entry = entry
         self.counts = counts
         self.sources: list[FeedAdapter] = []
@@ -104,6 +104,7 @@ class RunningFeed:
             counts=self.counts,
             landed=self._trim,
             changed=self._notify,
+            limits=self._limits,
         )
         self._workers.append(worker)
         return worker
@@ -238,14 +239,14 @@ class RunningFeed:
         that, or if landing keeps failing."""
         for worker in self._workers:
             worker.hurry()
-        await self._until(position, self._workers, VISIBLE_PATIENCE_S, _invisible)
+        await self._until(position, self._workers, self._limits.visible_patience_s, _invisible)
 
     async def drained(self, workers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Returns when every acknowledged record has landed in the datasets of these workers. If landing keeps failing,
         the error says what is `impossible`, and what the user can do `otherwise`."""
         for worker in workers:
             worker.hurry()
-        await self._until(self._log.end, workers, PATIENCE_S, partial(_refusal, impossible, otherwise))
+        await self._until(self._log.end, workers, self._limits.patience_s, partial(_refusal, impossible, otherwise))
 
     async def _until(
         self,

@@ -20,17 +20,17 @@ from tocsin.cluster.data_folder.removals import FEED
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.files import FileFeed
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems
-from tocsin.cluster.feeds.adapters.sockets import USUAL_LIMITS, SocketLimits, SocketServer
+from tocsin.cluster.feeds.adapters.sockets import SocketServer
 from tocsin.cluster.feeds.adapters.url_poller import UrlPoller
-from tocsin.cluster.feeds.backup_barrier import BackupBarrier
 from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import Landing, Rejections
 from tocsin.cluster.feeds.landing_worker import LandingTarget
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts, FeedMetrics, FeedState
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import RunningFeed
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.patience import wait_despite_cancel
+from tocsin.patience import SharedLock, wait_despite_cancel
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.sources import polled_items
 from tocsin.pipeline.sources.decoder import Decode, decoder
@@ -44,8 +44,7 @@ _log = structlog.get_logger()
 
 AnyFeed: TypeAlias = RunningFeed | FileFeed
 
-FIRST_RETRY_S: Final = 1.0
-LAST_RETRY_S: Final = 30.0
+_FIRST_RETRY_S: Final = 1.0
 # An operator creates this file to accept the loss of a log: the new log then begins at the position of its datasets.
 _BEGIN_ANEW: Final = "begin-anew"
 
@@ -60,17 +59,17 @@ class RunningFeeds:
         enrich: Callable[[FeedEntry, Ref], Enrich],
         *,
         guard: AddressGuard = UNGUARDED,
-        socket_limits: SocketLimits = USUAL_LIMITS,
+        limits: FeedLimits = USUAL_LIMITS,
     ) -> None:
         self._guard = guard
-        self._socket_limits = socket_limits
+        self._limits = limits
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
         self._folder = folder
         self._enrich = enrich
         self._running: dict[Ref, AnyFeed] = {}
-        self.backup_barrier = BackupBarrier()
+        self.backup_barrier = SharedLock()
         """Holds back the feeds of files during a backup: they have a checkpoint and no log."""
         self._troubles: dict[Ref, Trouble] = {}
         self._counts: dict[str, FeedCounts] = {}
@@ -109,6 +108,9 @@ class RunningFeeds:
 
     def folder(self, entry: FeedEntry) -> Path:
         return self._folder / entry.folder
+
+    def options(self, entry: FeedEntry) -> FeedOptions:
+        return feed_options(dict(entry.options), self._limits.least_poll_period_s)
 
     def checkpoint(self, entry: FeedEntry) -> Checkpoint:
         """The checkpoint of a feed of files, which takes the place of a log."""
@@ -175,18 +177,14 @@ class RunningFeeds:
 
     async def prepared(self, entry: FeedEntry) -> AnyFeed:
         """Registers a feed with its log and datasets open. It neither accepts nor lands records yet."""
-        options = feed_options(dict(entry.options))
+        options = self.options(entry)
         targets = await self._engine.work(lambda: self._targets(entry), asks_spark=False)
         feed: AnyFeed
         if options.files is not None:
             feed = FileFeed(
-                entry,
-                options.files,
-                self.checkpoint(entry),
-                self._engine,
-                self.backup_barrier,
-                counts=self.counts(entry),
-            )
+                entry, options.files, self.checkpoint(entry), self._engine, self.backup_barrier,
+                limits=self._limits, counts=self.counts(entry),
+            )  # fmt: skip
         else:
             feed = await self._logged(entry, options, targets)
         for target in targets:
@@ -200,11 +198,13 @@ class RunningFeeds:
         folder = self.folder(entry)
         seen = await asyncio.to_thread(SeenItems.open, folder) if options.polling is not None else None
         intake = await self._opened(entry, max(target.position for target in targets), seen)
-        feed = RunningFeed(entry, intake, decode, self._engine, counts=self.counts(entry))
+        feed = RunningFeed(entry, intake, decode, self._engine, limits=self._limits, counts=self.counts(entry))
         if options.polling is not None and seen is not None:
             # The poller sends no request before the feed is open.
-            judge, counts = polled_items.judge(entry.type), self.counts(entry)
-            poller = UrlPoller(feed, options.polling, seen, judge, counts, guard=self._guard)
+            poller = UrlPoller(
+                feed, options.polling, seen, polled_items.judge(entry.type), self.counts(entry), guard=self._guard,
+                items_per_write=self._limits.items_per_write,
+            )  # fmt: skip
             poller.start()
             feed.sources.append(poller)
         return feed
@@ -219,7 +219,7 @@ class RunningFeeds:
         rejected = self._tables.table(self._dataset(entry.rejected))
         enrich = self._enrich(entry, connection.function) if connection.function is not None else None
         table, counts = self._tables.table(dataset), self.counts(entry)
-        return Landing(entry, connection.since, dataset, table, rejected, enrich, counts)
+        return Landing(entry, connection.since, dataset, table, rejected, enrich, counts, self._limits)
 
     def _dataset(self, ref: Ref) -> DatasetEntry:
         return self._catalog.catalog.dataset(ref.dataverse, ref.name)
@@ -232,7 +232,7 @@ class RunningFeeds:
         def opened() -> IntakeLog:
             now_us, age_us = self._tables.clock.now_us, self._tables.clock.age_us
             open_log = partial(
-                IntakeLog.open, folder, observer=seen, lost=self.lost,
+                self._limits.open_log, folder, observer=seen, lost=self.lost,
                 clock=lambda: now_us() / 1e6, age_clock=lambda: age_us() / 1e6,
             )  # fmt: skip
             if any(folder.glob("*.log")):
@@ -258,7 +258,7 @@ class RunningFeeds:
 
     async def listen(self, feed: AnyFeed) -> None:
         """Starts the sockets of a feed that has some."""
-        options = feed_options(dict(feed.entry.options))
+        options = self.options(feed.entry)
         if isinstance(feed, RunningFeed) and options.sockets and not feed.sources:
             try:
                 await self._listened(feed, options)
@@ -268,12 +268,12 @@ class RunningFeeds:
             self._troubles.pop(feed.entry.ref, None)
 
     async def _listened(self, feed: RunningFeed, options: FeedOptions) -> None:
-        server = SocketServer(feed, options, self._socket_limits)
+        server = SocketServer(feed, options, self._limits)
         await server.listen(options.sockets)
         feed.sources.append(server)
 
     async def _listen_again(self, feed: AnyFeed) -> None:
-        back_off = BackOff(FIRST_RETRY_S, LAST_RETRY_S, factor=5.0)
+        back_off = BackOff(_FIRST_RETRY_S, self._limits.listen_retry_s, factor=5.0)
         while not feed.sources:
             await asyncio.sleep(back_off.next_s())
             with suppress(TocsinError):

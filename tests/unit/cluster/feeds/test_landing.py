@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 
 from tocsin.cluster.catalog.entries import DatasetEntry, FeedEntry
 from tocsin.cluster.feeds.batches import pack_batch
-from tocsin.cluster.feeds.isolate_failures import REASONS, Enrich
+from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import REJECTED, Landing, Rejections
+from tocsin.cluster.feeds.limits import USUAL_LIMITS
 from tocsin.cluster.intake.log import LogEntry
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.pipeline.datasets import layout
@@ -214,10 +215,10 @@ def test_records_on_which_a_function_fails_cost_few_queries_however_many_they_ar
         world.landing.land(logged([{"id": number} for number in range(300)]))
     assert world.ids() == [number for number in range(300) if number not in poison]
     assert world.set_aside() == sorted(poison)
-    assert function.queries <= 3 + REASONS
+    assert function.queries <= 3 + USUAL_LIMITS.reasons
     reasons = {json.loads(row["record"])["id"]: row["reason"] for row in _rows(world.rejected)}
-    assert all(reasons[one] == f"it does not like {one}" for one in sorted(poison)[:REASONS])
-    assert all(f"and on {len(poison) - 1} others" in reasons[one] for one in sorted(poison)[REASONS:])
+    assert all(reasons[one] == f"it does not like {one}" for one in sorted(poison)[: USUAL_LIMITS.reasons])
+    assert all(f"and on {len(poison) - 1} others" in reasons[one] for one in sorted(poison)[USUAL_LIMITS.reasons :])
     assert [one["records"] for one in told] == [300, len(poison)]
 
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from tests.support.waiting import WITHIN_S, until
-from tocsin.cluster.feeds.adapters.sockets import SocketLimits, SocketServer
+from tocsin.cluster.feeds.adapters.sockets import SocketServer
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.options import FeedOptions
 from tocsin.cluster.feeds.running_feed import RunningFeed
@@ -33,10 +34,10 @@ class FakeFeed:
 
 
 @asynccontextmanager
-async def listening(*, by_lines: bool = True, has_header: bool = False, **limits: int) -> AsyncIterator[Any]:
+async def listening(*, by_lines: bool = True, has_header: bool = False, **limits: Any) -> AsyncIterator[Any]:
     feed = FakeFeed()
     options = SimpleNamespace(by_lines=by_lines, has_header=has_header)
-    server = SocketServer(cast("RunningFeed", feed), cast("FeedOptions", options), SocketLimits(**limits))
+    server = SocketServer(cast("RunningFeed", feed), cast("FeedOptions", options), FeedLimits(**limits))
     await server.listen([("127.0.0.1", 0)])
     try:
         yield SimpleNamespace(feed=feed, server=server, port=server.ports[0])

@@ -139,10 +139,9 @@ async def test_an_item_of_more_than_a_mebibyte_is_refused_by_itself(at: Address,
         assert (kept.taken, kept.refused) == ([1], [""])
 
 
-async def test_many_items_come_in_several_writes(at: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(url_poller, "CHUNK", 10)
+async def test_many_items_come_in_several_writes(at: Address, tmp_path: Path) -> None:
     at.items = ids(*range(95))
-    async with polled(at.url, tmp_path / "log") as kept:
+    async with polled(at.url, tmp_path / "log", items_per_write=10) as kept:
         await at.answered_again()
         assert kept.taken == list(range(95))
         assert len(kept.log.read(0, max_rows=1_000, max_bytes=1 << 20)) == 10
@@ -468,11 +467,10 @@ async def test_nobody_is_asked_while_the_feed_takes_nothing(at: Address, tmp_pat
 
 
 async def test_what_comes_while_the_feed_is_being_stopped_comes_again_when_it_goes_on(
-    at: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: Address, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(url_poller, "CHUNK", 1)
     at.says(json.dumps(ids(1, 2)).encode(), ETag='"v1"')
-    async with polled(at.url, tmp_path / "log") as kept:
+    async with polled(at.url, tmp_path / "log", items_per_write=1) as kept:
         take = kept.take
 
         async def once(decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:

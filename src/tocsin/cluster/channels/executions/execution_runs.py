@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
 from tocsin.cluster.engine.engine import CHANNEL_THREADS, Engine
+from tocsin.patience import SharedLock
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -26,38 +26,6 @@ class SparkQuestion(Protocol):
     shorter. Must not be called on the event loop."""
 
     def __call__(self, work: Callable[[], _T], *, alone: bool = False, deadline_s: float | None = None) -> _T: ...
-
-
-class SharedLock:
-    """A fair lock that many holders share, or one holder has exclusively. It is granted in order of arrival, so nobody
-    starves."""
-
-    def __init__(self) -> None:
-        self._holders = 0
-        self._is_alone = False
-        self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
-
-    @asynccontextmanager
-    async def acquire(self, *, alone: bool) -> AsyncIterator[None]:
-        grant = asyncio.get_running_loop().create_future()
-        self._waiting.append((alone, grant))
-        self._admit()
-        try:
-            await grant
-            yield
-        finally:
-            if grant.done() and not grant.cancelled():
-                self._holders -= 1
-                self._is_alone = False
-            else:
-                self._waiting.remove((alone, grant))
-            self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting and not self._is_alone and not (self._waiting[0][0] and self._holders):
-            self._is_alone, grant = self._waiting.popleft()
-            self._holders += 1
-            grant.set_result(None)
 
 
 class ExecutionRuns:

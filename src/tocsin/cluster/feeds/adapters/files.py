@@ -17,11 +17,12 @@ from tocsin.cluster.catalog.entries import FeedEntry
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.file_reader import FilePiece, FileReader, ReaderStopped, after_last
-from tocsin.cluster.feeds.backup_barrier import BackupBarrier
 from tocsin.cluster.feeds.landing_worker import LandingProgress, LandingTarget, landing_back_off
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.options import FileOptions
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
+from tocsin.patience import SharedLock
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import ConflictError, TocsinError
@@ -71,19 +72,21 @@ class FileFeed:
         wanted: FileOptions,
         checkpoint: Checkpoint,
         engine: Engine,
-        backup_barrier: BackupBarrier,
+        backup_barrier: SharedLock,
         *,
+        limits: FeedLimits,
         counts: FeedCounts,
     ) -> None:
         self.entry = entry
         self.counts = counts
+        self._limits = limits
         self._wanted = wanted
         self._checkpoint = checkpoint
         self._engine = engine
         self._backup_barrier = backup_barrier
         # The receiver for rejected records is the first: a position that all datasets have reached is then wholly done.
         self._receivers: list[FileReceiver] = []
-        self._watch: FileReader | None = None
+        self.reader: FileReader | None = None
         self._trouble: Trouble | None = None
 
     # ------------------------------------------------------------ datasets
@@ -124,18 +127,18 @@ class FileFeed:
     def open(self) -> None:
         for receiver in self._receivers:
             receiver.start()
-        if self._watch is None:
-            self._watch = FileReader(
-                self.entry.name,
-                self.entry.type,
+        if self.reader is None:
+            self.reader = FileReader(
+                self.entry,
                 self._wanted,
                 self._checkpoint,
                 self._engine,
+                self._limits,
                 land=self._land,
                 landed=self._landed,
                 troubled=self._troubled,
             )
-            self._watch.start()
+            self.reader.start()
 
     async def accept(self, _body: bytes, _key: str | None = None) -> AcceptedRecords:
         raise ConflictError(
@@ -159,7 +162,7 @@ class FileFeed:
         for receiver in receivers:
             back_off = landing_back_off()
             while not await self._landed_in(receiver, group):
-                if self._watch is None or self._watch.is_ending:
+                if self.reader is None or self.reader.is_ending:
                     raise ReaderStopped
                 await self._engine.pause(back_off.next_s())
         self.counts.accepted += sum(piece.rows - piece.refused for piece in group)
@@ -167,7 +170,7 @@ class FileFeed:
 
     async def _landed_in(self, receiver: FileReceiver, group: Sequence[FilePiece]) -> bool:
         target = receiver.target
-        async with receiver.turn, self._backup_barrier.working():
+        async with receiver.turn, self._backup_barrier.acquire(alone=False):
             pieces = [piece for piece in group if piece.end > target.position]
             if not pieces or receiver.ended:
                 return True
@@ -199,32 +202,32 @@ class FileFeed:
     async def drain(self, impossible: str, otherwise: str = "") -> None:  # noqa: ARG002
         """Stops taking files, and returns when the file that is being read has landed. If landing fails, the file comes
         again when the feed opens. If the caller is cancelled, the feed continues as before."""
-        watch = self._watch
-        if watch is None:
+        reader = self.reader
+        if reader is None:
             return
-        watch.finish()
-        if not await self._ended(watch):
+        reader.finish()
+        if not await self._ended(reader):
             self.open()
             raise asyncio.CancelledError
 
     async def stop(self) -> None:
         """Ends the feed. Files that have not landed are found again when the feed starts again."""
-        if self._watch is not None:
-            self._watch.halt()
-            await self._ended(self._watch)
+        if self.reader is not None:
+            self.reader.halt()
+            await self._ended(self.reader)
         await asyncio.gather(*(receiver.end() for receiver in self._receivers))
 
-    async def _ended(self, watch: FileReader) -> bool:
+    async def _ended(self, reader: FileReader) -> bool:
         """Waits until the reader has ended, even if cancelled; returns False if the caller was cancelled meanwhile."""
-        ending = asyncio.ensure_future(asyncio.to_thread(watch.join))
+        ending = asyncio.ensure_future(asyncio.to_thread(reader.join))
         undisturbed = True
         while not ending.done():
             try:
                 await asyncio.wait((ending,))
             except asyncio.CancelledError:
                 undisturbed = False
-                watch.halt()
+                reader.halt()
         ending.result()
-        self._watch = None
+        self.reader = None
         self._trouble = None
         return undisturbed

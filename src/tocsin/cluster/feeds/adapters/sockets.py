@@ -11,11 +11,11 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.options import FeedOptions
 from tocsin.cluster.feeds.running_feed import RunningFeed
 from tocsin.rules.model.record_frames import Braces, FrameError, Lines, RecordFraming
@@ -25,23 +25,10 @@ from tocsin.wire.errors import ConflictError, InputError, TocsinError
 _log = structlog.get_logger()
 
 RECORD_LIMIT_BYTES: Final = 1 << 20
-# Time for the rest of a record that has begun. Between records a connection may be silent, but see `_make_room`.
-RECORD_TIMEOUT_S: Final = 30.0
 _CHUNK_BYTES: Final = 1 << 18
 _RETRY_S: Final = 1.0
 # An HTTP request line: a web page could make a browser post records here, so such a connection is dropped.
 _REQUEST_LINE: Final = re.compile(rb"[A-Za-z-]+ \S+ HTTP/\d(\.\d)?")
-
-
-@dataclass(frozen=True, slots=True)
-class SocketLimits:
-    """Limits of one feed's sockets: all connections, and those of one address (local addresses are exempt)."""
-
-    connections: int = 1_000
-    address_connections: int = 250
-
-
-USUAL_LIMITS: Final = SocketLimits()
 
 
 class SocketServer:
@@ -51,7 +38,7 @@ class SocketServer:
         self,
         feed: RunningFeed,
         options: FeedOptions,
-        limits: SocketLimits,
+        limits: FeedLimits,
     ) -> None:
         self._limits = limits
         self._feed = feed
@@ -105,7 +92,7 @@ class SocketServer:
             self._dropped(str(error))
         except TimeoutError:
             self._counts.unframed += 1
-            self._dropped(f"a record was not whole within {RECORD_TIMEOUT_S:g} s")
+            self._dropped(f"a record was not whole within {self._limits.record_timeout_s:g} s")
         except ConnectionError as error:
             self._told("a socket broke off", str(error))
         finally:
@@ -167,7 +154,7 @@ class SocketServer:
 
         while True:
             await self._feed.opened()
-            async with asyncio.timeout_at(begun_s + RECORD_TIMEOUT_S if framing.is_begun else None):
+            async with asyncio.timeout_at(begun_s + self._limits.record_timeout_s if framing.is_begun else None):
                 data = await reader.read(_CHUNK_BYTES)
             if not data:
                 break

@@ -20,6 +20,7 @@ from tocsin.cluster.feeds.adapters.url_client import (
     UrlAnswer,
     UrlClient,
 )
+from tocsin.cluster.feeds.limits import USUAL_LIMITS
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.options import UrlOptions
 from tocsin.pipeline.sources.decoder import DecodedRecord
@@ -31,8 +32,6 @@ from tocsin.wire.errors import ConflictError, TocsinError
 
 _log = structlog.get_logger()
 
-# Items per write. An answer may hold very many, and the first items need not wait for the last.
-CHUNK: Final = 1_000
 _FIRST_BACK_OFF_S: Final = 5.0
 _LAST_BACK_OFF_S: Final = 900.0
 _LEAST_PAUSE_S: Final = 1.0
@@ -71,7 +70,9 @@ class UrlPoller:
         timeout_s: float = TIMEOUT_S,
         body_limit_bytes: int = BODY_LIMIT_BYTES,
         guard: AddressGuard = UNGUARDED,
+        items_per_write: int = USUAL_LIMITS.items_per_write,
     ) -> None:
+        self._items_per_write = items_per_write
         self._counts = counts
         self._name = taker.entry.name
         self._taker = taker
@@ -163,7 +164,7 @@ class UrlPoller:
             return
         numbered = enumerate(record for _, record in items(body, self._polling.format))
         unseen = (item for item in numbered if item[0] in places)
-        while chunk := list(islice(unseen, CHUNK)):
+        while chunk := list(islice(unseen, self._items_per_write)):
             yield chunk
 
     # ------------------------------------------------------------ success and failure
