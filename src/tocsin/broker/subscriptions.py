@@ -169,7 +169,7 @@ class SubscriptionService:
             (outcome,) = await self._store.subscribe(
                 [request], backends=[backend.new_backend()], created_us=now_us(), at_most=at_most
             )
-            faults.reach("delivery.subscription.kept")
+            faults.reach("delivery.subscription.stored")
             recovered = await self._recovered(backend, asked.since) if outcome.made else None
             subscription = self.describe(outcome.frontend, recovered=recovered)
             if asked.since is not None:

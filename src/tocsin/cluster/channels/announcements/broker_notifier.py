@@ -140,7 +140,7 @@ class BrokerNotifier:
         ) as answer:
             if not 200 <= answer.status < 300:
                 raise UnavailableError(f"it answered {answer.status}")
-        faults.reach("announcer.told")
+        faults.reach("announcer.sent")
         self._told = self.position = await self._context.store.told(self.broker, message.position)
         self._dropped = message.dropped
         self.counts.sent += 1
