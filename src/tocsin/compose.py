@@ -40,7 +40,6 @@ from tocsin.cluster.data_folder.start_check import (
     refuse_missing_catalog,
     refuse_missing_channels,
 )
-from tocsin.cluster.data_folder.stored_tokens import StoredTokens
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
@@ -56,19 +55,21 @@ from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import find_newest_time_us
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.session import SparkSessions
+from tocsin.serving import tokens as token_secrets
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.application import serve
 from tocsin.serving.supervisor import Command, Supervisor
+from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import CommittedExecution
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
-from tocsin.store.cluster.interface import ClusterStore
+from tocsin.store.cluster.interface import ClusterStore, TokenRow
 from tocsin.store.cluster.sqlite_store import SqliteStore
 from tocsin.store.private_folder import PRIVATE, make_private
-from tocsin.wire.errors import NotFoundError
+from tocsin.wire.errors import NotFoundError, UnauthorizedError
 
 # The grammar limits how deep a statement may be nested (language.syntax.script.DEPTH_LIMIT); each level takes about
 # thirty frames.
@@ -211,7 +212,10 @@ async def assemble_cluster(
             return PythonFunctions(spark, data / own.python.folder, scratch / "python.log", own.python.call_timeout_s)
 
         threads, lost_limit = own.statements.concurrent + AT_ONCE + 2, own.spark.unstoppable_limit
-        engine = Engine(spark, make_python, scratch, threads=threads, lost_limit=lost_limit)
+        virtual_datasets = VirtualDatasets(channel_store, lambda: procedures.runs())  # noqa: PLW0108 - made below
+        engine = Engine(
+            spark, make_python, scratch, threads=threads, lost_limit=lost_limit, virtual_datasets=virtual_datasets
+        )
         feed_addresses = AddressGuard.of(own.feeds.private, "cluster.feeds.private", loopback=own.http.local)
         broker_addresses = AddressGuard.of(own.channels.private, "cluster.channels.private", loopback=own.http.local)
         deadline_s = own.statements.timeout_s
@@ -236,7 +240,6 @@ async def assemble_cluster(
             limits=limits or ExecutionLimits.of(own.channels),
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
-        engine.shows = VirtualDatasets(channel_store, procedures.runs)
         statements = ScriptRunner(catalog, tables, engine, dml, procedures, feeds, brokers, channels, own, data)
         stack.push_async_callback(statements.close)
         watch = None
@@ -327,6 +330,35 @@ def _say(words: str) -> None:
 
 
 # ---------------------------------------------------------------- tokens
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTokens:
+    """The tokens in the cluster's store."""
+
+    store: ClusterStore
+
+    async def check(self, secret: str) -> Token:
+        """Reads the store at each request, so that a revoked token is refused at once."""
+        token_rows = await self.store.tokens()
+        if not token_rows:
+            raise UnauthorizedError("this cluster has no tokens yet", hint=token_secrets.HOW_TO_MAKE)
+        return token_secrets.check(secret, token_rows)
+
+    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[TokenRow, str]:
+        minted = token_secrets.mint(name, role, feeds)
+        async with self.store.transaction() as tx:
+            row = await tx.add_token(minted.name, minted.digest, minted.role, _now(), minted.feeds)
+        return row, minted.secret
+
+    async def list(self) -> Sequence[TokenRow]:
+        return await self.store.tokens()
+
+    async def revoke(self, identity: int) -> TokenRow:
+        async with self.store.transaction() as tx:
+            if not await tx.revoke_token(identity, _now()):
+                raise NotFoundError(f"there is no live token {identity}", hint="tocsin token list shows them")
+        return next(row for row in await self.store.tokens() if row.id == identity)
 
 
 @asynccontextmanager

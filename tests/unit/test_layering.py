@@ -43,7 +43,7 @@ PACKAGES: dict[str, PackageRule] = {
     "durable_files": package_rule("", others=""),
     "settings": package_rule("rules wire", others="pydantic pydantic_core pydantic_settings"),
     "language": package_rule("rules wire faults"),
-    "store": package_rule("rules wire faults patience durable_files"),
+    "store": package_rule("rules wire faults patience clock durable_files"),
     "pipeline": package_rule("rules wire language faults clock durable_files"),
     "serving": package_rule("rules wire faults"),
     "cluster": package_rule("rules wire language pipeline store serving settings faults patience clock durable_files"),

@@ -19,9 +19,9 @@ from tests.support.examples import examples
 from tests.support.real_processes import Client
 from tests.support.sparkless_process import ServedParts
 from tests.support.waiting import WITHIN_S, wait_until
-from tocsin.cluster.data_folder.stored_tokens import StoredTokens
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
+from tocsin.compose import StoredTokens
 from tocsin.serving.limits import MemoryBudget
 from tocsin.wire.errors import LimitError
 

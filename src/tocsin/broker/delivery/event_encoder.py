@@ -5,13 +5,13 @@ fetched result ─▶ CachedPayload: its item of an envelope ─▶ envelope of 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
 from tocsin.broker.core import actions as ac
+from tocsin.clock import now_us
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.wire.cursors import cursor_text
@@ -99,13 +99,13 @@ class EventEncoder:
     def available(self, action: ac.NotifyAvailable) -> EncodedEvent:
         interest = action.interest
         channel = self._channel_of(interest)
-        envelope = self._writer.available(channel, interest, action.to, at_us=time.time_ns() // 1_000)
+        envelope = self._writer.available(channel, interest, action.to, at_us=now_us())
         return EncodedEvent(AVAILABLE, envelope, interest, None, f"available_{cursor_text(action.to)}")
 
     def ended(self, action: ac.EndSubscriptions) -> EncodedEvent:
         interest = action.interest
         channel = self._channel_of(interest)
-        at_us = time.time_ns() // 1_000
+        at_us = now_us()
         envelope = self._writer.ended(channel, interest, action.reason, at_us=at_us)
         return EncodedEvent(ENDED, envelope, interest, None, f"ended_{at_us}")
 
@@ -116,7 +116,7 @@ class EventEncoder:
         gap = action.gap if action.gap is not None and action.gap > after else None
         envelope = self._writer.results(
             self._channel_of(interest), interest, after, to, [result.payload.item for result in page],
-            at_us=time.time_ns() // 1_000, gap=gap, more=more,
+            at_us=now_us(), gap=gap, more=more,
         )  # fmt: skip
         return EncodedEvent(RESULTS, envelope, interest, to, f"{cursor_text(after)}_{cursor_text(to)}")
 

@@ -13,7 +13,6 @@ to the event loop between batches, so that ten thousand listeners of one interes
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder, OutletForm
 from tocsin.broker.delivery.outlets import NO_SUBSCRIPTIONS, EventOutlet, Listener
 from tocsin.broker.metrics import BrokerCounters
+from tocsin.clock import now_us
 from tocsin.rules.model.cursors import Cursor, InterestId
 
 _log = structlog.get_logger("tocsin.broker.fanout")
@@ -285,7 +285,7 @@ class FanOut:
                 behind.append((subscription, listener, events[sent - 1].to))
             reached += 1
         if job.executed_us:
-            self._counters.reached(job.executed_us, reached, time.time_ns() // 1_000)
+            self._counters.reached(job.executed_us, reached, now_us())
         for subscription, listener, after in behind:
             self._fell_behind(subscription, listener, after)
 

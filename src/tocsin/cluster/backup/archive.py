@@ -1,4 +1,7 @@
-"""The two forms of a backup: a folder, or one tar file. Both are written whole, synced, and read back in any order."""
+"""The two forms of a backup: a folder, or one tar file. Both are written whole, synced, and read back in any order.
+
+A backup is read back before it counts, so that a disk that lies is noticed while the data are still there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tocsin.cluster.backup.manifest import (
     Manifest,
     is_inside,
 )
-from tocsin.durable_files import sync_file, sync_folder
+from tocsin.durable_files import sync_file, sync_folder, sync_open
 from tocsin.wire.errors import NotFoundError, StoreError
 
 TAR: Final = ".tar"
@@ -47,8 +50,7 @@ def create(path: Path) -> BinaryIO:
 
 
 def sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+    sync_open(file)
     # Drop the page cache, so that reading the file back reads the disk.
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

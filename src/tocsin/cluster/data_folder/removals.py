@@ -106,7 +106,9 @@ class Removals:
                 for name in names:
                     await transaction.forget_removal(kind, name)
         except StorageFullError as error:
-            _log.warning("what was removed stays recorded for now", kind=kind, names=list(names), reason=error.message)
+            _log.warning(
+                "a removal stays on record and is repeated", kind=kind, names=list(names), reason=error.message
+            )
 
     async def carry_out(self, kind: str, folder: Path, is_due: Callable[[Removal], bool]) -> None:
         """Deletes the folders in `folder` that an intent names and that are due. A failed deletion is tried again

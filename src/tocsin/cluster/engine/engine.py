@@ -90,6 +90,7 @@ class Engine:
         threads: int,
         lost_limit: int,
         give_up_s: float = GIVE_UP_S,
+        virtual_datasets: VirtualDatasetReader | None = None,
     ) -> None:
         """`lost_limit` callers may lose threads before the session is replaced; each pool has as many spare threads."""
         self._make_python = make_python
@@ -113,7 +114,7 @@ class Engine:
         """Whether work was cancelled in this session. Spark may still run tasks of it that cannot be stopped."""
         self.trouble: Callable[[], str | None] = lambda: None
         """Says why the engine should get no work now, or None. The engine's watch replaces this function."""
-        self.shows: VirtualDatasetReader | None = None
+        self.virtual_datasets = virtual_datasets
         self.adopt(spark)
 
     # ------------------------------------------------------------ session

@@ -109,7 +109,7 @@ class Feeds:
             for entry in self._catalog.catalog.feeds:
                 outside = any(connection.dataset.dataverse != dataverse for connection in entry.connections)
                 if entry.dataverse == dataverse and entry.started and outside:
-                    feed = await self._started.resumed(entry)
+                    feed = await self._started.resume(entry)
                     await feed.drain(f"the dataverse {dataverse} cannot be dropped")
                     closed.append((entry, feed))
             yield
@@ -142,9 +142,9 @@ class Feeds:
 
     async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> AcceptedRecords:
         """Accepts records for the feed called `dataverse.name`, or `name` in the dataverse Default."""
-        entry = self._named(name)
+        entry = self._find_entry(name)
         try:
-            feed = self._going(entry, name)
+            feed = self._running_feed(entry, name)
             accepted = await feed.accept(body, key)
         except TocsinError as error:
             self._started.counts(entry).refused[error.status] += 1
@@ -153,19 +153,19 @@ class Feeds:
             await feed.until_landed(accepted.position)
         return accepted
 
-    def described(self, name: str) -> StatementSummary:
+    def describe(self, name: str) -> StatementSummary:
         """Describes the format of the feed's records for publishers."""
-        entry = self._named(name)
+        entry = self._find_entry(name)
         return {"feed": full_name(entry), **self._started.options(entry).written()}
 
-    def _named(self, name: str) -> FeedEntry:
+    def _find_entry(self, name: str) -> FeedEntry:
         dataverse, dot, feed_name = name.rpartition(".")
         entry = self._catalog.catalog.find(feed_ref(dataverse if dot else DEFAULT, feed_name))
         if not isinstance(entry, FeedEntry):
             raise NotFoundError(f"there is no feed {name}", hint="CREATE FEED makes one")
         return entry
 
-    def _going(self, entry: FeedEntry, name: str) -> AnyFeed:
+    def _running_feed(self, entry: FeedEntry, name: str) -> AnyFeed:
         feed = self._started.find(entry.ref)
         if feed is not None:
             return feed
@@ -241,7 +241,7 @@ class Feeds:
             function = function_ref(function_entry.dataverse, function_entry.name, 1)
         if dataset.ref == entry.rejected:
             raise ConflictError(f"{dataset.name} is where the feed {entry.name} keeps what it refused")
-        feed = await self._resumed(entry)
+        feed = await self._resume(entry)
         if feed is None:
             connection = FeedConnection(dataset.ref, function, await asyncio.to_thread(self._end, entry))
             await self._put(replace(entry, connections=(*entry.connections, connection)))
@@ -285,14 +285,14 @@ class Feeds:
                 f"the feed {entry.name} is started, and {statement.dataset} is the only dataset that it goes to",
                 hint="STOP FEED first, or CONNECT it to another dataset",
             )
-        feed = await self._resumed(entry)
+        feed = await self._resume(entry)
         if feed is None:
             await self._put(replace(entry, connections=remaining))
             return {"name": entry.name}
         worker = feed.worker_for(ref)
         if not statement.force:
             impossible = f"the feed {entry.name} cannot be disconnected from {statement.dataset}"
-            await feed.drained([worker], impossible, "DISCONNECT … FORCE")
+            await feed.until_drained([worker], impossible, "DISCONNECT … FORCE")
             faults.reach("feeds.disconnect.landed")
         try:
             await self._put(replace(entry, connections=remaining))
@@ -309,9 +309,9 @@ class Feeds:
             connection.dataset == dataset for connection in current.connections
         )
 
-    async def _resumed(self, entry: FeedEntry) -> AnyFeed | None:
+    async def _resume(self, entry: FeedEntry) -> AnyFeed | None:
         """Returns the running feed, or None for a stopped one. Retries a feed that failed to resume after a restart."""
-        return await self._started.resumed(entry) if entry.started else None
+        return await self._started.resume(entry) if entry.started else None
 
     async def _put(self, entry: FeedEntry) -> None:
         if self._catalog.catalog.find(entry.ref) is None:
@@ -327,13 +327,13 @@ class Feeds:
             )
         if entry.started:
             already = self._started.find(entry.ref) is not None and not self._started.troubles(entry.ref)
-            await self._started.listen(await self._started.resumed(entry))
+            await self._started.listen(await self._started.resume(entry))
             return {"name": entry.name, "already": True} if already else {"name": entry.name}
         options = self._started.options(entry)
         if options.files is not None:
             options.files.check()
         self._check_address(options)
-        feed = await self._started.prepared(entry)
+        feed = await self._started.prepare(entry)
         # A feed acknowledges nothing before the catalog says that it is started, so a crash leaves nothing behind.
         async with self._following_catalog(entry, feed):
             await self._started.listen(feed)
@@ -347,7 +347,7 @@ class Feeds:
         entry = self._entry(statement.feed, scope)
         if not entry.started:
             return {"name": entry.name, "already": True}
-        feed = await self._started.resumed(entry)
+        feed = await self._started.resume(entry)
         await feed.drain(f"the feed {entry.name} cannot be stopped")
         async with self._following_catalog(entry, feed):
             faults.reach("feeds.stop.landed")
@@ -381,7 +381,7 @@ class Feeds:
             changes += [Remove(rejected.ref), Remove(type_ref(dataverse, f"{rejected.name}Type"))]
         feed = self._started.find(entry.ref)
         if entry.started and not statement.force:
-            feed = await self._resumed_to_drop(entry)
+            feed = await self._resume_to_drop(entry)
             await feed.drain(f"the feed {entry.name} cannot be dropped", "DROP … FORCE")
         async with self._following_catalog(entry, feed):
             await self._catalog.apply(changes)
@@ -391,9 +391,9 @@ class Feeds:
         await self._started.sweep()
         return {"name": name}
 
-    async def _resumed_to_drop(self, entry: FeedEntry) -> AnyFeed:
+    async def _resume_to_drop(self, entry: FeedEntry) -> AnyFeed:
         try:
-            return await self._started.resumed(entry)
+            return await self._started.resume(entry)
         except TocsinError as error:
             raise UnavailableError(
                 f"the feed {entry.name} cannot be dropped: what it acknowledged cannot be landed: {error.message}",

@@ -101,7 +101,7 @@ class Landing:
         self._limits.before_landing(self.dataset)
         rows, counts = rows_in((entry.payload for entry in entries), self._feed.type)
         after = entries[-1].end
-        fitted = self._fit(rows) if self._enrich is None else self._made(rows)
+        fitted = self._fit(rows) if self._enrich is None else self._apply_function(rows)
         if fitted.refused:
             self._counts.set_aside += len(fitted.refused)
             # A record keeps its number however the log is cut into batches.
@@ -121,7 +121,7 @@ class Landing:
         self.position = after
         return after
 
-    def _made(self, rows: pa.Table) -> FittedRows:
+    def _apply_function(self, rows: pa.Table) -> FittedRows:
         """Applies the function to the rows. If any output of a row is refused, the whole row is rejected."""
         assert self._enrich is not None
         isolation = FailureIsolation(

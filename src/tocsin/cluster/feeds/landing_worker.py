@@ -146,12 +146,12 @@ class LandingWorker:
 
     def _failed(self, error: Exception) -> None:
         self.trouble = Trouble.of(f"landing in {self.target.dataset}", error, self.trouble)
-        with suppress(Exception):
+        with suppress(Exception):  # an error in logging must not end the worker
             context = {"feed": self._feed, "dataset": str(self.target.dataset)}
             if isinstance(error, TocsinError):
-                _log.warning("landing must wait", **context, reason=self.trouble.reason)
+                _log.warning("landing failed; retrying", **context, reason=self.trouble.reason)
             else:
-                _log.error("landing failed", **context, exc_info=error)
+                _log.error("landing failed unexpectedly; retrying", **context, exc_info=error)
 
     def _batch(self) -> None:
         entries = self._log.read(self.position, max_rows=self._limits.batch_rows, max_bytes=self._limits.batch_bytes)

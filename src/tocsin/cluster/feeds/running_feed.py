@@ -97,15 +97,9 @@ class RunningFeed:
         # Skip the offsets that the log no longer has: their records have landed in every dataset.
         target.position = max(target.position, self._log.first)
         worker = LandingWorker(
-            self.entry.name,
-            self._log,
-            target,
-            self._engine,
-            counts=self.counts,
-            landed=self._trim,
-            changed=self._notify,
-            limits=self._limits,
-        )
+            self.entry.name, self._log, target, self._engine,
+            counts=self.counts, landed=self._trim, changed=self._notify, limits=self._limits,
+        )  # fmt: skip
         self._workers.append(worker)
         return worker
 
@@ -162,7 +156,7 @@ class RunningFeed:
         self._state = "started"
         self._accepting.set()
 
-    async def opened(self) -> None:
+    async def until_open(self) -> None:
         """Returns when the feed accepts records."""
         await self._accepting.wait()
 
@@ -241,7 +235,7 @@ class RunningFeed:
             worker.hurry()
         await self._until(position, self._workers, self._limits.visible_patience_s, _invisible)
 
-    async def drained(self, workers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
+    async def until_drained(self, workers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Returns when every acknowledged record has landed in the datasets of these workers. If landing keeps failing,
         the error says what is `impossible`, and what the user can do `otherwise`."""
         for worker in workers:
@@ -292,7 +286,7 @@ class RunningFeed:
             async with self._moved:
                 # Let requests that are under way finish first, so that their records land too.
                 await self._moved.wait_for(lambda: not self._taking)
-            await self.drained(self._workers, impossible, otherwise)
+            await self.until_drained(self._workers, impossible, otherwise)
         except BaseException:
             if was_open:
                 self.open()
@@ -323,17 +317,17 @@ def _refusal(impossible: str, otherwise: str, trouble: Trouble, records: int) ->
     kind = StorageFullError if trouble.disk_full else UnavailableError
     given_up = f", or give them up: {otherwise}" if otherwise else ""
     return kind(
-        f"{impossible}: {records} acknowledged records have not landed, because {_told(trouble)}",
+        f"{impossible}: {records} acknowledged records have not landed, because {_describe(trouble)}",
         hint=f"the feed goes on as before, and nothing is lost; mend that and try again{given_up}",
     )
 
 
 def _invisible(trouble: Trouble, _records: int) -> UnavailableError:
     return UnavailableError(
-        f"the records are kept, and not visible yet, because {_told(trouble)}",
+        f"the records are kept, and not visible yet, because {_describe(trouble)}",
         hint="they land by themselves when that is mended: there is no need to send them again",
     )
 
 
-def _told(trouble: Trouble) -> str:
+def _describe(trouble: Trouble) -> str:
     return f"{trouble.what} fails since {trouble.since:%Y-%m-%dT%H:%M:%SZ}: {trouble.reason}"

@@ -90,7 +90,7 @@ class RunningFeeds:
         for entry in self._catalog.catalog.feeds:
             if entry.started:
                 try:
-                    await self.resumed(entry)
+                    await self.resume(entry)
                 except Exception as error:
                     # A feed that cannot start must not stop the others.
                     _log.error("a feed could not be started", feed=entry.name, reason=str(error))
@@ -154,16 +154,16 @@ class RunningFeeds:
 
     # ------------------------------------------------------------ starting a feed
 
-    async def resumed(self, entry: FeedEntry) -> AnyFeed:
+    async def resume(self, entry: FeedEntry) -> AnyFeed:
         """Returns a feed that the catalog calls started, running. If its sockets are in use, the feed runs without them
         and retries until they are free."""
         feed = self._running.get(entry.ref)
         if feed is not None:
             return feed
         try:
-            feed = await self.prepared(entry)
+            feed = await self.prepare(entry)
         except Exception as error:
-            self._troubled(entry.ref, "starting", error)
+            self._note_trouble(entry.ref, "starting", error)
             if isinstance(error, TocsinError):
                 raise
             raise UnavailableError(f"the feed {entry.name} cannot be started: {error}") from error
@@ -171,11 +171,11 @@ class RunningFeeds:
         try:
             await self.listen(feed)
         except TocsinError as error:
-            _log.error("a feed goes on without its sockets", feed=entry.name, reason=str(error))
+            _log.error("a feed runs without its sockets; retrying", feed=entry.name, reason=str(error))
             self._retrying[entry.ref] = asyncio.create_task(self._listen_again(feed), name=f"sockets {entry.name}")
         return feed
 
-    async def prepared(self, entry: FeedEntry) -> AnyFeed:
+    async def prepare(self, entry: FeedEntry) -> AnyFeed:
         """Registers a feed with its log and datasets open. It neither accepts nor lands records yet."""
         options = self.options(entry)
         targets = await self._engine.work(lambda: self._targets(entry), asks_spark=False)
@@ -186,25 +186,25 @@ class RunningFeeds:
                 limits=self._limits, counts=self.counts(entry),
             )  # fmt: skip
         else:
-            feed = await self._logged(entry, options, targets)
+            feed = await self._open_logged(entry, options, targets)
         for target in targets:
             feed.add(target)
         self._troubles.pop(entry.ref, None)
         self._running[entry.ref] = feed
         return feed
 
-    async def _logged(self, entry: FeedEntry, options: FeedOptions, targets: Sequence[LandingTarget]) -> RunningFeed:
+    async def _open_logged(
+        self, entry: FeedEntry, options: FeedOptions, targets: Sequence[LandingTarget]
+    ) -> RunningFeed:
         decode = decoder_of(options, entry.type)
         folder = self.folder(entry)
         seen = await asyncio.to_thread(SeenItems.open, folder) if options.polling is not None else None
-        intake = await self._opened(entry, max(target.position for target in targets), seen)
+        intake = await self._open_log(entry, max(target.position for target in targets), seen)
         feed = RunningFeed(entry, intake, decode, self._engine, limits=self._limits, counts=self.counts(entry))
         if options.polling is not None and seen is not None:
             # The poller sends no request before the feed is open.
-            poller = UrlPoller(
-                feed, options.polling, seen, polled_items.judge(entry.type), self.counts(entry), guard=self._guard,
-                items_per_write=self._limits.items_per_write,
-            )  # fmt: skip
+            judge, counts = polled_items.judge(entry.type), self.counts(entry)
+            poller = UrlPoller(feed, options.polling, seen, judge, counts, guard=self._guard, limits=self._limits)
             poller.start()
             feed.sources.append(poller)
         return feed
@@ -224,12 +224,12 @@ class RunningFeeds:
     def _dataset(self, ref: Ref) -> DatasetEntry:
         return self._catalog.catalog.dataset(ref.dataverse, ref.name)
 
-    async def _opened(self, entry: FeedEntry, landed: int, seen: SeenItems | None) -> IntakeLog:
+    async def _open_log(self, entry: FeedEntry, landed: int, seen: SeenItems | None) -> IntakeLog:
         """Opens the feed's log. A log behind its datasets is an error: new records at those offsets would never
         land."""
         folder = self.folder(entry)
 
-        def opened() -> IntakeLog:
+        def open_folder() -> IntakeLog:
             now_us, age_us = self._tables.clock.now_us, self._tables.clock.age_us
             open_log = partial(
                 self._limits.open_log, folder, observer=seen, lost=self.lost,
@@ -247,7 +247,7 @@ class RunningFeeds:
             (folder / _BEGIN_ANEW).unlink(missing_ok=True)
             return intake
 
-        intake = await asyncio.to_thread(opened)
+        intake = await asyncio.to_thread(open_folder)
         if intake.end < landed:
             await intake.close()
             raise StoreError(
@@ -261,13 +261,13 @@ class RunningFeeds:
         options = self.options(feed.entry)
         if isinstance(feed, RunningFeed) and options.sockets and not feed.sources:
             try:
-                await self._listened(feed, options)
+                await self._open_sockets(feed, options)
             except TocsinError as error:
-                self._troubled(feed.entry.ref, "listening", error)
+                self._note_trouble(feed.entry.ref, "listening", error)
                 raise
             self._troubles.pop(feed.entry.ref, None)
 
-    async def _listened(self, feed: RunningFeed, options: FeedOptions) -> None:
+    async def _open_sockets(self, feed: RunningFeed, options: FeedOptions) -> None:
         server = SocketServer(feed, options, self._limits)
         await server.listen(options.sockets)
         feed.sources.append(server)
@@ -278,9 +278,9 @@ class RunningFeeds:
             await asyncio.sleep(back_off.next_s())
             with suppress(TocsinError):
                 await self.listen(feed)
-        _log.info("a feed has its sockets", feed=feed.entry.name)
+        _log.info("a feed's sockets are open", feed=feed.entry.name)
 
-    def _troubled(self, ref: Ref, what: str, error: Exception) -> None:
+    def _note_trouble(self, ref: Ref, what: str, error: Exception) -> None:
         self._troubles[ref] = Trouble.of(what, error, self._troubles.get(ref))
 
     # ------------------------------------------------------------ ending a feed

@@ -113,7 +113,7 @@ class Procedures:
         await self._settle()
 
     async def close(self) -> None:
-        await self._ended(*self._running)
+        await self._end(*self._running)
 
     @asynccontextmanager
     async def stop_for_drop(self, _dataverse: str) -> AsyncIterator[None]:
@@ -131,9 +131,9 @@ class Procedures:
         for name, entry in scheduled.items():
             if name not in self._running:
                 self._running[name] = asyncio.create_task(self._keep(entry), name=f"procedure {entry.name}")
-        await self._ended(*(name for name in self._running if name not in scheduled))
+        await self._end(*(name for name in self._running if name not in scheduled))
 
-    async def _ended(self, *names: str) -> None:
+    async def _end(self, *names: str) -> None:
         tasks = [self._running.pop(name) for name in names]
         for name in names:
             self._runs.pop(name, None)
@@ -146,14 +146,14 @@ class Procedures:
     async def _keep(self, entry: ProcedureEntry) -> None:
         assert entry.period is not None
 
-        def told(level: str, event: str, **about: Any) -> None:
+        def write_log(level: str, event: str, **about: Any) -> None:
             # A failing log must not stop the schedule.
             with suppress(Exception):
                 getattr(_log, level)(event, procedure=str(entry.ref), **about)
 
         async def run(tick: int, due: datetime, missed: int) -> None:
             if missed:
-                told("warning", "a procedure missed ticks", tick=tick, missed=missed)
+                write_log("warning", "a procedure missed ticks", tick=tick, missed=missed)
             started, reason = self._now(), None
             try:
                 async with self._turns:
@@ -163,7 +163,7 @@ class Procedures:
                 # The next tick tries again.
                 reason = str(error)[:_REASON_LIMIT]
                 if self._catalog.catalog.find(entry.ref) == entry:
-                    told("error", "a procedure failed", tick=tick, reason=str(error))
+                    write_log("error", "a procedure failed", tick=tick, reason=str(error))
             procedure_runs.append(ProcedureRun(entry, due, started, self._now(), missed, reason))
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -172,13 +172,13 @@ class Procedures:
 
         procedure_runs = self._runs.setdefault(entry.procedure_id, deque(maxlen=RUNS_KEPT))
         try:
-            done = await self._engine.work(lambda: self._done(entry), asks_spark=False)
+            done = await self._engine.work(lambda: self._last_tick_done(entry), asks_spark=False)
         except Exception as error:
-            told("error", "a procedure cannot be started", reason=str(error))
+            write_log("error", "a procedure cannot be started", reason=str(error))
             return
         await schedule.run_ticks(entry.anchor, entry.period, done, run, self._now, self._sleep)
 
-    def _done(self, entry: ProcedureEntry) -> int:
+    def _last_tick_done(self, entry: ProcedureEntry) -> int:
         """Returns the last tick that is known to have run."""
         statement = parse_procedure(entry.body)
         if isinstance(statement, st.Query):

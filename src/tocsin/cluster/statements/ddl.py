@@ -1,4 +1,7 @@
-"""Executes CREATE and DROP: each is one atomic change of the catalog, applied after everything else is ready."""
+"""Executes CREATE and DROP: each is one atomic change of the catalog, applied after everything else is ready.
+
+So a crash leaves at most files that the catalog does not name, and the next start removes those.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Executes INSERT, UPSERT, DELETE and LOAD: each statement is one atomic commit of its dataset."""
+"""Executes INSERT, UPSERT, DELETE and LOAD: each statement is one atomic commit of its dataset.
+
+So a failed statement leaves nothing behind, and a channel sees all rows of a statement at once.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ class DmlHandler:
         self, work: Callable[[CancellationToken], Commit], entry: DatasetEntry, statement: st.Statement
     ) -> Commit:
         token = CancellationToken()
-        guarded_work = _stored(lambda: work(token), self._tables, entry)
+        guarded_work = _translate_store_errors(lambda: work(token), self._tables, entry)
         async with self._turn(entry):
             return await self._engine.work(guarded_work, statement.text, stop=token.stop)
 
@@ -259,7 +262,7 @@ def _array(inside: Any) -> pa.Array:
     return inside
 
 
-def _stored(work: Callable[[], _T], tables: DatasetTables, entry: DatasetEntry) -> Callable[[], _T]:
+def _translate_store_errors(work: Callable[[], _T], tables: DatasetTables, entry: DatasetEntry) -> Callable[[], _T]:
     """Wraps work that writes: translates a full disk into StorageFullError, and reports a dropped dataset."""
 
     def guarded() -> _T:

@@ -1,12 +1,16 @@
-"""Runs scripts: parses one statement, executes it, yields its outcome, and continues with the next."""
+"""Runs scripts: parses one statement, executes it, yields its outcome, and continues with the next.
+
+One table names the handler of each statement, so that a reader finds from here what any statement does.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import shlex
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -21,10 +25,9 @@ from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
-from tocsin.cluster.http.row_encoder import RowEncoder
 from tocsin.cluster.procedures.procedures import Procedures
 from tocsin.cluster.statements.ddl import DdlHandler
-from tocsin.cluster.statements.dml import DmlHandler
+from tocsin.cluster.statements.dml import DmlHandler, decode_rows
 from tocsin.cluster.statements.outcomes import DataverseUser, StatementOutcome, StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import script as scripts
@@ -32,6 +35,7 @@ from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.translate.queries import TranslatedQuery
 from tocsin.language.types.typed_sql import FunctionError
+from tocsin.pipeline.result_json import result_json
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 
@@ -44,6 +48,22 @@ _FOR_READERS: Final = (st.Use, st.Query, st.Explain, st.ExplainChannel)
 _FOR_ADMINS: Final = (st.CreatePythonFunction,)
 
 _BATCH_ROWS: Final = 2_000
+ENCODED_AT_ONCE_ROWS: Final = 500
+
+
+class RowEncoder:
+    """Encodes rows as JSON on the statements' threads, a few rows at a time under one lock: each further thread that
+    computes in Python makes the event loop wait longer for the interpreter lock."""
+
+    def __init__(self, turn: AbstractContextManager[Any] | None = None) -> None:
+        self._turn = turn or threading.Lock()
+
+    def encode(self, rows: pa.Table, translated: TranslatedQuery) -> list[bytes]:
+        encoded: list[bytes] = []
+        for start in range(0, rows.num_rows, ENCODED_AT_ONCE_ROWS):
+            with self._turn:
+                encoded += map(result_json, decode_rows(rows.slice(start, ENCODED_AT_ONCE_ROWS), translated))
+        return encoded
 
 
 class ScriptRunner:
@@ -139,11 +159,11 @@ class ScriptRunner:
                 else:
                     result = await self._execute(statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:
-                raise _placed(error, script, statement, number) from error
+                raise _place_error(error, script, statement, number) from error
             if isinstance(result, Mapping):
                 yield StatementOutcome(number, _kind(statement), result, None)
             else:
-                rows = _guarded(result, script, statement, number)
+                rows = _with_placed_errors(result, script, statement, number)
                 yield StatementOutcome(number, _kind(statement), {}, rows)
 
     def _check_role(self, statement: st.Statement, may_write: bool, may_run_code: bool) -> None:
@@ -216,9 +236,9 @@ class ScriptRunner:
             nonlocal translated, batches
             translated = scope.translated(statement.query)
             batches = self._engine.batches(translated.sql)
-            return following()
+            return next_rows()
 
-        def following() -> list[bytes] | None:
+        def next_rows() -> list[bytes] | None:
             assert translated is not None
             batch = next(batches, None)
             return None if batch is None else self._encoder.encode(pa.Table.from_batches([batch]), translated)
@@ -227,7 +247,7 @@ class ScriptRunner:
             next_batch: Callable[[], list[bytes] | None] = begin
             while (rows := await self._engine.work(next_batch, statement.text)) is not None:
                 yield rows
-                next_batch = following
+                next_batch = next_rows
         finally:
             # Closing the generator removes Spark's result files.
             close = getattr(batches, "close", None)
@@ -242,12 +262,12 @@ async def _batches(rows: list[bytes]) -> Rows:
         yield rows[start : start + _BATCH_ROWS]
 
 
-async def _guarded(rows: Rows, script: str, statement: st.Statement, number: int) -> Rows:
+async def _with_placed_errors(rows: Rows, script: str, statement: st.Statement, number: int) -> Rows:
     try:
         async for batch in rows:
             yield batch
     except (TranslationError, FunctionError, TocsinError) as error:
-        raise _placed(error, script, statement, number) from error
+        raise _place_error(error, script, statement, number) from error
     finally:
         close: Any = getattr(rows, "aclose", None)
         if close is not None:
@@ -260,7 +280,7 @@ def _kind(statement: st.Statement) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(statement).__name__).lower()
 
 
-def _placed(error: Exception, script: str, statement: st.Statement, number: int) -> TocsinError:
+def _place_error(error: Exception, script: str, statement: st.Statement, number: int) -> TocsinError:
     """Adds the statement's number to the error, and the line and column: those of the error if known, else those of the
     statement."""
     offset = statement.offset

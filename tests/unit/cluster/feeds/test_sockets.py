@@ -26,7 +26,7 @@ class FakeFeed:
         self.counts = FeedCounts()
         self.taken: list[bytes] = []
 
-    async def opened(self) -> None:
+    async def until_open(self) -> None:
         pass
 
     async def accept(self, body: bytes) -> None:

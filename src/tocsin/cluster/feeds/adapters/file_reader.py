@@ -131,28 +131,28 @@ class FileReader:
         while not self.is_ending:
             before = self._checkpoint.last_batch
             try:
-                self._arrivals.watch(self._engine.spark, self._taken)
+                self._arrivals.watch(self._engine.spark, self._take_batch)
             except ReaderStopped:
                 return
             except Exception as error:
                 if self._ending.is_set():
                     return
                 translated = self._engine.translate_error(error)
-                self._tell(translated if isinstance(translated, TocsinError) else translate_spark_error(error))
+                self._report(translated if isinstance(translated, TocsinError) else translate_spark_error(error))
             if self._checkpoint.last_batch > before:
                 back_off.reset()
             self._ending.wait(back_off.next_s())
 
-    def _tell(self, error: TocsinError | None) -> None:
+    def _report(self, error: TocsinError | None) -> None:
         self._loop.call_soon_threadsafe(self._troubled, error)
 
     # ------------------------------------------------------------ a thread of Spark, for each batch
 
-    def _taken(self, batch: int, files: Sequence[Path]) -> None:
+    def _take_batch(self, batch: int, files: Sequence[Path]) -> None:
         with self._in_batch:
             if self.is_ending:
                 raise ReaderStopped
-            self._tell(None)
+            self._report(None)
             faults.reach("files.batch.named")
             self._checkpoint.sync()
             faults.reach("files.batch.synced")

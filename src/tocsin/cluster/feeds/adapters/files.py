@@ -129,15 +129,9 @@ class FileFeed:
             receiver.start()
         if self.reader is None:
             self.reader = FileReader(
-                self.entry,
-                self._wanted,
-                self._checkpoint,
-                self._engine,
-                self._limits,
-                land=self._land,
-                landed=self._landed,
-                troubled=self._troubled,
-            )
+                self.entry, self._wanted, self._checkpoint, self._engine, self._limits,
+                land=self._land, landed=self._landed, troubled=self._set_trouble,
+            )  # fmt: skip
             self.reader.start()
 
     async def accept(self, _body: bytes, _key: str | None = None) -> AcceptedRecords:
@@ -161,14 +155,14 @@ class FileFeed:
             await receiver.started.wait()
         for receiver in receivers:
             back_off = landing_back_off()
-            while not await self._landed_in(receiver, group):
+            while not await self._land_in(receiver, group):
                 if self.reader is None or self.reader.is_ending:
                     raise ReaderStopped
                 await self._engine.pause(back_off.next_s())
         self.counts.accepted += sum(piece.rows - piece.refused for piece in group)
         self.counts.rejected += sum(piece.refused for piece in group)
 
-    async def _landed_in(self, receiver: FileReceiver, group: Sequence[FilePiece]) -> bool:
+    async def _land_in(self, receiver: FileReceiver, group: Sequence[FilePiece]) -> bool:
         target = receiver.target
         async with receiver.turn, self._backup_barrier.acquire(alone=False):
             pieces = [piece for piece in group if piece.end > target.position]
@@ -179,24 +173,30 @@ class FileFeed:
                 await self._engine.land(landing, f"feed {self.entry.name}", asks_spark=target.asks_spark)
             except Exception as error:
                 self.counts.failures += 1
-                receiver.trouble = self._told(f"landing in {target.dataset}", error, receiver.trouble)
+                receiver.trouble = self._note_trouble(f"landing in {target.dataset}", error, receiver.trouble)
                 return False
         receiver.trouble = None
         self.counts.batches += target.counted
         return True
 
-    def _troubled(self, error: TocsinError | None) -> None:
-        self._trouble = None if error is None else self._told("looking for files", error, self._trouble)
+    def _set_trouble(self, error: TocsinError | None) -> None:
+        self._trouble = None if error is None else self._note_trouble("looking for files", error, self._trouble)
 
-    def _told(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
+    def _note_trouble(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
         trouble = Trouble.of(what, error, known)
         unexpected = None if isinstance(error, TocsinError) else error
-        _log.warning("a feed must wait", feed=self.entry.name, what=what, reason=trouble.reason, exc_info=unexpected)
+        _log.warning(
+            "a feed of files failed; retrying",
+            feed=self.entry.name,
+            what=what,
+            reason=trouble.reason,
+            exc_info=unexpected,
+        )
         return trouble
 
     # ------------------------------------------------------------ stopping
 
-    async def drained(self, workers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
+    async def until_drained(self, workers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Does nothing: no acknowledged record has to land."""
 
     async def drain(self, impossible: str, otherwise: str = "") -> None:  # noqa: ARG002
@@ -206,7 +206,7 @@ class FileFeed:
         if reader is None:
             return
         reader.finish()
-        if not await self._ended(reader):
+        if not await self._wait_for_end(reader):
             self.open()
             raise asyncio.CancelledError
 
@@ -214,10 +214,10 @@ class FileFeed:
         """Ends the feed. Files that have not landed are found again when the feed starts again."""
         if self.reader is not None:
             self.reader.halt()
-            await self._ended(self.reader)
+            await self._wait_for_end(self.reader)
         await asyncio.gather(*(receiver.end() for receiver in self._receivers))
 
-    async def _ended(self, reader: FileReader) -> bool:
+    async def _wait_for_end(self, reader: FileReader) -> bool:
         """Waits until the reader has ended, even if cancelled; returns False if the caller was cancelled meanwhile."""
         ending = asyncio.ensure_future(asyncio.to_thread(reader.join))
         undisturbed = True

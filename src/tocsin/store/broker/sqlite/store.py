@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Unpack
 
+from tocsin.clock import to_us
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker import checks as check
 from tocsin.store.broker.rows import EVERYTHING, BackendRow, FrontendRow
@@ -49,7 +50,7 @@ class SqliteBrokerStore(GroupCommits):
             self._ownership.release()
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
-        created_us = int(now.timestamp() * 1e6)
+        created_us = to_us(now)
         accounts.add_application(writer, DEFAULT_APPLICATION, EVERYTHING, digest=None, created_us=created_us)
 
     # --- facts, and tokens that were revoked before they expired
