@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.channel_crash_points import ChannelPlace
+from tests.support.channels_in_process import ChannelPlace
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.sparkless_process import opened
 from tocsin import compose

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.feed_crash_points import Place
+from tests.support.feeds_in_process import Place
 from tests.support.in_process_cluster import LocalCluster, held_until
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.limits import FeedLimits

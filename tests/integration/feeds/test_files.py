@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.feed_crash_points import Place
+from tests.support.feeds_in_process import Place
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.waiting import WITHIN_S, wait_until
 from tocsin import compose

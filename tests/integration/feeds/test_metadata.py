@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
 from tests.integration.feeds.test_sockets import connection, is_dropped, listening, send
-from tests.support.feed_crash_points import Place
+from tests.support.feeds_in_process import Place
 from tests.support.in_process_cluster import LocalCluster, held_until
 from tests.support.waiting import wait_until
 from tocsin.cluster.catalog.refs import Ref

@@ -6,7 +6,7 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
-from tests.support.feed_crash_points import Place
+from tests.support.feeds_in_process import Place
 from tocsin.cluster.channels.executions.running_channel import RunningChannel
 from tocsin.rules.model.values import datetime_text
 
