@@ -73,7 +73,7 @@ from tocsin.wire.errors import NotFoundError, UnauthorizedError
 
 # The grammar limits how deep a statement may be nested (language.syntax.script.DEPTH_LIMIT); each level takes about
 # thirty frames.
-RECURSION_LIMIT = 12_000
+_RECURSION_LIMIT = 12_000
 
 _AnyStore = TypeVar("_AnyStore", SqliteStore, SqliteChannelStore)
 
@@ -189,7 +189,7 @@ async def assemble_cluster(
     """Builds everything of a cluster except the folder's lock and Spark, which the caller provides. With `sessions`, a
     watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP,
     `limits` the limits of executions that the settings give, and `feed_limits` those of feeds that they do not."""
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION_LIMIT))
     data, scratch, own = settings.data.absolute(), _scratch(settings), settings.cluster
     make_private(settings.data)
     guard = await asyncio.to_thread(_guard_clock, settings)

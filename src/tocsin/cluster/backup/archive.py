@@ -59,25 +59,25 @@ def sync(file: BinaryIO) -> None:
 # ---------------------------------------------------------------- writing
 
 
-class Sink(Protocol):
+class _Sink(Protocol):
     def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileChecksum: ...
 
 
 @contextmanager
-def create_archive(path: Path, *, tar: bool) -> Iterator[Sink]:
+def create_archive(path: Path, *, tar: bool) -> Iterator[_Sink]:
     """Creates an archive. All of it is on the disk when the block ends without an error."""
     if not tar:
         path.mkdir(mode=0o700)
-        yield FolderSink(path)
+        yield _FolderSink(path)
         sync_tree(path)
         return
     with create(path) as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            yield TarSink(archive)
+            yield _TarSink(archive)
         sync(file)
 
 
-class FolderSink:
+class _FolderSink:
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -90,7 +90,7 @@ class FolderSink:
         return checksum
 
 
-class TarSink:
+class _TarSink:
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
 

@@ -50,7 +50,7 @@ from tocsin.wire.errors import ConflictError, InputError, NotFoundError, Unavail
 
 DEFAULT: Final = "Default"
 METADATA: Final = "Metadata"
-IDENTIFIER_LIMIT: Final = 128
+_IDENTIFIER_LIMIT: Final = 128
 
 _Found = TypeVar("_Found", bound=CatalogEntry)
 _Overload = TypeVar("_Overload", bound=FunctionEntry | ProcedureEntry)
@@ -382,7 +382,7 @@ def _removing(ref: Ref) -> Step:
 def _check_names(entry: CatalogEntry) -> None:
     names = entry.ref.dataverse, entry.name, *((entry.dataset,) if isinstance(entry, IndexEntry) else ())
     for name in names:
-        check_text("name", name, IDENTIFIER_LIMIT)
+        check_text("name", name, _IDENTIFIER_LIMIT)
         if not name:
             raise InputError("a name cannot be empty")
 

@@ -45,7 +45,7 @@ from tocsin.wire.errors import (
 
 _T = TypeVar("_T")
 
-LANDING_THREADS: Final = 4
+_LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread blocks while its job runs: few long executions leave room for short ones
 HUGE_BYTES: Final = 1 << 20
 TURN_S: Final = 0.02
@@ -97,7 +97,7 @@ class Engine:
         self._scratch = scratch
         self._threads = ThreadPoolExecutor(threads + lost_limit, thread_name_prefix="statement")
         # Separate pools: records land however many statements run or wait, and vice versa.
-        self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
+        self._landing = ThreadPoolExecutor(_LANDING_THREADS, thread_name_prefix="landing")
         self._channels = ThreadPoolExecutor(CHANNEL_THREADS + lost_limit, thread_name_prefix="channel")
         self._errands = ThreadPoolExecutor(1, thread_name_prefix="errand")
         # A single thread each: each further thread that computes in Python delays the event loop. Beside them, a body

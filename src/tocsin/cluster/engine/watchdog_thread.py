@@ -26,14 +26,14 @@ _log = structlog.get_logger()
 
 LOOK_EVERY_S: Final = 0.5
 
-Ping = Callable[[EngineSession], watchdog.PingAnswered]
+_Ping = Callable[[EngineSession], watchdog.PingAnswered]
 
 
 class EngineWatch:
     """Runs from `start` to `close`. Its properties may be read on any thread, and never call the JVM."""
 
     def __init__(
-        self, engine: Engine, sessions: SparkSessions, limits: WatchdogLimits, *, ping: Ping | None = None
+        self, engine: Engine, sessions: SparkSessions, limits: WatchdogLimits, *, ping: _Ping | None = None
     ) -> None:
         self._engine = engine
         engine.trouble = self.trouble

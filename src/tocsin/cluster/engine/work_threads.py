@@ -13,7 +13,7 @@ from tocsin.wire.errors import DeadlineError, LimitError
 _T = TypeVar("_T")
 
 GIVE_UP_S: Final = 5.0
-LOST_RETRY_AFTER_S: Final = 30  # what a caller is told while its earlier work still runs
+_LOST_RETRY_AFTER_S: Final = 30  # what a caller is told while its earlier work still runs
 
 
 class WorkThreads:
@@ -44,7 +44,7 @@ class WorkThreads:
         if any(asker == other for _, other in self._lost.values()):
             raise LimitError(
                 f"an earlier statement of {asker} could not be stopped and still runs", status=429,
-                hint="try again when it has ended", retry=True, retry_after_s=LOST_RETRY_AFTER_S,
+                hint="try again when it has ended", retry=True, retry_after_s=_LOST_RETRY_AFTER_S,
             )  # fmt: skip
         # By task, because long-lived work that a statement starts (a channel, a feed) has tasks of its own.
         task = asyncio.current_task()

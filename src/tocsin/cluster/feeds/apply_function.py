@@ -63,7 +63,7 @@ class AppliedFunction:
     def failing(self, rows: pa.Table) -> Sequence[bool]:
         """Returns for each record whether the function fails on it, by one query."""
         with self._scope(rows) as scope:
-            rows_tried = self._engine.rows(render(try_each_record(self._translate(scope).query))).sort_by("place")
+            rows_tried = self._engine.rows(render(_try_each_record(self._translate(scope).query))).sort_by("place")
             failed: list[bool] = rows_tried.column("failed").to_pylist()
             return failed
 
@@ -89,7 +89,7 @@ class AppliedFunction:
         )
 
 
-def try_each_record(query: exp.Query) -> exp.Query:
+def _try_each_record(query: exp.Query) -> exp.Query:
     """Rewrites a query for `place` and `made` to return `place` and whether computing `made` `failed`."""
     first = query.selects[0]
     if len(query.selects) > 1:

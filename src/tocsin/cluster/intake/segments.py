@@ -115,7 +115,7 @@ class Segment:
                 expected = frame.entry.end
 
 
-def find_segments(folder: Path) -> list[int]:
+def _find_segments(folder: Path) -> list[int]:
     """Returns the first positions of the segments in the folder. Deletes unfinished segments of a crash."""
     firsts = []
     for path in list(folder.iterdir()):
@@ -154,7 +154,7 @@ def recover_segments(folder: Path, start: int, take: Callable[[LogEntry], None])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
-        firsts = find_segments(folder)
+        firsts = _find_segments(folder)
         # A crash may have happened after a rename or a deletion and before its sync.
         sync_folder(folder)
         if not firsts:

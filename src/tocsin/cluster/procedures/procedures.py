@@ -42,7 +42,7 @@ from tocsin.wire.errors import StoppedError
 
 _log = structlog.get_logger()
 
-ENGINE_RETRY_S: Final = 2.0
+_ENGINE_RETRY_S: Final = 2.0
 AT_ONCE: Final = 4  # scheduled procedures that run at once; each takes an engine thread
 RUNS_KEPT: Final = 100  # the latest runs that are kept, per procedure
 _REASON_LIMIT: Final = 2_000
@@ -194,7 +194,7 @@ class Procedures:
             try:
                 return await self._tick(entry, tick, due)
             except EngineLostError:
-                await self._engine.pause(ENGINE_RETRY_S)
+                await self._engine.pause(_ENGINE_RETRY_S)
 
     async def _tick(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
         call = ProcedureCall(entry, parse_procedure(entry.body), self._scope(entry, due))

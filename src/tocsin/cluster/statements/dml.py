@@ -35,7 +35,7 @@ from tocsin.rules.model.values import MISSING
 from tocsin.wire.errors import ConflictError, StatementError, StoppedError, StorageFullError, UnavailableError
 
 _T = TypeVar("_T")
-NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
+_NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class CancellationToken:
@@ -72,7 +72,7 @@ class DmlHandler:
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def run(
-        self, statement: st.Insert | st.Delete, scope: StatementScope, positions: Mapping[str, int] = NO_POSITIONS
+        self, statement: st.Insert | st.Delete, scope: StatementScope, positions: Mapping[str, int] = _NO_POSITIONS
     ) -> StatementSummary:
         """Executes the statement, and returns a summary. It commits the positions together with the rows, unless it
         inserts none."""
@@ -116,7 +116,7 @@ class DmlHandler:
             rows = layout.to_arrow(records, entry.type)
             table = self._tables.table(entry)
             cancellation.commit()
-            new_positions = positions if rows.num_rows else NO_POSITIONS
+            new_positions = positions if rows.num_rows else _NO_POSITIONS
             if statement.upsert:
                 return table.upsert(rows, positions=new_positions)
             return table.insert(rows, keys_are_new=generated, positions=new_positions)

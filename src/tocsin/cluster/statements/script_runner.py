@@ -94,7 +94,7 @@ class ScriptRunner:
         self._feeds = feeds
         self._brokers = brokers
         self._channels = channels
-        self._handlers = {streamed: self._table(streamed) for streamed in (False, True)}
+        self.handlers = {streamed: self._table(streamed) for streamed in (False, True)}
 
     def _table(self, streamed: bool) -> Mapping[type[st.Statement], Handler]:
         """Returns the handler of every statement except USE, which only changes how the rest of its script is read."""
@@ -179,7 +179,7 @@ class ScriptRunner:
     async def _execute(self, statement: st.Statement, dataverse: str, stream: bool) -> StatementSummary | Rows:
         scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, datetime.now(UTC))
         try:
-            return await self._handlers[stream][type(statement)](statement, scope)
+            return await self.handlers[stream][type(statement)](statement, scope)
         finally:
             if not isinstance(statement, st.Query):  # the rows of a query close the scope when they have been read
                 scope.close()

@@ -18,7 +18,7 @@ from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.intake.log import IntakeLog
 
 
-class Target:
+class FakeTarget:
     counted = True
     position = 0
     halted = False
@@ -34,15 +34,15 @@ class Target:
         return self.position
 
 
-class Engine:
+class FakeEngine:
     async def land(self, work: Callable[[], Any], _what: str, *, asks_spark: bool) -> Any:
         return work()
 
 
 @dataclass(slots=True)
-class World:
+class LandingHarness:
     log: IntakeLog
-    target: Target
+    target: FakeTarget
     worker: LandingWorker
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -52,8 +52,8 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, limits: FeedLimits = USUAL_LIMITS) -> AsyncIterator[World]:
-    log, target = IntakeLog.open(folder), Target()
+async def harness(folder: Path, limits: FeedLimits = USUAL_LIMITS) -> AsyncIterator[LandingHarness]:
+    log, target = IntakeLog.open(folder), FakeTarget()
 
     async def changed() -> None:
         async with made.moved:
@@ -63,13 +63,13 @@ async def world(folder: Path, limits: FeedLimits = USUAL_LIMITS) -> AsyncIterato
         "F",
         log,
         target,
-        cast("Any", Engine()),
+        cast("Any", FakeEngine()),
         counts=FeedCounts(),
         landed=lambda: None,
         changed=changed,
         limits=limits,
     )
-    made = World(log, target, worker)
+    made = LandingHarness(log, target, worker)
     worker.start()
     try:
         yield made
@@ -82,7 +82,7 @@ ENDLESS_RESTS = FeedLimits(rest=1e12, longest_rest_s=1e6)
 
 
 async def test_what_comes_while_landing_rests_lands_together_once_somebody_waits_for_it(tmp_path: Path) -> None:
-    async with world(tmp_path / "log", ENDLESS_RESTS) as made:
+    async with harness(tmp_path / "log", ENDLESS_RESTS) as made:
         await made.log.append(b"x", 1)
         await made.landed(1)
         for _ in range(3):
@@ -96,13 +96,13 @@ async def test_what_comes_while_landing_rests_lands_together_once_somebody_waits
 
 
 async def test_landing_does_not_rest_while_many_records_wait(tmp_path: Path) -> None:
-    async with world(tmp_path / "log", replace(ENDLESS_RESTS, batch_rows=2_000)) as made:
+    async with harness(tmp_path / "log", replace(ENDLESS_RESTS, batch_rows=2_000)) as made:
         await asyncio.gather(*(made.log.append(b"x", 1_000) for _ in range(7)))
         await made.landed(6_000)
 
 
 async def test_a_rest_ends_by_itself(tmp_path: Path) -> None:
-    async with world(tmp_path / "log") as made:
+    async with harness(tmp_path / "log") as made:
         for number in range(1, 6):
             await made.log.append(b"x", 1)
             await made.landed(number)

@@ -68,7 +68,7 @@ class ReaderStopped(Exception):
     """Ends the reader's run. Pieces that have not landed come again at the next start."""
 
 
-Land = Callable[[Sequence[FilePiece]], Awaitable[None]]
+_Land = Callable[[Sequence[FilePiece]], Awaitable[None]]
 
 
 class FileReader:
@@ -82,7 +82,7 @@ class FileReader:
         engine: Engine,
         limits: FeedLimits,
         *,
-        land: Land,
+        land: _Land,
         landed: Callable[[], int],
         troubled: Callable[[TocsinError | None], None],
     ) -> None:

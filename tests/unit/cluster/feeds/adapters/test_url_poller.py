@@ -41,7 +41,7 @@ PERIOD_S = 0.02
 
 
 @dataclass
-class Kept:
+class FakeFeed:
     """A feed's log, and what came into it."""
 
     log: IntakeLog
@@ -74,9 +74,9 @@ class Kept:
 @asynccontextmanager
 async def polled(
     url: str, folder: Path, format_: str = "json", period_s: float = PERIOD_S, **more: Any
-) -> AsyncIterator[Kept]:
+) -> AsyncIterator[FakeFeed]:
     seen = SeenItems.open(folder)
-    kept = Kept(IntakeLog.open(folder, observer=seen), seen)
+    kept = FakeFeed(IntakeLog.open(folder, observer=seen), seen)
     kept.open.set()
     kept.poller = poller = UrlPoller(
         kept, UrlOptions(url, format_, period_s), seen, judge(KIND), kept.counts, rng=Random(1), **more
