@@ -1,4 +1,8 @@
-"""Builds the cluster from its parts: together with `compose_broker`, the only file that names concrete classes."""
+"""Builds the cluster from its parts, and opens a data folder for the command line.
+
+With `compose_broker` and `broker.app`, the only place that names concrete classes: every other module gets its parts as
+arguments, so that a test can pass others.
+"""
 
 from __future__ import annotations
 
@@ -185,6 +189,7 @@ async def assemble_cluster(
     clock: Callable[[], datetime] | None = None,
     limits: ExecutionLimits | None = None,
     feed_limits: FeedLimits = USUAL_LIMITS,
+    make_engine: Callable[..., Engine] = Engine,
 ) -> AsyncIterator[Cluster]:
     """Builds everything of a cluster except the folder's lock and Spark, which the caller provides. With `sessions`, a
     watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP,
@@ -213,7 +218,7 @@ async def assemble_cluster(
 
         threads, lost_limit = own.statements.concurrent + AT_ONCE + 2, own.spark.unstoppable_limit
         virtual_datasets = VirtualDatasets(channel_store, lambda: procedures.runs())  # noqa: PLW0108 - made below
-        engine = Engine(
+        engine = make_engine(
             spark, make_python, scratch, threads=threads, lost_limit=lost_limit, virtual_datasets=virtual_datasets
         )
         feed_addresses = AddressGuard.of(own.feeds.private, "cluster.feeds.private", loopback=own.http.local)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest import mock
 
 import pyarrow.parquet as pq
 from aiohttp import web
@@ -105,14 +104,12 @@ async def opened(
 ) -> AsyncIterator[Parts]:
     """What a cluster has when it has started. Upkeep is left to the caller, who wants to know when it happens."""
     settings = Settings.load(None, {}, {**AT_ONCE, "data": data, **flags})
-    with mock.patch.object(compose, "Engine", Sparkless):
-        async with compose.assemble_cluster(
-            settings, None, set_aside=set_aside, clock=clock or now, feed_limits=feed_limits
-        ) as made:
-            yield Parts(
-                settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app,
-                made.channel_store,
-            )  # fmt: skip
+    async with compose.assemble_cluster(
+        settings, None, set_aside=set_aside, clock=clock or now, feed_limits=feed_limits, make_engine=Sparkless
+    ) as made:
+        yield Parts(
+            settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app, made.channel_store
+        )
 
 
 class ServedParts:

@@ -11,6 +11,7 @@ from typing import Final
 
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.intake.log import IntakeLog
+from tocsin.serving.addresses import is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,10 @@ class FeedLimits:
     function_deadline_s: float = 300.0
     # This many failing records of a batch run once more, each alone, to learn the reason; the others do not.
     reasons: int = 20
-    # Connections to the sockets of one feed: all of them, and those of one address (local addresses are exempt).
+    # Connections to the sockets of one feed: all of them, and those of one address that is not exempt.
     connections: int = 1_000
     address_connections: int = 250
+    is_exempt: Callable[[str | None], bool] = is_loopback
     # Time for the rest of a record that has begun. Between records a connection may be silent.
     record_timeout_s: float = 30.0
     # The longest pause before a feed tries again to listen at a port that is in use.

@@ -19,7 +19,7 @@ from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.options import FeedOptions
 from tocsin.cluster.feeds.running_feed import RunningFeed
 from tocsin.rules.model.record_frames import Braces, FrameError, Lines, RecordFraming
-from tocsin.serving.addresses import address_key, is_loopback
+from tocsin.serving.addresses import address_key
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
 
 _log = structlog.get_logger()
@@ -81,7 +81,7 @@ class SocketServer:
         peer = writer.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) else None
         place = address_key(address)
-        self._make_room(place, is_counted=not is_loopback(address))
+        self._make_room(place, is_counted=not self._limits.is_exempt(address))
         self._connections[task] = place
         self._open_of[place] += 1
         framing: RecordFraming = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
