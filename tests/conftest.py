@@ -141,6 +141,7 @@ def dataverse(cluster: LocalCluster) -> Iterator[str]:
     name = f"v{uuid4().hex}"
     cluster.run(f"CREATE DATAVERSE {name}")
     yield name
+    cluster.before_landing = lambda _dataset: None
     cluster.run(f"DROP DATAVERSE {name} IF EXISTS")
 
 

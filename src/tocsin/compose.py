@@ -1,4 +1,8 @@
-"""Builds the cluster from its parts: together with `compose_broker`, the only file that names concrete classes."""
+"""Builds the cluster from its parts, and opens a data folder for the command line.
+
+With `compose_broker` and `broker.app`, the only place that names concrete classes: every other module gets its parts as
+arguments, so that a test can pass others.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,12 +44,11 @@ from tocsin.cluster.data_folder.start_check import (
     refuse_missing_catalog,
     refuse_missing_channels,
 )
-from tocsin.cluster.data_folder.stored_tokens import StoredTokens
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
-from tocsin.cluster.feeds.adapters.sockets import SocketLimits
 from tocsin.cluster.feeds.feeds import Feeds
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.routes import cluster_application
 from tocsin.cluster.procedures.procedures import AT_ONCE, Procedures
@@ -56,25 +59,27 @@ from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import find_newest_time_us
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.session import SparkSessions
+from tocsin.serving import tokens as token_secrets
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.application import serve
 from tocsin.serving.supervisor import Command, Supervisor
+from tocsin.serving.tokens import Token
 from tocsin.settings import Settings
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import CommittedExecution
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
-from tocsin.store.cluster.interface import ClusterStore
+from tocsin.store.cluster.interface import ClusterStore, TokenRow
 from tocsin.store.cluster.sqlite_store import SqliteStore
 from tocsin.store.private_folder import PRIVATE, make_private
-from tocsin.wire.errors import NotFoundError
+from tocsin.wire.errors import NotFoundError, UnauthorizedError
 
 # The grammar limits how deep a statement may be nested (language.syntax.script.DEPTH_LIMIT); each level takes about
 # thirty frames.
-RECURSION_LIMIT = 12_000
+_RECURSION_LIMIT = 12_000
 
-AnyStore = TypeVar("AnyStore", SqliteStore, SqliteChannelStore)
+_AnyStore = TypeVar("_AnyStore", SqliteStore, SqliteChannelStore)
 
 
 def _now() -> datetime:
@@ -87,6 +92,7 @@ class Cluster:
 
     app: web.Application
     statements: ScriptRunner
+    engine: Engine
     store: ClusterStore
     catalog: CatalogStore
     tables: DatasetTables
@@ -182,11 +188,13 @@ async def assemble_cluster(
     set_aside: bool = False,
     clock: Callable[[], datetime] | None = None,
     limits: ExecutionLimits | None = None,
+    feed_limits: FeedLimits = USUAL_LIMITS,
+    make_engine: Callable[..., Engine] = Engine,
 ) -> AsyncIterator[Cluster]:
     """Builds everything of a cluster except the folder's lock and Spark, which the caller provides. With `sessions`, a
-    watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP, and
-    `limits` the limits of executions that the settings give."""
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
+    watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP,
+    `limits` the limits of executions that the settings give, and `feed_limits` those of feeds that they do not."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION_LIMIT))
     data, scratch, own = settings.data.absolute(), _scratch(settings), settings.cluster
     make_private(settings.data)
     guard = await asyncio.to_thread(_guard_clock, settings)
@@ -209,15 +217,18 @@ async def assemble_cluster(
             return PythonFunctions(spark, data / own.python.folder, scratch / "python.log", own.python.call_timeout_s)
 
         threads, lost_limit = own.statements.concurrent + AT_ONCE + 2, own.spark.unstoppable_limit
-        engine = Engine(spark, make_python, scratch, threads=threads, lost_limit=lost_limit)
+        virtual_datasets = VirtualDatasets(channel_store, lambda: procedures.runs())  # noqa: PLW0108 - made below
+        engine = make_engine(
+            spark, make_python, scratch, threads=threads, lost_limit=lost_limit, virtual_datasets=virtual_datasets
+        )
         feed_addresses = AddressGuard.of(own.feeds.private, "cluster.feeds.private", loopback=own.http.local)
         broker_addresses = AddressGuard.of(own.channels.private, "cluster.channels.private", loopback=own.http.local)
-        sockets = SocketLimits(own.feeds.socket_connections_limit, own.feeds.socket_address_connections_limit)
         deadline_s = own.statements.timeout_s
-        feeds = Feeds(
-            catalog, tables, engine, data / INTAKE, feed_addresses, socket_limits=sockets,
-            function_deadline_s=deadline_s,
+        feed_limits = replace(
+            feed_limits, connections=own.feeds.socket_connections_limit, function_deadline_s=deadline_s,
+            address_connections=own.feeds.socket_address_connections_limit,
         )  # fmt: skip
+        feeds = Feeds(catalog, tables, engine, data / INTAKE, feed_addresses, limits=feed_limits)
         dml = DmlHandler(tables, engine)
         procedures = Procedures(catalog, tables, engine, dml, deadline_s=deadline_s)
         timing = AnnouncerTiming(own.channels.announcement_timeout_s)
@@ -234,7 +245,6 @@ async def assemble_cluster(
             limits=limits or ExecutionLimits.of(own.channels),
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
-        engine.shows = VirtualDatasets(channel_store, procedures.runs)
         statements = ScriptRunner(catalog, tables, engine, dml, procedures, feeds, brokers, channels, own, data)
         stack.push_async_callback(statements.close)
         watch = None
@@ -263,7 +273,7 @@ async def assemble_cluster(
             channel_figures=channels.figures, kept_for_readers=tables.kept_for_readers, guard=guard,
             brokers=BrokerApi(channel_store, subscriptions, brokers, announcer, retention),
         )  # fmt: skip
-        yield Cluster(app, statements, store, catalog, tables, feeds, channels, channel_store, back_up)
+        yield Cluster(app, statements, engine, store, catalog, tables, feeds, channels, channel_store, back_up)
 
 
 @asynccontextmanager
@@ -307,7 +317,7 @@ def opened_channel_store(
 
 
 @asynccontextmanager
-async def _opened(store: AnyStore) -> AsyncIterator[AnyStore]:
+async def _opened(store: _AnyStore) -> AsyncIterator[_AnyStore]:
     await store.open()
     try:
         yield store
@@ -325,6 +335,35 @@ def _say(words: str) -> None:
 
 
 # ---------------------------------------------------------------- tokens
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTokens:
+    """The tokens in the cluster's store."""
+
+    store: ClusterStore
+
+    async def check(self, secret: str) -> Token:
+        """Reads the store at each request, so that a revoked token is refused at once."""
+        token_rows = await self.store.tokens()
+        if not token_rows:
+            raise UnauthorizedError("this cluster has no tokens yet", hint=token_secrets.HOW_TO_MAKE)
+        return token_secrets.check(secret, token_rows)
+
+    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[TokenRow, str]:
+        minted = token_secrets.mint(name, role, feeds)
+        async with self.store.transaction() as tx:
+            row = await tx.add_token(minted.name, minted.digest, minted.role, _now(), minted.feeds)
+        return row, minted.secret
+
+    async def list(self) -> Sequence[TokenRow]:
+        return await self.store.tokens()
+
+    async def revoke(self, identity: int) -> TokenRow:
+        async with self.store.transaction() as tx:
+            if not await tx.revoke_token(identity, _now()):
+                raise NotFoundError(f"there is no live token {identity}", hint="tocsin token list shows them")
+        return next(row for row in await self.store.tokens() if row.id == identity)
 
 
 @asynccontextmanager

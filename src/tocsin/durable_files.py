@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import BinaryIO, Final, Literal
 
 # EFBIG: the file would exceed the size limit of the process.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Some systems have no fdatasync, which skips metadata that only matters to observers of the file.
+sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 # delta-rs reports the system's error as text.
 _FULL_TEXTS: Final = (
     "no space left on device", "os error 28", "disk quota exceeded", "os error 122", "storagefull", "os error 27",
 )  # fmt: skip
+
+
+def sync_open(file: BinaryIO) -> None:
+    """Flushes the content of an open file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def sync_file(path: Path | str) -> None:
@@ -34,8 +43,7 @@ def write_synced(path: Path, content: bytes, mode: Literal["wb", "xb"] = "wb") -
     try:
         with path.open(mode) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            sync_open(file)
     except OSError:
         path.unlink(missing_ok=True)
         raise

@@ -178,7 +178,7 @@ class FakeFeeds:
         status = 200 if accepted else 422
         return AcceptedRecords(status, {"accepted": accepted, "rejected": refused}, len(decoded))
 
-    def described(self, name: str) -> dict[str, Any]:
+    def describe(self, name: str) -> dict[str, Any]:
         if name == "Nowhere":
             raise NotFoundError(f"there is no feed {name}")
         return {"feed": f"Default.{name}", "adapter": "http_adapter", "format": "json"}

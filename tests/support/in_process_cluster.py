@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
 from tocsin import compose
+from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.settings import Settings
 
 T = TypeVar("T")
@@ -27,10 +29,34 @@ class Answer:
     rows: list[Any] | None
 
 
+def held_until(go: threading.Event) -> Callable[[Ref], None]:
+    """A `before_landing` that lets nothing land before `go` is set."""
+
+    def hold(_dataset: Ref) -> None:
+        go.wait()
+
+    return hold
+
+
 class LocalCluster:
     """Runs its event loop on a thread of its own, so that tests (Hypothesis above all) can be plain functions."""
 
-    def __init__(self, spark: SparkSession, data: Path, *, limits: ExecutionLimits | None = None, **flags: Any) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        data: Path,
+        *,
+        limits: ExecutionLimits | None = None,
+        feed_limits: FeedLimits = USUAL_LIMITS,
+        **flags: Any,
+    ) -> None:
+        self.before_landing: Callable[[Ref], None] = lambda _dataset: None
+        """Called before a batch of a feed lands, with the dataset."""
+
+        def before_landing(dataset: Ref) -> None:
+            self.before_landing(dataset)
+
+        feed_limits = replace(feed_limits, before_landing=before_landing)
         self.settings = Settings.load(None, {}, {"data": data, **flags})
         self._spark = spark
         self._loop = asyncio.new_event_loop()
@@ -38,7 +64,9 @@ class LocalCluster:
         self._thread.start()
         self._stack = AsyncExitStack()
         self.cluster = self.wait(
-            self._stack.enter_async_context(compose.assemble_cluster(self.settings, spark, limits=limits))
+            self._stack.enter_async_context(
+                compose.assemble_cluster(self.settings, spark, limits=limits, feed_limits=feed_limits)
+            )
         )
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
@@ -46,9 +74,9 @@ class LocalCluster:
 
     def run(self, script: str, *, stream: bool = False) -> list[Answer]:
         """Every statement's answer; raises the first failing statement's error."""
-        return self.wait(self._run(script, stream))
+        return self.wait(self.run_async(script, stream))
 
-    async def _run(self, script: str, stream: bool) -> list[Answer]:
+    async def run_async(self, script: str, stream: bool = False) -> list[Answer]:
         answers = []
         async for outcome in self.cluster.statements.run(script, stream=stream):
             rows = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from tests.support.feed_crash_points import Place
+from tests.support.feeds_in_process import Place
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.waiting import WITHIN_S, wait_until
 from tocsin.cluster.channels.executions.running_channel import RunningChannel

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.real_processes import Client
-from tocsin.cluster.data_folder.stored_tokens import StoredTokens
+from tocsin.compose import StoredTokens
 from tocsin.serving.application import bind_socket, listen
 
 

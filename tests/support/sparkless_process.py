@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest import mock
 
 import pyarrow.parquet as pq
 from aiohttp import web
@@ -22,6 +21,7 @@ from tocsin.cluster.catalog.entries import DatasetEntry
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.statements.outcomes import ScriptExecutor
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.serving.application import bind_socket, listen
@@ -95,16 +95,21 @@ AT_ONCE = {"cluster.datasets.upkeep_period_s": 86_400, "cluster.datasets.outside
 
 @asynccontextmanager
 async def opened(
-    data: Path, *, set_aside: bool = False, clock: Callable[[], datetime] | None = None, **flags: Any
+    data: Path,
+    *,
+    set_aside: bool = False,
+    clock: Callable[[], datetime] | None = None,
+    feed_limits: FeedLimits = USUAL_LIMITS,
+    **flags: Any,
 ) -> AsyncIterator[Parts]:
     """What a cluster has when it has started. Upkeep is left to the caller, who wants to know when it happens."""
     settings = Settings.load(None, {}, {**AT_ONCE, "data": data, **flags})
-    with mock.patch.object(compose, "Engine", Sparkless):
-        async with compose.assemble_cluster(settings, None, set_aside=set_aside, clock=clock or now) as made:
-            yield Parts(
-                settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app,
-                made.channel_store,
-            )  # fmt: skip
+    async with compose.assemble_cluster(
+        settings, None, set_aside=set_aside, clock=clock or now, feed_limits=feed_limits, make_engine=Sparkless
+    ) as made:
+        yield Parts(
+            settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app, made.channel_store
+        )
 
 
 class ServedParts:

@@ -15,7 +15,7 @@ from tocsin.serving.limits import read_body
 from tocsin.wire.errors import InputError, LimitError
 from tocsin.wire.messages import Message
 
-M = TypeVar("M", bound=Message)
+_M = TypeVar("_M", bound=Message)
 
 JSON_LIMIT_BYTES: Final = 16 << 20
 VALUES_LIMIT: Final = 2_000_000
@@ -46,8 +46,8 @@ async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: 
 
 
 async def read_message(
-    request: web.Request, kind: type[M], *, unpack: bool = False, limit_bytes: int = JSON_LIMIT_BYTES
-) -> M:
+    request: web.Request, kind: type[_M], *, unpack: bool = False, limit_bytes: int = JSON_LIMIT_BYTES
+) -> _M:
     """The message in the body."""
     return kind.parse(await read_json(request, unpack=unpack, limit_bytes=limit_bytes))
 

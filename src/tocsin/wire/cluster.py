@@ -35,7 +35,7 @@ def _check_interest(interest: int) -> None:
 _BrokerName = Annotated[str, Mark("`dataverse.broker`", schema={"minLength": 1, "examples": ["v.b"]})]
 _SubscriptionId = Annotated[str, Mark(schema={"minLength": 1, "maxLength": SUBSCRIPTION_ID_LIMIT})]
 _AckedInterest = Annotated[
-    int,
+    InterestId,
     Mark(
         read=parse_interest,
         write=str,

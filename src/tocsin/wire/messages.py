@@ -17,6 +17,7 @@ from inspect import cleandoc
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position
+from tocsin.rules.model.values import datetime_text
 from tocsin.wire import cursors
 from tocsin.wire.errors import InputError, LimitError
 
@@ -124,10 +125,6 @@ def _parse_moment(text: Any) -> datetime:
         raise InputError("must be a time such as 2026-11-15T09:30:00Z") from None
 
 
-def _moment_text(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
-
-
 def _same(value: Any) -> Any:
     return value
 
@@ -150,7 +147,7 @@ _FORMS: Final[dict[Any, _MessageForm]] = {
     bool: _MessageForm(_typed("true or false", bool), _same, {"type": "boolean"}),
     # Between brokers and clusters, an interest is a number.
     InterestId: _MessageForm(_typed("a whole number", int), _same, {"type": "integer", "minimum": 0}),
-    datetime: _MessageForm(_parse_moment, _moment_text, {"type": "string", "format": "date-time"}),
+    datetime: _MessageForm(_parse_moment, datetime_text, {"type": "string", "format": "date-time"}),
     Cursor: _MessageForm(
         cursors.parse_cursor, cursors.cursor_text, {"type": "string", "pattern": cursors.CURSOR_PATTERN}
     ),

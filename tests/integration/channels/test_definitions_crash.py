@@ -50,7 +50,7 @@ def test_a_channel_is_made_and_dropped_wholly_whatever_dies_in_between(
     spark: SparkSession, tmp_path: Path, images: list[str]
 ) -> None:
     with running(spark, tmp_path / "data") as place:
-        place._cluster.run(f"CREATE DATAVERSE v; USE v; {SETUP}")
+        place.cluster.run(f"CREATE DATAVERSE v; USE v; {SETUP}")
         place.run(OF_KIND)
         place.subscribe('"a"')
         place.write(record(1))
@@ -74,7 +74,7 @@ def test_a_channel_goes_back_with_its_dataset_also_when_the_start_that_saw_it_is
     spark: SparkSession, tmp_path: Path, images: list[str]
 ) -> None:
     with running(spark, tmp_path / "first") as place:
-        place._cluster.run(f"CREATE DATAVERSE v; USE v; {SETUP} {OF_KIND}")
+        place.cluster.run(f"CREATE DATAVERSE v; USE v; {SETUP} {OF_KIND}")
         mine = place.subscribe('"a"')
         place.write(record(1))
         place.told_once(mine, [1])

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.channel_crash_points import ChannelPlace
+from tests.support.channels_in_process import ChannelPlace
 from tests.support.in_process_cluster import LocalCluster
 from tests.unit.test_docs import document, table_after
 from tocsin.wire.errors import TocsinError

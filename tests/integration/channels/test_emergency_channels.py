@@ -19,7 +19,7 @@ import pytest
 
 from examples.emergency import data
 from examples.emergency.data import Place, Report, Shelter, UserLocation
-from tests.support.channel_crash_points import ChannelPlace
+from tests.support.channels_in_process import ChannelPlace
 from tests.support.in_process_cluster import LocalCluster
 from tests.unit.test_docs import table_after
 from tocsin.language.syntax import script

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.support.channel_crash_points import ChannelPlace
+from tests.support.channels_in_process import ChannelPlace
 from tests.support.in_process_cluster import LocalCluster
 from tocsin.cluster.channels.metrics import ChannelCollector
 from tocsin.rules.model.values import datetime_text

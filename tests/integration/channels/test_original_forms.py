@@ -17,8 +17,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.channel_crash_points import ChannelPlace
-from tests.support.feed_crash_points import free_port, send
+from tests.support.channels_in_process import ChannelPlace
+from tests.support.feeds_in_process import free_port, send
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.literals import literal
 from tests.support.waiting import wait_until

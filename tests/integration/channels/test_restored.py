@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.channel_crash_points import ChannelPlace
+from tests.support.channels_in_process import ChannelPlace
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.sparkless_process import opened
 from tocsin import compose
@@ -36,19 +36,19 @@ def executions(place: ChannelPlace) -> list[int]:
 
 def back_up_alive(place: ChannelPlace, destination: Path) -> None:
     """As the cluster does over HTTP."""
-    place._cluster.wait(place._cluster.cluster.back_up(destination))
+    place.cluster.wait(place.cluster.cluster.back_up(destination))
 
 
 @pytest.mark.parametrize("alive", [True, False], ids=["alive", "stopped"])
 def test_a_restored_channel_goes_on_where_it_was(spark: SparkSession, tmp_path: Path, alive: bool) -> None:
     with running(spark, tmp_path / "first") as place:
-        place._cluster.run(SCHEMA)
+        place.cluster.run(SCHEMA)
         mine, other = place.subscribe('C("a")'), place.subscribe('C("b")')
         place.run('INSERT INTO D [{"id": 1, "said": "a"}, {"id": 2, "said": "b"}]')
         place.execute("C")
         assert place.told("C") == {mine: [1], other: [2]}
-        before, settings = executions(place), place._cluster.settings
-        first_epoch = place._cluster.cluster.channel_store.epoch
+        before, settings = executions(place), place.cluster.settings
+        first_epoch = place.cluster.cluster.channel_store.epoch
         if alive:
             back_up_alive(place, tmp_path / "saved.tar")
             place.run('INSERT INTO D [{"id": 9, "said": "a"}]')
@@ -60,7 +60,7 @@ def test_a_restored_channel_goes_on_where_it_was(spark: SparkSession, tmp_path: 
     asyncio.run(compose.restore(new, tmp_path / "saved.tar", no_progress))
 
     with running(spark, tmp_path / "second") as place:
-        assert place._cluster.cluster.channel_store.epoch > first_epoch
+        assert place.cluster.cluster.channel_store.epoch > first_epoch
         assert place.told("C") == {mine: [1], other: [2]}
         place.run('INSERT INTO D [{"id": 3, "said": "a"}]')
         place.execute("C")
@@ -73,11 +73,11 @@ def test_a_restored_channel_goes_on_where_it_was(spark: SparkSession, tmp_path: 
 
 def test_a_channel_whose_rows_are_lost_begins_anew_with_what_is_there(spark: SparkSession, tmp_path: Path) -> None:
     with running(spark, tmp_path / "first") as place:
-        place._cluster.run(SCHEMA)
+        place.cluster.run(SCHEMA)
         place.subscribe('C("a")')
         place.run('INSERT INTO D [{"id": 1, "said": "a"}]')
         place.execute("C")
-        data = place._cluster.settings.data
+        data = place.cluster.settings.data
     for path in data.glob("channels.db*"):
         path.unlink()
 

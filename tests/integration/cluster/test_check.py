@@ -25,9 +25,13 @@ from tocsin.cluster.data_folder.inspection.feeds import inspect_notes
 from tocsin.cluster.data_folder.inspection.inspection import CHECKED, NOT_CHECKED
 from tocsin.cluster.feeds.adapters.file_reader import after_last
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems
+from tocsin.cluster.feeds.batches import pack_batch
 from tocsin.cluster.intake import segments
+from tocsin.cluster.intake.frames import LogEntry
 from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.sources.decoder import DecodedRecord
+from tocsin.rules.model.types import ObjectType
 from tocsin.settings import Settings
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 
@@ -67,8 +71,8 @@ async def make(data: Path) -> dict[str, Path]:
             polled, files = folder_of(parts, "Polled"), folder_of(parts, "Files")
     polled.mkdir()
     seen = SeenItems.open(polled)
-    seen._marks = {bytes(16): None}
-    seen._position = 1
+    item = pack_batch([DecodedRecord(0, {})], ObjectType(()), [bytes(16)])
+    seen.recall(LogEntry(0, 1, item, None, b"", 0.0))
     seen.keep(1)
     for kind in ("sources/0", "offsets", "commits"):
         for number in range(3):

@@ -5,18 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from tests.support.sparkless_process import ServedParts
-from tocsin.cluster.catalog.refs import feed_ref
-from tocsin.cluster.feeds import running_feeds
-from tocsin.cluster.feeds.landing import Landing
-from tocsin.cluster.intake.log import IntakeLog, LogEntry
+from tocsin.cluster.catalog.refs import Ref, feed_ref
+from tocsin.cluster.feeds.limits import FeedLimits
+from tocsin.cluster.intake.log import IntakeLog
 
 LIMIT_BYTES = 100_000
 SETUP = """
@@ -30,27 +28,31 @@ CONNECT FEED F TO DATASET D; START FEED F
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[ServedParts]:
-    small = mock.Mock(open=partial(IntakeLog.open, limit_bytes=LIMIT_BYTES, segment_bytes=20_000, recent_bytes=10_000))
-    with mock.patch.object(running_feeds, "IntakeLog", small):
-        made = ServedParts(tmp_path / "data")
-        try:
-            made.run(SETUP)
-            yield made
-        finally:
-            made.close()
+def go() -> threading.Event:
+    """Nothing lands before it is set."""
+    return threading.Event()
+
+
+@pytest.fixture
+def served(tmp_path: Path, go: threading.Event) -> Iterator[ServedParts]:
+    def hold(_dataset: Ref) -> None:
+        go.wait()
+
+    limits = FeedLimits(
+        open_log=partial(IntakeLog.open, limit_bytes=LIMIT_BYTES, segment_bytes=20_000, recent_bytes=10_000),
+        before_landing=hold,
+    )
+    made = ServedParts(tmp_path / "data", feed_limits=limits)
+    try:
+        made.run(SETUP)
+        yield made
+    finally:
+        made.close()
 
 
 def test_while_nothing_lands_publishers_are_told_to_come_again_and_nothing_acknowledged_is_lost(
-    served: ServedParts, monkeypatch: pytest.MonkeyPatch
+    served: ServedParts, go: threading.Event
 ) -> None:
-    go, land = threading.Event(), Landing.land
-
-    def held(landing: Landing, entries: Sequence[LogEntry]) -> int:
-        go.wait()
-        return land(landing, entries)
-
-    monkeypatch.setattr(Landing, "land", held)
     connection = served.client.connection()
 
     def send(nth: int) -> http.client.HTTPResponse:

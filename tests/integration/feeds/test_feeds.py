@@ -5,28 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.feed_crash_points import Place
-from tests.support.in_process_cluster import LocalCluster
+from tests.support.feeds_in_process import Place
+from tests.support.in_process_cluster import LocalCluster, held_until
 from tocsin.cluster.engine.engine import Engine
-from tocsin.cluster.feeds import isolate_failures
-from tocsin.cluster.feeds.landing import Landing
-from tocsin.cluster.intake.log import LogEntry
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, ReusedKeyError, StoreError, TocsinError
 
+SETUP = "CREATE TYPE T AS { id: int, said: string }; CREATE DATASET D(T) PRIMARY KEY id"
 HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
 
 
 @pytest.fixture
 def place(cluster: LocalCluster, dataverse: str) -> Place:
     made = Place(cluster, dataverse)
-    made.run("CREATE TYPE T AS { id: int, said: string }; CREATE DATASET D(T) PRIMARY KEY id")
+    made.run(SETUP)
     return made
 
 
@@ -328,7 +327,7 @@ def test_a_record_on_which_the_function_fails_is_set_aside_alone(place: Place) -
     ],
 )
 def test_a_function_that_fails_on_many_records_is_asked_once_which(
-    place: Place, monkeypatch: pytest.MonkeyPatch, function: str
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     asked: list[str] = []
     rows = Engine.rows
@@ -339,14 +338,19 @@ def test_a_function_that_fails_on_many_records_is_asked_once_which(
         return rows(engine, sql, limit)
 
     monkeypatch.setattr(Engine, "rows", counted)
-    monkeypatch.setattr(isolate_failures, "REASONS", 2)
-    place.run("CREATE DATASET E(T) PRIMARY KEY id")
-    connected(place, function)
-    place.send(*({"id": number, "said": "7" if number % 2 else "x"} for number in range(60)))
-    assert place.held() == {number: "7" for number in range(60) if number % 2}
-    assert len(place.rejected()) == 30
-    # The batch, which of it, the good ones, and two for their reasons.
-    assert len(asked) == 5
+    cluster = LocalCluster(spark, tmp_path, feed_limits=FeedLimits(reasons=2))
+    try:
+        cluster.run("CREATE DATAVERSE v")
+        place = Place(cluster, "v")
+        place.run(f"{SETUP}; CREATE DATASET E(T) PRIMARY KEY id")
+        connected(place, function)
+        place.send(*({"id": number, "said": "7" if number % 2 else "x"} for number in range(60)))
+        assert place.held() == {number: "7" for number in range(60) if number % 2}
+        assert len(place.rejected()) == 30
+        # The batch, which of it, the good ones, and two for their reasons.
+        assert len(asked) == 5
+    finally:
+        cluster.close()
 
 
 def test_where_a_function_fails_within_a_subquery_its_neighbours_pass_all_the_same(place: Place) -> None:
@@ -373,10 +377,10 @@ def test_what_a_function_makes_and_does_not_fit_is_kept_with_the_record_it_came_
 
 
 def test_neither_do_statements_keep_records_from_landing_nor_feeds_statements_from_running(
-    cluster: LocalCluster, fed: Place, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, fed: Place
 ) -> None:
     go = threading.Event()
-    engine = cluster.cluster.feeds._engine
+    engine = cluster.cluster.engine
     many = cluster.settings.cluster.statements.concurrent + 10
 
     async def busy() -> list[asyncio.Future[bool]]:
@@ -394,13 +398,7 @@ def test_neither_do_statements_keep_records_from_landing_nor_feeds_statements_fr
     assert fed.held() == {1: "a"}
 
     go.clear()
-    land = Landing.land
-
-    def held(landing: Landing, entries: Sequence[LogEntry]) -> int:
-        go.wait()
-        return land(landing, entries)
-
-    monkeypatch.setattr(Landing, "land", held)
+    cluster.before_landing = held_until(go)
     for number in range(8):
         fed.run(f"CREATE FEED F{number} WITH {HTTP}; CONNECT FEED F{number} TO DATASET D; START FEED F{number}")
         name = f"{fed.dataverse}.F{number}"

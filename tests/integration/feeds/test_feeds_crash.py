@@ -18,7 +18,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import aiohttp
 import pytest
@@ -28,7 +27,7 @@ from tests.support.real_processes import environment
 from tests.support.sparkless_process import Parts, opened
 from tests.support.waiting import WITHIN_S
 from tocsin import faults
-from tocsin.cluster.feeds import landing_worker, running_feeds
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.serving.application import bind_socket, listen
@@ -55,20 +54,17 @@ START FEED F
 # ---------------------------------------------------------------- the child
 
 
-@asynccontextmanager
-async def small_logs() -> AsyncIterator[None]:
-    """Logs that roll and are trimmed within a few requests, and batches of a few."""
-    opening = partial(IntakeLog.open, segment_bytes=600, remember_bytes=9_000, recent_bytes=400)
-    small = mock.Mock(open=opening)
-    with mock.patch.object(running_feeds, "IntakeLog", small), mock.patch.object(landing_worker, "BATCH_ROWS", 6):
-        yield
+# Logs that roll and are trimmed within a few requests, and batches of a few.
+SMALL_LOGS = FeedLimits(
+    open_log=partial(IntakeLog.open, segment_bytes=600, remember_bytes=9_000, recent_bytes=400), batch_rows=6
+)
 
 
 @asynccontextmanager
 async def served(data: Path) -> AsyncIterator[tuple[Parts, str]]:
     """A cluster, and where it listens."""
     with eager_upkeep(), bind_socket("127.0.0.1", 0) as (sock, address):
-        async with small_logs(), opened(data) as parts, listen(parts.app, sock):
+        async with opened(data, feed_limits=SMALL_LOGS) as parts, listen(parts.app, sock):
             yield parts, address
 
 
@@ -95,7 +91,7 @@ class Story:
     kill_after: int | None = None
 
     async def begin(self) -> None:
-        async with small_logs(), opened(self.data) as parts:
+        async with opened(self.data, feed_limits=SMALL_LOGS) as parts:
             await parts.run(SETUP)
 
     async def life(self, crash_at: str = "", kill_after: int | None = None) -> int:

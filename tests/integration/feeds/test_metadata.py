@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from pyspark.sql import SparkSession
 
 from tests.integration.feeds.test_sockets import connection, is_dropped, listening, send
-from tests.support.feed_crash_points import Place
-from tests.support.in_process_cluster import LocalCluster
+from tests.support.feeds_in_process import Place
+from tests.support.in_process_cluster import LocalCluster, held_until
 from tests.support.waiting import wait_until
-from tocsin.cluster.feeds.landing import Landing
+from tocsin.cluster.catalog.refs import Ref
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCollector
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
-from tocsin.cluster.intake.log import LogEntry
+from tocsin.cluster.intake.log import AppendedRange, IntakeLog
 from tocsin.wire.errors import ConflictError, InputError, LimitError, StorageFullError
 
+SETUP = "CREATE TYPE T AS { id: int, said: string }; CREATE DATASET D(T) PRIMARY KEY id"
 HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
 
 
 @pytest.fixture
 def place(cluster: LocalCluster, dataverse: str) -> Place:
     made = Place(cluster, dataverse)
-    made.run("CREATE TYPE T AS { id: int, said: string }; CREATE DATASET D(T) PRIMARY KEY id")
+    made.run(SETUP)
     return made
 
 
@@ -96,20 +99,6 @@ def fed(place: Place) -> Place:
     return place
 
 
-class HeldLanding:
-    """While `go` is not set nothing lands."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go = threading.Event()
-        land: Callable[[Landing, Sequence[LogEntry]], int] = Landing.land
-
-        def held(landing: Landing, entries: Sequence[LogEntry]) -> int:
-            self.go.wait()
-            return land(landing, entries)
-
-        monkeypatch.setattr(Landing, "land", held)
-
-
 def post(cluster: LocalCluster, place: Place, *records: Any) -> AcceptedRecords:
     """Sent, not waited for."""
     body = "\n".join(json.dumps(one) for one in records).encode()
@@ -138,42 +127,51 @@ def test_what_was_taken_and_refused_is_counted_through_stop_and_start(
     assert told("sockets_open") is None
 
 
-def test_how_far_a_feed_is_behind_is_told(
-    cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    held = HeldLanding(monkeypatch)
+def test_how_far_a_feed_is_behind_is_told(cluster: LocalCluster, fed: Place, told: Figures) -> None:
+    cluster.before_landing = held_until(go := threading.Event())
     post(cluster, fed, {"id": 1, "said": "a"}, {"id": 2, "said": "b"})
     assert told("lag_records") == 2
     assert (told("unlanded_bytes") or 0) > 0
     wait_until(lambda: (told("lag_seconds") or 0) > 0, "the oldest one has waited")
-    held.go.set()
+    go.set()
     fed.send({"id": 3, "said": "c"})
     assert (told("lag_records"), told("unlanded_bytes"), told("lag_seconds")) == (0, 0, 0)
 
 
-def test_failures_to_land_and_answers_of_429_and_507_are_counted(
-    cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    land: Callable[[Landing, Sequence[LogEntry]], int] = Landing.land
+class FullLog(IntakeLog):
+    """A log that refuses records while `error` is set."""
+
+    error: Exception | None = None
+
+    async def append(self, *args: Any, **named: Any) -> AppendedRange:
+        if FullLog.error is not None:
+            raise FullLog.error
+        return await super().append(*args, **named)
+
+
+def test_failures_to_land_and_answers_of_429_and_507_are_counted(spark: SparkSession, tmp_path: Path) -> None:
     fails = iter([StorageFullError("no room"), RuntimeError("a bug")])
 
-    def failing(landing: Landing, entries: Sequence[LogEntry]) -> int:
+    def fail_twice(_dataset: Ref) -> None:
         if (error := next(fails, None)) is not None:
             raise error
-        return land(landing, entries)
 
-    monkeypatch.setattr(Landing, "land", failing)
-    fed.send({"id": 1, "said": "a"})
-    assert told("landing_failures_total") == 2
-    for error in (LimitError("behind", status=429), StorageFullError("no room")):
-
-        async def append(*_: object, error: Exception = error, **__: object) -> None:
-            raise error
-
-        monkeypatch.setattr("tocsin.cluster.intake.log.IntakeLog.append", append)
-        with pytest.raises(type(error)):
-            fed.send({"id": 2, "said": "b"})
-        assert told("requests_refused_total", status=str(error.status)) == 1
+    cluster = LocalCluster(spark, tmp_path, feed_limits=FeedLimits(open_log=FullLog.open))
+    try:
+        cluster.run("CREATE DATAVERSE v")
+        fed, told = Place(cluster, "v"), Figures(cluster, "v.F")
+        fed.run(f"{SETUP}; CREATE FEED F WITH {HTTP}; CONNECT FEED F TO DATASET D; START FEED F")
+        cluster.before_landing = fail_twice
+        fed.send({"id": 1, "said": "a"})
+        assert told("landing_failures_total") == 2
+        for error in (LimitError("behind", status=429), StorageFullError("no room")):
+            FullLog.error = error
+            with pytest.raises(type(error)):
+                fed.send({"id": 2, "said": "b"})
+            assert told("requests_refused_total", status=str(error.status)) == 1
+    finally:
+        FullLog.error = None
+        cluster.close()
 
 
 def test_a_dropped_feeds_numbers_are_gone_and_another_of_its_name_begins_anew(fed: Place, told: Figures) -> None:
@@ -202,13 +200,13 @@ def test_sockets_and_what_they_drop_are_counted(place: Place, told: Figures) -> 
 
 
 def test_publishers_go_on_while_a_started_feed_is_connected_even_when_nothing_lands(
-    cluster: LocalCluster, fed: Place, told: Figures, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, fed: Place, told: Figures
 ) -> None:
-    held = HeldLanding(monkeypatch)
+    cluster.before_landing = held_until(go := threading.Event())
     post(cluster, fed, {"id": 1, "said": "a"})
     fed.run("CREATE DATASET E(T) PRIMARY KEY id; CONNECT FEED F TO DATASET E")
     post(cluster, fed, {"id": 2, "said": "b"})
-    held.go.set()
+    go.set()
     fed.send({"id": 3, "said": "c"})
     assert fed.held() == {1: "a", 2: "b", 3: "c"}
     assert fed.held("E") == {2: "b", 3: "c"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.feed_crash_points import Place
+from tests.support.feeds_in_process import Place
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.python_sources import World
 from tocsin.wire.errors import ConflictError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feed_crash_points import Place, connection, free_port, send
+from tests.support.feeds_in_process import Place, connection, free_port, send
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from tocsin.wire.errors import ConflictError

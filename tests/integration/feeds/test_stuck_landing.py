@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.sparkless_process import Parts, opened
 from tests.support.waiting import WITHIN_S
-from tocsin.cluster.catalog.refs import feed_ref
-from tocsin.cluster.feeds import running_feed as feed_module
-from tocsin.cluster.feeds import running_feeds
-from tocsin.cluster.feeds.landing import Landing
-from tocsin.cluster.intake.log import LogEntry
+from tocsin.cluster.catalog.refs import Ref, feed_ref
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, TocsinError, UnavailableError
 
 SETUP = """
@@ -31,12 +29,40 @@ F = feed_ref("v", "F")
 _HTTP = '{"adapter-name": "http_adapter", "type-name": "T"}'
 
 
+class FailingLanding:
+    """Decides which datasets take nothing, and why."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, Exception] = {}
+
+    def __call__(self, dataset: Ref) -> None:
+        if dataset.name in self._errors:
+            raise self._errors[dataset.name]
+
+    @contextmanager
+    def failing(self, error: Exception, dataset: str = "D") -> Iterator[None]:
+        """Nothing lands in the dataset meanwhile."""
+        self._errors[dataset] = error
+        try:
+            yield
+        finally:
+            del self._errors[dataset]
+
+
 @pytest.fixture
-async def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Parts]:
-    monkeypatch.setattr(feed_module, "PATIENCE_S", 0.3)
-    async with opened(tmp_path / "data") as made:
+def landing() -> FailingLanding:
+    return FailingLanding()
+
+
+@pytest.fixture
+async def parts(tmp_path: Path, landing: FailingLanding, request: pytest.FixtureRequest) -> AsyncIterator[Parts]:
+    limits = FeedLimits(patience_s=0.3, before_landing=landing)
+    async with opened(tmp_path / "data", feed_limits=replace(limits, **getattr(request, "param", {}))) as made:
         await made.run(SETUP)
         yield made
+
+
+patient = pytest.mark.parametrize("parts", [{"patience_s": 600.0}], indirect=True)
 
 
 async def send(parts: Parts, number: int, *, visible: bool = False) -> None:
@@ -45,21 +71,6 @@ async def send(parts: Parts, number: int, *, visible: bool = False) -> None:
 
 def held(parts: Parts, dataset: str = "D") -> list[int]:
     return sorted(row["id"] for row in parts.rows(parts.catalog.catalog.dataset("v", dataset)))
-
-
-@contextmanager
-def failing(monkeypatch: pytest.MonkeyPatch, error: Exception, dataset: str = "D") -> Iterator[None]:
-    """Nothing lands in the dataset meanwhile."""
-    land = Landing.land
-
-    def fail(self: Landing, entries: Sequence[LogEntry]) -> int:
-        if self.dataset.name == dataset:
-            raise error
-        return land(self, entries)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Landing, "land", fail)
-        yield
 
 
 FULL = StorageFullError("the disk is full: nothing was changed")
@@ -75,9 +86,9 @@ FULL = StorageFullError("the disk is full: nothing was changed")
     ],
 )
 async def test_while_landing_fails_a_statement_that_needs_it_is_refused_and_the_feed_goes_on(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch, statement: str, error: Exception, kind: type[TocsinError]
+    parts: Parts, landing: FailingLanding, statement: str, error: Exception, kind: type[TocsinError]
 ) -> None:
-    with failing(monkeypatch, error):
+    with landing.failing(error):
         await send(parts, 1)
         with pytest.raises(kind) as refused:
             await parts.run(statement)
@@ -93,11 +104,11 @@ async def test_while_landing_fails_a_statement_that_needs_it_is_refused_and_the_
     assert parts.feeds.troubles(F) == []
 
 
+@patient
 async def test_a_statement_that_waits_for_landing_can_be_stopped_and_the_feed_goes_on(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, landing: FailingLanding
 ) -> None:
-    monkeypatch.setattr(feed_module, "PATIENCE_S", 600.0)
-    with failing(monkeypatch, FULL):
+    with landing.failing(FULL):
         await send(parts, 1)
         for statement in ("STOP FEED v.F", "DROP FEED v.F"):
             with pytest.raises(TimeoutError):
@@ -108,22 +119,22 @@ async def test_a_statement_that_waits_for_landing_can_be_stopped_and_the_feed_go
     assert held(parts) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("parts", [{"visible_patience_s": 1.0}], indirect=True)
 async def test_one_who_waits_until_its_records_are_visible_is_told_that_they_are_kept(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, landing: FailingLanding
 ) -> None:
-    with failing(monkeypatch, FULL), monkeypatch.context() as patched:
-        patched.setattr(feed_module, "VISIBLE_PATIENCE_S", 0.2)
-        with pytest.raises(UnavailableError, match="the records are kept, and not visible yet, because landing in"):
-            await send(parts, 1, visible=True)
+    invisible = "the records are kept, and not visible yet, because landing in"
+    with landing.failing(FULL), pytest.raises(UnavailableError, match=invisible):
+        await send(parts, 1, visible=True)
     await send(parts, 2, visible=True)
     assert held(parts) == [1, 2]
 
 
+@patient
 async def test_one_feed_that_cannot_land_keeps_no_other_statement_waiting(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, landing: FailingLanding
 ) -> None:
-    monkeypatch.setattr(feed_module, "PATIENCE_S", 600.0)
-    with failing(monkeypatch, FULL):
+    with landing.failing(FULL):
         await send(parts, 1)
         stopping = asyncio.ensure_future(parts.run("STOP FEED v.F"))
         await parts.run(
@@ -135,13 +146,13 @@ async def test_one_feed_that_cannot_land_keeps_no_other_statement_waiting(
     assert held(parts) == [1]
 
 
-async def test_what_cannot_land_can_be_given_up_in_so_many_words(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    with failing(monkeypatch, FULL):
+async def test_what_cannot_land_can_be_given_up_in_so_many_words(parts: Parts, landing: FailingLanding) -> None:
+    with landing.failing(FULL):
         await send(parts, 1)
         await parts.run("CONNECT FEED v.F TO DATASET v.E; DISCONNECT FEED v.F FROM DATASET v.D FORCE")
         await send(parts, 2, visible=True)
     assert (held(parts), held(parts, "E")) == ([], [2])
-    with failing(monkeypatch, FULL, "E"):
+    with landing.failing(FULL, "E"):
         await send(parts, 3)
         await parts.run("DROP FEED v.F FORCE")
     with pytest.raises(NotFoundError):
@@ -180,13 +191,13 @@ async def test_connecting_and_disconnecting_disturb_no_publisher(parts: Parts) -
 
 
 async def test_a_dataverse_goes_when_what_its_feeds_acknowledged_for_others_is_there(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, landing: FailingLanding
 ) -> None:
     await parts.run(
         f"CREATE DATAVERSE w; USE w; CREATE TYPE T AS {{ id: int }}; CREATE FEED G WITH {_HTTP};"
         "CONNECT FEED G TO DATASET v.D; START FEED G"
     )
-    with failing(monkeypatch, FULL):
+    with landing.failing(FULL):
         await parts.feeds.accept("w.G", b'{"id": 1}', None, visible=False)
         with pytest.raises(StorageFullError, match="the dataverse w cannot be dropped"):
             await parts.run("DROP DATAVERSE w")
@@ -198,18 +209,15 @@ async def test_a_dataverse_goes_when_what_its_feeds_acknowledged_for_others_is_t
 # ---------------------------------------------------------------- after a restart
 
 
-async def test_a_port_that_is_taken_after_a_restart_is_told_and_taken_when_it_is_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_port_that_is_taken_after_a_restart_is_told_and_taken_when_it_is_free(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     sockets = f'{{"adapter-name": "socket_adapter", "sockets": "127.0.0.1:{port}", "type-name": "T"}}'
     async with opened(tmp_path / "data") as parts:
         await parts.run(f"{SETUP}; CREATE FEED S WITH {sockets}; CONNECT FEED S TO DATASET D; START FEED S")
         await parts.feeds.accept("v.S", b'{"id": 1}', None, visible=True)
-    monkeypatch.setattr(running_feeds, "LAST_RETRY_S", 0.05)
     with socket.create_server(("127.0.0.1", port)) as taken:
-        async with opened(tmp_path / "data") as parts:
+        async with opened(tmp_path / "data", feed_limits=FeedLimits(listen_retry_s=0.05)) as parts:
             # The others go on, and so does this one as far as it can.
             await send(parts, 2, visible=True)
             await parts.feeds.accept("v.S", b'{"id": 3}', None, visible=True)

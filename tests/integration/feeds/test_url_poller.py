@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support import sparkless_process
 from tests.support.polled_server import Address, address
-from tests.support.sparkless_process import Parts, opened
+from tests.support.sparkless_process import Parts
 from tests.support.waiting import until
 from tocsin import compose
 from tocsin.cluster.backup.backup_writer import write_backup
-from tocsin.cluster.feeds import options, running_feeds
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.serving.application import bind_socket, listen
 from tocsin.settings import Settings
@@ -35,10 +35,9 @@ START FEED F
 """
 
 
-@pytest.fixture(autouse=True)
-def short_periods() -> Iterator[None]:
-    with mock.patch.object(options, "URL_LEAST_PERIOD_S", 0.01):
-        yield
+# Feeds may poll very often, and their logs may be trimmed soon.
+opened = partial(sparkless_process.opened, feed_limits=FeedLimits(least_poll_period_s=0.01))
+SMALL_LOGS = FeedLimits(least_poll_period_s=0.01, open_log=partial(IntakeLog.open, segment_bytes=200, recent_bytes=100))
 
 
 @pytest.fixture
@@ -96,43 +95,39 @@ async def test_a_stopped_feed_asks_nobody_and_a_started_one_goes_on(at: Address,
 async def test_after_a_restart_nothing_is_taken_again_also_when_the_log_was_trimmed(
     at: Address, tmp_path: Path
 ) -> None:
-    opening = partial(IntakeLog.open, segment_bytes=200, recent_bytes=100)
-    with mock.patch.object(running_feeds, "IntakeLog", mock.Mock(open=opening)):
-        async with opened(tmp_path / "data") as parts:
-            await parts.run(SETUP % (at.url, ""))
-            for number in range(10):
-                at.items = ids(*range(number + 1))
-                await has(parts, *range(number + 1))
-            (folder,) = (tmp_path / "data" / "intake").iterdir()
-            await until((folder / "seen").exists, "the log was trimmed")
-        at.items = ids(*range(12))
-        async with opened(tmp_path / "data") as parts:
-            await has(parts, *range(12))
-            await at.answered_again()
-            await parts.run("STOP FEED v.F")
-            assert taken(parts) == list(range(12))
+    async with opened(tmp_path / "data", feed_limits=SMALL_LOGS) as parts:
+        await parts.run(SETUP % (at.url, ""))
+        for number in range(10):
+            at.items = ids(*range(number + 1))
+            await has(parts, *range(number + 1))
+        (folder,) = (tmp_path / "data" / "intake").iterdir()
+        await until((folder / "seen").exists, "the log was trimmed")
+    at.items = ids(*range(12))
+    async with opened(tmp_path / "data", feed_limits=SMALL_LOGS) as parts:
+        await has(parts, *range(12))
+        await at.answered_again()
+        await parts.run("STOP FEED v.F")
+        assert taken(parts) == list(range(12))
 
 
 async def test_a_restored_backup_knows_what_was_taken(at: Address, tmp_path: Path) -> None:
-    opening = partial(IntakeLog.open, segment_bytes=200, recent_bytes=100)
     data, saved, restored = tmp_path / "data", tmp_path / "saved", tmp_path / "restored"
-    with mock.patch.object(running_feeds, "IntakeLog", mock.Mock(open=opening)):
-        async with opened(data) as parts:
-            await parts.run(SETUP % (at.url, ""))
-            for number in range(8):
-                at.items = ids(*range(number + 1))
-                await has(parts, *range(number + 1))
-            tables = parts.tables.by_folder(parts.catalog.catalog.datasets)
-            await write_backup(parts.store, lambda: tables, saved, data=data)
-            at.items = ids(*range(9))
-            await has(parts, *range(9))
-        await compose.restore(Settings.load(None, {}, {"data": restored}), saved, lambda _done, _all: None)
-        assert list((restored / "intake").rglob("seen"))
-        async with opened(restored) as parts:
-            await has(parts, *range(9))
-            await at.answered_again()
-            await parts.run("STOP FEED v.F")
-            assert taken(parts) == list(range(9))
+    async with opened(data, feed_limits=SMALL_LOGS) as parts:
+        await parts.run(SETUP % (at.url, ""))
+        for number in range(8):
+            at.items = ids(*range(number + 1))
+            await has(parts, *range(number + 1))
+        tables = parts.tables.by_folder(parts.catalog.catalog.datasets)
+        await write_backup(parts.store, lambda: tables, saved, data=data)
+        at.items = ids(*range(9))
+        await has(parts, *range(9))
+    await compose.restore(Settings.load(None, {}, {"data": restored}), saved, lambda _done, _all: None)
+    assert list((restored / "intake").rglob("seen"))
+    async with opened(restored, feed_limits=SMALL_LOGS) as parts:
+        await has(parts, *range(9))
+        await at.answered_again()
+        await parts.run("STOP FEED v.F")
+        assert taken(parts) == list(range(9))
 
 
 async def test_another_dataset_can_be_connected_while_it_polls(at: Address, tmp_path: Path) -> None:

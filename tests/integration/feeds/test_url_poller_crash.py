@@ -13,20 +13,18 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from aiohttp import web
 
-from tests.integration.feeds.test_feeds_crash import small_logs
+from tests.integration.feeds.test_feeds_crash import SMALL_LOGS
 from tests.support.polled_server import Address, address
 from tests.support.real_processes import environment
 from tests.support.sparkless_process import Parts, opened
 from tests.support.waiting import WITHIN_S, until
 from tocsin import faults
-from tocsin.cluster.feeds import options
-from tocsin.cluster.feeds.adapters import url_poller
 
 POLLING = [point for point in faults.POINTS if point.startswith("polling.")]
 OTHERS = [
@@ -55,9 +53,9 @@ START FEED F
 @asynccontextmanager
 async def cluster(data: Path) -> AsyncIterator[Parts]:
     """One that polls all the time, in several writes per answer, and whose log is trimmed within a few of them."""
-    with mock.patch.object(options, "URL_LEAST_PERIOD_S", 0.001), mock.patch.object(url_poller, "CHUNK", 2):
-        async with small_logs(), opened(data) as parts:
-            yield parts
+    limits = replace(SMALL_LOGS, least_poll_period_s=0.001, items_per_write=2)
+    async with opened(data, feed_limits=limits) as parts:
+        yield parts
 
 
 async def live(data: Path) -> None:

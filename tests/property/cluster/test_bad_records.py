@@ -7,7 +7,8 @@ import gzip
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,9 +19,9 @@ from tests.support.examples import examples
 from tests.support.real_processes import Client
 from tests.support.sparkless_process import ServedParts
 from tests.support.waiting import WITHIN_S, wait_until
-from tocsin.cluster.data_folder.stored_tokens import StoredTokens
-from tocsin.cluster.feeds.adapters import sockets
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
+from tocsin.compose import StoredTokens
 from tocsin.serving.limits import MemoryBudget
 from tocsin.wire.errors import LimitError
 
@@ -52,14 +53,14 @@ class Fed(ServedParts):
         return len(self.rows(f"D{feed}")), len(self.rows(f"{feed}Rejected"))
 
 
-@pytest.fixture(scope="module")
-def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
+@contextmanager
+def started(data: Path, feed_limits: FeedLimits = USUAL_LIMITS) -> Iterator[Fed]:
     limits = {
         "cluster.http.body_limit_bytes": BODY_LIMIT_BYTES,
         "cluster.http.read_timeout_s": READ_TIMEOUT_S,
         "cluster.feeds.socket_connections_limit": 3,
     }
-    made = Fed(tmp_path_factory.mktemp("bad") / "data", **limits)
+    made = Fed(data, feed_limits=feed_limits, **limits)
     try:
         made.port = free_port()
         made.run(
@@ -77,6 +78,12 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
+    with started(tmp_path_factory.mktemp("bad") / "data") as made:
+        yield made
 
 
 def mutated(body: bytes) -> st.SearchStrategy[bytes]:
@@ -286,19 +293,17 @@ def trickle(to: socket.socket) -> Callable[[], bool]:
     return gone
 
 
-def test_a_record_that_does_not_end_is_dropped_and_a_silent_connection_is_not(
-    fed: Fed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sockets, "RECORD_TIMEOUT_S", 0.5)
-    before, dropped = fed.totals("S")[0], fed.counts("S").sockets_dropped
-    with connection(fed.port) as silent, connection(fed.port) as begun, connection(fed.port) as slow:
-        begun.sendall(b'{"id": 1, ')
-        slow.sendall(b'{"id": 1, ')
-        wait_until(trickle(slow), "the slow one is dropped, however often it sends")
-        assert is_dropped(begun)
-        assert fed.counts("S").sockets_dropped == dropped + 2
-        silent.sendall(GOOD)
-        wait_until(lambda: len(fed.rows("DS")) == before + 1, "the silent one was welcome")
+def test_a_record_that_does_not_end_is_dropped_and_a_silent_connection_is_not(tmp_path: Path) -> None:
+    with started(tmp_path / "data", FeedLimits(record_timeout_s=0.5)) as fed:
+        before, dropped = fed.totals("S")[0], fed.counts("S").sockets_dropped
+        with connection(fed.port) as silent, connection(fed.port) as begun, connection(fed.port) as slow:
+            begun.sendall(b'{"id": 1, ')
+            slow.sendall(b'{"id": 1, ')
+            wait_until(trickle(slow), "the slow one is dropped, however often it sends")
+            assert is_dropped(begun)
+            assert fed.counts("S").sockets_dropped == dropped + 2
+            silent.sendall(GOOD)
+            wait_until(lambda: len(fed.rows("DS")) == before + 1, "the silent one was welcome")
 
 
 def test_who_takes_all_connections_and_is_silent_loses_them_first(fed: Fed) -> None:

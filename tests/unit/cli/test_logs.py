@@ -112,7 +112,7 @@ class Engine:
 async def test_landing_goes_on_when_it_cannot_tell_that_it_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(landing_worker, "log", Broken())
+    monkeypatch.setattr(landing_worker, "_log", Broken())
     landed, engine = asyncio.Event(), cast("Any", Engine())
 
     async def changed() -> None:
@@ -121,12 +121,12 @@ async def test_landing_goes_on_when_it_cannot_tell_that_it_failed(
 
     async with opened(tmp_path / "log") as log:
         target = Target(error)
-        worker_for = LandingWorker(
+        worker = LandingWorker(
             "F", log, target, engine, counts=FeedCounts(), landed=lambda: None, changed=changed,
             back_off=BackOff(0.0),
         )  # fmt: skip
-        worker_for.start()
+        worker.start()
         await log.append(b"x", 1)
         async with asyncio.timeout(WITHIN_S):
             await landed.wait()
-        await worker_for.end()
+        await worker.end()

@@ -341,7 +341,7 @@ class ClusterLink:
                 backend.head = max(backend.head, cursor)
         events = _events_of(announcement)
         has_more = self._handle_batch(events)
-        faults.reach("delivery.news.taken")
+        faults.reach("delivery.announcement.handled")
         recording: asyncio.Task[None] | None = None
         if announcement.position > self._position or heads:
             recording = asyncio.get_running_loop().create_task(
@@ -354,7 +354,7 @@ class ClusterLink:
         if recording is not None:
             await recording
             self._position = max(announcement.position, self._position)
-        faults.reach("delivery.news.recorded")
+        faults.reach("delivery.announcement.recorded")
         if announcement.position.epoch > self._epoch:
             # A new epoch: the cluster was restored from a backup.
             self._epoch = announcement.position.epoch

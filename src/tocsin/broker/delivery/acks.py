@@ -130,7 +130,7 @@ class AckBatcher:
         try:
             if markers:
                 await self._store.acknowledge(markers)
-            faults.reach("delivery.acks.kept")
+            faults.reach("delivery.acks.stored")
         except Exception as error:
             _log.warning("acknowledgements could not be written", count=len(markers), error=repr(error))
             # Markers that were queued in the meantime are newer, so they win.

@@ -1,4 +1,7 @@
-"""The two forms of a backup: a folder, or one tar file. Both are written whole, synced, and read back in any order."""
+"""The two forms of a backup: a folder, or one tar file. Both are written whole, synced, and read back in any order.
+
+A backup is read back before it counts, so that a disk that lies is noticed while the data are still there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tocsin.cluster.backup.manifest import (
     Manifest,
     is_inside,
 )
-from tocsin.durable_files import sync_file, sync_folder
+from tocsin.durable_files import sync_file, sync_folder, sync_open
 from tocsin.wire.errors import NotFoundError, StoreError
 
 TAR: Final = ".tar"
@@ -47,8 +50,7 @@ def create(path: Path) -> BinaryIO:
 
 
 def sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+    sync_open(file)
     # Drop the page cache, so that reading the file back reads the disk.
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -57,25 +59,25 @@ def sync(file: BinaryIO) -> None:
 # ---------------------------------------------------------------- writing
 
 
-class Sink(Protocol):
+class _Sink(Protocol):
     def add(self, name: str, source: BinaryIO, size_bytes: int, passed: Passed) -> FileChecksum: ...
 
 
 @contextmanager
-def create_archive(path: Path, *, tar: bool) -> Iterator[Sink]:
+def create_archive(path: Path, *, tar: bool) -> Iterator[_Sink]:
     """Creates an archive. All of it is on the disk when the block ends without an error."""
     if not tar:
         path.mkdir(mode=0o700)
-        yield FolderSink(path)
+        yield _FolderSink(path)
         sync_tree(path)
         return
     with create(path) as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            yield TarSink(archive)
+            yield _TarSink(archive)
         sync(file)
 
 
-class FolderSink:
+class _FolderSink:
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -88,7 +90,7 @@ class FolderSink:
         return checksum
 
 
-class TarSink:
+class _TarSink:
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
 

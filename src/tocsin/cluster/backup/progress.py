@@ -14,7 +14,7 @@ from tocsin.durable_files import is_full_disk
 from tocsin.patience import wait_despite_cancel
 from tocsin.wire.errors import InputError, StoppedError, StorageFullError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Progress = Callable[[int, int], None]
 
 
@@ -36,7 +36,7 @@ def count_bytes(all_bytes: int, on_progress: Progress, stop: threading.Event) ->
     return passed
 
 
-async def in_thread(work: Callable[[threading.Event], T]) -> T:
+async def in_thread(work: Callable[[threading.Event], _T]) -> _T:
     """Runs the work in a thread. A cancellation tells the work to stop, and waits for it."""
     stop = threading.Event()
     return await wait_despite_cancel(asyncio.to_thread(work, stop), on_cancel=stop.set)

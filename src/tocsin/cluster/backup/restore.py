@@ -29,7 +29,7 @@ from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import EPOCH, ClusterStore, next_epoch
 from tocsin.wire.errors import ConflictError, InputError, StoreError
 
-AnyStore = TypeVar("AnyStore", ClusterStore, ChannelStore)
+_AnyStore = TypeVar("_AnyStore", ClusterStore, ChannelStore)
 
 
 async def restore(
@@ -69,7 +69,7 @@ async def restore(
         raise
 
 
-async def _begin_epoch(store: AnyStore, renew: Callable[[AnyStore], Awaitable[object]]) -> None:
+async def _begin_epoch(store: _AnyStore, renew: Callable[[_AnyStore], Awaitable[object]]) -> None:
     """Begins a new epoch in a restored store, so that cursors from after the backup cannot match later results."""
     await store.open()
     try:

@@ -50,10 +50,10 @@ from tocsin.wire.errors import ConflictError, InputError, NotFoundError, Unavail
 
 DEFAULT: Final = "Default"
 METADATA: Final = "Metadata"
-IDENTIFIER_LIMIT: Final = 128
+_IDENTIFIER_LIMIT: Final = 128
 
-Found = TypeVar("Found", bound=CatalogEntry)
-Overload = TypeVar("Overload", bound=FunctionEntry | ProcedureEntry)
+_Found = TypeVar("_Found", bound=CatalogEntry)
+_Overload = TypeVar("_Overload", bound=FunctionEntry | ProcedureEntry)
 
 # These dataverses always exist; they are never stored and cannot be dropped.
 _BUILT_IN: Final = tuple(DataverseEntry(name) for name in (METADATA, DEFAULT))
@@ -181,7 +181,7 @@ class Catalog:
     def procedures_named(self, dataverse: str, name: str) -> list[ProcedureEntry]:
         return self._overloads(ProcedureEntry, dataverse, name)
 
-    def _overloads(self, kind: type[Overload], dataverse: str, name: str) -> list[Overload]:
+    def _overloads(self, kind: type[_Overload], dataverse: str, name: str) -> list[_Overload]:
         overloads = [entry for entry in self._all(kind) if (entry.dataverse, entry.name) == (dataverse, name)]
         return sorted(overloads, key=lambda entry: entry.arity)
 
@@ -244,10 +244,10 @@ class Catalog:
             case _:
                 return [self.entries[ref]]
 
-    def _all(self, kind: type[Found]) -> Iterator[Found]:
+    def _all(self, kind: type[_Found]) -> Iterator[_Found]:
         return (entry for entry in self.entries.values() if isinstance(entry, kind))
 
-    def _look_up(self, ref: Ref, kind: type[Found]) -> Found:
+    def _look_up(self, ref: Ref, kind: type[_Found]) -> _Found:
         entry = self.entries.get(ref)
         if not isinstance(entry, kind):
             raise self.missing(ref)
@@ -382,7 +382,7 @@ def _removing(ref: Ref) -> Step:
 def _check_names(entry: CatalogEntry) -> None:
     names = entry.ref.dataverse, entry.name, *((entry.dataset,) if isinstance(entry, IndexEntry) else ())
     for name in names:
-        check_text("name", name, IDENTIFIER_LIMIT)
+        check_text("name", name, _IDENTIFIER_LIMIT)
         if not name:
             raise InputError("a name cannot be empty")
 

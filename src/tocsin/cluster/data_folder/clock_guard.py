@@ -25,7 +25,7 @@ from tocsin.clock import now_us
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.durable_files import sync_file, sync_folder
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 RECORD: Final = "clock.json"
 STEP_US: Final = 3600 * 1_000_000
@@ -113,7 +113,7 @@ class ClockGuard:
             wall_us = self._clocks.wall_us()
             self._record = ClockRecord(wall_us, wall_us, self._clocks.boot_us(), self._clocks.boot_id)
             if self._suspicion is not None:
-                log.warning("the wall clock was accepted; what is too old is deleted again")
+                _log.warning("the wall clock was accepted; what is too old is deleted again")
             self._suspicion = None
             self._write()
             return wall_us
@@ -185,7 +185,7 @@ class ClockGuard:
             else:
                 self._believe(wall_us)
         elif self._is_right(self._suspicion, wall_us, expected_us):
-            log.warning("the wall clock is right again; what is too old is deleted again")
+            _log.warning("the wall clock is right again; what is too old is deleted again")
             self._suspicion = None
             self._believe(wall_us)
             self._write()
@@ -206,7 +206,7 @@ class ClockGuard:
         self._suspicion, self._stopped_us = suspicion, stopped_us
         self._record = replace(self._record, suspicion=suspicion.name)
         folder = self._path.parent.absolute()
-        log.error(
+        _log.error(
             "the wall clock is not believed: nothing is deleted by age",
             why=suspicion.value,
             hint=f"set the clock right; or, if it is right, run: tocsin clock accept --data {shlex.quote(str(folder))}",
@@ -220,7 +220,7 @@ class ClockGuard:
             draft.replace(self._path)
             sync_folder(self._path.parent)
         except OSError as error:
-            log.warning("the newest time could not be put on record", reason=str(error))
+            _log.warning("the newest time could not be put on record", reason=str(error))
         self._written_us = self._record_us()
 
 
@@ -253,5 +253,5 @@ def _read(path: Path, wall_us: int) -> ClockRecord | None:
         path.rename(place)
         sync_folder(place.parent)
         sync_folder(path.parent)
-        log.error("the record of the clock is damaged and was set aside", path=str(place), reason=str(error))
+        _log.error("the record of the clock is damaged and was set aside", path=str(place), reason=str(error))
         return None

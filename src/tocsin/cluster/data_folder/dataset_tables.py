@@ -31,7 +31,7 @@ from tocsin.settings import DatasetSettings
 from tocsin.store.cluster.interface import Removal
 from tocsin.wire.errors import NotFoundError, StorageFullError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class DatasetTables:
@@ -93,25 +93,25 @@ class DatasetTables:
             for name, table in due:
                 # A failure, even one in logging, must not stop the upkeep of the other tables.
                 with suppress(Exception):
-                    await self._kept_up(name, table)
+                    await self._run_upkeep(name, table)
             try:
                 await self._remove_dropped()
             except Exception as error:
-                log.warning("dropped datasets stay on the disk for now", reason=str(error))
+                _log.warning("dropped datasets could not be deleted; retrying", reason=str(error))
 
-    async def _kept_up(self, name: str, table: DatasetTable) -> None:
+    async def _run_upkeep(self, name: str, table: DatasetTable) -> None:
         try:
             self._tell_early(name, await asyncio.to_thread(upkeep.upkeep, table))
         except StorageFullError as error:
-            log.warning("upkeep must wait", dataset=name, reason=error.message)
+            _log.warning("upkeep failed; retrying", dataset=name, reason=error.message)
         except Exception:
             if name not in self._dropped:
-                log.exception("upkeep failed", dataset=name)
+                _log.exception("upkeep failed unexpectedly; retrying", dataset=name)
 
     def _tell_early(self, name: str, done: upkeep.UpkeepRound) -> None:
         if done.removed_early and name not in self._told_early:
             self._told_early.add(name)
-            log.warning(
+            _log.warning(
                 "old versions of a dataset go before readers outside had their time",
                 dataset=name, files=done.removed_early,
                 hint="they took more than cluster.datasets.outside_readers_bytes, or the log had too many entries",
@@ -126,7 +126,7 @@ class DatasetTables:
         entry, call `discard`."""
         faults.reach("create-dataset.intended")
         with self._lock:
-            self._open[entry.folder] = self._made(DatasetTable.create, entry)
+            self._open[entry.folder] = self._make(DatasetTable.create, entry)
         faults.reach("create-dataset.folder-made")
 
     def table(self, entry: DatasetEntry) -> DatasetTable:
@@ -135,10 +135,10 @@ class DatasetTables:
                 raise NotFoundError(f"the dataset {full_name(entry)} was dropped meanwhile")
             table = self._open.get(entry.folder)
             if table is None:
-                table = self._open[entry.folder] = self._made(DatasetTable.open, entry)
+                table = self._open[entry.folder] = self._make(DatasetTable.open, entry)
             return table
 
-    def _made(self, make: Callable[..., DatasetTable], entry: DatasetEntry) -> DatasetTable:
+    def _make(self, make: Callable[..., DatasetTable], entry: DatasetEntry) -> DatasetTable:
         keys = tuple(tuple(physical(name) for name in path) for path in entry.keys)
         return make(
             self.folder / entry.folder, layout.record_schema(entry.type), keys, history=entry.history,

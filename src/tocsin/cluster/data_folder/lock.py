@@ -101,8 +101,8 @@ class FolderLock:
         """
         descriptor = _open(folder)
         try:
-            if not await _locked(descriptor):
-                raise _held(folder, _read(descriptor))
+            if not await _take_lock(descriptor):
+                raise _conflict(folder, _read(descriptor))
             left_behind = _children_of(_read(descriptor))
             await _wait_for(left_behind, wait_s, say)
             lock = FolderLock(folder, descriptor, address)
@@ -147,7 +147,7 @@ def _open(folder: Path) -> int:
         ) from None
 
 
-async def _locked(descriptor: int) -> bool:
+async def _take_lock(descriptor: int) -> bool:
     """Whether this process got the lock. Retries for a moment, because `find_owner` also takes it briefly."""
     for _ in range(_TRIES):
         try:
@@ -168,18 +168,18 @@ def _read(descriptor: int) -> dict[str, Any]:
     return owner if isinstance(owner, dict) else {}
 
 
-def _children_of(said: dict[str, Any]) -> list[ProcessMark]:
+def _children_of(owner: dict[str, Any]) -> list[ProcessMark]:
     try:
-        return [ProcessMark(int(child["pid"]), float(child["created_s"])) for child in said.get("children", [])]
+        return [ProcessMark(int(child["pid"]), float(child["created_s"])) for child in owner.get("children", [])]
     except (TypeError, KeyError, ValueError):
         return []
 
 
-def _held(folder: Path, said: dict[str, Any]) -> ConflictError:
-    owner = f"process {said['pid']}" if said.get("pid") else "another process"
-    where = f" at {said['address']}" if said.get("address") else ""
+def _conflict(folder: Path, owner: dict[str, Any]) -> ConflictError:
+    process = f"process {owner['pid']}" if owner.get("pid") else "another process"
+    where = f" at {owner['address']}" if owner.get("address") else ""
     return ConflictError(
-        f"the data folder {folder} is in use by {owner}{where}",
+        f"the data folder {folder} is in use by {process}{where}",
         hint="use that one, stop it first, or choose another folder with --data",
     )
 

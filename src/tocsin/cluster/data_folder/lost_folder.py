@@ -24,7 +24,7 @@ from tocsin.durable_files import sync_folder, write_synced
 LOST: Final = "lost"
 TAIL: Final = "tail"
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class LostFolder:
@@ -57,7 +57,7 @@ class LostFolder:
                 sync_folder(destination.parent)
                 sync_folder(path.parent)
             except OSError as error:
-                log.error("the catalog does not know this, and it cannot be set aside", path=str(path), about=about)
+                _log.error("cannot be moved to the lost folder, and not in the catalog", path=str(path), about=about)
                 self._say(f"the catalog does not know {path} ({about}); it stays where it is: {error.strerror}")
                 continue
             self.report(str(path), about, destination)
@@ -70,7 +70,7 @@ class LostFolder:
         return place
 
     def report(self, what: str, about: str, place: Path) -> None:
-        log.warning("set aside, because the catalog does not know it", path=what, about=about, now=str(place))
+        _log.warning("moved to the lost folder: not in the catalog", path=what, about=about, now=str(place))
         self._say(f"the catalog does not know {what} ({about}); it was set aside as {place}")
 
 

@@ -33,12 +33,12 @@ BROKER: Final = "broker"
 # Belongs to the file system, if the folder is a mount point.
 _NOT_OURS: Final = frozenset({"lost+found"})
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 Step: TypeAlias = Callable[[StoreTransaction], Awaitable[object]]
 
 
-def removal_of(entry: CatalogEntry) -> Removal | None:
+def _removal_of(entry: CatalogEntry) -> Removal | None:
     """Returns the intent to remove what an entry has on the disk; None if it has nothing there."""
     match entry:
         case DatasetEntry():
@@ -64,7 +64,7 @@ def plan_removals(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry],
 
 
 def _possessions(entries: Iterable[CatalogEntry]) -> Mapping[tuple[str, str], None]:
-    removals = (removal_of(entry) for entry in entries)
+    removals = (_removal_of(entry) for entry in entries)
     return dict.fromkeys((removal.kind, removal.name) for removal in removals if removal is not None)
 
 
@@ -88,7 +88,7 @@ class Removals:
 
     async def intend(self, entry: CatalogEntry) -> None:
         """Records an intent before a CREATE makes files: they are removed unless the catalog gets the entry."""
-        removal = removal_of(entry)
+        removal = _removal_of(entry)
         assert removal is not None, "only what is on the disk can be removed"
         await self.record([removal])
 
@@ -106,7 +106,9 @@ class Removals:
                 for name in names:
                     await transaction.forget_removal(kind, name)
         except StorageFullError as error:
-            log.warning("what was removed stays recorded for now", kind=kind, names=list(names), reason=error.message)
+            _log.warning(
+                "a removal stays on record and is repeated", kind=kind, names=list(names), reason=error.message
+            )
 
     async def carry_out(self, kind: str, folder: Path, is_due: Callable[[Removal], bool]) -> None:
         """Deletes the folders in `folder` that an intent names and that are due. A failed deletion is tried again

@@ -43,9 +43,9 @@ from tocsin.wire.errors import (
     UnavailableError,
 )
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-LANDING_THREADS: Final = 4
+_LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread blocks while its job runs: few long executions leave room for short ones
 HUGE_BYTES: Final = 1 << 20
 TURN_S: Final = 0.02
@@ -113,13 +113,14 @@ class Engine:
         threads: int,
         lost_limit: int,
         give_up_s: float = GIVE_UP_S,
+        virtual_datasets: VirtualDatasetReader | None = None,
     ) -> None:
         """`lost_limit` callers may lose threads before the session is replaced; each pool has as many spare threads."""
         self._make_python = make_python
         self._scratch = scratch
         self._threads = ThreadPoolExecutor(threads + lost_limit, thread_name_prefix="statement")
         # Separate pools: records land however many statements run or wait, and vice versa.
-        self._landing = ThreadPoolExecutor(LANDING_THREADS, thread_name_prefix="landing")
+        self._landing = ThreadPoolExecutor(_LANDING_THREADS, thread_name_prefix="landing")
         self._channels = ThreadPoolExecutor(CHANNEL_THREADS + lost_limit, thread_name_prefix="channel")
         self._errands = ThreadPoolExecutor(1, thread_name_prefix="errand")
         # A single thread each: each further thread that computes in Python delays the event loop. Beside them, a body
@@ -136,7 +137,7 @@ class Engine:
         """Whether work was cancelled in this session. Spark may still run tasks of it that cannot be stopped."""
         self.trouble: Callable[[], str | None] = lambda: None
         """Says why the engine should get no work now, or None. The engine's watch replaces this function."""
-        self.shows: VirtualDatasetReader | None = None
+        self.virtual_datasets = virtual_datasets
         self.adopt(spark)
 
     # ------------------------------------------------------------ session
@@ -231,13 +232,13 @@ class Engine:
 
     # ------------------------------------------------------------ work
 
-    async def land(self, work: Callable[[], T], what: str, *, asks_spark: bool) -> T:
+    async def land(self, work: Callable[[], _T], what: str, *, asks_spark: bool) -> _T:
         """Runs work on the threads of the feeds, like `work`. It is never given up."""
         if not asks_spark:
             return await self._work_threads.carry_out(self._landing, work, stop=lambda: False)
         return await self._carry_out(self._landing, work, what, always_awaited=True)
 
-    async def execution(self, work: Callable[[], T], what: str, *, deadline_s: float | None = None) -> T:
+    async def execution(self, work: Callable[[], _T], what: str, *, deadline_s: float | None = None) -> _T:
         """Runs work on the threads of the channels, like `work`. The work must change nothing.
 
         After `deadline_s` of running time (waiting for a thread does not count) the work is cancelled, and soon after
@@ -255,12 +256,12 @@ class Engine:
 
     async def work(
         self,
-        work: Callable[[], T],
+        work: Callable[[], _T],
         what: str = "",
         *,
         stop: Callable[[], bool] | None = None,
         asks_spark: bool = True,
-    ) -> T:
+    ) -> _T:
         """Runs blocking work on a thread. A cancellation stops the Spark jobs that the work has started or will start,
         and waits for the work to end. Work that does not end soon is given up: Spark can stop jobs, but not its
         optimizer, nor a task that never checks for interruption.
@@ -275,26 +276,26 @@ class Engine:
             return await self._work_threads.carry_out(self._threads, work, stop=lambda: False)
         return await self._carry_out(self._threads, work, what, stop=stop)
 
-    async def compute(self, work: Callable[[], T]) -> T:
+    async def compute(self, work: Callable[[], _T]) -> _T:
         """Runs pure Python work that changes nothing. It needs no session, and a cancellation gives it up."""
 
-        def run() -> T:
+        def run() -> _T:
             try:
                 return work()
             except Exception as error:
-                explained = _explained(error)
-                if explained is error:
+                translated = _translate(error)
+                if translated is error:
                     raise
-                raise explained from error
+                raise translated from error
 
         return await self._work_threads.carry_out(self._threads, run, stop=lambda: True)
 
-    async def read_body(self, steps: Generator[None, None, T], size_bytes: int) -> T:
+    async def read_body(self, steps: Generator[None, None, _T], size_bytes: int) -> _T:
         """Decodes a large body, and returns what its steps return. Bodies share a thread, or another if they are huge,
         so they delay nothing but each other. They take turns: after TURN_S of steps, the next body goes on.
         """
 
-        def take_turn() -> tuple[T] | None:
+        def take_turn() -> tuple[_T] | None:
             until_s = time.monotonic() + TURN_S
             try:
                 while time.monotonic() < until_s:
@@ -312,13 +313,13 @@ class Engine:
     async def _carry_out(
         self,
         threads: ThreadPoolExecutor,
-        work: Callable[[], T],
+        work: Callable[[], _T],
         what: str,
         *,
         stop: Callable[[], bool] | None = None,
         always_awaited: bool = False,
         deadline_s: float | None = None,
-    ) -> T:
+    ) -> _T:
         engine_work = _EngineWork(uuid4().hex, self._work_threads.current_asker())
 
         def stop_all() -> bool:
@@ -335,7 +336,7 @@ class Engine:
             stop=stop_all, give_up=give_up, keep_result=stop is not None, deadline_s=deadline_s,
         )  # fmt: skip
 
-    def _run(self, own: _EngineWork, what: str, work: Callable[[], T], *, changes: bool) -> T:
+    def _run(self, own: _EngineWork, what: str, work: Callable[[], _T], *, changes: bool) -> _T:
         own.session = current = self._session
         if current is None:
             raise engine_lost()
@@ -351,10 +352,10 @@ class Engine:
             context.setLocalProperty("spark.scheduler.pool", pool)
             result = work()
         except Exception as error:
-            explained = self.explain(error)
-            if explained is error:
+            translated = self.translate_error(error)
+            if translated is error:
                 raise
-            raise explained from error
+            raise translated from error
         finally:
             self._bound.work = None
             with suppress(Exception):  # the JVM may be gone
@@ -380,7 +381,7 @@ class Engine:
         with suppress(RuntimeError):  # the engine is closed
             self._errands.submit(run)
 
-    def explain(self, error: Exception) -> Exception:
+    def translate_error(self, error: Exception) -> Exception:
         """Translates an error for users. While the session is lost, no error counts as the fault of the statement."""
         if isinstance(error, UnavailableError | StoreError | InputError) and not isinstance(error, StatementError):
             return error  # these errors are right whatever the state of the session
@@ -394,21 +395,21 @@ class Engine:
             return engine_lost()
         if isinstance(error, PySparkException | Py4JError) and current.is_stopped():
             return engine_lost()
-        return _explained(error)
+        return _translate(error)
 
-    def asked(self, work: Callable[[], T]) -> T:
+    def with_translated_errors(self, work: Callable[[], _T]) -> _T:
         """Runs the work and translates Spark's errors."""
         try:
             return work()
         except (PySparkException, Py4JError, EOFError, ConnectionError) as error:
-            explained = self.explain(error)
-            if explained is error:
+            translated = self.translate_error(error)
+            if translated is error:
                 raise
-            raise explained from error
+            raise translated from error
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
         """Returns the whole result in memory; with a limit, at most that many rows."""
-        return self.asked(lambda: self._collected(sql, limit))
+        return self.with_translated_errors(lambda: self._collected(sql, limit))
 
     def _collected(self, sql: str, limit: int | None) -> pa.Table:
         frame = analyse_query(self.spark, sql)
@@ -463,7 +464,7 @@ def _loose(kind: DataType) -> DataType:
     return ArrayType(_loose(kind.elementType)) if isinstance(kind, ArrayType) else kind
 
 
-def _explained(error: Exception) -> Exception:
+def _translate(error: Exception) -> Exception:
     """Translates errors of Spark, and of limits that a statement met; returns other errors unchanged."""
     if isinstance(error, PySparkException | Py4JError):
         return translate_spark_error(error)

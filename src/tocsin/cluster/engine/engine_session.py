@@ -17,8 +17,8 @@ from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import DatasetViews
 from tocsin.wire.errors import UnavailableError
 
-POOLS: Final = 64
-RETRY_AFTER_S: Final = 5  # what a client is told while there is no session
+_POOLS: Final = 64
+_RETRY_AFTER_S: Final = 5  # what a client is told while there is no session
 
 
 class EngineLostError(UnavailableError):
@@ -27,7 +27,7 @@ class EngineLostError(UnavailableError):
 
 def engine_lost() -> EngineLostError:
     return EngineLostError(
-        "the engine has stopped and is being replaced", hint="try again soon", retry_after_s=RETRY_AFTER_S
+        "the engine has stopped and is being replaced", hint="try again soon", retry_after_s=_RETRY_AFTER_S
     )
 
 
@@ -47,7 +47,7 @@ class EngineSession:
     def pool_of(self, asker: str) -> str:
         """Returns the scheduler pool for the jobs of this caller. Pools share Spark fairly. Several callers may share a
         pool, because Spark never removes one."""
-        name = f"askers {crc32(asker.encode()) % POOLS}"
+        name = f"askers {crc32(asker.encode()) % _POOLS}"
         if name not in self._pools:
             self._pools.add(name)
             session.add_fair_pool(self.spark, name)

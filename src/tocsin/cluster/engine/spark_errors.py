@@ -48,7 +48,7 @@ _PYTHON: Final = "org.apache.spark.api.python.PythonException"
 
 
 @dataclass(frozen=True, slots=True)
-class SparkFailure:
+class _SparkFailure:
     """One Java exception."""
 
     kind: str
@@ -93,7 +93,7 @@ def translate_call_error(failed: CallError) -> TocsinError:
     return (StatementError if failed.usable else ConflictError)(failed.message, hint=failed.hint)
 
 
-def _capacity(causes: list[SparkFailure]) -> CapacityError | None:
+def _capacity(causes: list[_SparkFailure]) -> CapacityError | None:
     """Returns the error for a lack of memory or time in Spark. The same work in smaller parts may succeed."""
     for cause in causes:
         is_spark_error = cause.kind == _SPARK
@@ -109,7 +109,7 @@ def _capacity(causes: list[SparkFailure]) -> CapacityError | None:
     return None
 
 
-def _causes(error: Any) -> Iterator[SparkFailure]:
+def _causes(error: Any) -> Iterator[_SparkFailure]:
     """Yields the Java exceptions, the outermost first."""
     thrown = getattr(error, "java_exception", None)
     if thrown is None:
@@ -119,7 +119,7 @@ def _causes(error: Any) -> Iterator[SparkFailure]:
             return
         message = thrown.getMessage() or ""
         kind = thrown.getClass().getName()
-        yield SparkFailure(kind, message)
+        yield _SparkFailure(kind, message)
         if kind == _SPARK and (task := _FAILED_TASK.match(message)) is not None:
-            yield SparkFailure(task["kind"], task["message"] or "")
+            yield _SparkFailure(task["kind"], task["message"] or "")
         thrown = thrown.getCause()

@@ -22,18 +22,18 @@ from tocsin.cluster.engine.engine_session import EngineSession
 from tocsin.cluster.engine.watchdog import Watchdog, WatchdogLimits
 from tocsin.pipeline.session import SparkSessions
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 LOOK_EVERY_S: Final = 0.5
 
-Ping = Callable[[EngineSession], watchdog.PingAnswered]
+_Ping = Callable[[EngineSession], watchdog.PingAnswered]
 
 
 class EngineWatch:
     """Runs from `start` to `close`. Its properties may be read on any thread, and never call the JVM."""
 
     def __init__(
-        self, engine: Engine, sessions: SparkSessions, limits: WatchdogLimits, *, ping: Ping | None = None
+        self, engine: Engine, sessions: SparkSessions, limits: WatchdogLimits, *, ping: _Ping | None = None
     ) -> None:
         self._engine = engine
         engine.trouble = self.trouble
@@ -104,14 +104,14 @@ class EngineWatch:
                     self._perform(action)
             except Exception as error:
                 # Keep watching, whatever failed.
-                log.error("the engine's watch failed", exc_info=error)
+                _log.error("the engine's watch failed", exc_info=error)
 
     def _perform(self, action: watchdog.Action) -> None:
         match action:
             case watchdog.SendPing():
                 self._send_ping(self._engine.session)
             case watchdog.KillEngine(reason):
-                log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
+                _log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
                 # Abandon the session before killing it, so that no new work gets it and its own work sees the loss.
                 self._engine.abandon()
                 self._sessions.kill()
@@ -126,11 +126,11 @@ class EngineWatch:
             self._engine.adopt(self._sessions.start())
         except Exception as error:
             self._sessions.kill()
-            log.error("the engine could not be started", reason=str(error))
+            _log.error("the engine could not be started", reason=str(error))
             self._events.put(watchdog.StartFailed(f"it could not be started: {error}"[:500]))
             return
         self._events.put(watchdog.StartSucceeded())
-        log.warning("the engine was replaced", seconds=round(time.monotonic() - begun_s, 1))
+        _log.warning("the engine was replaced", seconds=round(time.monotonic() - begun_s, 1))
 
     # ------------------------------------------------------------ a thread for each session, since a ping may hang
 

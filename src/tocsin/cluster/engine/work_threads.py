@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 
 from tocsin.wire.errors import DeadlineError, LimitError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 GIVE_UP_S: Final = 5.0
-LOST_RETRY_AFTER_S: Final = 30  # what a caller is told while its earlier work still runs
+_LOST_RETRY_AFTER_S: Final = 30  # what a caller is told while its earlier work still runs
 
 
 class WorkThreads:
@@ -44,7 +44,7 @@ class WorkThreads:
         if any(asker == other for _, other in self._lost.values()):
             raise LimitError(
                 f"an earlier statement of {asker} could not be stopped and still runs", status=429,
-                hint="try again when it has ended", retry=True, retry_after_s=LOST_RETRY_AFTER_S,
+                hint="try again when it has ended", retry=True, retry_after_s=_LOST_RETRY_AFTER_S,
             )  # fmt: skip
         # By task, because long-lived work that a statement starts (a channel, a feed) has tasks of its own.
         task = asyncio.current_task()
@@ -65,13 +65,13 @@ class WorkThreads:
     async def carry_out(
         self,
         pool: ThreadPoolExecutor,
-        work: Callable[[], T],
+        work: Callable[[], _T],
         *,
         stop: Callable[[], bool],
         give_up: Callable[[], None] = lambda: None,
         keep_result: bool = False,
         deadline_s: float | None = None,
-    ) -> T:
+    ) -> _T:
         """Runs the work and returns its result.
 
         When the caller is cancelled, or the work has run for `deadline_s`, `stop` tells the work to end, and returns
@@ -89,7 +89,7 @@ class WorkThreads:
             if not began.done():
                 began.set_result(None)
 
-        def run() -> T:
+        def run() -> _T:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(begin)
             return work()

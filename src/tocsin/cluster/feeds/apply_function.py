@@ -55,15 +55,15 @@ class AppliedFunction:
         with self._scope(rows) as scope:
             entry = scope.catalog.find(self._function)
             if isinstance(entry, FunctionEntry) and entry.language == "PYTHON":
-                return _called(entry, scope, self._engine)
-            translated = self._translated(scope)
+                return _call_python(entry, scope, self._engine)
+            translated = self._translate(scope)
             outputs = decode_rows(self._engine.rows(translated.sql), translated)
             return [output.get("made") for output in sorted(outputs, key=itemgetter("place"))]
 
     def failing(self, rows: pa.Table) -> Sequence[bool]:
         """Returns for each record whether the function fails on it, by one query."""
         with self._scope(rows) as scope:
-            rows_tried = self._engine.rows(render(try_each_record(self._translated(scope).query))).sort_by("place")
+            rows_tried = self._engine.rows(render(_try_each_record(self._translate(scope).query))).sort_by("place")
             failed: list[bool] = rows_tried.column("failed").to_pylist()
             return failed
 
@@ -77,7 +77,7 @@ class AppliedFunction:
         finally:
             scope.close()
 
-    def _translated(self, scope: BatchScope) -> TranslatedQuery:
+    def _translate(self, scope: BatchScope) -> TranslatedQuery:
         name = self._function.name.rpartition("@")[0]
         call = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
         # Spark returns rows in any order, so each output carries the index of its record.
@@ -89,22 +89,22 @@ class AppliedFunction:
         )
 
 
-def try_each_record(query: exp.Query) -> exp.Query:
+def _try_each_record(query: exp.Query) -> exp.Query:
     """Rewrites a query for `place` and `made` to return `place` and whether computing `made` `failed`."""
     first = query.selects[0]
     if len(query.selects) > 1:
-        return _around(query, exp.column("place", table="out"), exp.column("made", table="out"))
+        return _wrap(query, exp.column("place", table="out"), exp.column("made", table="out"))
     parts = _parts(first.unalias())
     if parts is not None and isinstance(query, exp.Select):
         # Replace the columns instead of wrapping the query: Spark may evaluate a subquery before the guard applies.
-        return query.select(*_judged(*parts), append=False)
+        return query.select(*_with_failed(*parts), append=False)
     value = exp.column("value", table="out")
     fields = [exp.Dot(this=value.copy(), expression=exp.to_identifier(name)) for name in ("place", "made")]
-    return _around(query, *fields)
+    return _wrap(query, *fields)
 
 
-def _around(query: exp.Query, place: exp.Expr, made: exp.Expr) -> exp.Query:
-    return exp.select(*_judged(place, made)).from_(query.subquery("out"))
+def _wrap(query: exp.Query, place: exp.Expr, made: exp.Expr) -> exp.Query:
+    return exp.select(*_with_failed(place, made)).from_(query.subquery("out"))
 
 
 def _parts(sql: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
@@ -115,14 +115,14 @@ def _parts(sql: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
     return None
 
 
-def _judged(place: exp.Expr, made: exp.Expr) -> list[exp.Expr]:
+def _with_failed(place: exp.Expr, made: exp.Expr) -> list[exp.Expr]:
     # Spark's try_to_binary returns NULL for any error while its argument is computed.
     text = values.call("to_json", values.record([("made", made)]))
     attempt = values.call("try_to_binary", text, exp.Literal.string("utf-8"))
     return [exp.alias_(place, "place"), exp.alias_(exp.Is(this=attempt, expression=exp.null()), "failed")]
 
 
-def _called(function: FunctionEntry, scope: BatchScope, engine: Engine) -> Sequence[Any]:
+def _call_python(function: FunctionEntry, scope: BatchScope, engine: Engine) -> Sequence[Any]:
     """Calls a Python function. It reports by itself on which records it fails, so no retry is needed to find them."""
     decode = layout.decoder(function.returns)
     rows = engine.rows(scope.called_batch(function)).sort_by("place")

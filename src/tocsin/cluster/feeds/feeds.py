@@ -7,11 +7,11 @@ what the catalog says, so that a crash or a cancellation never leaves the two in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from tocsin import faults
@@ -22,15 +22,16 @@ from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.file_reader import after_last
-from tocsin.cluster.feeds.adapters.sockets import USUAL_LIMITS, SocketLimits
 from tocsin.cluster.feeds.apply_function import AppliedFunction
 from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import REJECTED
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedMetrics
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.cluster.feeds.running_feeds import AnyFeed, RunningFeeds, decoder_of
 from tocsin.cluster.intake.log import IntakeLog
+from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
@@ -41,8 +42,22 @@ from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
 
-Summary = Mapping[str, Any]
-REJECTED_RETENTION_S = 7 * 86_400.0
+_S = TypeVar("_S", bound=st.CreateFeed | st.ConnectFeed | st.DisconnectFeed | st.StartFeed | st.StopFeed | st.DropFeed)
+_Handler: TypeAlias = "Callable[[Feeds, _S, StatementScope], Awaitable[StatementSummary]]"
+_REJECTED_RETENTION_S = 7 * 86_400.0
+
+
+def _in_turn(handler: _Handler[_S]) -> _Handler[_S]:
+    """Runs a statement after the earlier statements about the same feed."""
+
+    async def run(feeds: Feeds, statement: _S, scope: StatementScope) -> StatementSummary:
+        name = statement.name if isinstance(statement, st.CreateFeed | st.DropFeed) else statement.feed
+        ref = feed_ref(name.dataverse or scope.dataverse, name.name)
+        async with feeds._turns.setdefault(ref, asyncio.Lock()):
+            scope.catalog = feeds._catalog.catalog  # the statement may have waited while another changed the feed
+            return await handler(feeds, statement, scope)
+
+    return run
 
 
 class Feeds:
@@ -54,18 +69,14 @@ class Feeds:
         folder: Path,
         guard: AddressGuard = UNGUARDED,
         *,
-        socket_limits: SocketLimits = USUAL_LIMITS,
-        function_deadline_s: float = 300.0,
+        limits: FeedLimits = USUAL_LIMITS,
     ) -> None:
-        """`function_deadline_s` limits how long Spark may take for a batch that goes through a function."""
         self._guard = guard
-        self._function_deadline_s = function_deadline_s
+        self._limits = limits
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
-        self._started = RunningFeeds(
-            catalog, tables, engine, folder, self._enrich, guard=guard, socket_limits=socket_limits
-        )
+        self._started = RunningFeeds(catalog, tables, engine, folder, self._enrich, guard=guard, limits=limits)
         # A lock per feed: statements about one feed run one after another, and a statement that waits for records to
         # land blocks no other feed.
         self._turns: WeakValueDictionary[Ref, asyncio.Lock] = WeakValueDictionary()
@@ -74,7 +85,7 @@ class Feeds:
 
     async def start(self, lost: LostFolder) -> None:
         """Resumes started feeds, deletes the logs of dropped ones, and sets unexplained logs aside."""
-        started = [(full_name(entry), feed_options(dict(entry.options)).polling)
+        started = [(full_name(entry), self._started.options(entry).polling)
                    for entry in self._catalog.catalog.feeds if entry.started]  # fmt: skip
         stored = [(name, polling.url) for name, polling in started if polling is not None]
         self._guard.warn_of_stored(stored, "the feed's address")
@@ -91,14 +102,14 @@ class Feeds:
         await self._started.sweep()
 
     @asynccontextmanager
-    async def leaving(self, dataverse: str) -> AsyncIterator[None]:
+    async def stop_for_drop(self, dataverse: str) -> AsyncIterator[None]:
         """Surrounds the drop of a dataverse: its feeds first land their records in datasets of other dataverses."""
         closed: list[tuple[FeedEntry, AnyFeed]] = []
         try:
             for entry in self._catalog.catalog.feeds:
                 outside = any(connection.dataset.dataverse != dataverse for connection in entry.connections)
                 if entry.dataverse == dataverse and entry.started and outside:
-                    feed = await self._started.resumed(entry)
+                    feed = await self._started.resume(entry)
                     await feed.drain(f"the dataverse {dataverse} cannot be dropped")
                     closed.append((entry, feed))
             yield
@@ -112,8 +123,11 @@ class Feeds:
     async def backup_barrier(self) -> AsyncIterator[None]:
         """Freezes the catalog, and the landing of feeds of files, until the context ends. A backup then sees datasets
         and file checkpoints that agree."""
-        async with self._catalog.backup_barrier, self._started.backup_barrier.still():
+        async with self._catalog.backup_barrier, self._started.backup_barrier.acquire(alone=True):
             yield
+
+    def running(self, ref: Ref) -> AnyFeed | None:
+        return self._started.find(ref)
 
     def troubles(self, ref: Ref) -> list[Trouble]:
         """Lists which work of a started feed fails, why, and since when."""
@@ -121,16 +135,16 @@ class Feeds:
 
     def _enrich(self, entry: FeedEntry, function: Ref) -> Enrich:
         return AppliedFunction(
-            function, entry.type, self._catalog, self._tables, self._engine, self._function_deadline_s
+            function, entry.type, self._catalog, self._tables, self._engine, self._limits.function_deadline_s
         )
 
     # ------------------------------------------------------------ records
 
     async def accept(self, name: str, body: bytes, key: str | None, *, visible: bool) -> AcceptedRecords:
         """Accepts records for the feed called `dataverse.name`, or `name` in the dataverse Default."""
-        entry = self._named(name)
+        entry = self._find_entry(name)
         try:
-            feed = self._going(entry, name)
+            feed = self._running_feed(entry, name)
             accepted = await feed.accept(body, key)
         except TocsinError as error:
             self._started.counts(entry).refused[error.status] += 1
@@ -139,19 +153,19 @@ class Feeds:
             await feed.until_landed(accepted.position)
         return accepted
 
-    def described(self, name: str) -> Summary:
+    def describe(self, name: str) -> StatementSummary:
         """Describes the format of the feed's records for publishers."""
-        entry = self._named(name)
-        return {"feed": full_name(entry), **feed_options(dict(entry.options)).written()}
+        entry = self._find_entry(name)
+        return {"feed": full_name(entry), **self._started.options(entry).written()}
 
-    def _named(self, name: str) -> FeedEntry:
+    def _find_entry(self, name: str) -> FeedEntry:
         dataverse, dot, feed_name = name.rpartition(".")
         entry = self._catalog.catalog.find(feed_ref(dataverse if dot else DEFAULT, feed_name))
         if not isinstance(entry, FeedEntry):
             raise NotFoundError(f"there is no feed {name}", hint="CREATE FEED makes one")
         return entry
 
-    def _going(self, entry: FeedEntry, name: str) -> AnyFeed:
+    def _running_feed(self, entry: FeedEntry, name: str) -> AnyFeed:
         feed = self._started.find(entry.ref)
         if feed is not None:
             return feed
@@ -168,17 +182,8 @@ class Feeds:
 
     # ------------------------------------------------------------ statements
 
-    async def run(self, statement: st.Statement, scope: StatementScope) -> Summary:
-        """Executes a statement about a feed, after the earlier statements about the same feed."""
-        handler = _HANDLERS[type(statement)]
-        feed_name: st.Name = getattr(statement, "feed", None) or statement.name  # type: ignore[attr-defined]
-        lock = self._turns.setdefault(feed_ref(feed_name.dataverse or scope.dataverse, feed_name.name), asyncio.Lock())
-        async with lock:
-            scope.catalog = self._catalog.catalog  # the statement may have waited while another changed the feed
-            summary: Summary = await handler(self, statement, scope)
-            return summary
-
-    async def _create(self, statement: st.CreateFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def create(self, statement: st.CreateFeed, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         if scope.catalog.find(feed_ref(dataverse, name)) is not None:
             if statement.if_not_exists:
@@ -191,7 +196,7 @@ class Feeds:
             values = {option: evaluate(node, scope.now) for option, node in statement.options.items()}
         except NotConstantError:
             raise TranslationError("the options of a feed are constants", statement.offset) from None
-        options = feed_options(values)
+        options = feed_options(values, self._limits.least_poll_period_s)
         self._check_address(options)
         where, _, type_name = options.type_name.rpartition(".")
         type_entry = scope.catalog.type_(where or dataverse, type_name)
@@ -207,7 +212,7 @@ class Feeds:
         rejected = DatasetEntry(
             dataverse, entry.rejected.name, type_name=join_names(dataverse, rejected_name), type=rejected_type.type,
             keys=(("id",),), autogenerated=False, active=False, folder=new_folder(), history=1,
-            retention_s=REJECTED_RETENTION_S,
+            retention_s=_REJECTED_RETENTION_S,
         )  # fmt: skip
         # check for conflicts before anything is on the disk
         scope.catalog.with_(rejected_type).with_(rejected).with_(entry)
@@ -222,7 +227,8 @@ class Feeds:
                 await wait_despite_cancel(self._tables.discard(rejected.folder))
         return {"name": name}
 
-    async def _connect(self, statement: st.ConnectFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def connect(self, statement: st.ConnectFeed, scope: StatementScope) -> StatementSummary:
         entry = self._entry(statement.feed, scope)
         dataset = scope.catalog.dataset(statement.dataset.dataverse or scope.dataverse, statement.dataset.name)
         if any(connection.dataset == dataset.ref for connection in entry.connections):
@@ -235,7 +241,7 @@ class Feeds:
             function = function_ref(function_entry.dataverse, function_entry.name, 1)
         if dataset.ref == entry.rejected:
             raise ConflictError(f"{dataset.name} is where the feed {entry.name} keeps what it refused")
-        feed = await self._resumed(entry)
+        feed = await self._resume(entry)
         if feed is None:
             connection = FeedConnection(dataset.ref, function, await asyncio.to_thread(self._end, entry))
             await self._put(replace(entry, connections=(*entry.connections, connection)))
@@ -243,20 +249,20 @@ class Feeds:
         target = await self._engine.work(lambda: self._started.target(entry, FeedConnection(dataset.ref, function, 0)))
         # Do not await between here and `feed.add`: from now on the log must keep records for the new worker.
         target.position = max(target.position, feed.end)
-        worker_for = feed.add(target)
+        worker = feed.add(target)
         connection = FeedConnection(dataset.ref, function, target.position)
         try:
             await self._put(replace(entry, connections=(*entry.connections, connection)))
             faults.reach("feeds.connect.recorded")
         finally:
             if self._is_connected(entry, dataset.ref):
-                worker_for.start()
+                worker.start()
             else:
-                await wait_despite_cancel(feed.remove(worker_for))
+                await wait_despite_cancel(feed.remove(worker))
         return {"name": entry.name}
 
     def _end(self, entry: FeedEntry) -> int:
-        if feed_options(dict(entry.options)).files is not None:
+        if self._started.options(entry).files is not None:
             return after_last(self._started.checkpoint(entry))
         path = self._started.folder(entry)
         if not path.exists():
@@ -267,7 +273,8 @@ class Feeds:
         finally:
             asyncio.run(intake.close())
 
-    async def _disconnect(self, statement: st.DisconnectFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def disconnect(self, statement: st.DisconnectFeed, scope: StatementScope) -> StatementSummary:
         entry = self._entry(statement.feed, scope)
         ref = dataset_ref(statement.dataset.dataverse or scope.dataverse, statement.dataset.name)
         remaining = tuple(connection for connection in entry.connections if connection.dataset != ref)
@@ -278,21 +285,21 @@ class Feeds:
                 f"the feed {entry.name} is started, and {statement.dataset} is the only dataset that it goes to",
                 hint="STOP FEED first, or CONNECT it to another dataset",
             )
-        feed = await self._resumed(entry)
+        feed = await self._resume(entry)
         if feed is None:
             await self._put(replace(entry, connections=remaining))
             return {"name": entry.name}
-        worker_for = feed.worker_for(ref)
+        worker = feed.worker_for(ref)
         if not statement.force:
             impossible = f"the feed {entry.name} cannot be disconnected from {statement.dataset}"
-            await feed.drained([worker_for], impossible, "DISCONNECT … FORCE")
+            await feed.until_drained([worker], impossible, "DISCONNECT … FORCE")
             faults.reach("feeds.disconnect.landed")
         try:
             await self._put(replace(entry, connections=remaining))
             faults.reach("feeds.disconnect.recorded")
         finally:
             if not self._is_connected(entry, ref):
-                await wait_despite_cancel(feed.remove(worker_for))
+                await wait_despite_cancel(feed.remove(worker))
         return {"name": entry.name}
 
     def _is_connected(self, entry: FeedEntry, dataset: Ref) -> bool:
@@ -302,16 +309,17 @@ class Feeds:
             connection.dataset == dataset for connection in current.connections
         )
 
-    async def _resumed(self, entry: FeedEntry) -> AnyFeed | None:
+    async def _resume(self, entry: FeedEntry) -> AnyFeed | None:
         """Returns the running feed, or None for a stopped one. Retries a feed that failed to resume after a restart."""
-        return await self._started.resumed(entry) if entry.started else None
+        return await self._started.resume(entry) if entry.started else None
 
     async def _put(self, entry: FeedEntry) -> None:
         if self._catalog.catalog.find(entry.ref) is None:
             raise NotFoundError(f"the feed {entry.name} was dropped meanwhile")
         await self._catalog.apply([Put(entry, when_taken="replace")])
 
-    async def _start(self, statement: st.StartFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def start_feed(self, statement: st.StartFeed, scope: StatementScope) -> StatementSummary:
         entry = self._entry(statement.feed, scope)
         if not entry.connections:
             raise ConflictError(
@@ -319,13 +327,13 @@ class Feeds:
             )
         if entry.started:
             already = self._started.find(entry.ref) is not None and not self._started.troubles(entry.ref)
-            await self._started.listen(await self._started.resumed(entry))
+            await self._started.listen(await self._started.resume(entry))
             return {"name": entry.name, "already": True} if already else {"name": entry.name}
-        options = feed_options(dict(entry.options))
+        options = self._started.options(entry)
         if options.files is not None:
             options.files.check()
         self._check_address(options)
-        feed = await self._started.prepared(entry)
+        feed = await self._started.prepare(entry)
         # A feed acknowledges nothing before the catalog says that it is started, so a crash leaves nothing behind.
         async with self._following_catalog(entry, feed):
             await self._started.listen(feed)
@@ -334,11 +342,12 @@ class Feeds:
             faults.reach("feeds.start.recorded")
         return {"name": entry.name}
 
-    async def _stop(self, statement: st.StopFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def stop_feed(self, statement: st.StopFeed, scope: StatementScope) -> StatementSummary:
         entry = self._entry(statement.feed, scope)
         if not entry.started:
             return {"name": entry.name, "already": True}
-        feed = await self._started.resumed(entry)
+        feed = await self._started.resume(entry)
         await feed.drain(f"the feed {entry.name} cannot be stopped")
         async with self._following_catalog(entry, feed):
             faults.reach("feeds.stop.landed")
@@ -358,7 +367,8 @@ class Feeds:
             elif feed is not None:
                 feed.open()
 
-    async def _drop(self, statement: st.DropFeed, scope: StatementScope) -> Summary:
+    @_in_turn
+    async def drop(self, statement: st.DropFeed, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         entry = scope.catalog.find(feed_ref(dataverse, name))
         if not isinstance(entry, FeedEntry):
@@ -371,7 +381,7 @@ class Feeds:
             changes += [Remove(rejected.ref), Remove(type_ref(dataverse, f"{rejected.name}Type"))]
         feed = self._started.find(entry.ref)
         if entry.started and not statement.force:
-            feed = await self._resumed_to_drop(entry)
+            feed = await self._resume_to_drop(entry)
             await feed.drain(f"the feed {entry.name} cannot be dropped", "DROP … FORCE")
         async with self._following_catalog(entry, feed):
             await self._catalog.apply(changes)
@@ -381,9 +391,9 @@ class Feeds:
         await self._started.sweep()
         return {"name": name}
 
-    async def _resumed_to_drop(self, entry: FeedEntry) -> AnyFeed:
+    async def _resume_to_drop(self, entry: FeedEntry) -> AnyFeed:
         try:
-            return await self._started.resumed(entry)
+            return await self._started.resume(entry)
         except TocsinError as error:
             raise UnavailableError(
                 f"the feed {entry.name} cannot be dropped: what it acknowledged cannot be landed: {error.message}",
@@ -396,13 +406,3 @@ class Feeds:
 
     def _entry(self, name: st.Name, scope: StatementScope) -> FeedEntry:
         return scope.catalog.feed(name.dataverse or scope.dataverse, name.name)
-
-
-_HANDLERS: dict[type, Callable[..., Any]] = {
-    st.CreateFeed: Feeds._create,
-    st.ConnectFeed: Feeds._connect,
-    st.DisconnectFeed: Feeds._disconnect,
-    st.StartFeed: Feeds._start,
-    st.StopFeed: Feeds._stop,
-    st.DropFeed: Feeds._drop,
-}

@@ -20,10 +20,8 @@ from tocsin.pipeline.landing.rows import RefusedRow
 from tocsin.rules.model.values import MISSING
 from tocsin.wire.errors import CapacityError, StatementError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
-# This many failing records of a batch run once more, each alone, to learn the reason; the others do not.
-REASONS: Final = 20
 _PIECES: Final = 4
 _TRIES_ALONE: Final = 2
 
@@ -44,25 +42,25 @@ Enrich = Callable[[pa.Table], Sequence[Any]]
 class FailureIsolation:
     """Handles one batch. `refused` lists the records on which the function failed, by their indexes."""
 
-    def __init__(self, enrich: Enrich, halted: Callable[[], bool], **about: Any) -> None:
+    def __init__(self, enrich: Enrich, halted: Callable[[], bool], most_reasons: int, **about: Any) -> None:
         self._enrich = enrich
         self._halted = halted
         self._about = about
-        self._reasons = 0
-        self._is_told = False
+        self._reasons_left = most_reasons
+        self._is_logged = False
         self._lacking = 0  # consecutive capacity errors of one record
         self.refused: list[RefusedRow] = []
-        self._made: list[tuple[int, Any]] = []
+        self._outputs: list[tuple[int, Any]] = []
 
     def sift(self, rows: pa.Table) -> list[tuple[int, Any]]:
         """Returns the function's outputs in the order of the records, each with the index of its record."""
         if rows.num_rows:
-            self._through(rows, range(rows.num_rows))
-        if self._is_told:
-            log.warning("a function failed on records, which are set aside", **self._about, records=len(self.refused))
-        return [(place, output) for place, value in sorted(self._made, key=_place) for output in _several(value)]
+            self._apply(rows, range(rows.num_rows))
+        if self._is_logged:
+            _log.warning("a function failed on records, which are set aside", **self._about, records=len(self.refused))
+        return [(place, output) for place, value in sorted(self._outputs, key=_place) for output in _several(value)]
 
-    def _through(self, rows: pa.Table, places: Sequence[int]) -> None:
+    def _apply(self, rows: pa.Table, places: Sequence[int]) -> None:
         try:
             values = self._enrich(rows)
         except (FunctionError, TranslationError) as error:
@@ -78,19 +76,19 @@ class FailureIsolation:
             if rows.num_rows == 1:
                 self.refused.append(RefusedRow(places[0], "", error.message))
                 return
-            if not self._is_told:
-                self._is_told = True
-                log.warning(
+            if not self._is_logged:
+                self._is_logged = True
+                _log.warning(
                     "a function fails on records of a batch", **self._about, records=rows.num_rows, reason=error.message
                 )
-            self._apart(rows, places)
+            self._apply_apart(rows, places)
         else:
             self._lacking = 0
             for place, value in zip(places, values, strict=True):
                 if isinstance(value, FailedRecord):
                     self.refused.append(RefusedRow(place, "", value.reason))
                 else:
-                    self._made.append((place, value))
+                    self._outputs.append((place, value))
 
     def _in_parts(self, rows: pa.Table, places: Sequence[int], error: CapacityError) -> None:
         """Splits a batch that exceeds the engine's memory or time. A single record is refused after two retries."""
@@ -102,31 +100,31 @@ class FailureIsolation:
             self._lacking = 0
             self.refused.append(RefusedRow(places[0], "", error.message))
         else:
-            self._through(rows, places)
+            self._apply(rows, places)
 
     def _in_pieces(self, rows: pa.Table, places: Sequence[int]) -> None:
         size = -(-rows.num_rows // _PIECES)
         for start in range(0, rows.num_rows, size):
-            self._through(rows.slice(start, size), places[start : start + size])
+            self._apply(rows.slice(start, size), places[start : start + size])
 
-    def _apart(self, rows: pa.Table, places: Sequence[int]) -> None:
-        failing = self._failing(rows)
+    def _apply_apart(self, rows: pa.Table, places: Sequence[int]) -> None:
+        failing = self._find_failing(rows)
         failing_indexes = [index for index, fails in enumerate(failing) if fails]
         if not failing_indexes:
             self._in_pieces(rows, places)
             return
         passing_indexes = [index for index, fails in enumerate(failing) if not fails]
         if passing_indexes:
-            self._through(rows.take(pa.array(passing_indexes, pa.int64())), [places[i] for i in passing_indexes])
+            self._apply(rows.take(pa.array(passing_indexes, pa.int64())), [places[i] for i in passing_indexes])
         for position in failing_indexes:
-            if self._reasons < REASONS:
-                self._reasons += 1
-                self._through(rows.slice(position, 1), [places[position]])
+            if self._reasons_left:
+                self._reasons_left -= 1
+                self._apply(rows.slice(position, 1), [places[position]])
             else:
                 reason = f"the function fails on this record, and on {len(failing_indexes) - 1} others of its batch"
                 self.refused.append(RefusedRow(places[position], "", reason))
 
-    def _failing(self, rows: pa.Table) -> Sequence[bool]:
+    def _find_failing(self, rows: pa.Table) -> Sequence[bool]:
         find_failing: Callable[[pa.Table], Sequence[bool]] | None = getattr(self._enrich, "failing", None)
         if find_failing is None:
             return ()

@@ -17,20 +17,15 @@ import structlog
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.landing import LandableBatch
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.rules.backoff import BackOff
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
-BATCH_ROWS: Final = 20_000
-BATCH_BYTES: Final = 32 << 20
-# Each batch is one commit, whatever its size. When records trickle in, the worker pauses after a batch for this many
-# times as long as the batch took. Otherwise small commits would take the CPU that channels and queries need.
-_REST: Final = 2.0
-_LONGEST_REST_S: Final = 0.2
 _FEW_ROWS: Final = 2_000
 
 
@@ -86,9 +81,11 @@ class LandingWorker:
         landed: Callable[[], None],
         changed: Callable[[], Awaitable[None]],
         back_off: BackOff | None = None,
+        limits: FeedLimits = USUAL_LIMITS,
     ) -> None:
         self.target = target
         self.trouble: Trouble | None = None
+        self._limits = limits
         self._feed = feed
         self._log = intake
         self._engine = engine
@@ -132,7 +129,7 @@ class LandingWorker:
                 self._counts.batches += self.target.counted
                 await self._changed()
                 if self._log.end - self.position < _FEW_ROWS:
-                    await self._rest(min(_LONGEST_REST_S, _REST * (time.monotonic() - begun_s)))
+                    await self._rest(min(self._limits.longest_rest_s, self._limits.rest * (time.monotonic() - begun_s)))
                 self._hurry.clear()
                 continue
             self._counts.failures += 1
@@ -149,15 +146,15 @@ class LandingWorker:
 
     def _failed(self, error: Exception) -> None:
         self.trouble = Trouble.of(f"landing in {self.target.dataset}", error, self.trouble)
-        with suppress(Exception):
+        with suppress(Exception):  # an error in logging must not end the worker
             context = {"feed": self._feed, "dataset": str(self.target.dataset)}
             if isinstance(error, TocsinError):
-                log.warning("landing must wait", **context, reason=self.trouble.reason)
+                _log.warning("landing failed; retrying", **context, reason=self.trouble.reason)
             else:
-                log.error("landing failed", **context, exc_info=error)
+                _log.error("landing failed unexpectedly; retrying", **context, exc_info=error)
 
     def _batch(self) -> None:
-        entries = self._log.read(self.position, max_rows=BATCH_ROWS, max_bytes=BATCH_BYTES)
+        entries = self._log.read(self.position, max_rows=self._limits.batch_rows, max_bytes=self._limits.batch_bytes)
         if entries:
             begun_s = time.perf_counter()
             self.target.land(entries)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from operator import attrgetter
+from typing import Final
 
-from tocsin.serving.metrics import SeriesCollector, SeriesTable
+from tocsin.serving.metrics import SeriesCollector
 
 _REFUSED: Final = "tocsin_feed_requests_refused"
 
@@ -54,76 +55,58 @@ class FeedMetrics:
     state: FeedState | None
 
 
-_COUNTS: Final[SeriesTable[FeedMetrics]] = {
-    "tocsin_feed_records_accepted": (
-        "Records that the feed acknowledged, over all adapters.",
-        lambda one: one.counts.accepted,
-    ),
-    "tocsin_feed_records_rejected": ("Records that the feed rejected on arrival.", lambda one: one.counts.rejected),
-    "tocsin_feed_taken_bytes": (
-        "Bytes of the bodies of accepted and rejected records.",
-        lambda one: one.counts.taken_bytes,
-    ),
-    "tocsin_feed_batches_landed": ("Batches that landed in a dataset.", lambda one: one.counts.batches),
-    "tocsin_feed_landing_seconds": (
-        "Time that the landed batches took, in seconds.",
-        lambda one: one.counts.landing_s,
-    ),
-    "tocsin_feed_landing_failures": (
-        "Batches that could not land and were retried.",
-        lambda one: one.counts.failures,
-    ),
+# By metric: what it says, and the field of FeedCounts that holds it.
+_COUNTS: Final = {
+    "tocsin_feed_records_accepted": ("Records that the feed acknowledged, over all adapters.", "accepted"),
+    "tocsin_feed_records_rejected": ("Records that the feed rejected on arrival.", "rejected"),
+    "tocsin_feed_taken_bytes": ("Bytes of the bodies of accepted and rejected records.", "taken_bytes"),
+    "tocsin_feed_batches_landed": ("Batches that landed in a dataset.", "batches"),
+    "tocsin_feed_landing_seconds": ("Time that the landed batches took, in seconds.", "landing_s"),
+    "tocsin_feed_landing_failures": ("Batches that could not land and were retried.", "failures"),
     "tocsin_feed_records_set_aside": (
         "Records rejected while they landed: the dataset's type or the feed's function refused them.",
-        lambda one: one.counts.set_aside,
+        "set_aside",
     ),
     "tocsin_feed_sockets_dropped": (
         "Socket connections that the cluster closed: over a limit, or unreadable.",
-        lambda one: one.counts.sockets_dropped,
+        "sockets_dropped",
     ),
     "tocsin_feed_socket_records_dropped": (
         "Records from sockets that could not be delimited, or were incomplete.",
-        lambda one: one.counts.unframed,
+        "unframed",
     ),
-    "tocsin_feed_polls": ("Polls of the feed's address.", lambda one: one.counts.polls),
+    "tocsin_feed_polls": ("Polls of the feed's address.", "polls"),
     "tocsin_feed_polls_unchanged": (
         "Polls of the feed's address that were answered with: nothing has changed.",
-        lambda one: one.counts.polls_unchanged,
+        "polls_unchanged",
     ),
     "tocsin_feed_polls_failed": (
         "Polls of the feed's address without an answer that could be read and stored.",
-        lambda one: one.counts.polls_failed,
+        "polls_failed",
     ),
-    _REFUSED: (
-        "Requests of which no record was stored, by status: 429 behind, 507 disk full, 409 stopped.",
-        lambda one: one.counts.refused,
-    ),
+    _REFUSED: ("Requests of which no record was stored, by status: 429 behind, 507 disk full, 409 stopped.", "refused"),
 }
-_STATES: Final[SeriesTable[FeedState]] = {
+# The same for the fields of FeedState.
+_STATES: Final = {
     "tocsin_feed_unlanded_bytes": (
         "Bytes of the feed's log that have not landed; the limit is 1 GiB.",
-        lambda state: state.unlanded_bytes,
+        "unlanded_bytes",
     ),
-    "tocsin_feed_lag_records": (
-        "Acknowledged records that are not yet in every dataset of the feed.",
-        lambda state: state.lag,
-    ),
+    "tocsin_feed_lag_records": ("Acknowledged records that are not yet in every dataset of the feed.", "lag"),
     "tocsin_feed_lag_seconds": (
         "Time since the oldest acknowledged record that has not landed was acknowledged, in seconds.",
-        lambda state: state.lag_age_s,
+        "lag_age_s",
     ),
-    "tocsin_feed_sockets_open": (
-        "Open connections to the feed's sockets.",
-        lambda state: state.connections,
-    ),
+    "tocsin_feed_sockets_open": ("Open connections to the feed's sockets.", "connections"),
 }
 
 
 class FeedCollector(SeriesCollector[FeedMetrics]):
     def __init__(self, figures: Callable[[], Iterable[FeedMetrics]]) -> None:
-        gauges = {name: (help_text, _of_state(read)) for name, (help_text, read) in _STATES.items()}
-        super().__init__("feed", figures, lambda one: one.feed, _COUNTS, gauges, second_labels={_REFUSED: "status"})
+        counts = {name: (help_text, attrgetter(f"counts.{field}")) for name, (help_text, field) in _COUNTS.items()}
+        gauges = {name: (help_text, _state_reader(field)) for name, (help_text, field) in _STATES.items()}
+        super().__init__("feed", figures, lambda feed: feed.feed, counts, gauges, second_labels={_REFUSED: "status"})
 
 
-def _of_state(read: Callable[[FeedState], Any]) -> Callable[[FeedMetrics], Any]:
-    return lambda one: None if one.state is None else read(one.state)
+def _state_reader(name: str) -> Callable[[FeedMetrics], float | None]:
+    return lambda feed: None if feed.state is None else getattr(feed.state, name)

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from tocsin.cluster.feeds.limits import USUAL_LIMITS
 from tocsin.pipeline.landing import file_records
 from tocsin.pipeline.sources import items
 from tocsin.pipeline.sources.decoder import FORMATS
@@ -29,19 +30,18 @@ ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
     URL: ("url", "period"),
     FILES: ("path", "period"),
 }
-COMMON: Final = ("adapter-name", "type-name", "format")
-LINES: Final = ("csv", "delimited-text")
-STREAMED: Final = ("json", "adm", *LINES)
+_COMMON: Final = ("adapter-name", "type-name", "format")
+_LINES: Final = ("csv", "delimited-text")
+_STREAMED: Final = ("json", "adm", *_LINES)
 _SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET, "url": URL}  # short names of newer scripts
 # The formats of an answer, with the options of each: none.
 _POLLED: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(items.FORMATS, ())
 
 
 # How often an adapter polls.
-FILES_PERIOD_S: Final = 1.0
-FILES_LEAST_PERIOD_S: Final = 0.1
-URL_PERIOD_S: Final = 60.0
-URL_LEAST_PERIOD_S: Final = 1.0
+_FILES_PERIOD_S: Final = 1.0
+_FILES_LEAST_PERIOD_S: Final = 0.1
+_URL_PERIOD_S: Final = 60.0
 _MOST_PERIOD_S: Final = 31 * 86_400.0
 _SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
@@ -53,7 +53,7 @@ _URL_CHARACTERS: Final = 8_000
 class UrlOptions:
     url: str
     format: str
-    period_s: float = URL_PERIOD_S
+    period_s: float = _URL_PERIOD_S
 
     @property
     def host(self) -> str:
@@ -65,7 +65,7 @@ class UrlOptions:
 class FileOptions:
     paths: tuple[str, ...]
     reading: file_records.FileFormat
-    period_s: float = FILES_PERIOD_S
+    period_s: float = _FILES_PERIOD_S
 
     def check(self) -> None:
         """Raises NotFoundError if a path does not exist. A pattern may match nothing yet."""
@@ -90,7 +90,7 @@ class FeedOptions:
     @property
     def by_lines(self) -> bool:
         """Whether a record of a stream is a line. Otherwise a record ends at its closing brace."""
-        return self.format in LINES
+        return self.format in _LINES
 
     @property
     def has_header(self) -> bool:
@@ -105,7 +105,7 @@ class FeedOptions:
         return description
 
 
-def feed_options(given: Mapping[str, Any]) -> FeedOptions:
+def feed_options(given: Mapping[str, Any], least_poll_s: float = USUAL_LIMITS.least_poll_period_s) -> FeedOptions:
     """Checks the options. InputError names the wrong option."""
     texts = {name: _text(name, value) for name, value in given.items()}
     adapter = texts.get("adapter-name", "")
@@ -118,9 +118,9 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
     formats = _POLLED if adapter == URL else file_records.FORMATS if adapter == FILES else FORMATS
     if format_ not in formats:
         raise InputError(f'format: must be one of {", ".join(formats)}, got "{format_}"')
-    if adapter == SOCKET and format_ not in STREAMED:
-        raise InputError(f'format: a socket takes one of {", ".join(STREAMED)}, got "{format_}"')
-    known_options = (*COMMON, *ADAPTERS[adapter], *formats[format_])
+    if adapter == SOCKET and format_ not in _STREAMED:
+        raise InputError(f'format: a socket takes one of {", ".join(_STREAMED)}, got "{format_}"')
+    known_options = (*_COMMON, *ADAPTERS[adapter], *formats[format_])
     for name in texts:
         if name not in known_options:
             raise InputError(f"unknown option {name}", hint=f"known here: {', '.join(known_options)}")
@@ -128,7 +128,7 @@ def feed_options(given: Mapping[str, Any]) -> FeedOptions:
         raise InputError('address-type: must be "IP"')
     reading = {name: texts[name] for name in formats[format_] if name in texts}
     sockets = _sockets(texts.get("sockets", "")) if adapter == SOCKET else ()
-    polled = _url_options(texts, format_) if adapter == URL else None
+    polled = _url_options(texts, format_, least_poll_s) if adapter == URL else None
     files = _file_options(texts, format_, reading) if adapter == FILES else None
     return FeedOptions(adapter, texts["type-name"], format_, reading, sockets, polled, files)
 
@@ -151,8 +151,8 @@ def _sockets(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(addresses)
 
 
-def _url_options(texts: Mapping[str, str], format_: str) -> UrlOptions:
-    period_s = _period_s(texts["period"], URL_LEAST_PERIOD_S) if "period" in texts else URL_PERIOD_S
+def _url_options(texts: Mapping[str, str], format_: str, least_s: float) -> UrlOptions:
+    period_s = _period_s(texts["period"], least_s) if "period" in texts else _URL_PERIOD_S
     return UrlOptions(_address(texts.get("url", "").strip()), format_, period_s)
 
 
@@ -176,7 +176,7 @@ def _file_options(texts: Mapping[str, str], format_: str, reading: Mapping[str, 
         for other in paths[:index] + paths[index + 1 :]:
             if PurePosixPath(path).is_relative_to(other):
                 raise InputError(f"path: {path} is in {other}: its files would be taken twice")
-    period_s = _period_s(texts["period"], FILES_LEAST_PERIOD_S) if "period" in texts else FILES_PERIOD_S
+    period_s = _period_s(texts["period"], _FILES_LEAST_PERIOD_S) if "period" in texts else _FILES_PERIOD_S
     return FileOptions(paths, file_records.check_format(format_, reading), period_s)
 
 

@@ -24,11 +24,8 @@ from tocsin.cluster.catalog.entries import FeedEntry
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.batches import BatchPacker, pack_batch
-from tocsin.cluster.feeds.landing_worker import (
-    LandingProgress,
-    LandingTarget,
-    LandingWorker,
-)
+from tocsin.cluster.feeds.landing_worker import LandingProgress, LandingTarget, LandingWorker
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.sources.decoder import Decode, DecodedRecord
@@ -46,11 +43,6 @@ _SHOWN_REFUSALS: Final = 1_000  # per answer; `<feed>Rejected` keeps all of them
 _ReadBody: TypeAlias = tuple[bytes, int, int, dict[str, Any]]  # payload, rows, status and answer
 # Decoding a body of this size takes less time than handing it to a thread.
 _SMALL_BYTES: Final = 4096
-# A statement waits this long for records to land while landing fails. While landing makes progress, it waits up to the
-# deadline of the statement.
-PATIENCE_S = 5.0
-# The same for a publisher that waits for visibility: longer than the landing worker's longest pause between retries.
-VISIBLE_PATIENCE_S = 15.0
 
 
 class FeedAdapter(Protocol):
@@ -75,8 +67,16 @@ class RunningFeed:
     """One started feed. Its log is open from the start; `begin` starts landing, and `open` also accepts records."""
 
     def __init__(
-        self, entry: FeedEntry, intake: IntakeLog, decode: Decode, engine: Engine, *, counts: FeedCounts
+        self,
+        entry: FeedEntry,
+        intake: IntakeLog,
+        decode: Decode,
+        engine: Engine,
+        *,
+        limits: FeedLimits,
+        counts: FeedCounts,
     ) -> None:
+        self._limits = limits
         self.entry = entry
         self.counts = counts
         self.sources: list[FeedAdapter] = []
@@ -84,7 +84,7 @@ class RunningFeed:
         self._workers: list[LandingProgress] = []
         self._decode = decode
         self._engine = engine
-        self._door = asyncio.Event()
+        self._accepting = asyncio.Event()
         self._state: Literal["starting", "started", "stopping"] = "starting"
         self._taking = 0
         self._ended = False
@@ -96,32 +96,27 @@ class RunningFeed:
         """Adds a dataset to land in. The worker starts later, but the log keeps records for it from now on."""
         # Skip the offsets that the log no longer has: their records have landed in every dataset.
         target.position = max(target.position, self._log.first)
-        worker_for = LandingWorker(
-            self.entry.name,
-            self._log,
-            target,
-            self._engine,
-            counts=self.counts,
-            landed=self._trim,
-            changed=self._notify,
-        )
-        self._workers.append(worker_for)
-        return worker_for
+        worker = LandingWorker(
+            self.entry.name, self._log, target, self._engine,
+            counts=self.counts, landed=self._trim, changed=self._notify, limits=self._limits,
+        )  # fmt: skip
+        self._workers.append(worker)
+        return worker
 
-    async def remove(self, worker_for: LandingProgress) -> None:
-        await worker_for.end()
-        self._workers.remove(worker_for)
+    async def remove(self, worker: LandingProgress) -> None:
+        await worker.end()
+        self._workers.remove(worker)
         await self._notify()
 
     def worker_for(self, dataset: Ref) -> LandingProgress:
-        return next(worker_for for worker_for in self._workers if worker_for.target.dataset == dataset)
+        return next(worker for worker in self._workers if worker.target.dataset == dataset)
 
     def _trim(self) -> None:
-        self._log.landed(min(worker_for.position for worker_for in list(self._workers)))
+        self._log.landed(min(worker.position for worker in list(self._workers)))
 
     @property
     def troubles(self) -> list[Trouble]:
-        return [worker_for.trouble for worker_for in self._workers if worker_for.trouble is not None]
+        return [worker.trouble for worker in self._workers if worker.trouble is not None]
 
     @property
     def end(self) -> int:
@@ -134,7 +129,7 @@ class RunningFeed:
 
     def lag(self) -> tuple[int, float]:
         """Returns how many acknowledged records are not yet in every dataset, and the age of the oldest in seconds."""
-        landed = min(worker_for.position for worker_for in list(self._workers))
+        landed = min(worker.position for worker in list(self._workers))
         records = self._log.end - landed
         if records <= 0:
             return 0, 0.0
@@ -153,17 +148,17 @@ class RunningFeed:
     # ------------------------------------------------------------ accepting
 
     def begin(self) -> None:
-        for worker_for in self._workers:
-            worker_for.start()
+        for worker in self._workers:
+            worker.start()
 
     def open(self) -> None:
         self.begin()
         self._state = "started"
-        self._door.set()
+        self._accepting.set()
 
-    async def opened(self) -> None:
+    async def until_open(self) -> None:
         """Returns when the feed accepts records."""
-        await self._door.wait()
+        await self._accepting.wait()
 
     async def accept(self, body: bytes, key: str | None = None) -> AcceptedRecords:
         """Accepts the records of a request body. When this returns, the accepted records are durable."""
@@ -201,14 +196,14 @@ class RunningFeed:
 
     @asynccontextmanager
     async def _let_in(self) -> AsyncIterator[None]:
-        if not self._door.is_set():
+        if not self._accepting.is_set():
             raise ConflictError(f"the feed {self.entry.name} is {self._state}", hint="try again in a moment")
         self._taking += 1
         try:
             yield
         finally:
             self._taking -= 1
-            if not self._door.is_set():
+            if not self._accepting.is_set():
                 await self._notify()
 
     def _read(self, body: bytes) -> Generator[None, None, _ReadBody]:
@@ -236,39 +231,39 @@ class RunningFeed:
     async def until_landed(self, position: int) -> None:
         """Returns when a query sees every record below the position. Raises UnavailableError if the feed ends before
         that, or if landing keeps failing."""
-        for worker_for in self._workers:
-            worker_for.hurry()
-        await self._until(position, self._workers, VISIBLE_PATIENCE_S, _invisible)
+        for worker in self._workers:
+            worker.hurry()
+        await self._until(position, self._workers, self._limits.visible_patience_s, _invisible)
 
-    async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
+    async def until_drained(self, workers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Returns when every acknowledged record has landed in the datasets of these workers. If landing keeps failing,
         the error says what is `impossible`, and what the user can do `otherwise`."""
-        for worker_for in movers:
-            worker_for.hurry()
-        await self._until(self._log.end, movers, PATIENCE_S, partial(_refusal, impossible, otherwise))
+        for worker in workers:
+            worker.hurry()
+        await self._until(self._log.end, workers, self._limits.patience_s, partial(_refusal, impossible, otherwise))
 
     async def _until(
         self,
         position: int,
-        movers: Sequence[LandingProgress],
+        workers: Sequence[LandingProgress],
         patience_s: float,
         refusal: Callable[[Trouble, int], TocsinError],
     ) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         async with self._moved:
-            while behind := [worker_for for worker_for in movers if worker_for.position < position]:
+            while behind := [worker for worker in workers if worker.position < position]:
                 if self._ended:
                     raise UnavailableError(
                         f"the feed {self.entry.name} ended before its records were visible",
                         hint="they are kept, and land when it is started again",
                     )
-                troubles = [worker_for.trouble for worker_for in behind if worker_for.trouble is not None]
+                troubles = [worker.trouble for worker in behind if worker.trouble is not None]
                 give_up_s = None
                 if troubles:
                     give_up_s = patience_s + max(began_s, min(trouble.since_s for trouble in troubles))
                     if clock() >= give_up_s:
-                        raise refusal(troubles[0], position - min(worker_for.position for worker_for in behind))
+                        raise refusal(troubles[0], position - min(worker.position for worker in behind))
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(give_up_s):
                         await self._moved.wait()
@@ -284,14 +279,14 @@ class RunningFeed:
 
         If that fails, or if the caller is cancelled, the feed accepts records again as before.
         """
-        was_open = self._door.is_set()
+        was_open = self._accepting.is_set()
         self._state = "stopping"
-        self._door.clear()
+        self._accepting.clear()
         try:
             async with self._moved:
                 # Let requests that are under way finish first, so that their records land too.
                 await self._moved.wait_for(lambda: not self._taking)
-            await self.drained(self._workers, impossible, otherwise)
+            await self.until_drained(self._workers, impossible, otherwise)
         except BaseException:
             if was_open:
                 self.open()
@@ -300,10 +295,10 @@ class RunningFeed:
     async def stop(self) -> None:
         """Ends the feed. Records that have not landed stay in the log, and land when the feed starts again."""
         self._state = "stopping"
-        self._door.clear()
+        self._accepting.clear()
         for source in self.sources:
             await source.close()
-        await asyncio.gather(*(worker_for.end() for worker_for in self._workers))
+        await asyncio.gather(*(worker.end() for worker in self._workers))
         await self._log.close()
         self._ended = True
         await self._notify()
@@ -322,17 +317,17 @@ def _refusal(impossible: str, otherwise: str, trouble: Trouble, records: int) ->
     kind = StorageFullError if trouble.disk_full else UnavailableError
     given_up = f", or give them up: {otherwise}" if otherwise else ""
     return kind(
-        f"{impossible}: {records} acknowledged records have not landed, because {_told(trouble)}",
+        f"{impossible}: {records} acknowledged records have not landed, because {_describe(trouble)}",
         hint=f"the feed goes on as before, and nothing is lost; mend that and try again{given_up}",
     )
 
 
 def _invisible(trouble: Trouble, _records: int) -> UnavailableError:
     return UnavailableError(
-        f"the records are kept, and not visible yet, because {_told(trouble)}",
+        f"the records are kept, and not visible yet, because {_describe(trouble)}",
         hint="they land by themselves when that is mended: there is no need to send them again",
     )
 
 
-def _told(trouble: Trouble) -> str:
+def _describe(trouble: Trouble) -> str:
     return f"{trouble.what} fails since {trouble.since:%Y-%m-%dT%H:%M:%SZ}: {trouble.reason}"

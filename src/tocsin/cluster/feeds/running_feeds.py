@@ -20,17 +20,17 @@ from tocsin.cluster.data_folder.removals import FEED
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.files import FileFeed
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems
-from tocsin.cluster.feeds.adapters.sockets import USUAL_LIMITS, SocketLimits, SocketServer
+from tocsin.cluster.feeds.adapters.sockets import SocketServer
 from tocsin.cluster.feeds.adapters.url_poller import UrlPoller
-from tocsin.cluster.feeds.backup_barrier import BackupBarrier
 from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import Landing, Rejections
 from tocsin.cluster.feeds.landing_worker import LandingTarget
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts, FeedMetrics, FeedState
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import RunningFeed
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.patience import wait_despite_cancel
+from tocsin.patience import SharedLock, wait_despite_cancel
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.sources import polled_items
 from tocsin.pipeline.sources.decoder import Decode, decoder
@@ -40,12 +40,11 @@ from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 AnyFeed: TypeAlias = RunningFeed | FileFeed
 
-FIRST_RETRY_S: Final = 1.0
-LAST_RETRY_S: Final = 30.0
+_FIRST_RETRY_S: Final = 1.0
 # An operator creates this file to accept the loss of a log: the new log then begins at the position of its datasets.
 _BEGIN_ANEW: Final = "begin-anew"
 
@@ -60,17 +59,17 @@ class RunningFeeds:
         enrich: Callable[[FeedEntry, Ref], Enrich],
         *,
         guard: AddressGuard = UNGUARDED,
-        socket_limits: SocketLimits = USUAL_LIMITS,
+        limits: FeedLimits = USUAL_LIMITS,
     ) -> None:
         self._guard = guard
-        self._socket_limits = socket_limits
+        self._limits = limits
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
         self._folder = folder
         self._enrich = enrich
         self._running: dict[Ref, AnyFeed] = {}
-        self.backup_barrier = BackupBarrier()
+        self.backup_barrier = SharedLock()
         """Holds back the feeds of files during a backup: they have a checkpoint and no log."""
         self._troubles: dict[Ref, Trouble] = {}
         self._counts: dict[str, FeedCounts] = {}
@@ -91,10 +90,10 @@ class RunningFeeds:
         for entry in self._catalog.catalog.feeds:
             if entry.started:
                 try:
-                    await self.resumed(entry)
+                    await self.resume(entry)
                 except Exception as error:
                     # A feed that cannot start must not stop the others.
-                    log.error("a feed could not be started", feed=entry.name, reason=str(error))
+                    _log.error("a feed could not be started", feed=entry.name, reason=str(error))
 
     async def sweep(self) -> None:
         """Deletes the logs of dropped feeds that have ended."""
@@ -109,6 +108,9 @@ class RunningFeeds:
 
     def folder(self, entry: FeedEntry) -> Path:
         return self._folder / entry.folder
+
+    def options(self, entry: FeedEntry) -> FeedOptions:
+        return feed_options(dict(entry.options), self._limits.least_poll_period_s)
 
     def checkpoint(self, entry: FeedEntry) -> Checkpoint:
         """The checkpoint of a feed of files, which takes the place of a log."""
@@ -152,16 +154,16 @@ class RunningFeeds:
 
     # ------------------------------------------------------------ starting a feed
 
-    async def resumed(self, entry: FeedEntry) -> AnyFeed:
+    async def resume(self, entry: FeedEntry) -> AnyFeed:
         """Returns a feed that the catalog calls started, running. If its sockets are in use, the feed runs without them
         and retries until they are free."""
         feed = self._running.get(entry.ref)
         if feed is not None:
             return feed
         try:
-            feed = await self.prepared(entry)
+            feed = await self.prepare(entry)
         except Exception as error:
-            self._troubled(entry.ref, "starting", error)
+            self._note_trouble(entry.ref, "starting", error)
             if isinstance(error, TocsinError):
                 raise
             raise UnavailableError(f"the feed {entry.name} cannot be started: {error}") from error
@@ -169,42 +171,40 @@ class RunningFeeds:
         try:
             await self.listen(feed)
         except TocsinError as error:
-            log.error("a feed goes on without its sockets", feed=entry.name, reason=str(error))
+            _log.error("a feed runs without its sockets; retrying", feed=entry.name, reason=str(error))
             self._retrying[entry.ref] = asyncio.create_task(self._listen_again(feed), name=f"sockets {entry.name}")
         return feed
 
-    async def prepared(self, entry: FeedEntry) -> AnyFeed:
+    async def prepare(self, entry: FeedEntry) -> AnyFeed:
         """Registers a feed with its log and datasets open. It neither accepts nor lands records yet."""
-        options = feed_options(dict(entry.options))
+        options = self.options(entry)
         targets = await self._engine.work(lambda: self._targets(entry), asks_spark=False)
         feed: AnyFeed
         if options.files is not None:
             feed = FileFeed(
-                entry,
-                options.files,
-                self.checkpoint(entry),
-                self._engine,
-                self.backup_barrier,
-                counts=self.counts(entry),
-            )
+                entry, options.files, self.checkpoint(entry), self._engine, self.backup_barrier,
+                limits=self._limits, counts=self.counts(entry),
+            )  # fmt: skip
         else:
-            feed = await self._logged(entry, options, targets)
+            feed = await self._open_logged(entry, options, targets)
         for target in targets:
             feed.add(target)
         self._troubles.pop(entry.ref, None)
         self._running[entry.ref] = feed
         return feed
 
-    async def _logged(self, entry: FeedEntry, options: FeedOptions, targets: Sequence[LandingTarget]) -> RunningFeed:
+    async def _open_logged(
+        self, entry: FeedEntry, options: FeedOptions, targets: Sequence[LandingTarget]
+    ) -> RunningFeed:
         decode = decoder_of(options, entry.type)
         folder = self.folder(entry)
         seen = await asyncio.to_thread(SeenItems.open, folder) if options.polling is not None else None
-        intake = await self._opened(entry, max(target.position for target in targets), seen)
-        feed = RunningFeed(entry, intake, decode, self._engine, counts=self.counts(entry))
+        intake = await self._open_log(entry, max(target.position for target in targets), seen)
+        feed = RunningFeed(entry, intake, decode, self._engine, limits=self._limits, counts=self.counts(entry))
         if options.polling is not None and seen is not None:
             # The poller sends no request before the feed is open.
             judge, counts = polled_items.judge(entry.type), self.counts(entry)
-            poller = UrlPoller(feed, options.polling, seen, judge, counts, guard=self._guard)
+            poller = UrlPoller(feed, options.polling, seen, judge, counts, guard=self._guard, limits=self._limits)
             poller.start()
             feed.sources.append(poller)
         return feed
@@ -219,20 +219,20 @@ class RunningFeeds:
         rejected = self._tables.table(self._dataset(entry.rejected))
         enrich = self._enrich(entry, connection.function) if connection.function is not None else None
         table, counts = self._tables.table(dataset), self.counts(entry)
-        return Landing(entry, connection.since, dataset, table, rejected, enrich, counts)
+        return Landing(entry, connection.since, dataset, table, rejected, enrich, counts, self._limits)
 
     def _dataset(self, ref: Ref) -> DatasetEntry:
         return self._catalog.catalog.dataset(ref.dataverse, ref.name)
 
-    async def _opened(self, entry: FeedEntry, landed: int, seen: SeenItems | None) -> IntakeLog:
+    async def _open_log(self, entry: FeedEntry, landed: int, seen: SeenItems | None) -> IntakeLog:
         """Opens the feed's log. A log behind its datasets is an error: new records at those offsets would never
         land."""
         folder = self.folder(entry)
 
-        def opened() -> IntakeLog:
+        def open_folder() -> IntakeLog:
             now_us, age_us = self._tables.clock.now_us, self._tables.clock.age_us
             open_log = partial(
-                IntakeLog.open, folder, observer=seen, lost=self.lost,
+                self._limits.open_log, folder, observer=seen, lost=self.lost,
                 clock=lambda: now_us() / 1e6, age_clock=lambda: age_us() / 1e6,
             )  # fmt: skip
             if any(folder.glob("*.log")):
@@ -247,7 +247,7 @@ class RunningFeeds:
             (folder / _BEGIN_ANEW).unlink(missing_ok=True)
             return intake
 
-        intake = await asyncio.to_thread(opened)
+        intake = await asyncio.to_thread(open_folder)
         if intake.end < landed:
             await intake.close()
             raise StoreError(
@@ -258,29 +258,29 @@ class RunningFeeds:
 
     async def listen(self, feed: AnyFeed) -> None:
         """Starts the sockets of a feed that has some."""
-        options = feed_options(dict(feed.entry.options))
+        options = self.options(feed.entry)
         if isinstance(feed, RunningFeed) and options.sockets and not feed.sources:
             try:
-                await self._listened(feed, options)
+                await self._open_sockets(feed, options)
             except TocsinError as error:
-                self._troubled(feed.entry.ref, "listening", error)
+                self._note_trouble(feed.entry.ref, "listening", error)
                 raise
             self._troubles.pop(feed.entry.ref, None)
 
-    async def _listened(self, feed: RunningFeed, options: FeedOptions) -> None:
-        server = SocketServer(feed, options, self._socket_limits)
+    async def _open_sockets(self, feed: RunningFeed, options: FeedOptions) -> None:
+        server = SocketServer(feed, options, self._limits)
         await server.listen(options.sockets)
         feed.sources.append(server)
 
     async def _listen_again(self, feed: AnyFeed) -> None:
-        back_off = BackOff(FIRST_RETRY_S, LAST_RETRY_S, factor=5.0)
+        back_off = BackOff(_FIRST_RETRY_S, self._limits.listen_retry_s, factor=5.0)
         while not feed.sources:
             await asyncio.sleep(back_off.next_s())
             with suppress(TocsinError):
                 await self.listen(feed)
-        log.info("a feed has its sockets", feed=feed.entry.name)
+        _log.info("a feed's sockets are open", feed=feed.entry.name)
 
-    def _troubled(self, ref: Ref, what: str, error: Exception) -> None:
+    def _note_trouble(self, ref: Ref, what: str, error: Exception) -> None:
         self._troubles[ref] = Trouble.of(what, error, self._troubles.get(ref))
 
     # ------------------------------------------------------------ ending a feed

@@ -242,7 +242,7 @@ def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]
 def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def describe(request: web.Request) -> web.Response:
         require_feed(request[PRINCIPAL], ".".join(path_name(request)))
-        return answer(dict(feeds.described(request.match_info["name"])))
+        return answer(dict(feeds.describe(request.match_info["name"])))
 
     return describe
 

@@ -44,7 +44,7 @@ from tocsin.cluster.intake.frames import (
 from tocsin.cluster.intake.idempotency_keys import RememberedAnswer, RememberedKeys
 from tocsin.cluster.intake.recent_entries import RecentEntries, within
 from tocsin.cluster.intake.segments import Segment, SegmentWriter
-from tocsin.durable_files import sync_folder
+from tocsin.durable_files import sync_data, sync_folder
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
 __all__ = ["AppendedRange", "IntakeLog", "LogEntry"]
@@ -70,6 +70,7 @@ class IntakeLog:
         lost: LostFolder | None = None,
         clock: Callable[[], float] = time.time,
         age_clock: Callable[[], float] | None = None,
+        sync: Callable[[int], None] = sync_data,
     ) -> IntakeLog:
         """Opens the log in the folder, or creates it. Cuts off a torn write of a crash; other damage raises a
         `StoreError`. If the last write may be torn or damaged, it goes to the lost folder (`lost`); without one it
@@ -79,11 +80,12 @@ class IntakeLog:
         has lost entries and is refused. `remember_bytes` bounds the remembered idempotency keys with their answers (the
         oldest are forgotten early), `recent_bytes` the entries in memory for the next read. The observer (`observer`)
         sees every entry, and no segment is deleted before the observer has saved what it needs of it. Keys expire by
-        the `age_clock`, which may stand still; it defaults to `clock`.
+        the `age_clock`, which may stand still; it defaults to `clock`. `sync` flushes a file to the disk.
         """
         keys, recent = RememberedKeys(remember_s, remember_bytes), RecentEntries(recent_bytes)
         log = cls(folder, segment_bytes=segment_bytes, limit_bytes=limit_bytes, keys=keys, recent=recent, clock=clock)
         log._observer = observer
+        log._sync = sync
         log._age_clock = age_clock or clock
         log._recover(landed, lost)
         log._thread.start()
@@ -120,6 +122,7 @@ class IntakeLog:
         self._read_waiters: set[ReadWaiter] = set()
         self._closed = False
         self._observer: LogObserver | None = None
+        self._sync = sync_data
         # Used by the writer thread only.
         self._writer: SegmentWriter
         self._groups: queue.SimpleQueue[list[PendingAppend] | None] = queue.SimpleQueue()
@@ -333,7 +336,7 @@ class IntakeLog:
             self._refuse(group, files.explain_os_errors_of_log(problem, self._folder))
         except Exception as problem:
             # A bug, or no memory. The callers must get an error, and the thread must survive.
-            with suppress(Exception):
+            with suppress(Exception):  # an error in logging must not end the thread either
                 _log.exception("the intake log failed", folder=str(self._folder))
             self._writer.settle_quietly()
             self._refuse(group, StoreError(f"the intake log {self._folder} failed: {problem!r}"))
@@ -390,7 +393,7 @@ class IntakeLog:
         # Cut off a failed write first: only the newest segment may end in one.
         self._writer.settle()
         segment = files.create(self._folder, last.end, self._total_bytes)
-        writer = files.SegmentWriter(segment)
+        writer = files.SegmentWriter(segment, self._sync)
         with self._lock:
             self._segments.append(segment)
         self._writer.close()
@@ -408,7 +411,7 @@ class IntakeLog:
         if landed is not None:
             self._check_held(landed)
             self._landed, self._landed_bytes = landed, self._bytes_before(landed)
-        self._writer = files.writer(self._segments[-1], lost)
+        self._writer = files.writer(self._segments[-1], lost, self._sync)
 
     def _recall(self, entry: LogEntry) -> None:
         if self._observer is not None:

@@ -42,8 +42,6 @@ _MARK_EVERY_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 256 << 10
 _RESTORE: Final = "the log was left as it is; bring the file back from a copy of the disk"
 
-# Some systems have no fdatasync. It skips metadata that the log does not need.
-_sync = getattr(os, "fdatasync", os.fsync)
 _log = structlog.get_logger("tocsin.cluster")
 
 
@@ -117,7 +115,7 @@ class Segment:
                 expected = frame.entry.end
 
 
-def find_segments(folder: Path) -> list[int]:
+def _find_segments(folder: Path) -> list[int]:
     """Returns the first positions of the segments in the folder. Deletes unfinished segments of a crash."""
     firsts = []
     for path in list(folder.iterdir()):
@@ -156,7 +154,7 @@ def recover_segments(folder: Path, start: int, take: Callable[[LogEntry], None])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
-        firsts = find_segments(folder)
+        firsts = _find_segments(folder)
         # A crash may have happened after a rename or a deletion and before its sync.
         sync_folder(folder)
         if not firsts:
@@ -278,7 +276,7 @@ def inspect(folder: Path) -> InspectedLog:
     return InspectedLog(end or 0, doubt)
 
 
-def writer(segment: Segment, lost: LostFolder | None) -> SegmentWriter:
+def writer(segment: Segment, lost: LostFolder | None, sync: Callable[[int], None]) -> SegmentWriter:
     """Returns a writer that continues after the last whole frame.
 
     It cuts off what comes after that frame. What may have been acknowledged is copied to the lost folder before;
@@ -297,7 +295,7 @@ def writer(segment: Segment, lost: LostFolder | None) -> SegmentWriter:
                 reason=segment.doubt,
             )  # fmt: skip
             segment.doubt = None
-        return SegmentWriter(segment)
+        return SegmentWriter(segment, sync)
     except OSError as problem:
         raise explain_os_errors_of_log(problem, segment.path) from problem
 
@@ -305,19 +303,20 @@ def writer(segment: Segment, lost: LostFolder | None) -> SegmentWriter:
 class SegmentWriter:
     """Writes at the synced end of the newest segment. The next write overwrites what a failed write left."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, sync: Callable[[int], None]) -> None:
         """Cuts off everything after the known end, and syncs everything before it.
 
         After a crash of the process alone, the last frames may only be in the page cache. Landing them before they are
         on the disk could leave the datasets ahead of the log.
         """
+        self._sync = sync
         self._handle = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
         self._end_bytes = segment.size_bytes
         self._uncut = os.fstat(self._handle).st_size > segment.size_bytes
         self._broken: OSError | None = None
         try:
             self.settle()
-            _sync(self._handle)
+            self._sync(self._handle)
         except BaseException:
             self.close()
             raise
@@ -354,7 +353,7 @@ class SegmentWriter:
 
     def _flush(self) -> None:
         try:
-            _sync(self._handle)
+            self._sync(self._handle)
         except OSError as problem:
             if problem.errno not in NO_ROOM:
                 # After a failed sync the kernel drops the dirty pages: a second sync would succeed without writing

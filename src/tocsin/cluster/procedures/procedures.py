@@ -28,7 +28,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.cluster.statements.ddl import arity_to_drop
 from tocsin.cluster.statements.dml import DmlHandler, decode_rows, keys_to_delete
-from tocsin.cluster.statements.outcomes import QueryRows
+from tocsin.cluster.statements.outcomes import QueryRows, StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
@@ -40,10 +40,9 @@ from tocsin.rules.model.values import MISSING
 from tocsin.rules.periods import last_tick
 from tocsin.wire.errors import StoppedError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
-Summary = Mapping[str, Any]
-ENGINE_RETRY_S: Final = 2.0
+_ENGINE_RETRY_S: Final = 2.0
 AT_ONCE: Final = 4  # scheduled procedures that run at once; each takes an engine thread
 RUNS_KEPT: Final = 100  # the latest runs that are kept, per procedure
 _REASON_LIMIT: Final = 2_000
@@ -58,7 +57,7 @@ class ProcedureCall:
     scope: StatementScope
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def attribute_errors(self) -> Iterator[None]:
         """Attributes errors in the body to the procedure, because their positions are not positions in the caller's
         script."""
         try:
@@ -68,9 +67,9 @@ class ProcedureCall:
         except FunctionError as error:
             raise TranslationError(f"in procedure {self.entry.name}: {error}") from None
 
-    def told_of(self, rows: QueryRows) -> QueryRows:
+    def attribute_errors_of(self, rows: QueryRows) -> QueryRows:
         async def batches() -> AsyncIterator[list[bytes]]:
-            with self.told():
+            with self.attribute_errors():
                 async for batch in rows.batches:
                     yield batch
 
@@ -112,10 +111,10 @@ class Procedures:
         await self._settle()
 
     async def close(self) -> None:
-        await self._ended(*self._running)
+        await self._end(*self._running)
 
     @asynccontextmanager
-    async def leaving(self, _dataverse: str) -> AsyncIterator[None]:
+    async def stop_for_drop(self, _dataverse: str) -> AsyncIterator[None]:
         """Wraps the drop of a dataverse: stops its procedures."""
         try:
             yield
@@ -130,9 +129,9 @@ class Procedures:
         for name, entry in scheduled.items():
             if name not in self._running:
                 self._running[name] = asyncio.create_task(self._keep(entry), name=f"procedure {entry.name}")
-        await self._ended(*(name for name in self._running if name not in scheduled))
+        await self._end(*(name for name in self._running if name not in scheduled))
 
-    async def _ended(self, *names: str) -> None:
+    async def _end(self, *names: str) -> None:
         tasks = [self._running.pop(name) for name in names]
         for name in names:
             self._runs.pop(name, None)
@@ -145,14 +144,14 @@ class Procedures:
     async def _keep(self, entry: ProcedureEntry) -> None:
         assert entry.period is not None
 
-        def told(level: str, event: str, **about: Any) -> None:
+        def write_log(level: str, event: str, **about: Any) -> None:
             # A failing log must not stop the schedule.
             with suppress(Exception):
-                getattr(log, level)(event, procedure=str(entry.ref), **about)
+                getattr(_log, level)(event, procedure=str(entry.ref), **about)
 
         async def run(tick: int, due: datetime, missed: int) -> None:
             if missed:
-                told("warning", "a procedure missed ticks", tick=tick, missed=missed)
+                write_log("warning", "a procedure missed ticks", tick=tick, missed=missed)
             started, reason = self._now(), None
             try:
                 async with self._turns:
@@ -162,7 +161,7 @@ class Procedures:
                 # The next tick tries again.
                 reason = str(error)[:_REASON_LIMIT]
                 if self._catalog.catalog.find(entry.ref) == entry:
-                    told("error", "a procedure failed", tick=tick, reason=str(error))
+                    write_log("error", "a procedure failed", tick=tick, reason=str(error))
             procedure_runs.append(ProcedureRun(entry, due, started, self._now(), missed, reason))
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -171,13 +170,13 @@ class Procedures:
 
         procedure_runs = self._runs.setdefault(entry.procedure_id, deque(maxlen=RUNS_KEPT))
         try:
-            done = await self._engine.work(lambda: self._done(entry), asks_spark=False)
+            done = await self._engine.work(lambda: self._last_tick_done(entry), asks_spark=False)
         except Exception as error:
-            told("error", "a procedure cannot be started", reason=str(error))
+            write_log("error", "a procedure cannot be started", reason=str(error))
             return
         await schedule.run_ticks(entry.anchor, entry.period, done, run, self._now, self._sleep)
 
-    def _done(self, entry: ProcedureEntry) -> int:
+    def _last_tick_done(self, entry: ProcedureEntry) -> int:
         """Returns the last tick that is known to have run."""
         statement = parse_procedure(entry.body)
         if isinstance(statement, st.Query):
@@ -193,12 +192,12 @@ class Procedures:
             try:
                 return await self._tick(entry, tick, due)
             except EngineLostError:
-                await self._engine.pause(ENGINE_RETRY_S)
+                await self._engine.pause(_ENGINE_RETRY_S)
 
     async def _tick(self, entry: ProcedureEntry, tick: int, due: datetime) -> None:
         call = ProcedureCall(entry, parse_procedure(entry.body), self._scope(entry, due))
         try:
-            with call.told():
+            with call.attribute_errors():
                 async with asyncio.timeout(self._deadline_s):
                     await self._carry_out(call, tick)
         except TimeoutError:
@@ -220,7 +219,7 @@ class Procedures:
 
     # ------------------------------------------------------------ EXECUTE
 
-    async def called(self, statement: st.Execute, scope: StatementScope) -> ProcedureCall:
+    async def prepare_call(self, statement: st.Execute, scope: StatementScope) -> ProcedureCall:
         """Returns the procedure with its arguments; each argument is evaluated once."""
         dataverse = statement.procedure.dataverse or scope.dataverse
         entry = scope.catalog.procedure(dataverse, statement.procedure.name, len(statement.arguments))
@@ -245,7 +244,7 @@ class Procedures:
 
     # ------------------------------------------------------------ CREATE, DROP
 
-    async def create(self, statement: st.CreateProcedure, scope: StatementScope) -> Summary:
+    async def create(self, statement: st.CreateProcedure, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         existing = scope.catalog.find(procedure_ref(dataverse, name, len(statement.parameters)))
         if statement.if_not_exists and existing is not None:
@@ -289,7 +288,7 @@ class Procedures:
             used.add(target.ref)
         return tuple(sorted(used, key=lambda ref: (ref.kind, ref.dataverse, ref.name)))
 
-    async def drop(self, statement: st.DropProcedure, scope: StatementScope) -> Summary:
+    async def drop(self, statement: st.DropProcedure, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         arity = arity_to_drop(statement, scope.catalog.procedures_named(dataverse, name))
         ref = procedure_ref(dataverse, name, arity)

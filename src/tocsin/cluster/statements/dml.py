@@ -1,4 +1,7 @@
-"""Executes INSERT, UPSERT, DELETE and LOAD: each statement is one atomic commit of its dataset."""
+"""Executes INSERT, UPSERT, DELETE and LOAD: each statement is one atomic commit of its dataset.
+
+So a failed statement leaves nothing behind, and a channel sees all rows of a statement at once.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from tocsin.cluster.catalog.entries import DatasetEntry
 from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.durable_files import is_full_disk
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate, with_values
@@ -30,9 +34,8 @@ from tocsin.rules.model.type_check import RecordError, checker
 from tocsin.rules.model.values import MISSING
 from tocsin.wire.errors import ConflictError, StatementError, StoppedError, StorageFullError, UnavailableError
 
-Summary = Mapping[str, Any]
-T = TypeVar("T")
-NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
+_T = TypeVar("_T")
+_NO_POSITIONS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class CancellationToken:
@@ -50,14 +53,14 @@ class CancellationToken:
             self._is_stopped = not self._is_committing
             return self._is_stopped
 
-    def on(self) -> None:
+    def raise_if_stopped(self) -> None:
         if self._is_stopped:
             raise StoppedError("the statement was stopped; it changed nothing")
 
     def commit(self) -> None:
         """Marks the beginning of the commit. From now on the statement cannot be stopped."""
         with self._lock:
-            self.on()
+            self.raise_if_stopped()
             self._is_committing = True
 
 
@@ -69,8 +72,8 @@ class DmlHandler:
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def run(
-        self, statement: st.Insert | st.Delete, scope: StatementScope, positions: Mapping[str, int] = NO_POSITIONS
-    ) -> Summary:
+        self, statement: st.Insert | st.Delete, scope: StatementScope, positions: Mapping[str, int] = _NO_POSITIONS
+    ) -> StatementSummary:
         """Executes the statement, and returns a summary. It commits the positions together with the rows, unless it
         inserts none."""
         if isinstance(statement, st.Insert):
@@ -96,22 +99,24 @@ class DmlHandler:
         self, work: Callable[[CancellationToken], Commit], entry: DatasetEntry, statement: st.Statement
     ) -> Commit:
         token = CancellationToken()
-        guarded_work = _stored(lambda: work(token), self._tables, entry)
+        guarded_work = _translate_store_errors(lambda: work(token), self._tables, entry)
         async with self._turn(entry):
             return await self._engine.work(guarded_work, statement.text, stop=token.stop)
 
     # ------------------------------------------------------------ INSERT, UPSERT
 
-    async def _insert(self, statement: st.Insert, scope: StatementScope, positions: Mapping[str, int]) -> Summary:
+    async def _insert(
+        self, statement: st.Insert, scope: StatementScope, positions: Mapping[str, int]
+    ) -> StatementSummary:
         entry = self.dataset(statement.dataset, scope)
 
-        def work(going: CancellationToken) -> Commit:
+        def work(cancellation: CancellationToken) -> Commit:
             values = self._values(statement.source, scope)
-            records, generated = _records(values, entry, going)
+            records, generated = _records(values, entry, cancellation)
             rows = layout.to_arrow(records, entry.type)
             table = self._tables.table(entry)
-            going.commit()
-            new_positions = positions if rows.num_rows else NO_POSITIONS
+            cancellation.commit()
+            new_positions = positions if rows.num_rows else _NO_POSITIONS
             if statement.upsert:
                 return table.upsert(rows, positions=new_positions)
             return table.insert(rows, keys_are_new=generated, positions=new_positions)
@@ -135,17 +140,19 @@ class DmlHandler:
 
     # ------------------------------------------------------------ DELETE
 
-    async def _delete(self, statement: st.Delete, scope: StatementScope, positions: Mapping[str, int]) -> Summary:
+    async def _delete(
+        self, statement: st.Delete, scope: StatementScope, positions: Mapping[str, int]
+    ) -> StatementSummary:
         entry = self.dataset(statement.dataset, scope)
 
-        def work(going: CancellationToken) -> Commit:
+        def work(cancellation: CancellationToken) -> Commit:
             table = self._tables.table(entry)
             query = keys_to_delete(statement, entry)
             if query is None:
-                going.commit()
+                cancellation.commit()
                 return table.delete_all(positions=positions)
             keys = _key_rows(self._engine.rows(scope.translated(query).sql), entry)
-            going.commit()
+            cancellation.commit()
             return table.delete(keys, positions=positions)
 
         commit = await self._carried_out(work, entry, statement)
@@ -153,14 +160,14 @@ class DmlHandler:
 
     # ------------------------------------------------------------ LOAD
 
-    async def load(self, statement: st.Load, scope: StatementScope) -> Summary:
+    async def load(self, statement: st.Load, scope: StatementScope) -> StatementSummary:
         entry = self.dataset(statement.dataset, scope)
         generate = entry.keys[0] if entry.autogenerated else None
 
-        def work(going: CancellationToken) -> Commit:
+        def work(cancellation: CancellationToken) -> Commit:
             # Opening the files here reports wrong options and missing files before the load blocks other writers.
             batches = load_files.batches(statement.options, entry.type, adapter=statement.adapter, generate=generate)
-            return self._tables.table(entry).load(_arrow(batches, entry, going))
+            return self._tables.table(entry).load(_arrow(batches, entry, cancellation))
 
         commit = await self._carried_out(work, entry, statement)
         return {"loaded": commit.rows, "commit": commit.number}
@@ -193,21 +200,23 @@ def decode_rows(rows: pa.Table, translated: TranslatedQuery) -> list[Any]:
 
 
 def _arrow(
-    found: Iterator[list[dict[str, Any]]], entry: DatasetEntry, going: CancellationToken
+    found: Iterator[list[dict[str, Any]]], entry: DatasetEntry, cancellation: CancellationToken
 ) -> Iterator[pa.RecordBatch]:
     for records in found:
-        going.on()
+        cancellation.raise_if_stopped()
         yield from layout.to_arrow(records, entry.type).to_batches()
-    going.commit()
+    cancellation.commit()
 
 
-def _records(values: Sequence[Any], entry: DatasetEntry, going: CancellationToken) -> tuple[list[dict[str, Any]], bool]:
+def _records(
+    values: Sequence[Any], entry: DatasetEntry, cancellation: CancellationToken
+) -> tuple[list[dict[str, Any]], bool]:
     """Returns the checked records, and whether all their keys were generated here."""
     check = checker(entry.type)
     records, generated = [], entry.autogenerated
     for i, value in enumerate(values, start=1):
         if i % 1_000 == 0:
-            going.on()
+            cancellation.raise_if_stopped()
         if entry.autogenerated and isinstance(value, dict):
             generated = generate(value, entry.keys[0]) and generated
         try:
@@ -253,10 +262,10 @@ def _array(inside: Any) -> pa.Array:
     return inside
 
 
-def _stored(work: Callable[[], T], tables: DatasetTables, entry: DatasetEntry) -> Callable[[], T]:
+def _translate_store_errors(work: Callable[[], _T], tables: DatasetTables, entry: DatasetEntry) -> Callable[[], _T]:
     """Wraps work that writes: translates a full disk into StorageFullError, and reports a dropped dataset."""
 
-    def guarded() -> T:
+    def guarded() -> _T:
         try:
             return work()
         except OSError as error:

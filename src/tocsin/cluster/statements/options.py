@@ -15,12 +15,12 @@ from tocsin.rules.model.values import Duration, parse_duration
 _MONTH_S: Final = 30 * 86_400
 _HIGHEST: Final = 2**62
 
-Reader = Callable[[Any], Any]
+_Reader = Callable[[Any], Any]
 """Returns the value of an option, or raises ValueError."""
 
 
 def read_options(
-    statement: st.CreateDataset | st.CreateChannel, now: datetime, readers: Mapping[str, Reader]
+    statement: st.CreateDataset | st.CreateChannel, now: datetime, readers: Mapping[str, _Reader]
 ) -> dict[str, Any]:
     """Returns the given options as their readers convert them. Raises TranslationError, which names the invalid
     option."""
@@ -59,7 +59,7 @@ def seconds(value: Any) -> float:
     return total_s
 
 
-def whole_number(of: str, low: int, high: int | None = None) -> Reader:
+def whole_number(of: str, low: int, high: int | None = None) -> _Reader:
     """Returns a reader of a whole number from `low` to `high`."""
     bounds = f"of at least {low}" if high is None else f"from {low} to {high:,}"
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
+
+StatementSummary: TypeAlias = Mapping[str, Any]
+"""What a statement did, e.g. `{"inserted": 3}`: merged into the object of the response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +38,16 @@ class StatementOutcome:
     """The number of the statement in the script, from 1."""
     kind: str
     """`query`, `insert`, `create_dataset`, …"""
-    summary: Mapping[str, Any]
-    """What the statement did, e.g. `{"inserted": 3}`: merged into the object of the response."""
+    summary: StatementSummary
     rows: QueryRows | None
+
+
+class DataverseUser(Protocol):
+    """Works in the background for entries of dataverses: feeds, channels, brokers, procedures."""
+
+    def stop_for_drop(self, dataverse: str, /) -> AbstractAsyncContextManager[None]:
+        """Surrounds the drop of a dataverse: stops the work for it, and resumes if the drop fails."""
+        ...
 
 
 class ScriptExecutor(Protocol):

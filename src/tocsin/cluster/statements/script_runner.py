@@ -1,4 +1,7 @@
-"""Runs scripts: parses one statement, executes it, yields its outcome, and continues with the next."""
+"""Runs scripts: parses one statement, executes it, yields its outcome, and continues with the next.
+
+One table names the handler of each statement, so that a reader finds from here what any statement does.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine, ResultFiles
 from tocsin.cluster.feeds.feeds import Feeds
-from tocsin.cluster.http.row_encoder import RowEncoder
 from tocsin.cluster.procedures.procedures import Procedures
 from tocsin.cluster.statements.ddl import DdlHandler
 from tocsin.cluster.statements.dml import DmlHandler
-from tocsin.cluster.statements.outcomes import QueryRows, StatementOutcome
+from tocsin.cluster.statements.outcomes import DataverseUser, QueryRows, StatementOutcome, StatementSummary
+from tocsin.cluster.statements.row_encoder import RowEncoder
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import script as scripts
 from tocsin.language.syntax import statements as st
@@ -33,7 +36,7 @@ from tocsin.language.types.typed_sql import FunctionError
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 
-Handler: TypeAlias = Callable[[Any, StatementScope], Awaitable[Mapping[str, Any] | QueryRows]]
+Handler: TypeAlias = Callable[[Any, StatementScope], Awaitable[StatementSummary | QueryRows]]
 """Executes one statement; returns a summary of what it did, or rows."""
 
 # A writer may run every statement but these.
@@ -71,7 +74,7 @@ class ScriptRunner:
         self._feeds = feeds
         self._brokers = brokers
         self._channels = channels
-        self._handlers = {streamed: self._table(streamed) for streamed in (False, True)}
+        self.handlers = {streamed: self._table(streamed) for streamed in (False, True)}
 
     def _table(self, streamed: bool) -> Mapping[type[st.Statement], Handler]:
         """Returns the handler of every statement except USE, which only changes how the rest of its script is read."""
@@ -98,12 +101,12 @@ class ScriptRunner:
             st.CreateProcedure: procedures.create,
             st.DropProcedure: procedures.drop,
             st.Execute: partial(self._call, query),
-            st.CreateFeed: feeds.run,
-            st.ConnectFeed: feeds.run,
-            st.DisconnectFeed: feeds.run,
-            st.StartFeed: feeds.run,
-            st.StopFeed: feeds.run,
-            st.DropFeed: feeds.run,
+            st.CreateFeed: feeds.create,
+            st.ConnectFeed: feeds.connect,
+            st.DisconnectFeed: feeds.disconnect,
+            st.StartFeed: feeds.start_feed,
+            st.StopFeed: feeds.stop_feed,
+            st.DropFeed: feeds.drop,
             st.CreateBroker: brokers.create,
             st.DropBroker: brokers.drop,
             st.CreateChannel: channels.create,
@@ -133,15 +136,15 @@ class ScriptRunner:
                 self._check_role(statement, may_write, may_run_code)
                 if isinstance(statement, st.Use):
                     dataverse = self._catalog.catalog.dataverse(statement.dataverse).name
-                    result: Mapping[str, Any] | QueryRows = {"dataverse": dataverse}
+                    result: StatementSummary | QueryRows = {"dataverse": dataverse}
                 else:
                     result = await self._execute(statement, dataverse, stream)
             except (TranslationError, FunctionError, TocsinError) as error:
-                raise _placed(error, script, statement, number) from error
+                raise _place_error(error, script, statement, number) from error
             if isinstance(result, Mapping):
                 yield StatementOutcome(number, _kind(statement), result, None)
             else:
-                rows = _guarded(result, script, statement, number)
+                rows = _with_placed_errors(result, script, statement, number)
                 yield StatementOutcome(number, _kind(statement), {}, rows)
 
     def _check_role(self, statement: st.Statement, may_write: bool, may_run_code: bool) -> None:
@@ -154,10 +157,10 @@ class ScriptRunner:
                 "then show it: export TOCSIN_TOKEN=tocsin_…",
             )
 
-    async def _execute(self, statement: st.Statement, dataverse: str, stream: bool) -> Mapping[str, Any] | QueryRows:
+    async def _execute(self, statement: st.Statement, dataverse: str, stream: bool) -> StatementSummary | QueryRows:
         scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, datetime.now(UTC))
         try:
-            return await self._handlers[stream][type(statement)](statement, scope)
+            return await self.handlers[stream][type(statement)](statement, scope)
         finally:
             if not isinstance(statement, st.Query):  # the rows of a query close the scope when they have been read
                 scope.close()
@@ -169,11 +172,12 @@ class ScriptRunner:
     async def _explain_channel(self, statement: st.ExplainChannel, scope: StatementScope) -> QueryRows:
         return _whole([orjson.dumps(await self._channels.explain(statement, scope))])
 
-    async def _drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> Mapping[str, Any]:
+    async def _drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> StatementSummary:
         """Drops a dataverse while its procedures, feeds, brokers and channels stop their background work."""
         async with AsyncExitStack() as stack:
-            for handler in (self._procedures, self._feeds, self._brokers, self._channels):
-                await stack.enter_async_context(handler.leaving(statement.name))
+            users: tuple[DataverseUser, ...] = (self._procedures, self._feeds, self._brokers, self._channels)
+            for user in users:
+                await stack.enter_async_context(user.stop_for_drop(statement.name))
             return await self._definitions.drop_dataverse(statement, scope)
 
     async def _call(
@@ -181,11 +185,11 @@ class ScriptRunner:
         query: Callable[[st.Query, StatementScope], Awaitable[QueryRows]],
         statement: st.Execute,
         scope: StatementScope,
-    ) -> Mapping[str, Any] | QueryRows:
-        call = await self._procedures.called(statement, scope)
-        with call.told():
+    ) -> StatementSummary | QueryRows:
+        call = await self._procedures.prepare_call(statement, scope)
+        with call.attribute_errors():
             if isinstance(call.statement, st.Query):
-                return call.told_of(await query(call.statement, call.scope))
+                return call.attribute_errors_of(await query(call.statement, call.scope))
             try:
                 return await self._changes.run(call.statement, call.scope)
             finally:
@@ -228,7 +232,7 @@ def _whole(rows: list[bytes]) -> QueryRows:
     return QueryRows(batches())
 
 
-def _guarded(rows: QueryRows, script: str, statement: st.Statement, number: int) -> QueryRows:
+def _with_placed_errors(rows: QueryRows, script: str, statement: st.Statement, number: int) -> QueryRows:
     """Adds the place of the statement to errors of the rows."""
 
     async def batches() -> AsyncIterator[list[bytes]]:
@@ -236,7 +240,7 @@ def _guarded(rows: QueryRows, script: str, statement: st.Statement, number: int)
             async for batch in rows.batches:
                 yield batch
         except (TranslationError, FunctionError, TocsinError) as error:
-            raise _placed(error, script, statement, number) from error
+            raise _place_error(error, script, statement, number) from error
 
     return QueryRows(batches(), rows.held_bytes, rows.close)
 
@@ -247,7 +251,7 @@ def _kind(statement: st.Statement) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", type(statement).__name__).lower()
 
 
-def _placed(error: Exception, script: str, statement: st.Statement, number: int) -> TocsinError:
+def _place_error(error: Exception, script: str, statement: st.Statement, number: int) -> TocsinError:
     """Adds the statement's number to the error, and the line and column: those of the error if known, else those of the
     statement."""
     offset = statement.offset

@@ -114,11 +114,11 @@ class StatementScope(CatalogNames):
         rows = dataset if isinstance(dataset, VirtualDataset) else DATASETS[dataset.name].rows
         if not isinstance(rows, VirtualDataset | RunHistory):
             return layout.to_arrow(rows(self.catalog, self._tables.folder), dataset.type)
-        shows = self._engine.shows
-        assert shows is not None
+        reader = self._engine.virtual_datasets
+        assert reader is not None
         if rows is RunHistory.CHANNELS:
-            return shows.executions(self.catalog.channels, dataset.type)
-        return shows.runs(dataset.type) if rows is RunHistory.PROCEDURES else shows.rows(rows)
+            return reader.executions(self.catalog.channels, dataset.type)
+        return reader.runs(dataset.type) if rows is RunHistory.PROCEDURES else reader.rows(rows)
 
     def called(self, function: Function, arguments: Sequence[Type]) -> str:
         return self._engine.python.called(function, arguments)

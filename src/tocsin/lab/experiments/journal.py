@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from tocsin.durable_files import sync_open
 from tocsin.wire.errors import ConflictError
 
 FILE: Final = "cells.jsonl"
@@ -41,8 +41,7 @@ class Journal:
         """Saves the metrics of a cell, durably. Returns them as they will be read back."""
         line = json.dumps({"key": key, "metrics": dict(metrics)}) + "\n"
         self._file.write(line.encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        sync_open(self._file)
         _, self._known[key] = _parsed(line.encode())
         return self._known[key]
 

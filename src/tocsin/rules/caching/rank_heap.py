@@ -11,26 +11,26 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, Generic, TypeVar
 
-K = TypeVar("K")
+_K = TypeVar("_K")
 # Value, tie-breaker, a unique number, and the key. The unique number keeps Python from ever comparing keys.
-Rank = tuple[float, float, int, K]
+Rank = tuple[float, float, int, _K]
 _SLACK: Final = 64
 
 
-class RankHeap(Generic[K]):
+class RankHeap(Generic[_K]):
     """`current` returns a key's rank now, or None if the key is no candidate."""
 
     __slots__ = ("_current", "_heap", "_queued")
 
-    def __init__(self, current: Callable[[K], Rank[K] | None]) -> None:
+    def __init__(self, current: Callable[[_K], Rank[_K] | None]) -> None:
         self._current = current
-        self._heap: list[Rank[K]] = []
-        self._queued: dict[K, Rank[K]] = {}
+        self._heap: list[Rank[_K]] = []
+        self._queued: dict[_K, Rank[_K]] = {}
 
     def __len__(self) -> int:
         return len(self._queued)
 
-    def changed(self, key: K) -> None:
+    def changed(self, key: _K) -> None:
         """Updates a key whose rank may have fallen, or that may have become a candidate."""
         rank = self._current(key)
         if rank is None:
@@ -41,16 +41,16 @@ class RankHeap(Generic[K]):
             heappush(self._heap, rank)
             self._compact()
 
-    def forget(self, key: K) -> None:
+    def forget(self, key: _K) -> None:
         """Removes the key."""
         if self._queued.pop(key, None) is not None:
             self._compact()
 
-    def lowest(self, besides: K | None = None) -> Rank[K] | None:
+    def lowest(self, besides: _K | None = None) -> Rank[_K] | None:
         """Returns the lowest rank of all candidates except `besides`."""
         heap, queued = self._heap, self._queued
-        skipped: list[Rank[K]] = []
-        lowest: Rank[K] | None = None
+        skipped: list[Rank[_K]] = []
+        lowest: Rank[_K] | None = None
         while heap:
             rank = heap[0]
             key = rank[3]

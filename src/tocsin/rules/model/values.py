@@ -32,7 +32,7 @@ class _Missing(enum.Enum):
 
 
 MISSING: Final = _Missing.MISSING
-Written = TypeVar("Written")
+_Written = TypeVar("_Written")
 
 
 class Multiset(list[Any]):
@@ -286,7 +286,7 @@ def _quoted(text: str) -> str:
     return f'"{shown.encode("utf-8", "replace").decode()}"'
 
 
-def writer_of(writers: Mapping[type, Callable[[Any], Written]], value: Any) -> Callable[[Any], Written]:
+def writer_of(writers: Mapping[type, Callable[[Any], _Written]], value: Any) -> Callable[[Any], _Written]:
     """Returns the writer of a class that the value is an instance of. Raises TypeError if there is none."""
     for base, write in writers.items():
         if isinstance(value, base):

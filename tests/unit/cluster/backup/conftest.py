@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cluster.backup.example_backup import Data, rows
+from tests.support.example_backup import Data, rows
 
 
 @pytest.fixture

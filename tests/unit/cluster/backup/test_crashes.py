@@ -8,14 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.example_backup import STORES, Data, content, leftovers
 from tests.support.waiting import WITHIN_S
-from tests.unit.cluster.backup.example_backup import STORES, Data, content, leftovers
 from tocsin.cluster.backup.restore import restore
 
 CRASH = """
 import asyncio, sys
 from pathlib import Path
-from tests.unit.cluster.backup.example_backup import KEYS, SCHEMA, STORES
+from tests.support.example_backup import KEYS, SCHEMA, STORES
 from tocsin.cluster.backup.restore import restore
 from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.pipeline.datasets.table import DatasetTable

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cluster.backup.example_backup import STORES, Data, leftovers
+from tests.support.example_backup import STORES, Data, leftovers
 from tocsin.cluster.backup.manifest import CATALOG, MANIFEST
 from tocsin.cluster.backup.restore import restore
 from tocsin.wire.errors import NotFoundError, StoreError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cluster.backup.example_backup import STORES, Data, content, leftovers
+from tests.support.example_backup import STORES, Data, content, leftovers
 from tocsin.cluster.backup.restore import check_unused, restore
 from tocsin.wire.errors import ConflictError, InputError, StorageFullError
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.cluster.backup.example_backup import (
+from tests.support.example_backup import (
     KEYS,
     SCHEMA,
     STORES,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tocsin
-from tests.unit.cluster.catalog.emergency_entries import (
+from tests.support.emergency_entries import (
     EVERYTHING,
     E,
     emergency,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.cluster.catalog.emergency_entries import EVERYTHING, E, report
+from tests.support.emergency_entries import EVERYTHING, E, report
 from tocsin.cluster.catalog.entries import CatalogEntry, FunctionEntry
 from tocsin.cluster.catalog.entry_json import (
     TYPE_DEPTH_LIMIT,

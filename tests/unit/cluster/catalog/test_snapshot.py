@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cluster.catalog.emergency_entries import (
+from tests.support.emergency_entries import (
     EVERYTHING,
     PLACE,
     E,

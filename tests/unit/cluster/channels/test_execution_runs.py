@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from tests.support.waiting import WITHIN_S
-from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns, SharedLock, SparkQuestion
+from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns, SparkQuestion
 from tocsin.cluster.engine.engine import Engine
+from tocsin.patience import SharedLock
 from tocsin.wire.errors import DeadlineError, UnavailableError
 
 

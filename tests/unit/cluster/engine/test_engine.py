@@ -195,7 +195,7 @@ async def test_within_work_too_nothing_of_a_dead_jvm_looks_like_a_statements_fau
     def work() -> None:
         spark.process.ended.set()
         try:
-            engine.asked(raising(VAGUE))
+            engine.with_translated_errors(raising(VAGUE))
         except Exception as error:
             seen.append(type(error))
             raise
@@ -341,15 +341,15 @@ async def test_a_change_that_is_stopped_changes_nothing_ever_and_one_that_commit
     def change(going: CancellationToken) -> str:
         began.set()
         let.wait()
-        going.commit()
+        cancellation.commit()
         changed.append(going)
         return "changed"
 
     with engine_of(FakeSpark(), tmp_path) as engine:
-        going = CancellationToken()
+        cancellation = CancellationToken()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
-                await engine.work(lambda: change(going), stop=going.stop)
+                await engine.work(lambda: change(cancellation), stop=cancellation.stop)
         let.set()
         await until(lambda: not engine.lost_threads, "the thread has ended")
         assert changed == []
@@ -357,13 +357,13 @@ async def test_a_change_that_is_stopped_changes_nothing_ever_and_one_that_commit
         committing, end = threading.Event(), threading.Event()
 
         def commit() -> str:
-            going.commit()
+            cancellation.commit()
             committing.set()
             end.wait()
             return "changed"
 
-        going = CancellationToken()
-        task = asyncio.create_task(engine.work(commit, stop=going.stop))
+        cancellation = CancellationToken()
+        task = asyncio.create_task(engine.work(commit, stop=cancellation.stop))
         await asyncio.to_thread(committing.wait)
         task.cancel()
         await asyncio.sleep(0.05)
@@ -395,15 +395,15 @@ async def test_what_lands_is_waited_for_and_its_caller_ends_all_the_same(tmp_pat
 
 
 def test_a_change_is_stopped_before_its_commit_or_not_at_all() -> None:
-    going = CancellationToken()
-    assert going.stop()
-    for step in (going.on, going.commit):
+    cancellation = CancellationToken()
+    assert cancellation.stop()
+    for step in (cancellation.raise_if_stopped, cancellation.commit):
         with pytest.raises(StoppedError):
             step()
-    going = CancellationToken()
-    going.commit()
-    assert not going.stop()
-    going.on()
+    cancellation = CancellationToken()
+    cancellation.commit()
+    assert not cancellation.stop()
+    cancellation.raise_if_stopped()
 
 
 # ---------------------------------------------------------------- the thread that watches

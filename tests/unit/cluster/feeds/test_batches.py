@@ -34,7 +34,9 @@ def test_few_records_land_as_the_same_columns_as_many(drawn: tuple[ObjectType, l
     kind, records = drawn
     few = [pack_batch([DecodedRecord(0, record)], kind) for record in records]
     rows, _ = rows_in(few or [pack_batch([], kind)], kind)
-    assert rows.equals(layout.to_arrow(records, kind))
+    expected = layout.to_arrow(records, kind)
+    assert rows.schema.equals(expected.schema)
+    assert same(rows.to_pylist(), expected.to_pylist())
 
 
 def test_refused_records_keep_their_place_their_field_their_reason_and_their_text() -> None:

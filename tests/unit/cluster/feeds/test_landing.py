@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 
 from tocsin.cluster.catalog.entries import DatasetEntry, FeedEntry
 from tocsin.cluster.feeds.batches import pack_batch
-from tocsin.cluster.feeds.isolate_failures import REASONS, Enrich
+from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import REJECTED, Landing, Rejections
+from tocsin.cluster.feeds.limits import USUAL_LIMITS
 from tocsin.cluster.intake.log import LogEntry
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.pipeline.datasets import layout
@@ -29,7 +30,7 @@ FEED = ObjectType((Field("id", t.BIGINT),), True)
 CLOSED = ObjectType((Field("id", t.BIGINT),), False)
 
 
-class World:
+class LandingTables:
     def __init__(self, folder: Path, enrich: Enrich | None = None) -> None:
         self.feed = FeedEntry("v", "F", (), "T", FEED, "folder")
         entry = DatasetEntry("v", "D", "C", CLOSED, (("id",),), False, False, "d", 1, None)
@@ -64,7 +65,7 @@ def logged(*requests: Sequence[dict[str, Any] | str]) -> list[LogEntry]:
 
 
 def test_a_refused_record_is_kept_once_however_the_log_is_cut_into_batches(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = LandingTables(tmp_path)
     entries = logged(
         ['{"id": "a"}', {"id": 1}, {"id": 2, "more": 1}],
         ['{"id": "b"}', {"id": 3, "more": 1}],
@@ -86,7 +87,7 @@ def test_what_fails_because_the_feed_ends_is_left_for_the_next_time(tmp_path: Pa
         world.landing.halted = True
         raise StatementError("Job 1 cancelled")
 
-    world = World(tmp_path, stopped)
+    world = LandingTables(tmp_path, stopped)
     with pytest.raises(StatementError):
         world.landing.land(logged([{"id": 1}, {"id": 2}]))
     assert (world.landing.position, world.ids(), world.set_aside()) == (0, [], [])
@@ -96,7 +97,7 @@ def test_what_fails_because_the_engine_is_gone_is_left_for_the_next_time(tmp_pat
     def gone(_rows: pa.Table) -> Sequence[Any]:
         raise UnavailableError("the engine has stopped")
 
-    world = World(tmp_path, gone)
+    world = LandingTables(tmp_path, gone)
     with pytest.raises(UnavailableError):
         world.landing.land(logged([{"id": 1}]))
     assert (world.landing.position, world.set_aside()) == (0, [])
@@ -110,7 +111,7 @@ def test_a_function_that_means_nothing_for_the_type_is_tried_once(tmp_path: Path
         calls += 1
         raise TranslationError("there is no field colour")
 
-    world = World(tmp_path, meaningless)
+    world = LandingTables(tmp_path, meaningless)
     world.landing.land(logged([{"id": number} for number in range(50)]))
     assert calls == 1
     assert world.set_aside() == list(range(50))
@@ -126,7 +127,7 @@ def test_records_on_which_the_function_fails_are_found_among_many(tmp_path: Path
             raise StatementError("it does not like one of them")
         return [None if record["id"] == 5 else [record, {"id": record["id"] + 100}] for record in records]
 
-    world = World(tmp_path, picky)
+    world = LandingTables(tmp_path, picky)
     world.landing.land(logged([{"id": number} for number in range(20)]))
     passed = [number for number in range(20) if number not in poison and number != 5]
     assert world.ids() == sorted([*passed, *(number + 100 for number in passed)])
@@ -147,7 +148,7 @@ def test_a_batch_that_the_engine_has_no_room_or_time_for_goes_through_the_functi
             raise error("too much")
         return records
 
-    world = World(tmp_path, heavy)
+    world = LandingTables(tmp_path, heavy)
     world.landing.land(logged([{"id": number} for number in range(20)]))
     assert world.ids() == [number for number in range(20) if number != 7]
     assert world.set_aside() == [7]
@@ -159,7 +160,7 @@ def test_of_one_record_all_that_a_function_made_lands_or_nothing(tmp_path: Path)
         records = layout.from_arrow(rows, FEED)
         return [[one, {"id": one["id"] + 10}, *([{"id": "x"}, 7] if one["id"] == 2 else [])] for one in records]
 
-    world = World(tmp_path, several)
+    world = LandingTables(tmp_path, several)
     entries = logged([{"id": 1}, {"id": 2}, {"id": 3}])
     for _ in range(2):  # doing it again changes nothing
         world.landing.land(entries)
@@ -171,7 +172,7 @@ def test_of_one_record_all_that_a_function_made_lands_or_nothing(tmp_path: Path)
 
 
 def test_a_record_that_two_datasets_of_one_name_refuse_is_kept_for_each(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    world = LandingTables(tmp_path)
     entry = DatasetEntry("w", "D", "C", CLOSED, (("id",),), False, False, "e", 1, None)
     table = DatasetTable.create(tmp_path / "e", layout.record_schema(CLOSED), (("id",),))
     entries = logged([{"id": 1, "more": 1}])
@@ -186,7 +187,7 @@ class Telling:
     def __init__(self, poison: set[int]) -> None:
         self.poison = poison
         self.queries = 0
-        self.halt: list[World] = []
+        self.halt: list[LandingTables] = []
 
     def __call__(self, rows: pa.Table) -> Sequence[Any]:
         self.queries += 1
@@ -209,15 +210,15 @@ def test_records_on_which_a_function_fails_cost_few_queries_however_many_they_ar
     tmp_path: Path, poison: set[int]
 ) -> None:
     function = Telling(poison)
-    world = World(tmp_path, function)
+    world = LandingTables(tmp_path, function)
     with capture_logs() as told:
         world.landing.land(logged([{"id": number} for number in range(300)]))
     assert world.ids() == [number for number in range(300) if number not in poison]
     assert world.set_aside() == sorted(poison)
-    assert function.queries <= 3 + REASONS
+    assert function.queries <= 3 + USUAL_LIMITS.reasons
     reasons = {json.loads(row["record"])["id"]: row["reason"] for row in _rows(world.rejected)}
-    assert all(reasons[one] == f"it does not like {one}" for one in sorted(poison)[:REASONS])
-    assert all(f"and on {len(poison) - 1} others" in reasons[one] for one in sorted(poison)[REASONS:])
+    assert all(reasons[one] == f"it does not like {one}" for one in sorted(poison)[: USUAL_LIMITS.reasons])
+    assert all(f"and on {len(poison) - 1} others" in reasons[one] for one in sorted(poison)[USUAL_LIMITS.reasons :])
     assert [one["records"] for one in told] == [300, len(poison)]
 
 
@@ -225,7 +226,7 @@ def test_a_function_that_is_stopped_while_it_tells_which_records_fail_leaves_the
     tmp_path: Path,
 ) -> None:
     function = Telling({1})
-    world = World(tmp_path, function)
+    world = LandingTables(tmp_path, function)
     function.halt.append(world)
     with pytest.raises(StatementError):
         world.landing.land(logged([{"id": 1}, {"id": 2}]))

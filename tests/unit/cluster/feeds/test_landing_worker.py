@@ -5,22 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
 from tests.support.waiting import WITHIN_S
 from tocsin.cluster.catalog.refs import Ref
-from tocsin.cluster.feeds import landing_worker
 from tocsin.cluster.feeds.landing import LandableBatch
 from tocsin.cluster.feeds.landing_worker import LandingWorker
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.intake.log import IntakeLog
 
 
-class Target:
+class FakeTarget:
     counted = True
     position = 0
     halted = False
@@ -36,16 +34,16 @@ class Target:
         return self.position
 
 
-class Engine:
+class FakeEngine:
     async def land(self, work: Callable[[], Any], _what: str, *, asks_spark: bool) -> Any:
         return work()
 
 
 @dataclass(slots=True)
-class World:
+class LandingHarness:
     log: IntakeLog
-    target: Target
-    worker_for: LandingWorker
+    target: FakeTarget
+    worker: LandingWorker
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def landed(self, position: int) -> None:
@@ -54,56 +52,57 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
-    log, target = IntakeLog.open(folder), Target()
+async def harness(folder: Path, limits: FeedLimits = USUAL_LIMITS) -> AsyncIterator[LandingHarness]:
+    log, target = IntakeLog.open(folder), FakeTarget()
 
     async def changed() -> None:
         async with made.moved:
             made.moved.notify_all()
 
-    worker_for = LandingWorker(
-        "F", log, target, cast("Any", Engine()), counts=FeedCounts(), landed=lambda: None, changed=changed
+    worker = LandingWorker(
+        "F",
+        log,
+        target,
+        cast("Any", FakeEngine()),
+        counts=FeedCounts(),
+        landed=lambda: None,
+        changed=changed,
+        limits=limits,
     )
-    made = World(log, target, worker_for)
-    worker_for.start()
+    made = LandingHarness(log, target, worker)
+    worker.start()
     try:
         yield made
     finally:
-        await worker_for.end()
+        await worker.end()
         await log.close()
 
 
-@pytest.fixture
-def _endless_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing_worker, "_REST", 1e12)
-    monkeypatch.setattr(landing_worker, "_LONGEST_REST_S", 1e6)
+ENDLESS_RESTS = FeedLimits(rest=1e12, longest_rest_s=1e6)
 
 
-@pytest.mark.usefixtures("_endless_rests")
 async def test_what_comes_while_landing_rests_lands_together_once_somebody_waits_for_it(tmp_path: Path) -> None:
-    async with world(tmp_path / "log") as made:
+    async with harness(tmp_path / "log", ENDLESS_RESTS) as made:
         await made.log.append(b"x", 1)
         await made.landed(1)
         for _ in range(3):
             await made.log.append(b"x", 1)
         assert made.target.batches == [1]
-        made.worker_for.hurry()
+        made.worker.hurry()
         await made.landed(4)
         assert made.target.batches == [1, 3]
         await made.log.append(b"x", 1)
         assert made.target.batches == [1, 3], "it rests again: hurrying was for once"
 
 
-@pytest.mark.usefixtures("_endless_rests")
-async def test_landing_does_not_rest_while_many_records_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing_worker, "BATCH_ROWS", 2_000)
-    async with world(tmp_path / "log") as made:
+async def test_landing_does_not_rest_while_many_records_wait(tmp_path: Path) -> None:
+    async with harness(tmp_path / "log", replace(ENDLESS_RESTS, batch_rows=2_000)) as made:
         await asyncio.gather(*(made.log.append(b"x", 1_000) for _ in range(7)))
         await made.landed(6_000)
 
 
 async def test_a_rest_ends_by_itself(tmp_path: Path) -> None:
-    async with world(tmp_path / "log") as made:
+    async with harness(tmp_path / "log") as made:
         for number in range(1, 6):
             await made.log.append(b"x", 1)
             await made.landed(number)

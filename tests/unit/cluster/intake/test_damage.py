@@ -7,7 +7,7 @@ import errno
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -233,25 +233,23 @@ async def test_a_group_on_a_full_disk_is_refused_as_a_whole(tmp_path: Path) -> N
         assert (await log.append(b"x", 1)).position == 1
 
 
-def failing(*numbers: int) -> Callable[[int], None]:
-    """A sync that fails in these ways, one after the other, and works then."""
-    left = list(numbers)
+class FailingSync:
+    """A sync that fails with the error numbers in `left`, one after the other, and works then."""
 
-    def sync(handle: int) -> None:
-        if left:
-            raise OSError(number := left.pop(0), os.strerror(number))
+    def __init__(self) -> None:
+        self.left: list[int] = []
+
+    def __call__(self, handle: int) -> None:
+        if self.left:
+            raise OSError(number := self.left.pop(0), os.strerror(number))
         os.fsync(handle)
 
-    return sync
 
-
-async def test_a_disk_that_is_full_only_at_the_sync_loses_nothing_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with opened(tmp_path / "log") as log:
+async def test_a_disk_that_is_full_only_at_the_sync_loses_nothing_either(tmp_path: Path) -> None:
+    async with opened(tmp_path / "log", sync=(sync := FailingSync())) as log:
         await log.append(b"before", 1)
         # The write's own sync, the one after the cut, and the cut tried again by the next append.
-        monkeypatch.setattr(segments, "_sync", failing(errno.ENOSPC, errno.ENOSPC, errno.ENOSPC))
+        sync.left = [errno.ENOSPC, errno.ENOSPC, errno.ENOSPC]
         for _ in range(2):
             with pytest.raises(StorageFullError):
                 await log.append(b"refused", 1)
@@ -261,12 +259,10 @@ async def test_a_disk_that_is_full_only_at_the_sync_loses_nothing_either(
         assert all_of(log) == [b"before", b"after"]
 
 
-async def test_a_sync_that_failed_is_not_trusted_when_it_succeeds_the_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with opened(tmp_path / "log") as log:
+async def test_a_sync_that_failed_is_not_trusted_when_it_succeeds_the_second_time(tmp_path: Path) -> None:
+    async with opened(tmp_path / "log", sync=(sync := FailingSync())) as log:
         await log.append(b"before", 1)
-        monkeypatch.setattr(segments, "_sync", failing(errno.EIO))
+        sync.left = [errno.EIO]
         for _ in range(2):
             with pytest.raises(StoreError, match="Input/output error"):
                 await log.append(b"refused", 1)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.intake_logs import ALL, Clock, all_of, opened
-from tocsin.cluster.intake import segments
 from tocsin.cluster.intake.idempotency_keys import RememberedAnswer, RememberedKeys
 from tocsin.cluster.intake.log import AppendedRange, IntakeLog, LogEntry
 from tocsin.wire.errors import LimitError, StoreError, UnavailableError
@@ -46,23 +45,25 @@ async def test_concurrent_appends_are_in_the_order_of_the_calls(tmp_path: Path) 
         assert all_of(log) == [b"%d" % each for each in range(500)]
 
 
-async def test_appends_of_one_turn_of_the_loop_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_appends_of_one_turn_of_the_loop_share_one_sync(tmp_path: Path) -> None:
     syncs: list[int] = []
-    async with opened(tmp_path / "log") as log:
-        monkeypatch.setattr(segments, "_sync", syncs.append)
+    async with opened(tmp_path / "log", sync=syncs.append) as log:
+        syncs.clear()
         await asyncio.gather(*(log.append(b"x", 1) for _ in range(100)))
     assert len(syncs) == 1
 
 
-async def test_nothing_can_be_read_before_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_can_be_read_before_it_is_synced(tmp_path: Path) -> None:
     go, at_the_sync = threading.Event(), threading.Event()
 
     def slow(_: int) -> None:
         at_the_sync.set()
         assert go.wait(30)
 
-    async with opened(tmp_path / "log") as log:
-        monkeypatch.setattr(segments, "_sync", slow)
+    go.set()  # opening syncs, too
+    async with opened(tmp_path / "log", sync=slow) as log:
+        go.clear()
+        at_the_sync.clear()
         appending = asyncio.ensure_future(log.append(b"x", 1))
         assert await asyncio.to_thread(at_the_sync.wait, 30)
         assert (log.end, log.read(0, **ALL), appending.done()) == (0, [], False)

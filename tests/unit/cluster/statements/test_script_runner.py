@@ -17,4 +17,4 @@ def test_every_statement_has_a_handler(streamed: bool) -> None:
     parts = (MagicMock() for _ in range(8))
     runner = ScriptRunner(*parts, ClusterSettings(), Path())
     classes = {kind for kind in vars(st).values() if isinstance(kind, type) and issubclass(kind, st.Statement)}
-    assert set(runner._table(streamed)) == classes - {st.Statement, st.Use}
+    assert set(runner.handlers[streamed]) == classes - {st.Statement, st.Use}

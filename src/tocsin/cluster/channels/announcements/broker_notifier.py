@@ -23,7 +23,7 @@ from tocsin.wire.errors import NotFoundError, UnavailableError
 from tocsin.wire.results import FRAMES
 from tocsin.wire.signatures import sign
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 FIRST_RETRY_S: Final = 0.25
 LAST_RETRY_S: Final = 60.0
@@ -140,7 +140,7 @@ class BrokerNotifier:
         ) as answer:
             if not 200 <= answer.status < 300:
                 raise UnavailableError(f"it answered {answer.status}")
-        faults.reach("announcer.told")
+        faults.reach("announcer.sent")
         self._told = self.position = await self._context.store.record_position(self.broker, message.position)
         self._dropped = message.dropped
         self.counts.sent += 1
@@ -151,5 +151,5 @@ class BrokerNotifier:
         self.counts.failed += 1
         reason = reason_of(error)
         if self.trouble is None:
-            log.warning("a broker could not be told", broker=full_name(self.broker), reason=reason)
+            _log.warning("a broker could not be told", broker=full_name(self.broker), reason=reason)
         self.trouble = reason

@@ -328,7 +328,7 @@ class ChannelExecution:
                 resources.callback(engine.views.unpin, name)
                 return name
 
-            return engine.asked(
+            return engine.with_translated_errors(
                 lambda: run_query.run(engine.spark, reading.query, self.interests, name_of, self._moment, among)
             )
 

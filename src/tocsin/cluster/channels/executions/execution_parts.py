@@ -53,8 +53,8 @@ from tocsin.cluster.channels.executions.limits import PartLimits
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 
-A = TypeVar("A")
-A_co = TypeVar("A_co", covariant=True)
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 ResourceError: TypeAlias = CapacityError | StorageFullError | EngineLostError
 RESOURCE_ERRORS: Final = (CapacityError, StorageFullError, EngineLostError)
@@ -134,11 +134,11 @@ class _Limit:
 
 
 @dataclass(slots=True)
-class PartedExecution(Generic[A]):
+class PartedExecution(Generic[_T]):
     """The outcome of an execution in parts: the results of the parts that passed, and the parts that were set aside
     with their errors."""
 
-    passed: list[tuple[ExecutionPart, A]] = field(default_factory=list)
+    passed: list[tuple[ExecutionPart, _T]] = field(default_factory=list)
     aside: list[tuple[ExecutionPart, ResourceError]] = field(default_factory=list)
     failed: list[ExecutionPart] = field(default_factory=list)
 
@@ -152,14 +152,14 @@ class PartedExecution(Generic[A]):
         return any(not any(interest in part.interests for interest in aside) for part in self.failed)
 
 
-class RunPart(Protocol[A_co]):
+class RunPart(Protocol[_T_co]):
     """Runs one part and returns its results, or raises an error of `RESOURCE_ERRORS`. With `alone`, no other execution
     runs meanwhile; `deadline_s` shortens the usual deadline."""
 
-    def __call__(self, part: ExecutionPart, /, *, alone: bool, deadline_s: float | None) -> A_co: ...
+    def __call__(self, part: ExecutionPart, /, *, alone: bool, deadline_s: float | None) -> _T_co: ...
 
 
-class PartedRun(Generic[A]):
+class PartedRun(Generic[_T]):
     """Runs one execution in parts. Each of the last `apart` interests runs by itself. `probe` raises if the engine
     cannot run even the smallest query: then no part is to blame."""
 
@@ -167,7 +167,7 @@ class PartedRun(Generic[A]):
         self,
         interests: int,
         records: int,
-        run: RunPart[A],
+        run: RunPart[_T],
         size: ExecutionSize,
         *,
         apart: int = 0,
@@ -206,9 +206,9 @@ class PartedRun(Generic[A]):
         self._lost_records: Counter[int] = Counter()  # by interest: records that were set aside after a lost engine
         # By position of a record: interests that lost the engine over it.
         self._lost_interests: Counter[int] = Counter()
-        self._made: PartedExecution[A] = PartedExecution()
+        self._made: PartedExecution[_T] = PartedExecution()
 
-    def run_parts(self, failed: ResourceError | None = None) -> PartedExecution[A]:
+    def run_parts(self, failed: ResourceError | None = None) -> PartedExecution[_T]:
         """Runs all parts. `failed` is the error of the whole execution, if that was tried before."""
         if failed is not None and self._queue:
             self._made.failed.append(self._queue[0])

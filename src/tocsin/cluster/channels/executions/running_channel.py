@@ -46,7 +46,7 @@ from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import ChannelState, CommittedExecution, Execution, Failure
 from tocsin.wire.errors import CapacityError, PastStateError, StatementError, TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 # More interest changes than this are parsed on an engine thread, so that the event loop stays free.
 _READ_BESIDE: Final = 1_000
@@ -131,7 +131,7 @@ class RunningChannel:
                 await (self._at_commits() if self.entry.period is None else self._at_ticks())
                 return
             except Exception as error:
-                log.error("a channel ended, and is begun again", channel=self.entry.name, exc_info=error)
+                _log.error("a channel ended, and is begun again", channel=self.entry.name, exc_info=error)
             await asyncio.sleep(self._context.limits.last_retry_s)
 
     async def _at_commits(self) -> None:
@@ -355,20 +355,20 @@ class RunningChannel:
         now_s = time.monotonic()
         if at_once or now_s >= self._logged_at_s.get(event, -math.inf) + self._context.limits.log_again_s:
             self._logged_at_s[event] = now_s
-            log.warning(event, channel=self.entry.name, **about)
+            _log.warning(event, channel=self.entry.name, **about)
 
     def _warn_of(self, poison_records: Sequence[PoisonRecord]) -> None:
         self.counts.poison_records += len(poison_records)
         if poison_records:
             first = poison_records[0]
-            log.warning(
+            _log.warning(
                 "a channel set records or interests aside", channel=self.entry.name, count=len(poison_records),
                 dataset=first.dataset, key=list(first.key), interest=first.interest, reason=first.reason,
             )  # fmt: skip
 
     def _recovered(self) -> None:
         if self.counts.failing:
-            log.info("a channel goes on", channel=self.entry.name, failures_before=self.counts.failing)
+            _log.info("a channel goes on", channel=self.entry.name, failures_before=self.counts.failing)
         self.counts.failing = 0
         self.trouble = None
 
@@ -389,7 +389,7 @@ class RunningChannel:
                 ),
             )
         except Exception as store_error:
-            log.warning("its failure could not be kept", channel=self.entry.name, reason=str(store_error))
+            _log.warning("its failure could not be kept", channel=self.entry.name, reason=str(store_error))
 
 
 def _go_on() -> None:

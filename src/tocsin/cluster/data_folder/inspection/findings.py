@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 Severity = Literal["damaged", "unchecked", "note"]
 
 # A running cluster may remove or replace a file between two reads; only damage shows at every attempt.
-ATTEMPTS: Final = 4
+_ATTEMPTS: Final = 4
 PAUSE_S: Final = 0.25
 
 BRING_BACK: Final = "bring the file back from a copy of the disk, or restore a backup (tocsin restore)"
@@ -61,7 +61,7 @@ class InspectionReport:
 
 
 def confirm_findings(
-    look: Callable[[], Iterable[Finding]], *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep
+    look: Callable[[], Iterable[Finding]], *, attempts: int = _ATTEMPTS, pause: Callable[[float], None] = time.sleep
 ) -> list[Finding]:
     """Returns the findings that every one of several attempts finds. `look` starts anew each time."""
     confirmed = list(look())

@@ -18,19 +18,18 @@ from pathlib import Path
 from typing import Final
 
 from tocsin import faults
+from tocsin.cluster.catalog.entries import FeedEntry
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.spark_errors import translate_spark_error
 from tocsin.cluster.feeds.batches import pack_batch
 from tocsin.cluster.feeds.landing_worker import landing_back_off
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.options import FileOptions
 from tocsin.pipeline.landing.arrivals import Arrivals
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.landing.file_records import FilePart, parts
-from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import TocsinError
 
-GROUP_ROWS: Final = 20_000
-GROUP_BYTES: Final = 32 << 20
 # A position has 63 bits: a batch a second for 68 years, 65,536 files each, 65,536 pieces (half a terabyte) each.
 _FILE_BITS: Final = 16
 _PART_BITS: Final = 16
@@ -69,7 +68,7 @@ class ReaderStopped(Exception):
     """Ends the reader's run. Pieces that have not landed come again at the next start."""
 
 
-Land = Callable[[Sequence[FilePiece]], Awaitable[None]]
+_Land = Callable[[Sequence[FilePiece]], Awaitable[None]]
 
 
 class FileReader:
@@ -77,17 +76,18 @@ class FileReader:
 
     def __init__(
         self,
-        name: str,
-        kind: ObjectType,
+        entry: FeedEntry,
         wanted: FileOptions,
         checkpoint: Checkpoint,
         engine: Engine,
+        limits: FeedLimits,
         *,
-        land: Land,
+        land: _Land,
         landed: Callable[[], int],
         troubled: Callable[[TocsinError | None], None],
     ) -> None:
-        self._kind = kind
+        self._limits = limits
+        self._kind = entry.type
         self._wanted = wanted
         self._checkpoint = checkpoint
         self._engine = engine
@@ -96,7 +96,7 @@ class FileReader:
         self._troubled = troubled
         self._loop = asyncio.get_running_loop()
         self._arrivals = Arrivals(checkpoint, wanted.paths, wanted.period_s)
-        self._thread = threading.Thread(target=self._run, name=f"files of {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"files of {entry.name}", daemon=True)
         self._ending = threading.Event()  # end after the current file
         self._halting = threading.Event()  # end after the current piece
         self._in_batch = threading.Lock()
@@ -131,28 +131,28 @@ class FileReader:
         while not self.is_ending:
             before = self._checkpoint.last_batch
             try:
-                self._arrivals.watch(self._engine.spark, self._taken)
+                self._arrivals.watch(self._engine.spark, self._take_batch)
             except ReaderStopped:
                 return
             except Exception as error:
                 if self._ending.is_set():
                     return
-                explained = self._engine.explain(error)
-                self._tell(explained if isinstance(explained, TocsinError) else translate_spark_error(error))
+                translated = self._engine.translate_error(error)
+                self._report(translated if isinstance(translated, TocsinError) else translate_spark_error(error))
             if self._checkpoint.last_batch > before:
                 back_off.reset()
             self._ending.wait(back_off.next_s())
 
-    def _tell(self, error: TocsinError | None) -> None:
+    def _report(self, error: TocsinError | None) -> None:
         self._loop.call_soon_threadsafe(self._troubled, error)
 
     # ------------------------------------------------------------ a thread of Spark, for each batch
 
-    def _taken(self, batch: int, files: Sequence[Path]) -> None:
+    def _take_batch(self, batch: int, files: Sequence[Path]) -> None:
         with self._in_batch:
             if self.is_ending:
                 raise ReaderStopped
-            self._tell(None)
+            self._report(None)
             faults.reach("files.batch.named")
             self._checkpoint.sync()
             faults.reach("files.batch.synced")
@@ -176,8 +176,8 @@ class FileReader:
             for count, part in enumerate(parts(path, self._wanted.reading, self._kind)):
                 group.append(self._piece(batch, number, count, part))
                 if (
-                    sum(piece.rows for piece in group) >= GROUP_ROWS
-                    or sum(len(piece.payload) for piece in group) >= GROUP_BYTES
+                    sum(piece.rows for piece in group) >= self._limits.batch_rows
+                    or sum(len(piece.payload) for piece in group) >= self._limits.batch_bytes
                 ):
                     yield group
                     group = []

@@ -17,16 +17,17 @@ from tocsin.cluster.catalog.entries import FeedEntry
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.file_reader import FilePiece, FileReader, ReaderStopped, after_last
-from tocsin.cluster.feeds.backup_barrier import BackupBarrier
 from tocsin.cluster.feeds.landing_worker import LandingProgress, LandingTarget, landing_back_off
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.options import FileOptions
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
+from tocsin.patience import SharedLock
 from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import ConflictError, TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 class FileReceiver:
@@ -71,19 +72,21 @@ class FileFeed:
         wanted: FileOptions,
         checkpoint: Checkpoint,
         engine: Engine,
-        backup_barrier: BackupBarrier,
+        backup_barrier: SharedLock,
         *,
+        limits: FeedLimits,
         counts: FeedCounts,
     ) -> None:
         self.entry = entry
         self.counts = counts
+        self._limits = limits
         self._wanted = wanted
         self._checkpoint = checkpoint
         self._engine = engine
         self._backup_barrier = backup_barrier
         # The receiver for rejected records is the first: a position that all datasets have reached is then wholly done.
         self._receivers: list[FileReceiver] = []
-        self._watch: FileReader | None = None
+        self.reader: FileReader | None = None
         self._trouble: Trouble | None = None
 
     # ------------------------------------------------------------ datasets
@@ -94,9 +97,9 @@ class FileFeed:
         self._receivers.append(receiver)
         return receiver
 
-    async def remove(self, worker_for: LandingProgress) -> None:
-        self._receivers = [receiver for receiver in self._receivers if receiver is not worker_for]
-        await worker_for.end()
+    async def remove(self, worker: LandingProgress) -> None:
+        self._receivers = [receiver for receiver in self._receivers if receiver is not worker]
+        await worker.end()
 
     def worker_for(self, dataset: Ref) -> LandingProgress:
         return next(receiver for receiver in self._receivers if receiver.target.dataset == dataset)
@@ -124,18 +127,12 @@ class FileFeed:
     def open(self) -> None:
         for receiver in self._receivers:
             receiver.start()
-        if self._watch is None:
-            self._watch = FileReader(
-                self.entry.name,
-                self.entry.type,
-                self._wanted,
-                self._checkpoint,
-                self._engine,
-                land=self._land,
-                landed=self._landed,
-                troubled=self._troubled,
-            )
-            self._watch.start()
+        if self.reader is None:
+            self.reader = FileReader(
+                self.entry, self._wanted, self._checkpoint, self._engine, self._limits,
+                land=self._land, landed=self._landed, troubled=self._set_trouble,
+            )  # fmt: skip
+            self.reader.start()
 
     async def accept(self, _body: bytes, _key: str | None = None) -> AcceptedRecords:
         raise ConflictError(
@@ -158,16 +155,16 @@ class FileFeed:
             await receiver.started.wait()
         for receiver in receivers:
             back_off = landing_back_off()
-            while not await self._landed_in(receiver, group):
-                if self._watch is None or self._watch.is_ending:
+            while not await self._land_in(receiver, group):
+                if self.reader is None or self.reader.is_ending:
                     raise ReaderStopped
                 await self._engine.pause(back_off.next_s())
         self.counts.accepted += sum(piece.rows - piece.refused for piece in group)
         self.counts.rejected += sum(piece.refused for piece in group)
 
-    async def _landed_in(self, receiver: FileReceiver, group: Sequence[FilePiece]) -> bool:
+    async def _land_in(self, receiver: FileReceiver, group: Sequence[FilePiece]) -> bool:
         target = receiver.target
-        async with receiver.turn, self._backup_barrier.working():
+        async with receiver.turn, self._backup_barrier.acquire(alone=False):
             pieces = [piece for piece in group if piece.end > target.position]
             if not pieces or receiver.ended:
                 return True
@@ -176,55 +173,61 @@ class FileFeed:
                 await self._engine.land(landing, f"feed {self.entry.name}", asks_spark=target.asks_spark)
             except Exception as error:
                 self.counts.failures += 1
-                receiver.trouble = self._told(f"landing in {target.dataset}", error, receiver.trouble)
+                receiver.trouble = self._note_trouble(f"landing in {target.dataset}", error, receiver.trouble)
                 return False
         receiver.trouble = None
         self.counts.batches += target.counted
         return True
 
-    def _troubled(self, error: TocsinError | None) -> None:
-        self._trouble = None if error is None else self._told("looking for files", error, self._trouble)
+    def _set_trouble(self, error: TocsinError | None) -> None:
+        self._trouble = None if error is None else self._note_trouble("looking for files", error, self._trouble)
 
-    def _told(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
+    def _note_trouble(self, what: str, error: Exception, known: Trouble | None) -> Trouble:
         trouble = Trouble.of(what, error, known)
         unexpected = None if isinstance(error, TocsinError) else error
-        log.warning("a feed must wait", feed=self.entry.name, what=what, reason=trouble.reason, exc_info=unexpected)
+        _log.warning(
+            "a feed of files failed; retrying",
+            feed=self.entry.name,
+            what=what,
+            reason=trouble.reason,
+            exc_info=unexpected,
+        )
         return trouble
 
     # ------------------------------------------------------------ stopping
 
-    async def drained(self, movers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
+    async def until_drained(self, workers: Sequence[LandingProgress], impossible: str, otherwise: str = "") -> None:
         """Does nothing: no acknowledged record has to land."""
 
     async def drain(self, impossible: str, otherwise: str = "") -> None:  # noqa: ARG002
         """Stops taking files, and returns when the file that is being read has landed. If landing fails, the file comes
         again when the feed opens. If the caller is cancelled, the feed continues as before."""
-        watch = self._watch
-        if watch is None:
+        reader = self.reader
+        if reader is None:
             return
-        watch.finish()
-        if not await self._ended(watch):
+        reader.finish()
+        if not await self._wait_for_end(reader):
             self.open()
             raise asyncio.CancelledError
 
     async def stop(self) -> None:
         """Ends the feed. Files that have not landed are found again when the feed starts again."""
-        if self._watch is not None:
-            self._watch.halt()
-            await self._ended(self._watch)
+        if self.reader is not None:
+            self.reader.halt()
+            await self._wait_for_end(self.reader)
         await asyncio.gather(*(receiver.end() for receiver in self._receivers))
 
-    async def _ended(self, watch: FileReader) -> bool:
+    async def _wait_for_end(self, reader: FileReader) -> bool:
         """Waits until the reader has ended, even if cancelled; returns False if the caller was cancelled meanwhile."""
-        ending = asyncio.ensure_future(asyncio.to_thread(watch.join))
+        ending = asyncio.ensure_future(asyncio.to_thread(reader.join))
         undisturbed = True
         while not ending.done():
             try:
                 await asyncio.wait((ending,))
             except asyncio.CancelledError:
                 undisturbed = False
-                watch.halt()
+                reader.halt()
         ending.result()
-        self._watch = None
+        self.reader = None
         self._trouble = None
         return undisturbed

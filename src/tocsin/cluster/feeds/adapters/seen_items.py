@@ -29,7 +29,7 @@ LIMIT: Final = 200_000
 VERSION: Final = 1
 NAME: Final = "seen"
 _UNFINISHED: Final = "seen.new"
-_KEEP_EVERY: Final = 50_000
+KEEP_EVERY: Final = 50_000
 _MAGIC: Final = b"TOCSINSN"
 _HEAD: Final = struct.Struct("<8sIIQ")
 _CHECKED_FROM: Final = 12
@@ -44,9 +44,9 @@ class SeenItems:
     """The marks of one feed, and an observer of its log. Thread-safe."""
 
     @classmethod
-    def open(cls, folder: Path, *, limit: int = LIMIT) -> Self:
+    def open(cls, folder: Path, *, limit: int = LIMIT, keep_every: int = KEEP_EVERY) -> Self:
         """Reads the file in the log's folder. The log adds the later marks when it is opened with this observer."""
-        seen = cls(folder, limit)
+        seen = cls(folder, limit, keep_every)
         try:
             content = (folder / NAME).read_bytes()
         except FileNotFoundError:
@@ -58,9 +58,10 @@ class SeenItems:
         )
         return seen
 
-    def __init__(self, folder: Path, limit: int) -> None:
+    def __init__(self, folder: Path, limit: int, keep_every: int = KEEP_EVERY) -> None:
         self._folder = folder
         self._limit = limit
+        self._keep_every = keep_every
         # Guards all fields below; never held during disk I/O.
         self._lock = threading.Lock()
         self._marks: dict[bytes, None] = {}
@@ -95,7 +96,7 @@ class SeenItems:
                 self._marks[item_mark] = None
             for item_mark in list(islice(self._marks, max(0, len(self._marks) - self._limit))):
                 del self._marks[item_mark]
-            is_due = self._unkept >= _KEEP_EVERY
+            is_due = self._unkept >= self._keep_every
         if is_due:
             # This bounds the marks that the feed must read from the log when it opens again.
             self.keep(self._position)

@@ -11,37 +11,24 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.options import FeedOptions
 from tocsin.cluster.feeds.running_feed import RunningFeed
 from tocsin.rules.model.record_frames import Braces, FrameError, Lines, RecordFraming
-from tocsin.serving.addresses import address_key, is_loopback
+from tocsin.serving.addresses import address_key
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 RECORD_LIMIT_BYTES: Final = 1 << 20
-# Time for the rest of a record that has begun. Between records a connection may be silent, but see `_make_room`.
-RECORD_TIMEOUT_S: Final = 30.0
 _CHUNK_BYTES: Final = 1 << 18
 _RETRY_S: Final = 1.0
 # An HTTP request line: a web page could make a browser post records here, so such a connection is dropped.
 _REQUEST_LINE: Final = re.compile(rb"[A-Za-z-]+ \S+ HTTP/\d(\.\d)?")
-
-
-@dataclass(frozen=True, slots=True)
-class SocketLimits:
-    """Limits of one feed's sockets: all connections, and those of one address (local addresses are exempt)."""
-
-    connections: int = 1_000
-    address_connections: int = 250
-
-
-USUAL_LIMITS: Final = SocketLimits()
 
 
 class SocketServer:
@@ -51,7 +38,7 @@ class SocketServer:
         self,
         feed: RunningFeed,
         options: FeedOptions,
-        limits: SocketLimits,
+        limits: FeedLimits,
     ) -> None:
         self._limits = limits
         self._feed = feed
@@ -66,7 +53,7 @@ class SocketServer:
     async def listen(self, places: Sequence[tuple[str, int]]) -> None:
         try:
             for host, port in places:
-                self._servers.append(await asyncio.start_server(self._connected, host, port, limit=_CHUNK_BYTES))
+                self._servers.append(await asyncio.start_server(self._serve, host, port, limit=_CHUNK_BYTES))
         except OSError as error:
             await self.close()
             raise ConflictError(f"sockets: cannot listen at {host}:{port}: {error.strerror or error}") from None
@@ -88,13 +75,13 @@ class SocketServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         peer = writer.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) else None
         place = address_key(address)
-        self._make_room(place, is_counted=not is_loopback(address))
+        self._make_room(place, is_counted=not self._limits.is_exempt(address))
         self._connections[task] = place
         self._open_of[place] += 1
         framing: RecordFraming = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
@@ -102,12 +89,12 @@ class SocketServer:
             await self._read(reader, framing, task)
         except FrameError as error:
             self._counts.unframed += 1
-            self._dropped(str(error))
+            self._count_drop(str(error))
         except TimeoutError:
             self._counts.unframed += 1
-            self._dropped(f"a record was not whole within {RECORD_TIMEOUT_S:g} s")
+            self._count_drop(f"a record was not whole within {self._limits.record_timeout_s:g} s")
         except ConnectionError as error:
-            self._told("a socket broke off", str(error))
+            self._warn("a socket connection broke off", str(error))
         finally:
             self._forget(task)
             with suppress(ConnectionError):
@@ -129,7 +116,7 @@ class SocketServer:
         silent = next(task for task, address in self._connections.items() if address == place)
         self._forget(silent)
         silent.cancel()
-        self._dropped(f"{reason}; this one has been silent for longest")
+        self._count_drop(f"{reason}; this one has been silent for longest")
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         place = self._connections.pop(task, None)
@@ -138,12 +125,12 @@ class SocketServer:
             if not self._open_of[place]:
                 del self._open_of[place]
 
-    def _dropped(self, reason: str) -> None:
+    def _count_drop(self, reason: str) -> None:
         self._counts.sockets_dropped += 1
-        self._told("a socket was dropped", reason)
+        self._warn("a socket connection was dropped", reason)
 
-    def _told(self, event: str, reason: str) -> None:
-        log.warning(event, feed=self._feed.entry.name, reason=reason)
+    def _warn(self, event: str, reason: str) -> None:
+        _log.warning(event, feed=self._feed.entry.name, reason=reason)
 
     async def _read(self, reader: asyncio.StreamReader, framing: RecordFraming, task: asyncio.Task[None]) -> None:
         header: list[bytes] = []
@@ -166,8 +153,8 @@ class SocketServer:
                     self._connections.move_to_end(task)
 
         while True:
-            await self._feed.opened()
-            async with asyncio.timeout_at(begun_s + RECORD_TIMEOUT_S if framing.is_begun else None):
+            await self._feed.until_open()
+            async with asyncio.timeout_at(begun_s + self._limits.record_timeout_s if framing.is_begun else None):
                 data = await reader.read(_CHUNK_BYTES)
             if not data:
                 break
@@ -189,15 +176,15 @@ class SocketServer:
     async def _take(self, records: Sequence[bytes]) -> None:
         while True:
             # While a statement drains the feed, senders wait too.
-            await self._feed.opened()
+            await self._feed.until_open()
             try:
                 await self._feed.accept(b"\n".join(records))
                 return
             except InputError as error:
                 if not error.retry and error.status != 429:
                     self._counts.unframed += len(records)
-                    self._told("records could not be read", error.message)
+                    self._warn("records of a socket could not be read", error.message)
                     return
             except TocsinError as error:
-                self._told("a socket must wait", error.message)
+                self._warn("records of a socket could not be stored; retrying", error.message)
             await asyncio.sleep(_RETRY_S)

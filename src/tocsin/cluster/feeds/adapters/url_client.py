@@ -11,14 +11,13 @@ from typing import Final, Self
 import aiohttp
 from aiohttp import hdrs
 
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.options import UrlOptions
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard, PrivateAddressError
 from tocsin.wire.version import version
 
-TIMEOUT_S: Final = 60.0
-CONNECT_TIMEOUT_S: Final = 10.0
-REDIRECTS: Final = 5
-BODY_LIMIT_BYTES: Final = 32 << 20
+_CONNECT_TIMEOUT_S: Final = 10.0
+_REDIRECTS: Final = 5
 _RETRY_AFTER_LIMIT_S: Final = 86_400.0
 _VALIDATOR_CHARACTERS: Final = 4_000
 _ACCEPT: Final = {
@@ -50,22 +49,20 @@ class UrlClient:
     def __init__(
         self,
         polling: UrlOptions,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        body_limit_bytes: int = BODY_LIMIT_BYTES,
         guard: AddressGuard = UNGUARDED,
+        limits: FeedLimits = USUAL_LIMITS,
     ) -> None:
         self._guard = guard
         self._polling = polling
-        self._timeout_s = timeout_s
-        self._body_limit_bytes = body_limit_bytes
+        self._timeout_s = limits.poll_timeout_s
+        self._body_limit_bytes = limits.poll_body_bytes
         self._validators: dict[str, str] = {}
         self._session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             connector=self._guard.connector(),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=_CONNECT_TIMEOUT_S),
             headers={
                 hdrs.USER_AGENT: f"tocsin/{version()}",
                 hdrs.ACCEPT: _ACCEPT[self._polling.format],
@@ -85,13 +82,13 @@ class UrlClient:
         """Returns the answer, or None if it has not changed since `done`. FetchError says why there is none."""
         try:
             async with self._session.get(
-                self._polling.url, headers=self._validators, max_redirects=REDIRECTS
+                self._polling.url, headers=self._validators, max_redirects=_REDIRECTS
             ) as response:
                 return await self._read(response)
         except TimeoutError:
             raise FetchError("did not answer in time", f"{self._timeout_s:g} s") from None
         except aiohttp.TooManyRedirects:
-            raise FetchError("redirects too often", f"more than {REDIRECTS} times") from None
+            raise FetchError("redirects too often", f"more than {_REDIRECTS} times") from None
         except aiohttp.ClientPayloadError as error:
             raise FetchError("broke off its answer", str(error)) from None
         except aiohttp.ClientConnectorCertificateError as error:

@@ -13,13 +13,8 @@ import structlog
 
 from tocsin.cluster.catalog.entries import FeedEntry
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems, mark
-from tocsin.cluster.feeds.adapters.url_client import (
-    BODY_LIMIT_BYTES,
-    TIMEOUT_S,
-    FetchError,
-    UrlAnswer,
-    UrlClient,
-)
+from tocsin.cluster.feeds.adapters.url_client import FetchError, UrlAnswer, UrlClient
+from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.options import UrlOptions
 from tocsin.pipeline.sources.decoder import DecodedRecord
@@ -29,10 +24,8 @@ from tocsin.rules.backoff import BackOff
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.wire.errors import ConflictError, TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
-# Items per write. An answer may hold very many, and the first items need not wait for the last.
-CHUNK: Final = 1_000
 _FIRST_BACK_OFF_S: Final = 5.0
 _LAST_BACK_OFF_S: Final = 900.0
 _LEAST_PAUSE_S: Final = 1.0
@@ -43,7 +36,7 @@ class ItemReceiver(Protocol):
 
     entry: FeedEntry
 
-    async def opened(self) -> None:
+    async def until_open(self) -> None:
         """Returns when the feed accepts records."""
 
     async def take(self, decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:
@@ -68,10 +61,10 @@ class UrlPoller:
         counts: FeedCounts,
         *,
         rng: Random | None = None,
-        timeout_s: float = TIMEOUT_S,
-        body_limit_bytes: int = BODY_LIMIT_BYTES,
         guard: AddressGuard = UNGUARDED,
+        limits: FeedLimits = USUAL_LIMITS,
     ) -> None:
+        self._items_per_write = limits.items_per_write
         self._counts = counts
         self._name = taker.entry.name
         self._taker = taker
@@ -79,7 +72,7 @@ class UrlPoller:
         self._seen = seen
         self._judge = judge
         self._back_off = poll_back_off(polling.period_s, rng)
-        self._fetcher = UrlClient(polling, timeout_s=timeout_s, body_limit_bytes=body_limit_bytes, guard=guard)
+        self._fetcher = UrlClient(polling, guard, limits)
         self._trouble = ""
         self._closing = False
         self._taking: asyncio.Task[None] | None = None
@@ -105,16 +98,16 @@ class UrlPoller:
         loop = asyncio.get_running_loop()
         async with self._fetcher:
             while True:
-                await self._taker.opened()
+                await self._taker.until_open()
                 began_s = loop.time()
-                pause_s = await self._polled()
+                pause_s = await self._poll()
                 if pause_s is None:
                     # The period counts from start to start, but a slow server gets a moment of rest.
                     left_s = self._polling.period_s - (loop.time() - began_s)
                     pause_s = max(left_s, min(self._polling.period_s, _LEAST_PAUSE_S))
                 await asyncio.sleep(pause_s)
 
-    async def _polled(self) -> float | None:
+    async def _poll(self) -> float | None:
         """Polls once. Returns None, or how long to wait after a failure."""
         self._counts.polls += 1
         try:
@@ -128,15 +121,15 @@ class UrlPoller:
         except ConflictError:
             return 0.0  # the feed is stopping; if it opens again, the next poll brings the rest
         except FetchError as error:
-            return self._failed(error.what, str(error), error.retry_after_s)
+            return self._note_failure(error.what, str(error), error.retry_after_s)
         except TocsinError as error:
             # The answer is unreadable, or the log cannot take records now.
-            return self._failed(error.code, str(error), float(error.details.get("retry_after_s", 0.0)))
+            return self._note_failure(error.code, str(error), float(error.details.get("retry_after_s", 0.0)))
         except Exception as error:
             if not self._trouble:
-                self._told("error", "polling failed", exc_info=error)
-            return self._failed(type(error).__name__, str(error), 0.0)
-        self._worked()
+                self._write_log("error", "polling failed", exc_info=error)
+            return self._note_failure(type(error).__name__, str(error), 0.0)
+        self._note_success()
         return None
 
     async def _take(self, fetched: UrlAnswer) -> None:
@@ -163,25 +156,25 @@ class UrlPoller:
             return
         numbered = enumerate(record for _, record in items(body, self._polling.format))
         unseen = (item for item in numbered if item[0] in places)
-        while chunk := list(islice(unseen, CHUNK)):
+        while chunk := list(islice(unseen, self._items_per_write)):
             yield chunk
 
     # ------------------------------------------------------------ success and failure
 
-    def _failed(self, what: str, reason: str, retry_after_s: float) -> float:
+    def _note_failure(self, what: str, reason: str, retry_after_s: float) -> float:
         self._counts.polls_failed += 1
         if what != self._trouble:
             # Log a trouble once, not at each poll.
             self._trouble = what
-            self._told("warning", "polling fails", host=self._polling.host, reason=reason)
+            self._write_log("warning", "polling fails", host=self._polling.host, reason=reason)
         return self._back_off.next_s(retry_after_s)
 
-    def _worked(self) -> None:
+    def _note_success(self) -> None:
         if self._trouble:
-            self._told("info", "polling works again", host=self._polling.host, failures=self._back_off.failures)
+            self._write_log("info", "polling works again", host=self._polling.host, failures=self._back_off.failures)
         self._trouble = ""
         self._back_off.reset()
 
-    def _told(self, level: str, event: str, **about: Any) -> None:
-        with suppress(Exception):
-            getattr(log, level)(event, feed=self._name, **about)
+    def _write_log(self, level: str, event: str, **about: Any) -> None:
+        with suppress(Exception):  # an error in logging must not end the polling
+            getattr(_log, level)(event, feed=self._name, **about)

@@ -24,23 +24,21 @@ from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, transaction
 from tocsin.wire.errors import NotFoundError
 
-Answer = TypeVar("Answer")
+_T = TypeVar("_T")
 
 TRIMMED: Final = 1_000
 
 
-class WriteCall(ReadCall[Parameters, Answer]):
+class WriteCall(ReadCall[Parameters, _T]):
     """A method that changes the store in one transaction. `point` names its crash points."""
 
     def __init__(
-        self, work: Callable[Concatenate[sqlite3.Connection, Parameters], Answer], point: str | None = None
+        self, work: Callable[Concatenate[sqlite3.Connection, Parameters], _T], point: str | None = None
     ) -> None:
         super().__init__(work)
         self._point = point
 
-    def run(
-        self, store: SqliteChannelStore, work: Callable[[sqlite3.Connection], Answer]
-    ) -> Coroutine[Any, Any, Answer]:
+    def run(self, store: SqliteChannelStore, work: Callable[[sqlite3.Connection], _T]) -> Coroutine[Any, Any, _T]:
         return store.write(work, self._point)
 
 
@@ -309,11 +307,11 @@ class SqliteChannelStore(SqliteFile):
             total += count
         return total
 
-    async def write(self, work: Callable[[sqlite3.Connection], Answer], point: str | None = None) -> Answer:
+    async def write(self, work: Callable[[sqlite3.Connection], _T], point: str | None = None) -> _T:
         async with self.turn:
             return await self.call(lambda: self._transact(work, point))
 
-    def _transact(self, work: Callable[[sqlite3.Connection], Answer], point: str | None) -> Answer:
+    def _transact(self, work: Callable[[sqlite3.Connection], _T], point: str | None) -> _T:
         writer = self.writer()
         with explain_sqlite_errors(self.path), transaction(writer):
             answer = work(writer)

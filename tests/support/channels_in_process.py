@@ -6,8 +6,7 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
-from tests.support.feed_crash_points import Place
-from tests.support.in_process_cluster import LocalCluster
+from tests.support.feeds_in_process import Place
 from tocsin.cluster.channels.executions.running_channel import RunningChannel
 from tocsin.rules.model.values import datetime_text
 
@@ -15,20 +14,16 @@ from tocsin.rules.model.values import datetime_text
 class ChannelPlace(Place):
     """One test's dataverse: channels run when they are told to, and say what each subscription was told."""
 
-    def __init__(self, cluster: LocalCluster, dataverse: str) -> None:
-        super().__init__(cluster, dataverse)
-        self._cluster = cluster
-
     def channel(self, name: str) -> RunningChannel:
         (found,) = (
-            one for one in self._cluster.cluster.channels.running()
+            one for one in self.cluster.cluster.channels.running()
             if (one.entry.dataverse, one.entry.name) == (self.dataverse, name)
         )  # fmt: skip
         return found
 
     def execute(self, name: str, tick: datetime | None = None) -> None:
         """Once, at this instant, whatever the channel does by itself."""
-        self._cluster.wait(self.channel(name).execute(tick))
+        self.cluster.wait(self.channel(name).execute(tick))
 
     def subscribe(self, call: str, broker: str = "B") -> str:
         (made,) = self.run(f"SUBSCRIBE TO {call} ON {broker}")

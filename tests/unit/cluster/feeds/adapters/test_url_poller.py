@@ -24,6 +24,7 @@ from tocsin.cluster.feeds import batches
 from tocsin.cluster.feeds.adapters import url_poller
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems
 from tocsin.cluster.feeds.adapters.url_poller import UrlPoller, poll_back_off
+from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.options import UrlOptions
 from tocsin.cluster.intake.log import IntakeLog
@@ -40,7 +41,7 @@ PERIOD_S = 0.02
 
 
 @dataclass
-class Kept:
+class FakeFeed:
     """A feed's log, and what came into it."""
 
     log: IntakeLog
@@ -53,7 +54,7 @@ class Kept:
     poller: UrlPoller | None = None
     open: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def opened(self) -> None:
+    async def until_open(self) -> None:
         await self.open.wait()
 
     async def close(self) -> None:
@@ -73,9 +74,9 @@ class Kept:
 @asynccontextmanager
 async def polled(
     url: str, folder: Path, format_: str = "json", period_s: float = PERIOD_S, **more: Any
-) -> AsyncIterator[Kept]:
+) -> AsyncIterator[FakeFeed]:
     seen = SeenItems.open(folder)
-    kept = Kept(IntakeLog.open(folder, observer=seen), seen)
+    kept = FakeFeed(IntakeLog.open(folder, observer=seen), seen)
     kept.open.set()
     kept.poller = poller = UrlPoller(
         kept, UrlOptions(url, format_, period_s), seen, judge(KIND), kept.counts, rng=Random(1), **more
@@ -139,10 +140,9 @@ async def test_an_item_of_more_than_a_mebibyte_is_refused_by_itself(at: Address,
         assert (kept.taken, kept.refused) == ([1], [""])
 
 
-async def test_many_items_come_in_several_writes(at: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(url_poller, "CHUNK", 10)
+async def test_many_items_come_in_several_writes(at: Address, tmp_path: Path) -> None:
     at.items = ids(*range(95))
-    async with polled(at.url, tmp_path / "log") as kept:
+    async with polled(at.url, tmp_path / "log", limits=FeedLimits(items_per_write=10)) as kept:
         await at.answered_again()
         assert kept.taken == list(range(95))
         assert len(kept.log.read(0, max_rows=1_000, max_bytes=1 << 20)) == 10
@@ -301,7 +301,7 @@ async def test_a_secret_in_the_address_is_not_told(tmp_path: Path) -> None:
 async def test_polling_goes_on_when_it_cannot_tell_that_it_failed(
     at: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(url_poller, "log", None)  # whatever is asked of it fails
+    monkeypatch.setattr(url_poller, "_log", None)  # whatever is asked of it fails
     at.says(b"", 500)
     async with polled(at.url, tmp_path / "log") as kept:
         await until(lambda: kept.counts.polls_failed > 1, "failures")
@@ -317,7 +317,7 @@ async def test_an_answer_that_is_too_large_is_not_read_to_its_end(at: Address, t
         assert len(body) < 20_000
     at.says(body, Content_Encoding=encoding)
     with capture_logs() as logs:
-        async with polled(at.url, tmp_path / "log", body_limit_bytes=100_000) as kept:
+        async with polled(at.url, tmp_path / "log", limits=FeedLimits(poll_body_bytes=100_000)) as kept:
             await until(lambda: kept.counts.polls_failed > 0, "a failure")
             assert kept.taken == []
     assert logs[0]["reason"] == "answered too much: more than 100000 bytes"
@@ -351,7 +351,7 @@ async def test_a_server_that_is_too_slow_or_breaks_off_is_left(at: Address, tmp_
 
     with capture_logs() as logs:
         at.instead = drip
-        async with polled(at.url, tmp_path / "log", timeout_s=0.2) as kept:
+        async with polled(at.url, tmp_path / "log", limits=FeedLimits(poll_timeout_s=0.2)) as kept:
             await until(lambda: kept.counts.polls_failed > 0, "it was too slow")
             at.instead = break_off
             failures = kept.counts.polls_failed
@@ -468,11 +468,10 @@ async def test_nobody_is_asked_while_the_feed_takes_nothing(at: Address, tmp_pat
 
 
 async def test_what_comes_while_the_feed_is_being_stopped_comes_again_when_it_goes_on(
-    at: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: Address, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(url_poller, "CHUNK", 1)
     at.says(json.dumps(ids(1, 2)).encode(), ETag='"v1"')
-    async with polled(at.url, tmp_path / "log") as kept:
+    async with polled(at.url, tmp_path / "log", limits=FeedLimits(items_per_write=1)) as kept:
         take = kept.take
 
         async def once(decoded: Sequence[DecodedRecord], seen: Sequence[bytes]) -> None:

@@ -16,7 +16,7 @@ from tocsin.language.translate.queries import TranslatedQuery
 from tocsin.patience import wait_despite_cancel
 from tocsin.pipeline.result_json import result_json
 
-TURN_ROWS: Final = 500
+ENCODED_AT_ONCE_ROWS: Final = 500
 
 _T = TypeVar("_T")
 
@@ -31,9 +31,9 @@ class RowEncoder:
 
     def encode(self, rows: pa.Table, translated: TranslatedQuery) -> list[bytes]:
         encoded: list[bytes] = []
-        for start in range(0, rows.num_rows, TURN_ROWS):
+        for start in range(0, rows.num_rows, ENCODED_AT_ONCE_ROWS):
             with self._turn:
-                encoded += map(result_json, decode_rows(rows.slice(start, TURN_ROWS), translated))
+                encoded += map(result_json, decode_rows(rows.slice(start, ENCODED_AT_ONCE_ROWS), translated))
         return encoded
 
     async def stream(

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from tocsin.cluster.http.row_encoder import TURN_ROWS, RowEncoder
+from tocsin.cluster.statements.row_encoder import ENCODED_AT_ONCE_ROWS, RowEncoder
 from tocsin.language.translate.queries import TranslatedQuery
 from tocsin.rules.model import types as t
 from tocsin.wire.errors import StatementError
@@ -23,7 +23,7 @@ class CountedTurn:
 
 def test_statements_take_turns_at_encoding_a_few_rows_at_a_time() -> None:
     turn = CountedTurn()
-    numbers = range(2 * TURN_ROWS + 1)
+    numbers = range(2 * ENCODED_AT_ONCE_ROWS + 1)
     rows = pa.table({"value": pa.array(numbers, pa.int64())})
     made = RowEncoder(turn).encode(rows, TranslatedQuery("", t.BIGINT, True, cast("Any", None)))
     assert made == [str(number).encode() for number in numbers]

@@ -17,14 +17,14 @@ class Place:
     """One test's dataverse: scripts run in it, records go to its feeds."""
 
     def __init__(self, cluster: LocalCluster, dataverse: str) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self.dataverse = dataverse
 
     def run(self, script: str) -> list[dict[str, Any]]:
-        return [one.summary for one in self._cluster.run(f"USE {self.dataverse}; {script}")][1:]
+        return [one.summary for one in self.cluster.run(f"USE {self.dataverse}; {script}")][1:]
 
     def rows(self, query: str) -> list[Any]:
-        return self._cluster.rows(f"USE {self.dataverse}; {query}")
+        return self.cluster.rows(f"USE {self.dataverse}; {query}")
 
     def held(self, dataset: str = "D") -> dict[Any, Any]:
         """Each key of the dataset, and what was said there."""
@@ -35,7 +35,7 @@ class Place:
         (first, *_) = records
         body = first if isinstance(first, bytes) else "\n".join(json.dumps(one) for one in records).encode()
         name = f"{self.dataverse}.{feed}"
-        return self._cluster.wait(self._cluster.cluster.feeds.accept(name, body, key, visible=True))
+        return self.cluster.wait(self.cluster.cluster.feeds.accept(name, body, key, visible=True))
 
     def rejected(self, feed: str = "F") -> list[dict[str, Any]]:
         return self.rows(f"SELECT VALUE r FROM {feed}Rejected r ORDER BY r.record")
