@@ -22,7 +22,7 @@ from benchmarks import running
 from benchmarks.baselines.datasets import REPORT, BareDelta, reports, write_at_once
 from benchmarks.harness import Bench, beside, compare, process_cpu_s, with_children_cpu_s
 from tocsin.pipeline import session
-from tocsin.pipeline.datasets.delta.durability import entry_path
+from tocsin.pipeline.datasets.delta.log_files import entry_path
 from tocsin.pipeline.datasets.delta.log_writer import write_draft
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable

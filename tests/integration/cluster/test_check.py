@@ -27,7 +27,7 @@ from tocsin.cluster.feeds.adapters.file_reader import after_last
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems
 from tocsin.cluster.intake import segments
 from tocsin.pipeline.datasets.upkeep import upkeep
-from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.settings import Settings
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 

@@ -31,7 +31,7 @@ from tocsin.cluster.catalog.refs import dataset_ref
 from tocsin.cluster.data_folder.clock_guard import RECORD, ClockRecord
 from tocsin.cluster.data_folder.lost_folder import LOST
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
-from tocsin.pipeline.datasets.delta.durability import entry_path
+from tocsin.pipeline.datasets.delta.log_files import entry_path
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.settings import Settings
 from tocsin.store.channels.rows import Execution

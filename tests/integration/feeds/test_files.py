@@ -24,7 +24,7 @@ from tocsin.cluster.catalog.refs import feed_ref
 from tocsin.cluster.feeds.adapters import file_reader as watching_module
 from tocsin.cluster.feeds.adapters.files import FileFeed
 from tocsin.cluster.feeds.landing import Landing
-from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.settings import Settings
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StorageFullError, TocsinError
 

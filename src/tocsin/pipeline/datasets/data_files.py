@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tocsin.durable_files import sync_file
-from tocsin.pipeline.datasets.delta.durability import remove_files
+from tocsin.pipeline.datasets.delta.log_files import remove_files
 from tocsin.pipeline.datasets.delta.statistics import (
     ColumnStatistics,
     Leaf,

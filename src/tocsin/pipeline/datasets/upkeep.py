@@ -18,8 +18,8 @@ from tocsin import faults
 from tocsin.durable_files import is_full_disk, sync_file, sync_folder
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.data_files import LARGEST_FILE_BYTES, DataFile
-from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, checkpoint_path, entry_path
 from tocsin.pipeline.datasets.delta.log_entries import compute_digest
+from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, checkpoint_path, entry_path
 from tocsin.pipeline.datasets.delta.tombstones import LOG_ENTRIES_MAX, LogFiles
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.columns import AT

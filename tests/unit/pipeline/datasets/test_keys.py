@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, reopened, rows
+from tests.support.small_tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.pipeline.datasets import data_files
 from tocsin.pipeline.datasets.key_index import KeyIndex
 from tocsin.pipeline.datasets.table import DatasetTable

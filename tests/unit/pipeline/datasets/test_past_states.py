@@ -13,9 +13,9 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from tests.support.small_tables import KEYS, SCHEMA, content, reopened, rows
 from tests.support.waiting import WITHIN_S, wait_until
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, reopened, rows
-from tocsin.pipeline.datasets.delta import durability
+from tocsin.pipeline.datasets.delta import log_files
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
 from tocsin.wire.errors import NotFoundError
@@ -71,7 +71,7 @@ def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_pat
         if table.upkeep_due():
             upkeep(table)
     table = reopened(table, history=2)
-    assert len(durability.log_versions(table.log.folder)[0]) < 120
+    assert len(log_files.log_versions(table.log.folder)[0]) < 120
     for number in (0, 1, 77, 150):
         assert set(content(table.as_of_commit(number))) == set(range(number))
     for number in (1, 77, 150):

@@ -10,11 +10,11 @@ from unittest import mock
 
 import pytest
 
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, full_disk, reopened, rows
+from tests.support.small_tables import KEYS, SCHEMA, content, full_disk, reopened, rows
 from tocsin.clock import to_us
 from tocsin.pipeline.datasets import data_files
 from tocsin.pipeline.datasets import upkeep as upkeep_module
-from tocsin.pipeline.datasets.delta import durability
+from tocsin.pipeline.datasets.delta import log_files
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
@@ -33,7 +33,7 @@ def test_small_commits_are_compacted_and_the_log_stays_short(table: DatasetTable
     assert 0 < rounds < 40
     assert table.file_count < 40
     assert len(table.data.names()) < 120
-    entries, checkpoints = durability.log_versions(table.log.folder)
+    entries, checkpoints = log_files.log_versions(table.log.folder)
     assert len(entries) < 150
     assert len(checkpoints) < 10
     assert set(content(table.snapshot())) == set(range(200))

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.unit.pipeline.datasets.tables import KEYS, full_disk, reopened
+from tests.support.small_tables import KEYS, full_disk, reopened
 from tocsin.clock import to_us
 from tocsin.pipeline.datasets import data_files
 from tocsin.pipeline.datasets import upkeep as upkeep_module
-from tocsin.pipeline.datasets.delta import delta_log, durability
+from tocsin.pipeline.datasets.delta import delta_log, log_files
 from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
 from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.wire.errors import StorageFullError
@@ -98,7 +98,7 @@ def test_a_table_of_any_width_is_after_a_restart_what_it_was_before(tmp_path: Pa
         check()
         table = same_opened_anew(table, history=4)
         check()
-    assert durability.log_versions(table.log.folder)[0][0] > 0, "the log was trimmed"
+    assert log_files.log_versions(table.log.folder)[0][0] > 0, "the log was trimmed"
     with mock.patch.object(delta_log, "sync_file", full_disk), pytest.raises(StorageFullError):
         table.insert(wide_rows(schema, 99))
     check()

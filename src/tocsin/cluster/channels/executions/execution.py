@@ -17,6 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tocsin.cluster.catalog.entries import DatasetEntry
+from tocsin.cluster.channels.executions.commit_range import CommitRange, folder_of
 from tocsin.cluster.channels.executions.execution_parts import (
     RESOURCE_ERRORS,
     ExecutionPart,
@@ -26,9 +27,8 @@ from tocsin.cluster.channels.executions.execution_parts import (
     ResourceError,
 )
 from tocsin.cluster.channels.executions.execution_runs import SparkQuestion
-from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, folder_of
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
-from tocsin.cluster.channels.executions.new_rows import NewRows
+from tocsin.cluster.channels.executions.new_row_views import NewRowViews
 from tocsin.cluster.channels.executions.poison_search import PoisonSearch
 from tocsin.cluster.channels.executions.record_search import NewRowsByFolder, PoisonRecord
 from tocsin.cluster.engine.engine_session import EngineLostError
@@ -61,9 +61,9 @@ class ChannelExecution:
     """One execution of a channel, and its query runs. A run for which the engine lacks resources is split into parts. A
     smallest part that still fails is set aside, and the following runs leave it out."""
 
-    reading: ExecutionSnapshot
+    reading: CommitRange
     interests: InterestTable
-    new_rows: NewRows
+    new_rows: NewRowViews
     size: ExecutionSize
     limits: ExecutionLimits
     channel: ExecutionObserver

@@ -23,12 +23,12 @@ from tocsin import faults
 from tocsin.clock import from_us, to_us
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.channels import schedule
+from tocsin.cluster.channels.executions.commit_range import CommitRange, Vector, entry_of
 from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.executions.execution_parts import ExecutionSize
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
-from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, Vector, entry_of
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
-from tocsin.cluster.channels.executions.new_rows import NewRows
+from tocsin.cluster.channels.executions.new_row_views import NewRowViews
 from tocsin.cluster.channels.executions.record_search import PoisonRecord
 from tocsin.cluster.channels.metrics import ChannelCounts
 from tocsin.cluster.channels.parameters import ParameterValues
@@ -59,7 +59,7 @@ class ChannelContext:
     store: ChannelStore
     tables: DatasetTables
     engine: Engine
-    new_rows: NewRows
+    new_rows: NewRowViews
     runs: ExecutionRuns
     announce: Callable[[CommittedExecution], None]  # called after every execution, with or without results
     limits: ExecutionLimits
@@ -250,7 +250,7 @@ class RunningChannel:
         return replace(state, last_execution=execution.number, vector=dict(execution.vector), tick_us=execution.tick_us)
 
     async def _found(
-        self, reading: ExecutionSnapshot, now: datetime, previous: datetime
+        self, reading: CommitRange, now: datetime, previous: datetime
     ) -> tuple[ExecutionResults, list[PoisonRecord]]:
         context = self._context
         try:
@@ -266,13 +266,13 @@ class RunningChannel:
             self.counts.failing -= self._searching
             self._searching = False
 
-    async def _begin_reading(self, since: Vector, tick: datetime | None) -> ExecutionSnapshot | None:
+    async def _begin_reading(self, since: Vector, tick: datetime | None) -> CommitRange | None:
         """Takes the snapshots of all datasets as of the tick. If retention has already removed a state, returns
         None when a later tick is due (the ticks coalesce); the latest due tick reads the current states instead."""
         context = self._context
 
-        def begin(at: datetime | None) -> ExecutionSnapshot:
-            return ExecutionSnapshot.begun(context.tables, context.engine, self.query, since, at)
+        def begin(at: datetime | None) -> CommitRange:
+            return CommitRange.begin(context.tables, context.engine, self.query, since, at)
 
         try:
             return await context.engine.execution(lambda: begin(tick), self.entry.name)

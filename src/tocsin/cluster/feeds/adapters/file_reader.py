@@ -24,8 +24,8 @@ from tocsin.cluster.feeds.batches import pack_batch
 from tocsin.cluster.feeds.landing_worker import landing_back_off
 from tocsin.cluster.feeds.options import FileOptions
 from tocsin.pipeline.landing.arrivals import Arrivals
-from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.landing.file_records import FilePart, parts
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import TocsinError
 

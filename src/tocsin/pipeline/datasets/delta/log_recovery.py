@@ -20,13 +20,6 @@ import structlog
 
 from tocsin import faults
 from tocsin.durable_files import sync_folder
-from tocsin.pipeline.datasets.delta.durability import (
-    LOG_FOLDER,
-    checkpoint_path,
-    entry_path,
-    log_versions,
-    remove_files,
-)
 from tocsin.pipeline.datasets.delta.log_entries import (
     EntryState,
     classify_entry,
@@ -34,6 +27,13 @@ from tocsin.pipeline.datasets.delta.log_entries import (
     has_checksum,
     list_added_files,
     read_checkpoint_mark,
+)
+from tocsin.pipeline.datasets.delta.log_files import (
+    LOG_FOLDER,
+    checkpoint_path,
+    entry_path,
+    log_versions,
+    remove_files,
 )
 from tocsin.wire.errors import StoreError
 

@@ -16,10 +16,10 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, full_disk, reopened, rows
+from tests.support.small_tables import KEYS, SCHEMA, content, full_disk, reopened, rows
 from tocsin.pipeline.datasets import data_files
 from tocsin.pipeline.datasets import upkeep as upkeep_module
-from tocsin.pipeline.datasets.delta import durability
+from tocsin.pipeline.datasets.delta import log_files
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
@@ -61,7 +61,7 @@ def outside(table: DatasetTable, version: int | None = None) -> dict[int, str]:
 def test_a_reader_in_another_process_meets_no_error_while_commits_and_compactions_go_on(tmp_path: Path) -> None:
     table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR)
     changed(table, 3)
-    command = [sys.executable, "-m", "tests.unit.pipeline.datasets.outside_reader", str(table.log.folder)]
+    command = [sys.executable, "-m", "tests.support.outside_reader", str(table.log.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdin is not None
         assert reader.stdout is not None
@@ -100,7 +100,7 @@ def test_what_nobody_may_need_goes_when_its_time_is_over_also_after_a_restart(tm
         upkeep(table)
         assert not table.upkeep_due()
     assert len(table.data.names()) < 10
-    assert len(durability.log_versions(table.log.folder)[0]) < 20
+    assert len(log_files.log_versions(table.log.folder)[0]) < 20
     assert len(table.past.tombstones) == table.past.tombstones.size_bytes == 0
     assert outside(table) == content(table.snapshot())
     with pytest.raises(TableNotFoundError):
@@ -110,12 +110,12 @@ def test_what_nobody_may_need_goes_when_its_time_is_over_also_after_a_restart(tm
 def test_times_of_files_do_not_count_which_a_wrong_clock_may_have_set(tmp_path: Path) -> None:
     table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR)
     changed(table, 20)
-    versions = durability.log_versions(table.log.folder)[0]
+    versions = log_files.log_versions(table.log.folder)[0]
     for version in versions:
-        os.utime(durability.entry_path(table.log.folder, version), (0, 0))
+        os.utime(log_files.entry_path(table.log.folder, version), (0, 0))
     table = reopened(table, history=2, outside_readers=HOUR)
     upkeep(table)
-    assert durability.log_versions(table.log.folder)[0] == versions
+    assert log_files.log_versions(table.log.folder)[0] == versions
     assert outside(table, versions[0]) == {}
 
 
@@ -124,11 +124,11 @@ def test_nothing_goes_by_age_while_ages_stand_still(tmp_path: Path) -> None:
     suspect = TableClock(now_us=lambda: time.time_ns() // 1_000 + 864 * 10**8, age_us=lambda: ages_us[0])
     table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR, clock=suspect)
     changed(table, 20)
-    kept, versions = table.data.names(), durability.log_versions(table.log.folder)[0]
+    kept, versions = table.data.names(), log_files.log_versions(table.log.folder)[0]
     for _ in range(2):
         table = reopened(table, history=2, outside_readers=HOUR, clock=suspect)
         upkeep(table)
-        assert (table.data.names(), durability.log_versions(table.log.folder)[0]) == (kept, versions)
+        assert (table.data.names(), log_files.log_versions(table.log.folder)[0]) == (kept, versions)
     ages_us[0] = suspect.now_us() + int(3700e6)
     upkeep(table)
     assert len(table.data.names()) < len(kept)
@@ -138,7 +138,7 @@ def test_nothing_is_kept_where_the_setting_says_so(tmp_path: Path) -> None:
     table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
     changed(table, 40)
     assert len(table.data.names()) < 10
-    assert len(durability.log_versions(table.log.folder)[0]) < 20
+    assert len(log_files.log_versions(table.log.folder)[0]) < 20
 
 
 def test_beyond_so_many_bytes_the_oldest_go_earlier_and_that_is_told(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_commit_lists_neither_the_log_nor_the_data_files(tmp_path: Path) -> No
 def test_an_entry_of_another_process_is_not_overwritten(tmp_path: Path) -> None:
     table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS)
     table.insert(rows(1))
-    strange = durability.entry_path(table.log.folder, 2)
+    strange = log_files.entry_path(table.log.folder, 2)
     strange.write_text(json.dumps({"commitInfo": {"timestamp": 1, "operation": "WRITE"}}))
     before = strange.read_bytes()
     with pytest.raises(Exception, match="another process wrote version 2"):

@@ -17,7 +17,7 @@ from tests.support.in_process_cluster import LocalCluster
 from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, Channelled, record
 from tests.support.waiting import wait_until
 from tocsin.clock import to_us
-from tocsin.cluster.channels.executions import execution_snapshot as reading_module
+from tocsin.cluster.channels.executions import commit_range as reading_module
 from tocsin.cluster.channels.executions import running_channel as channel_module
 from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
@@ -101,7 +101,7 @@ def test_a_continuous_channel_follows_a_feed_batch_by_batch(
     place.run(OF_KIND + FEED)
     first, batches = place.subscribe('"a"'), 5
     if not memory:
-        monkeypatch.setattr(reading_module.ExecutionSnapshot, "new_rows", lambda _self, _folder: None)
+        monkeypatch.setattr(reading_module.CommitRange, "new_rows", lambda _self, _folder: None)
     for batch in range(batches):
         place.send(*(record(10 * batch + i, "ab"[i % 2]) for i in range(6)))
     second = place.subscribe('"b"')

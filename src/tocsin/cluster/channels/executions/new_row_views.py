@@ -1,4 +1,7 @@
-"""Shares the Spark views of new rows: channels that read the same new rows at the same time use one view."""
+"""Shares the Spark views of new rows: channels that read the same new rows at the same time use one view.
+
+Spark reads the rows from Python once per view, however many channels join them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot
+from tocsin.cluster.channels.executions.commit_range import CommitRange
 from tocsin.cluster.engine.engine import Engine
 from tocsin.pipeline.datasets.snapshots import Snapshot
 
@@ -27,7 +30,7 @@ class _View:
     size_bytes: int = 0
 
 
-class NewRows:
+class NewRowViews:
     """Thread-safe. A view exists at least as long as somebody uses it."""
 
     def __init__(self, engine: Engine) -> None:
@@ -36,7 +39,7 @@ class NewRows:
         self._views: OrderedDict[tuple[int, str, int, int], _View] = OrderedDict()
 
     @contextmanager
-    def view(self, reading: ExecutionSnapshot, folder: str) -> Iterator[str]:
+    def view(self, reading: CommitRange, folder: str) -> Iterator[str]:
         """Yields the name of a view of the dataset's rows that are new to this execution. The view may also have older
         rows."""
         # A view belongs to one Spark session, so the key has the session's generation.
@@ -58,7 +61,7 @@ class NewRows:
             for name in dropped_names:
                 self._engine.views.drop(name)
 
-    def _build(self, view: _View, reading: ExecutionSnapshot, folder: str) -> None:
+    def _build(self, view: _View, reading: CommitRange, folder: str) -> None:
         rows = reading.new_rows(folder)
         if rows is not None:
             view.size_bytes = rows.nbytes
