@@ -23,14 +23,14 @@ from unittest import mock
 import aiohttp
 import pytest
 
-from tests.support.dataset_histories import eager_upkeep
 from tests.support.real_processes import environment
+from tests.support.small_tables import EAGER
 from tests.support.sparkless_process import Parts, opened
 from tests.support.waiting import WITHIN_S
 from tocsin import faults
 from tocsin.cluster.feeds import landing_worker, running_feeds
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.pipeline.datasets import upkeep as upkeep_module
+from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.serving.application import bind_socket, listen
 
 LANDING = [point for point in faults.POINTS if point.startswith("landing.")]
@@ -67,7 +67,7 @@ async def small_logs() -> AsyncIterator[None]:
 @asynccontextmanager
 async def served(data: Path) -> AsyncIterator[tuple[Parts, str]]:
     """A cluster, and where it listens."""
-    with eager_upkeep(), bind_socket("127.0.0.1", 0) as (sock, address):
+    with bind_socket("127.0.0.1", 0) as (sock, address):
         async with small_logs(), opened(data) as parts, listen(parts.app, sock):
             yield parts, address
 
@@ -79,7 +79,7 @@ async def serve(data: Path) -> None:
         while True:
             # Compaction goes on beside the landing, as it would in the background.
             for name in ("Last", "Every"):
-                await asyncio.to_thread(upkeep_module.upkeep, parts.table(name))
+                await asyncio.to_thread(upkeep, parts.table(name), EAGER)
 
 
 # ---------------------------------------------------------------- its parent

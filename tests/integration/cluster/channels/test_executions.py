@@ -21,7 +21,7 @@ from tocsin.cluster.channels.executions import commit_range as reading_module
 from tocsin.cluster.channels.executions import running_channel as channel_module
 from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.subscriptions import SubscriptionRequest
-from tocsin.pipeline.datasets import upkeep
+from tocsin.pipeline.datasets.upkeep import UpkeepLimits, upkeep
 from tocsin.rules.model.values import Duration
 
 FEED = """
@@ -118,19 +118,19 @@ def test_many_commits_a_load_and_a_compaction_between_two_executions_are_all_new
 ) -> None:
     place.run(DAILY)
     mine = place.subscribe('"a"')
-    for i in range(upkeep.FILES_PER_COMPACTION):
+    for i in range(UpkeepLimits().files_per_compaction):
         place.write(record(i), verb="INSERT")
     source = tmp_path / "rows.json"
     source.write_text("".join(json.dumps(record(100 + i)) + "\n" for i in range(50)))
     place.run(f'LOAD DATASET D USING localfs (("path"="{source}"),("format"="json"))')
     place.execute(at=tick(place, 1))
-    ids = [*range(upkeep.FILES_PER_COMPACTION), *range(100, 150)]
+    ids = [*range(UpkeepLimits().files_per_compaction), *range(100, 150)]
     assert sorted(place.told(mine)) == [[i, 0] for i in ids]
     # A compaction joins old rows with new ones in a file.
     place.write(record(200))
     table = place.parts.tables.table(place.parts.catalog.catalog.dataset(place.dataverse, "D"))
-    upkeep.upkeep(table)
-    assert table.file_count < upkeep.FILES_PER_COMPACTION, "here or in the background"
+    upkeep(table)
+    assert len(table.past.state.files) < UpkeepLimits().files_per_compaction, "here or in the background"
     place.write(record(201))
     place.execute(at=tick(place, 2))
     assert sorted(place.told(mine)) == [[i, 0] for i in (*ids, 200, 201)]

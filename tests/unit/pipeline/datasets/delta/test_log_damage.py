@@ -321,7 +321,7 @@ def test_every_entry_of_a_busy_life_is_whole(table: DatasetTable) -> None:
     assert {classify_entry(entry_path(table.log.folder, version).read_bytes()) for version in entries} == {
         EntryState.WHOLE
     }
-    assert reopened(table).row_count == 0
+    assert reopened(table).past.state.rows == 0
 
 
 def test_ends_of_lines_within_texts_end_no_line_of_the_log(table: DatasetTable) -> None:
@@ -404,4 +404,4 @@ def test_a_data_file_that_must_be_looked_into_and_is_lost_or_damaged_is_told(
         reopened(table)
     assert "tocsin check" in (refused.value.hint or "")
     path.write_bytes(whole)
-    assert reopened(table).row_count == 1
+    assert reopened(table).past.state.rows == 1
