@@ -49,7 +49,7 @@ from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest, BrokerName, CommittedExecution, Execution
 from tocsin.wire.errors import InputError, NotFoundError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 Summary = Mapping[str, Any]
 
@@ -108,7 +108,7 @@ class Channels:
             channel.start()
         except Exception as error:
             # A failure of one channel must not stop the others, and it may pass: try again later.
-            log.error("a channel could not be started", channel=entry.name, reason=str(error))
+            _log.error("a channel could not be started", channel=entry.name, reason=str(error))
             if entry.channel_id not in self._later:
                 self._later[entry.channel_id] = asyncio.create_task(self._begin_later(entry))
             return
@@ -134,7 +134,7 @@ class Channels:
         running = [self._running.pop(channel_id) for channel_id in channel_ids if channel_id in self._running]
         for outcome in await asyncio.gather(*(channel.stop() for channel in running), return_exceptions=True):
             if isinstance(outcome, BaseException):
-                log.error("a channel did not stop well", reason=str(outcome))
+                _log.error("a channel failed to stop", reason=str(outcome))
         for channel_id in channel_ids:
             del self._known[channel_id]
 

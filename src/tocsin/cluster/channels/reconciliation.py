@@ -24,7 +24,7 @@ from tocsin.store.channels.rows import Execution
 from tocsin.store.cluster.interface import Removal
 from tocsin.wire.errors import NotFoundError, TocsinError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 async def renumber_lost_channels(catalog: CatalogStore, store: ChannelStore) -> None:
@@ -34,7 +34,7 @@ async def renumber_lost_channels(catalog: CatalogStore, store: ChannelStore) -> 
     for entry in await find_lost_channels(catalog, store):
         channel_id = await store.add_channel(after=highest_id)
         await catalog.apply([Put(replace(entry, channel_id=channel_id), when_taken="replace")])
-        log.warning(
+        _log.warning(
             "a channel begins anew, without subscriptions and results: its rows were lost",
             channel=full_name(entry), number=entry.channel_id, now=channel_id,
         )  # fmt: skip
@@ -87,7 +87,7 @@ async def follow_datasets(catalog: CatalogStore, store: ChannelStore, tables: Da
             numbers = {folder: tables.table(datasets[folder]).number for folder in read}
         except TocsinError as error:
             # A damaged dataset must not stop the other channels. Its own channels report it when they start.
-            log.error("a channel's dataset cannot be opened", channel=entry.name, reason=error.message)
+            _log.error("a channel's dataset cannot be opened", channel=entry.name, reason=error.message)
             continue
         if any(number > numbers[folder] for folder, number in read.items()):
             ahead.append((entry, state, {folder: min(number, numbers[folder]) for folder, number in read.items()}))
@@ -96,7 +96,7 @@ async def follow_datasets(catalog: CatalogStore, store: ChannelStore, tables: Da
     await store.renew_epoch()
     faults.reach("channel.ahead.renewed")
     for entry, state, vector in ahead:
-        log.warning("a channel had read further than its datasets go", channel=entry.name, vector=vector)
+        _log.warning("a channel had read further than its datasets go", channel=entry.name, vector=vector)
         now_us = to_us(datetime.now(UTC))
         details = {"went back": {folder: [state.vector[folder], number] for folder, number in vector.items()}}
         execution = Execution(state.last_execution + 1, now_us, now_us, vector, state.tick_us, details)

@@ -20,7 +20,7 @@ from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import ChannelState
 from tocsin.wire.errors import NotFoundError
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 # A result outlives its retention by at most 1/LATE of it, even if no commit wakes the retention.
 LATE = 20
@@ -114,7 +114,7 @@ class Retention:
                 continue
             except Exception as error:
                 has_results = True
-                log.warning("old results could not be removed", channel=entry.name, reason=str(error))
+                _log.warning("old results could not be removed", channel=entry.name, reason=str(error))
             if has_results:
                 late_s = self._age_s(entry) / LATE
                 next_s = late_s if next_s is None else min(next_s, late_s)

@@ -40,7 +40,7 @@ from tocsin.wire.signatures import secret_text
 
 SECRET_BYTES: Final = 32
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Announcer:
                 await self._store.unregister(broker)
             elif broker not in self._kept:
                 self._kept.add(broker)
-                log.warning(
+                _log.warning(
                     "a broker that the catalog does not know keeps its subscriptions",
                     broker=full_name(broker),
                     hint="it continues when it registers again; to end its subscriptions, register it (PUT "

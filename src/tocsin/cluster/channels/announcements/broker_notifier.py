@@ -23,7 +23,7 @@ from tocsin.wire.errors import NotFoundError, UnavailableError
 from tocsin.wire.results import FRAMES
 from tocsin.wire.signatures import sign
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 FIRST_RETRY_S: Final = 0.25
 LAST_RETRY_S: Final = 60.0
@@ -151,5 +151,6 @@ class BrokerNotifier:
         self.counts.failed += 1
         reason = reason_of(error)
         if self.trouble is None:
-            log.warning("a broker could not be told", broker=full_name(self.broker), reason=reason)
+            event = "an announcement was not accepted by the broker; retrying"
+            _log.warning(event, broker=full_name(self.broker), reason=reason)
         self.trouble = reason

@@ -42,7 +42,7 @@ LOST_FOLDER: Final = "_lost"
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 _PARQUET_MAGIC: Final = b"PAR1"
 
-log = structlog.get_logger("tocsin.datasets")
+_log = structlog.get_logger("tocsin.datasets")
 
 
 def damage_error(path: Path, why: str) -> StoreError:
@@ -141,8 +141,8 @@ def set_aside(folder: Path, path: Path) -> None:
     faults.reach("recovery.set-aside")
     sync_folder(lost)
     sync_folder(folder)
-    log.warning(
-        "a file of a dataset's log is not as it was written, and nothing acknowledged needs it: it is set aside",
+    _log.warning(
+        "a damaged file of a dataset's log is set aside: no acknowledged commit needs it",
         path=str(path), now=str(target),
     )  # fmt: skip
 
