@@ -94,10 +94,10 @@ class Channel:
     def join(self, rows: pa.Table) -> pa.Table:
         self.spark.createDataFrame(rows).createOrReplaceTempView("tocsin_records")
         moment = ExecutionMoment(NOW, NOW, {one.since: 1 for one in self.query.watched}, in_one_task=self.in_one_task)
-        return run_query.answer(self.spark, self.query, self.interests, lambda _: "tocsin_records", moment)
+        return run_query.query_matches(self.spark, self.query, self.interests, lambda _: "tocsin_records", moment)
 
     def encode(self, table: pa.Table) -> ExecutionResults:
-        found = run_query.encoded(table, self.query, self.interests.gone)
+        found = run_query.encode_results(table, self.query, self.interests.gone)
         self.in_one_task = run_query.fits_one_task(len(self.interests), found)
         return found
 

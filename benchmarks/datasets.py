@@ -22,11 +22,11 @@ from benchmarks import running
 from benchmarks.baselines.datasets import REPORT, BareDelta, reports, write_at_once
 from benchmarks.harness import Bench, beside, compare, process_cpu_s, with_children_cpu_s
 from tocsin.pipeline import session
-from tocsin.pipeline.datasets.delta.durability import entry_path
+from tocsin.pipeline.datasets.delta.log_files import entry_path
 from tocsin.pipeline.datasets.delta.log_writer import write_draft
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.datasets.upkeep import FILES_PER_COMPACTION, upkeep
+from tocsin.pipeline.datasets.upkeep import UpkeepLimits, is_upkeep_due, upkeep
 from tocsin.pipeline.plan_check import check_plan
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def main() -> None:
 
 def live(table: DatasetTable) -> None:
     """What the cluster's upkeep thread does after a commit."""
-    if table.upkeep_due():
+    if is_upkeep_due(table):
         upkeep(table)
 
 
@@ -137,7 +137,7 @@ def _half_known(rows: pa.Table, base: pa.Table, turn: int) -> pa.Table:
 
 def many_small_commits(bench: Bench, folder: Path) -> DatasetTable:
     """A commit after ten thousand beside a commit to a young dataset, upkeep included on both sides."""
-    ready = iter(supply(SMALL_COMMITS + 3 * _WINDOW * (_ROUNDS + 1) + FILES_PER_COMPACTION, 1, 3))
+    ready = iter(supply(SMALL_COMMITS + 3 * _WINDOW * (_ROUNDS + 1) + UpkeepLimits().files_per_compaction, 1, 3))
     old = DatasetTable.create(folder / "old", REPORT, KEYS, outside_readers=AN_HOUR)
     young_folders = fresh_folders(folder, "young")
 
@@ -155,7 +155,7 @@ def many_small_commits(bench: Bench, folder: Path) -> DatasetTable:
     )
     bench.compared("commit after 10,000 small ones", found, bar=1.5, baseline="a young dataset")
     # Its worst moment for a query: as many small files as there may be just before a compaction.
-    while old.file_count < FILES_PER_COMPACTION - 1:
+    while len(old.past.state.files) < UpkeepLimits().files_per_compaction - 1:
         old.insert(next(ready))
     return old
 

@@ -22,7 +22,7 @@ from benchmarks.baselines.datasets import REPORT, reports
 from benchmarks.datasets import AN_HOUR, KEYS, live, spark
 from benchmarks.harness import Bench, compare, with_children_cpu_s
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.datasets.upkeep import FILES_PER_COMPACTION
+from tocsin.pipeline.datasets.upkeep import UpkeepLimits
 
 DAY_S: Final = 86_400
 PART: Final = 20
@@ -54,9 +54,9 @@ def fed_for_a_day(bench: Bench, folder: Path, *, part: int) -> None:
     )
     bench.compared(f"the commit after {said}", found, bar=1.5, baseline="on the same rows, compact")
     # Its worst moment for a query: as many small files as there may be just before a compaction.
-    while fed.file_count < FILES_PER_COMPACTION - 1:
+    while len(fed.past.state.files) < UpkeepLimits().files_per_compaction - 1:
         fed.insert(next(supply), keys_are_new=True)
-    bench.note(f"{said}: {count / DAY_S:.0%} of a day, read from {fed.file_count} files")
+    bench.note(f"{said}: {count / DAY_S:.0%} of a day, read from {len(fed.past.state.files)} files")
     _read(bench, folder, fed, f"a query after {said}")
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
-from unittest import mock
 
 from tests.support.sparkless_process import Parts
-from tocsin.pipeline.datasets import upkeep as upkeep_module
 
 
 @dataclass(frozen=True)
@@ -52,8 +48,3 @@ def seen(parts: Parts) -> World:
     folders = {path.name for path in (parts.settings.data / "datasets").iterdir()}
     assert folders == {entry.folder for entry in catalog.datasets}
     return world
-
-
-def eager_upkeep() -> AbstractContextManager[Any]:
-    """Upkeep that finds something to do in a small dataset."""
-    return mock.patch.multiple(upkeep_module, FILES_PER_COMPACTION=2, _CHECKPOINT_EVERY=2, _CLEAN_UP_EVERY=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tocsin.pipeline.datasets.delta.durability import entry_path, log_versions
+from tocsin.pipeline.datasets.delta.log_files import entry_path, log_versions
 
 
 def without_checksum(content: bytes) -> bytes:

@@ -1,20 +1,57 @@
-"""Registers our own Java functions in Spark, which the language calls instead of Spark's (`call_rewrites`).
+"""Registers our own Java functions in Spark, which the language calls instead of Spark's (`language/functions/bounds`).
 
-They are compiled in the JVM, by the compiler that Spark uses for generated code, and reach its executors as a jar.
+They limit their steps and the size of their results, and stop when their task is killed. Spark's own functions do
+neither: some regular expressions would keep Java's matcher busy practically forever. The functions are compiled in the
+JVM, by the compiler that Spark uses for generated code, and reach its executors as a jar.
 """
 
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from tocsin.pipeline import bounded_values, regular_expressions
-from tocsin.pipeline.channels import record_payloads
+from tocsin.language.functions.bounds import bounded_calls, call_limits, regular_expressions
+from tocsin.pipeline.channels.record_payloads import FIND_RECORD
 
-_SOURCES: Final = (regular_expressions, bounded_values)  # the second uses a class of the first
+BOUNDED_VALUES: Final = "bounded_values.java"
+# The functions of each source: name in SQL, class, type of the result. A source may use classes of those before it.
+FUNCTIONS: Final[Mapping[str, Mapping[str, tuple[str, str | None]]]] = {
+    "regular_expressions.java": {
+        regular_expressions.LIKE: ("RegexLike", "BOOLEAN"),
+        regular_expressions.EXTRACT: ("RegexExtract", "STRING"),
+        regular_expressions.EXTRACT_ALL: ("RegexExtractAll", "ARRAY<STRING>"),
+        regular_expressions.POSITION: ("RegexPosition", "INT"),
+        regular_expressions.REPLACE: ("RegexReplace", "STRING"),
+        regular_expressions.SPLIT: ("RegexSplit", "ARRAY<STRING>"),
+    },
+    BOUNDED_VALUES: {
+        bounded_calls.FORMAT: ("BoundedFormat", "STRING"),
+        bounded_calls.ITEMS: ("BoundedItems", "INT"),
+        bounded_calls.LETTERS: ("BoundedLetters", "INT"),
+        bounded_calls.LEVENSHTEIN: ("BoundedLevenshtein", "INT"),
+        bounded_calls.REPEAT: ("BoundedRepeat", "STRING"),
+        bounded_calls.SEQUENCE: ("SequenceFits", "BOOLEAN"),
+    },
+    "channels/record_payloads.java": {FIND_RECORD: ("FindRecord", None)},
+}
+_PROBLEMS: Final = ("tocsin regex: ", "tocsin value: ")  # begin the functions' error messages, which have two lines
+_LIMITS: Final = {
+    "LETTERS": call_limits.LETTERS,
+    "ITEMS": call_limits.ITEMS,
+    # Characters that a match of one value may examine, or pairs that levenshtein may compare: at most a second.
+    "STEPS": 50_000_000,
+}
+
+
+def java_source(file: str) -> str:
+    source = (Path(__file__).parent / file).read_text(encoding="utf-8")
+    for name, value in _LIMITS.items():
+        source = source.replace(f"@{name}@", str(value)).replace(f"@{name}_SHOWN@", f"{value:,}")
+    return source
 
 
 def register_java_functions(spark: SparkSession, folder: Path) -> None:
@@ -25,14 +62,14 @@ def register_java_functions(spark: SparkSession, folder: Path) -> None:
     jar = folder / "tocsin-functions.jar"
     made: list[tuple[Any, ...]] = []
     with zipfile.ZipFile(jar, "w") as archive:
-        for source in (*_SOURCES, record_payloads):
+        for file, functions in FUNCTIONS.items():
             compiler = jvm.org.codehaus.janino.SimpleCompiler()
             compiler.setParentClassLoader(loader)
-            compiler.cook(source.java_source())
+            compiler.cook(java_source(file))
             loader = compiler.getClassLoader()
             for name, code in dict(compiler.getBytecodes()).items():
                 archive.writestr(f"{name.replace('.', '/')}.class", bytes(code))
-            for name, (kind, result) in source.FUNCTIONS.items():
+            for name, (kind, result) in functions.items():
                 function = loader.loadClass(f"tocsin.{kind}").getConstructors()[0].newInstance(_none(spark))
                 if result is None:  # a stateful object, which declares its function itself
                     made.append((name, function.nondeterministic()))
@@ -45,9 +82,9 @@ def register_java_functions(spark: SparkSession, folder: Path) -> None:
 
 def function_problem(said: str) -> tuple[str, str] | None:
     """The error of one of these functions and its remedy; None if the message comes from elsewhere."""
-    for source in _SOURCES:
-        if said.startswith(source.PROBLEM):
-            message, _, hint = said.removeprefix(source.PROBLEM).partition("\n")
+    for problem in _PROBLEMS:
+        if said.startswith(problem):
+            message, _, hint = said.removeprefix(problem).partition("\n")
             return message, hint
     return None
 

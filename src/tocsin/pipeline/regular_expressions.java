@@ -316,7 +316,7 @@ abstract class RegexFunction implements Serializable {
   }
 
   static IllegalArgumentException tooManySteps() {
-    return wrong("this regular expression takes more than @SHOWN@ steps on one value",
+    return wrong("this regular expression takes more than @STEPS_SHOWN@ steps on one value",
         "avoid repetitions within repetitions, such as (a+)+, or match shorter texts");
   }
 

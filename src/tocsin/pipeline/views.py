@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -18,13 +17,14 @@ from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.rules.model.types import ObjectType
 
-KEPT: Final = 256  # views of past and present states; the least recently used goes
 _numbers = itertools.count(1)  # shared by all sessions: a name never means another view
 
 
 class DatasetViews:
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, *, most: int = 256) -> None:
+        """`most`: of the views of past and present states; the least recently used goes."""
         self._spark = spark
+        self._most = most
         self._names: OrderedDict[tuple[str, int, int | None], str] = OrderedDict()
         self._pinned: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class DatasetViews:
 
     def _evicted(self) -> list[str]:
         """Removes the least recently used views, except the newest. Returns their names. The caller holds the lock."""
-        excess = len(self._names) - KEPT
+        excess = len(self._names) - self._most
         unpinned = (
             [key for key, name in list(self._names.items())[:-1] if name not in self._pinned] if excess > 0 else []
         )

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.dataset_histories import eager_upkeep
 from tests.support.real_processes import tocsin
+from tests.support.small_tables import EAGER
 from tests.support.sparkless_process import Parts, opened
 from tocsin import compose
 from tocsin.cli.commands.check import format_findings
@@ -29,7 +29,7 @@ from tocsin.cluster.feeds.batches import pack_batch
 from tocsin.cluster.intake import segments
 from tocsin.cluster.intake.frames import LogEntry
 from tocsin.pipeline.datasets.upkeep import upkeep
-from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.rules.model.types import ObjectType
 from tocsin.settings import Settings
@@ -58,17 +58,16 @@ def folder_of(parts: Parts, name: str) -> Path:
 
 async def make(data: Path) -> dict[str, Path]:
     """A data folder with something of every kind; where each thing lies."""
-    with eager_upkeep():
-        async with opened(data) as parts:
-            await parts.run(SETUP)
-            rows = json.dumps([{"id": each, "said": f"row {each}"} for each in range(ROWS)])
-            await parts.run(f"INSERT INTO v.D {rows}")
-            await asyncio.to_thread(upkeep, parts.table("D"))
-            for each in range(3):
-                await parts.run(f'UPSERT INTO v.D {{"id": {each}, "said": "again"}}')
-                await parts.feeds.accept("v.F", json.dumps({"id": ROWS + each}).encode(), None, visible=True)
-            dataset, feed = folder_of(parts, "D"), folder_of(parts, "F")
-            polled, files = folder_of(parts, "Polled"), folder_of(parts, "Files")
+    async with opened(data) as parts:
+        await parts.run(SETUP)
+        rows = json.dumps([{"id": each, "said": f"row {each}"} for each in range(ROWS)])
+        await parts.run(f"INSERT INTO v.D {rows}")
+        await asyncio.to_thread(upkeep, parts.table("D"), EAGER)
+        for each in range(3):
+            await parts.run(f'UPSERT INTO v.D {{"id": {each}, "said": "again"}}')
+            await parts.feeds.accept("v.F", json.dumps({"id": ROWS + each}).encode(), None, visible=True)
+        dataset, feed = folder_of(parts, "D"), folder_of(parts, "F")
+        polled, files = folder_of(parts, "Polled"), folder_of(parts, "Files")
     polled.mkdir()
     seen = SeenItems.open(polled)
     item = pack_batch([DecodedRecord(0, {})], ObjectType(()), [bytes(16)])
@@ -306,40 +305,44 @@ CHECKS = 4
 
 async def test_beside_a_cluster_at_work_nothing_is_called_damaged(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with eager_upkeep():
-        async with opened(data, **{"cluster.datasets.upkeep_period_s": 0.02}) as parts:
-            await parts.run(SETUP)
-            done = asyncio.Event()
-            counts = {"changes": 0, "records": 0}
+    async with opened(data) as parts:
+        await parts.run(SETUP)
+        done = asyncio.Event()
+        counts = {"changes": 0, "records": 0}
 
-            async def change() -> None:
-                while not done.is_set():
-                    number = counts["changes"]
-                    await parts.run(f'UPSERT INTO v.D {{"id": {number % 50}, "said": "{number}"}}')
-                    counts["changes"] += 1
+        async def change() -> None:
+            while not done.is_set():
+                number = counts["changes"]
+                await parts.run(f'UPSERT INTO v.D {{"id": {number % 50}, "said": "{number}"}}')
+                counts["changes"] += 1
 
-            async def publish() -> None:
-                while not done.is_set():
-                    await parts.feeds.accept("v.F", b'{"id": %d}' % (1_000 + counts["records"]), None, visible=False)
-                    counts["records"] += 1
+        async def publish() -> None:
+            while not done.is_set():
+                await parts.feeds.accept("v.F", b'{"id": %d}' % (1_000 + counts["records"]), None, visible=False)
+                counts["records"] += 1
 
-            async def define() -> None:
-                while not done.is_set():
-                    await parts.run("CREATE DATASET v.E(T) PRIMARY KEY id; DROP DATASET v.E;")
+        async def define() -> None:
+            while not done.is_set():
+                await parts.run("CREATE DATASET v.E(T) PRIMARY KEY id; DROP DATASET v.E;")
 
-            working = [asyncio.create_task(work()) for work in (change, publish, define)]
-            try:
-                for place in range(CHECKS):
-                    # In a process of its own, as it is meant to run: locks of SQLite's are a process's.
-                    words = ["check", "--data", str(data), "--format", "json", *(["--deep"] if place % 2 else [])]
-                    done_check = await asyncio.to_thread(tocsin, *words)
-                    assert done_check.returncode == 0, done_check.stdout + done_check.stderr
-                    assert json.loads(done_check.stdout)["notes"] == []
-            finally:
-                done.set()
-                await asyncio.gather(*working)
-            assert counts["changes"] > 0
-            assert counts["records"] > 0
+        async def keep_up() -> None:
+            while not done.is_set():
+                await asyncio.to_thread(upkeep, parts.table("D"), EAGER)
+                await asyncio.sleep(0.02)
+
+        working = [asyncio.create_task(work()) for work in (change, publish, define, keep_up)]
+        try:
+            for place in range(CHECKS):
+                # In a process of its own, as it is meant to run: locks of SQLite's are a process's.
+                words = ["check", "--data", str(data), "--format", "json", *(["--deep"] if place % 2 else [])]
+                done_check = await asyncio.to_thread(tocsin, *words)
+                assert done_check.returncode == 0, done_check.stdout + done_check.stderr
+                assert json.loads(done_check.stdout)["notes"] == []
+        finally:
+            done.set()
+            await asyncio.gather(*working)
+        assert counts["changes"] > 0
+        assert counts["records"] > 0
 
 
 def test_a_find_that_a_second_look_does_not_confirm_is_none() -> None:

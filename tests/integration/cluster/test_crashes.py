@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dataset_histories import EMPTY, World, eager_upkeep, seen
+from tests.support.dataset_histories import EMPTY, World, seen
 from tests.support.real_processes import environment
+from tests.support.small_tables import EAGER
 from tests.support.sparkless_process import Parts, opened
 from tocsin import compose, faults
 from tocsin.cluster.backup.backup_writer import write_backup
-from tocsin.pipeline.datasets import upkeep as upkeep_module
+from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.settings import Settings
 
 LOADED = 5
@@ -68,7 +69,7 @@ async def take(parts: Parts, statement: str) -> None:
     if verb == "upkeep":
         table = parts.table(name)
         table.leftovers = True
-        await asyncio.to_thread(upkeep_module.upkeep, table)
+        await asyncio.to_thread(upkeep, table, EAGER)
     elif verb == "backup":
         target = parts.settings.data.parent / "saved"
         if not target.exists():
@@ -85,25 +86,23 @@ async def take(parts: Parts, statement: str) -> None:
 
 async def live(data: Path, source: Path) -> None:
     """Take the steps one after the other, and say so after each."""
-    with eager_upkeep():
-        async with opened(data) as parts:
-            for place, (statement, _) in enumerate(steps(source)):
-                await take(parts, statement)
-                print(place, flush=True)
+    async with opened(data) as parts:
+        for place, (statement, _) in enumerate(steps(source)):
+            await take(parts, statement)
+            print(place, flush=True)
 
 
 async def after_the_crash(data: Path, source: Path, told: int) -> None:
     """The world is as after the last step that was told of, or after the one on its way; the rest can be lived."""
     life = steps(source)
     worlds = [EMPTY, *(world for _, world in life)]
-    with eager_upkeep():
-        async with opened(data) as parts:
-            world = seen(parts)
-            assert world in (worlds[told], worlds[told + 1])
-            begin = told if world == worlds[told] else told + 1
-            for statement, after in life[begin:]:
-                await take(parts, statement)
-                assert seen(parts) == after, statement
+    async with opened(data) as parts:
+        world = seen(parts)
+        assert world in (worlds[told], worlds[told + 1])
+        begin = told if world == worlds[told] else told + 1
+        for statement, after in life[begin:]:
+            await take(parts, statement)
+            assert seen(parts) == after, statement
 
 
 @pytest.fixture

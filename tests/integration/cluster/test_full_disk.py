@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dataset_histories import eager_upkeep, seen
+from tests.support.dataset_histories import seen
 from tests.support.real_processes import cluster, environment
+from tests.support.small_tables import EAGER
 from tests.support.sparkless_process import Parts, opened
 from tocsin import durable_files
 from tocsin.cluster.backup.backup_writer import write_backup
@@ -78,7 +79,7 @@ class Disk:
     async def take(self, statement: str) -> None:
         verb, _, name = statement.partition(" ")
         if verb == "upkeep":
-            await asyncio.to_thread(upkeep.upkeep, self.parts.table(name))
+            await asyncio.to_thread(upkeep.upkeep, self.parts.table(name), EAGER)
         elif verb == "backup":
             tables = self.parts.tables.by_folder(self.parts.catalog.catalog.datasets)
             await write_backup(
@@ -95,23 +96,22 @@ async def live(folder: Path) -> dict[str, int]:
     source = folder / "rows.json"
     source.write_text("".join(f'{{"id": {100 + i}, "said": "{"l" * 50}"}}\n' for i in range(2_000)))
     load = f'LOAD DATASET v.D USING localfs (("path"="{source}"),("format"="json"))'
-    with eager_upkeep():
-        async with opened(folder / "data") as parts:
-            disk = Disk(parts, folder)
-            await disk.fill("create dataverse", "CREATE DATAVERSE v", CATALOG_LIMITS_BYTES)
-            await disk.fill("create type", "CREATE TYPE v.T AS { id: int, said: string }", CATALOG_LIMITS_BYTES)
-            await disk.fill("create dataset", "CREATE DATASET v.D(T) PRIMARY KEY id")
-            await disk.fill("insert", 'INSERT INTO v.D [{"id": 1, "said": "a"}, {"id": 2, "said": "a"}]')
-            await disk.fill("second insert", 'INSERT INTO v.D {"id": 3, "said": "a"}')
-            await disk.fill("upkeep", "upkeep D")
-            await disk.fill("upsert", 'UPSERT INTO v.D [{"id": 2, "said": "b"}, {"id": 4, "said": "b"}]')
-            await disk.fill("load", load)
-            await disk.fill("second upkeep", "upkeep D")
-            await disk.fill("create index", "CREATE INDEX i ON v.D(said)", CATALOG_LIMITS_BYTES)
-            await disk.fill("backup", "backup")
-            await disk.fill("delete", "DELETE FROM v.D")
-            await disk.fill("drop dataset", "DROP DATASET v.D", CATALOG_LIMITS_BYTES)
-            return disk.refused
+    async with opened(folder / "data") as parts:
+        disk = Disk(parts, folder)
+        await disk.fill("create dataverse", "CREATE DATAVERSE v", CATALOG_LIMITS_BYTES)
+        await disk.fill("create type", "CREATE TYPE v.T AS { id: int, said: string }", CATALOG_LIMITS_BYTES)
+        await disk.fill("create dataset", "CREATE DATASET v.D(T) PRIMARY KEY id")
+        await disk.fill("insert", 'INSERT INTO v.D [{"id": 1, "said": "a"}, {"id": 2, "said": "a"}]')
+        await disk.fill("second insert", 'INSERT INTO v.D {"id": 3, "said": "a"}')
+        await disk.fill("upkeep", "upkeep D")
+        await disk.fill("upsert", 'UPSERT INTO v.D [{"id": 2, "said": "b"}, {"id": 4, "said": "b"}]')
+        await disk.fill("load", load)
+        await disk.fill("second upkeep", "upkeep D")
+        await disk.fill("create index", "CREATE INDEX i ON v.D(said)", CATALOG_LIMITS_BYTES)
+        await disk.fill("backup", "backup")
+        await disk.fill("delete", "DELETE FROM v.D")
+        await disk.fill("drop dataset", "DROP DATASET v.D", CATALOG_LIMITS_BYTES)
+        return disk.refused
 
 
 def test_whatever_a_full_disk_interrupts_leaves_no_trace_and_works_once_there_is_room(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tocsin.cluster.catalog.refs import dataset_ref
 from tocsin.cluster.data_folder.clock_guard import RECORD, ClockRecord
 from tocsin.cluster.data_folder.lost_folder import LOST
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
-from tocsin.pipeline.datasets.delta.durability import entry_path
+from tocsin.pipeline.datasets.delta.log_files import entry_path
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.settings import Settings
 from tocsin.store.channels.rows import Execution
@@ -95,7 +95,7 @@ async def test_what_an_older_catalog_does_not_know_is_set_aside_and_told(
     put_back(data, put_back_from)
     async with opened(data) as parts:
         assert [entry.name for entry in parts.catalog.catalog.datasets] == ["C"]
-        assert parts.table("C").row_count == 1
+        assert parts.table("C").past.state.rows == 1
         assert await parts.channel_store.channel_ids() == []
         kept = {entry.folder for entry in parts.catalog.catalog.datasets}
         assert {path.name for path in (data / "datasets").iterdir()} == kept
@@ -137,7 +137,7 @@ async def test_what_cannot_be_set_aside_stays_where_it_is(tmp_path: Path, capsys
     strange.mkdir()
     (data / LOST).touch()  # a file in the place of the folder
     async with opened(data) as parts:
-        assert parts.table("D").row_count == 1
+        assert parts.table("D").past.state.rows == 1
     assert strange.is_dir()
     assert f"{strange}" in capsys.readouterr().err
 
@@ -159,7 +159,7 @@ async def test_data_without_a_catalog_refuse_to_start_and_lose_nothing(tmp_path:
     assert (data / "catalog.sqlite").exists() == emptied, "an empty one would be in the way of the one brought back"
     put_back(data, tmp_path / "kept.sqlite")
     async with opened(data) as parts:
-        assert parts.table("D").row_count == 2
+        assert parts.table("D").past.state.rows == 2
 
 
 async def test_an_operator_begins_anew_and_the_data_are_kept(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_an_operator_begins_anew_and_the_data_are_kept(tmp_path: Path) -> 
         await parts.run(TYPE + dataset("C"))
     assert sum(len(contents(path)) for path in lost(data, "dataset-")) == len(whole)
     async with opened(data) as parts:
-        assert parts.table("C").row_count == 1
+        assert parts.table("C").past.state.rows == 1
 
 
 async def with_channels(data: Path, *names: str) -> tuple[list[int], int]:
@@ -289,7 +289,7 @@ async def test_a_data_folder_of_an_older_tocsin_opens(tmp_path: Path) -> None:
             info["commitInfo"].pop(key, None)
         path.write_text("\n".join([json.dumps(info), *others]))
     async with opened(data) as parts:
-        assert parts.table("D").row_count == 2
+        assert parts.table("D").past.state.rows == 2
         await parts.feeds.accept("v.F", b'{"id": 8}', None, visible=True)
         await parts.run("DROP FEED v.F; DROP DATASET v.D;")
         assert list((data / "datasets").iterdir()) == []
@@ -308,13 +308,13 @@ async def test_a_dropped_dataset_stays_for_outside_readers_also_over_restarts(tm
 
     async with opened(data, clock=lambda: now, **waiting) as parts:
         await parts.run(TYPE + dataset("D") + "DROP DATASET v.D;" + dataset("D"))
-        assert parts.table("D").row_count == 1
+        assert parts.table("D").past.state.rows == 1
         assert len(list((data / "datasets").iterdir())) == 2
     assert await folders(now + timedelta(seconds=3_599)) == 2
     assert await folders(now + timedelta(seconds=3_600)) == 1
     assert not (data / LOST).exists()
     async with opened(data, clock=lambda: now, **waiting) as parts:
-        assert parts.table("D").row_count == 1
+        assert parts.table("D").past.state.rows == 1
 
 
 async def test_upkeep_removes_what_was_dropped_when_its_time_has_come(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ async def test_a_start_killed_while_it_sets_aside_goes_on_with_the_next(point: s
     process = await asyncio.to_thread(killed_at, point, data)
     assert process.returncode == -signal.SIGKILL, process.stderr
     async with opened(data) as parts:
-        assert parts.table("C").row_count == 1
+        assert parts.table("C").past.state.rows == 1
     kept = contents(data / "datasets")
     set_aside = lost(data, "dataset-") + lost(data, "feed-")
     assert len(set_aside) == 3
@@ -359,7 +359,7 @@ async def test_a_start_killed_while_it_sets_a_torn_entry_aside_goes_on_with_the_
     process = await asyncio.to_thread(killed_at, point, data)
     assert process.returncode == -signal.SIGKILL, process.stderr
     async with opened(data) as parts:
-        assert parts.table("C").row_count == 1
+        assert parts.table("C").past.state.rows == 1
         await parts.run('INSERT INTO v.C {"id": 2}')
     assert [path.read_bytes() for path in entry.parents[1].glob("_lost/*")] == [torn]
 
@@ -385,7 +385,7 @@ async def test_a_damaged_dataset_refuses_and_the_others_go_on(tmp_path: Path) ->
         assert "copy of the disk" in (refused.value.hint or "")
         await parts.run('INSERT INTO v.D {"id": 2}')
         await parts.feeds.accept("v.F", b'{"id": 7}', None, visible=True)
-        assert parts.table("D").row_count == 3
+        assert parts.table("D").past.state.rows == 3
         entry.write_bytes(whole)
         await parts.run('INSERT INTO v.C {"id": 2}')
 

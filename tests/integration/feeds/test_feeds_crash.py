@@ -22,14 +22,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.dataset_histories import eager_upkeep
 from tests.support.real_processes import environment
+from tests.support.small_tables import EAGER
 from tests.support.sparkless_process import Parts, opened
 from tests.support.waiting import WITHIN_S
 from tocsin import faults
 from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.pipeline.datasets import upkeep as upkeep_module
+from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.serving.application import bind_socket, listen
 
 LANDING = [point for point in faults.POINTS if point.startswith("landing.")]
@@ -63,7 +63,7 @@ SMALL_LOGS = FeedLimits(
 @asynccontextmanager
 async def served(data: Path) -> AsyncIterator[tuple[Parts, str]]:
     """A cluster, and where it listens."""
-    with eager_upkeep(), bind_socket("127.0.0.1", 0) as (sock, address):
+    with bind_socket("127.0.0.1", 0) as (sock, address):
         async with opened(data, feed_limits=SMALL_LOGS) as parts, listen(parts.app, sock):
             yield parts, address
 
@@ -75,7 +75,7 @@ async def serve(data: Path) -> None:
         while True:
             # Compaction goes on beside the landing, as it would in the background.
             for name in ("Last", "Every"):
-                await asyncio.to_thread(upkeep_module.upkeep, parts.table(name))
+                await asyncio.to_thread(upkeep, parts.table(name), EAGER)
 
 
 # ---------------------------------------------------------------- its parent

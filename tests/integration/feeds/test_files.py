@@ -24,7 +24,7 @@ from tocsin.cluster.catalog.refs import Ref, feed_ref
 from tocsin.cluster.feeds.adapters.file_reader import FileReader
 from tocsin.cluster.feeds.adapters.files import FileFeed
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
-from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.settings import Settings
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StorageFullError, TocsinError
 

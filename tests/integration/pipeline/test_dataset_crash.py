@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.small_tables import EAGER
 from tocsin import faults
-from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
 
@@ -71,7 +70,7 @@ def take(step: str, rows: State, folder: Path) -> None:
         table.delete(data)
     else:
         table.leftovers = True
-        upkeep(table)
+        upkeep(table, EAGER)
 
 
 def held_in(table: DatasetTable) -> State:
@@ -82,10 +81,9 @@ def held_in(table: DatasetTable) -> State:
 
 def live(folder: Path) -> None:
     """Take the steps one after the other, and say so after each."""
-    with mock.patch.multiple(upkeep_module, FILES_PER_COMPACTION=2, _CHECKPOINT_EVERY=2, _CLEAN_UP_EVERY=1):
-        for place, (step, rows) in enumerate(STEPS):
-            take(step, rows, folder)
-            print(place, flush=True)
+    for place, (step, rows) in enumerate(STEPS):
+        take(step, rows, folder)
+        print(place, flush=True)
 
 
 @pytest.mark.parametrize("nth", [1, 2])

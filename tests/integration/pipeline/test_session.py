@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from tests.support.waiting import WITHIN_S
+from tocsin.cluster.feeds.apply_function import job_deadline
 from tocsin.pipeline import session
-from tocsin.pipeline.job_deadline import job_deadline
 from tocsin.wire.errors import DeadlineError
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def world(served: ServedCluster) -> Any:
     catalog = parts.catalog.catalog
     tables = {entry.folder: parts.tables.table(entry) for entry in catalog.datasets}
     folders = {path.name for path in (served.settings.data / "datasets").iterdir()}
-    numbers = {folder: (table.number, table.row_count) for folder, table in tables.items()}
+    numbers = {folder: (table.number, table.past.state.rows) for folder, table in tables.items()}
     return dict(catalog.entries), folders, numbers
 
 

@@ -9,7 +9,6 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from pyspark.sql import SparkSession
 
@@ -30,8 +29,7 @@ from tests.support.channel_compiler import (
     text,
 )  # fmt: skip
 from tests.support.channel_worlds import BIGS, KINDS, LEVELS, TAGS, USER_NAMES, level, seeds, tried, world
-from tocsin.pipeline.channels import interests as interests_module
-from tocsin.pipeline.channels.interests import InterestTable
+from tocsin.pipeline.channels.interests import InterestLimits, InterestTable
 from tocsin.rules.model import types as t
 from tocsin.rules.model.values import Duration
 
@@ -417,11 +415,10 @@ def test_names_that_collide_keep_their_meaning(spark: SparkSession, seed: int) -
 def test_interests_may_come_and_go_between_executions(spark: SparkSession, seed: int) -> None:
     """With a cache of a few: rows of all three kinds take part, cached ones, late ones, and those that left."""
     rng, made = Random(seed), world(seed)
-    with pytest.MonkeyPatch.context() as patch, shown(spark, made):
-        patch.setattr(interests_module, "CACHED_FROM", 5)
+    with shown(spark, made):
         for parameters, body, draw, test in _CHANGING:
             query = compiled(spark, parameters, body)
-            kept, present, number = InterestTable(spark, query), {}, 0
+            kept, present, number = InterestTable(spark, query, InterestLimits(cached_from=5)), {}, 0
             for step in range(4):
                 added = {number + i: draw(rng) for i in range(rng.choice((1, 8, 30)) if step else 30)}
                 number += len(added)

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.small_tables import EAGER
 from tocsin.pipeline.datasets import keys as keyed
-from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
 from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.wire.errors import ConflictError, NotFoundError
@@ -96,14 +96,10 @@ def content(snapshot: Snapshot) -> dict[tuple[bytes, int], tuple[str, int]]:
 
 
 @contextmanager
-def hasty(hash_bits: int) -> Iterator[None]:
-    """Upkeep that finds something to do in tiny datasets, and hashes that collide."""
+def colliding_hashes(hash_bits: int) -> Iterator[None]:
     real = keyed.hashes
     few = np.uint64((1 << hash_bits) - 1)
-    with (
-        mock.patch.multiple(upkeep_module, FILES_PER_COMPACTION=2, _CHECKPOINT_EVERY=2, _CLEAN_UP_EVERY=1),
-        mock.patch.object(keyed, "hashes", lambda keys: real(keys) & few),
-    ):
+    with mock.patch.object(keyed, "hashes", lambda keys: real(keys) & few):
         yield
 
 
@@ -119,23 +115,23 @@ def test_every_state_that_can_be_asked_for_is_what_the_changes_up_to_it_say(
     steps: list[tuple[str, list[Key]]], hash_bits: int, indexed: int, more_columns: int
 ) -> None:
     schema = pa.schema([*SCHEMA, *((f"more{each}", pa.int64()) for each in range(more_columns))])
-    with tempfile.TemporaryDirectory() as folder, hasty(hash_bits):
+    with tempfile.TemporaryDirectory() as folder, colliding_hashes(hash_bits):
         options: dict[str, Any] = {"history": HISTORY, "indexed_keys_max": indexed}
         table = DatasetTable.create(Path(folder), schema, KEYS, **options)
         model = Model()
         for place, (step, keys) in enumerate(steps):
             if step == "upkeep":
-                upkeep(table)
+                upkeep(table, EAGER)
             elif step == "reopen":
                 table.close()
                 table = DatasetTable.open(Path(folder), schema, KEYS, **options)
             else:
                 apply(table, model, step, keys, f"{place}.")
             assert table.number == len(model.states) - 1
-            assert table.row_count == len(model.state)
+            assert table.past.state.rows == len(model.state)
             assert content(table.snapshot()) == model.state
         check_past(table, model)
-        upkeep(table)
+        upkeep(table, EAGER)
         check_past(table, model)
         table.close()
         check_past(DatasetTable.open(Path(folder), schema, KEYS, **options), model)

@@ -135,7 +135,7 @@ def test_a_channel_is_checked_when_it_is_made_and_when_it_first_runs(spark: Spar
     )
     run = InterestTable(spark, _spoiled(query, sql=f"SELECT {hostile} AS interest"))
     with pytest.raises(StatementError, match="ScriptTransformation"):
-        run_query.answer(
+        run_query.query_matches(
             spark, _spoiled(query, sql=f"SELECT {hostile} AS interest", levels=(), is_numbered=False), run,
             lambda _: "tocsin_reports", run_query.ExecutionMoment(NOW, PREVIOUS, {}),
         )  # fmt: skip

@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from tocsin.cluster.backup.manifest import DATASETS, INTAKE, PYTHON, DatasetState
 from tocsin.cluster.backup.progress import explain_os_errors
-from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, log_versions
+from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, log_versions
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.wire.errors import UnavailableError
 

@@ -19,11 +19,11 @@ from tocsin.clock import from_us, to_us
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import ChannelEntry, FunctionEntry
 from tocsin.cluster.catalog.refs import Ref, channel_ref, full_name
-from tocsin.cluster.channels.compiler import compile_channel, plan_of, query_of, used_by
+from tocsin.cluster.channels.channel_queries import compile_channel, plan_of, query_of, used_by
+from tocsin.cluster.channels.executions.commit_range import entry_of
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
-from tocsin.cluster.channels.executions.execution_snapshot import entry_of
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
-from tocsin.cluster.channels.executions.new_rows import NewRows
+from tocsin.cluster.channels.executions.new_row_views import NewRowViews
 from tocsin.cluster.channels.executions.running_channel import ChannelContext, RunningChannel
 from tocsin.cluster.channels.metrics import ChannelMetrics
 from tocsin.cluster.channels.parameters import ParameterValues
@@ -71,7 +71,7 @@ class Channels:
         self._tables = tables
         self._store = store
         runs = ExecutionRuns(engine, limits.deadline_s)
-        self._context = ChannelContext(store, tables, engine, NewRows(engine), runs, announce, limits)
+        self._context = ChannelContext(store, tables, engine, NewRowViews(engine), runs, announce, limits)
         self._known: dict[int, ChannelEntry] = {}
         self._compiled: dict[int, SharedQuery] = {}  # the queries of channels that are being created
         self._running: dict[int, RunningChannel] = {}
@@ -133,7 +133,7 @@ class Channels:
         running = [self._running.pop(channel_id) for channel_id in channel_ids if channel_id in self._running]
         for outcome in await asyncio.gather(*(channel.stop() for channel in running), return_exceptions=True):
             if isinstance(outcome, BaseException):
-                _log.error("a channel did not stop well", reason=str(outcome))
+                _log.error("a channel failed to stop", reason=str(outcome))
         for channel_id in channel_ids:
             del self._known[channel_id]
 

@@ -38,74 +38,77 @@ class ChannelMetrics:
 
 
 _COUNTS: Final[SeriesTable[ChannelMetrics]] = {
-    "tocsin_channel_executions": ("Executions of the channel that completed.", lambda one: one.counts.executions),
+    "tocsin_channel_executions": (
+        "Executions of the channel that completed.",
+        lambda channel: channel.counts.executions,
+    ),
     "tocsin_channel_finding_seconds": (
         "Time that executions took to find their results, in seconds.",
-        lambda one: one.counts.finding_s,
+        lambda channel: channel.counts.finding_s,
     ),
     "tocsin_channel_keeping_seconds": (
         "Time that executions then took to store their results durably, in seconds.",
-        lambda one: one.counts.keeping_s,
+        lambda channel: channel.counts.keeping_s,
     ),
-    "tocsin_channel_results": ("Results stored, one for each interest.", lambda one: one.counts.results),
+    "tocsin_channel_results": ("Results stored, one for each interest.", lambda channel: channel.counts.results),
     "tocsin_channel_matches_left_out": (
         "Results not stored: their interest had more than cluster.channels.matches_limit in one execution.",
-        lambda one: one.counts.left_out,
+        lambda channel: channel.counts.left_out,
     ),
-    "tocsin_channel_failures": ("Executions that failed and were retried.", lambda one: one.counts.failures),
+    "tocsin_channel_failures": ("Executions that failed and were retried.", lambda channel: channel.counts.failures),
     "tocsin_channel_missed_ticks": (
         "Ticks that coalesced with a later one: more than late_ticks had passed, or their state was not kept.",
-        lambda one: one.counts.missed_ticks,
+        lambda channel: channel.counts.missed_ticks,
     ),
     "tocsin_channel_poison_records": (
         "Poison records and interests set aside because the channel's query fails on them.",
-        lambda one: one.counts.poison_records,
+        lambda channel: channel.counts.poison_records,
     ),
     "tocsin_channel_parts": (
         "Parts of executions that were too large or too slow as a whole; parts that failed count too.",
-        lambda one: one.counts.parts,
+        lambda channel: channel.counts.parts,
     ),
 }
 _STATES: Final[SeriesTable[ChannelMetrics]] = {
     "tocsin_channel_failing": (
         "Failed executions since the last success: above 0 while a channel makes no progress.",
-        lambda one: one.counts.failing,
+        lambda channel: channel.counts.failing,
     ),
     "tocsin_channel_interests": (
         "Interests (distinct sets of parameters) in the last execution.",
-        lambda one: one.counts.interests,
+        lambda channel: channel.counts.interests,
     ),
     "tocsin_channel_last_execution_seconds": (
         "Duration of the last execution, from its beginning to its commit, in seconds.",
-        lambda one: one.counts.last_execution_s,
+        lambda channel: channel.counts.last_execution_s,
     ),
 }
 
 
 _ANNOUNCEMENT_COUNTS: Final[SeriesTable[BrokerCounts]] = {
-    "tocsin_cluster_announcements": ("Announcements that the broker accepted.", lambda one: one.counts.sent),
+    "tocsin_cluster_announcements": ("Announcements that the broker accepted.", lambda broker: broker.counts.sent),
     "tocsin_cluster_announcements_failed": (
         "Failed attempts to send an announcement to the broker.",
-        lambda one: one.counts.failed,
+        lambda broker: broker.counts.failed,
     ),
 }
 _ANNOUNCEMENT_STATES: Final[SeriesTable[BrokerCounts]] = {
     "tocsin_broker_lag_results": (
         "Results committed since the last one that was announced to the broker.",
-        lambda one: one.lag,
+        lambda broker: broker.lag,
     ),
     "tocsin_broker_behind_seconds": (
         "Time for which announcements to the broker have been pending, in seconds; absent if none is.",
-        lambda one: one.behind_s,
+        lambda broker: broker.behind_s,
     ),
 }
 
 
 class ChannelCollector(SeriesCollector[ChannelMetrics]):
     def __init__(self, figures: Callable[[], Iterable[ChannelMetrics]]) -> None:
-        super().__init__("channel", figures, lambda one: one.channel, _COUNTS, _STATES)
+        super().__init__("channel", figures, lambda channel: channel.channel, _COUNTS, _STATES)
 
 
 class AnnouncementCollector(SeriesCollector[BrokerCounts]):
     def __init__(self, figures: Callable[[], Iterable[BrokerCounts]]) -> None:
-        super().__init__("broker", figures, lambda one: one.broker, _ANNOUNCEMENT_COUNTS, _ANNOUNCEMENT_STATES)
+        super().__init__("broker", figures, lambda broker: broker.broker, _ANNOUNCEMENT_COUNTS, _ANNOUNCEMENT_STATES)

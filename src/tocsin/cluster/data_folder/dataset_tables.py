@@ -89,7 +89,7 @@ class DatasetTables:
         while True:
             await asyncio.sleep(self._settings.upkeep_period_s)
             with self._lock:
-                due = [(name, table) for name, table in self._open.items() if table.upkeep_due()]
+                due = [(name, table) for name, table in self._open.items() if upkeep.is_upkeep_due(table)]
             for name, table in due:
                 # A failure, even one in logging, must not stop the upkeep of the other tables.
                 with suppress(Exception):

@@ -6,13 +6,15 @@ returns rows in any order.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from tocsin.cluster.catalog.catalog import CatalogStore
@@ -28,8 +30,10 @@ from tocsin.language.translate.queries import TranslatedQuery
 from tocsin.language.translate.spark_text import render
 from tocsin.language.types.variant import values
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.job_deadline import job_deadline
 from tocsin.rules.model.types import ObjectType
+from tocsin.wire.errors import DeadlineError
+
+_CANCEL_AGAIN_S: Final = 1.0  # a Spark job that starts after the others were cancelled is cancelled a moment later
 
 
 class AppliedFunction:
@@ -130,3 +134,30 @@ def _call_python(function: FunctionEntry, scope: BatchScope, engine: Engine) -> 
     return [
         decode(output["value"]) if output["failed"] is None else FailedRecord(output["failed"]) for output in outputs
     ]
+
+
+@contextmanager
+def job_deadline(spark: SparkSession, deadline_s: float) -> Iterator[None]:
+    """Wraps work on a thread that has a job group. Raises DeadlineError if the work fails after its deadline."""
+    context = spark.sparkContext
+    group = context.getLocalProperty("spark.jobGroup.id")
+    is_over, is_done = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        wait_s = deadline_s
+        while group is not None and not is_done.wait(wait_s):
+            is_over.set()
+            wait_s = _CANCEL_AGAIN_S
+            with suppress(Exception):  # the JVM may be gone
+                context.cancelJobGroup(group)
+
+    watcher = threading.Thread(target=watch, name="job deadline", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Exception as error:
+        if not is_over.is_set():
+            raise
+        raise DeadlineError(f"the engine did not answer within {deadline_s:g} s") from error
+    finally:
+        is_done.set()

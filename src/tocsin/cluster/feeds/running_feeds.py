@@ -31,7 +31,7 @@ from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import RunningFeed
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.patience import SharedLock, wait_despite_cancel
-from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.pipeline.sources import polled_items
 from tocsin.pipeline.sources.decoder import Decode, decoder
 from tocsin.rules.backoff import BackOff

@@ -84,6 +84,7 @@ class LevelQuery:
     sql: str
     arguments: frozenset[str]  # the arguments that this query's own text names
     nothing: int | None
+    reads_records: bool  # otherwise the answer is the same until the interests change
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +204,18 @@ class ChannelQueries(Queries):
             sql=render(select), sql_for_many=render(_without_hints(select)), arguments=_arguments(select),
             type=output.type, parameters=self.parameters,
             interests_view=self._interests.view, keys=tuple(self._over_text(key) for key in matches.keys),
-            borders=tuple(matches.borders), levels=tuple(_levels(level) for level in matches.levels),
+            borders=tuple(matches.borders), levels=tuple(self._level(level) for level in matches.levels),
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
             needs_new=needs_new, depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
             remedy=next(iter(matches.remedies), None), uses=frozenset(self.uses),
             is_numbered=is_numbered, is_placed=is_placed,
             parted_by=parted_datasets([(scan_.dataset, scan_.branch) for scan_ in self.read if scan_.new], branches),
         )  # fmt: skip
+
+    def _level(self, level: RuntimeArray) -> LevelQuery:
+        names = {scan_.view for scan_ in self.read} | {call.name for call in self.calls}
+        reads_records = any(node.name in names for node in level.sql.walk())
+        return LevelQuery(level.name, render(level.sql), _arguments(level.sql), level.nothing, reads_records)
 
     def _over_text(self, key: exp.Expr) -> str:
         """Renders a key over the stored interests, which hold untyped parameters as text."""
@@ -409,10 +415,6 @@ class _Interests:
     dataverse: str = ""
     name: str = "the interests"
     active: None = None
-
-
-def _levels(levels: RuntimeArray) -> LevelQuery:
-    return LevelQuery(levels.name, render(levels.sql), _arguments(levels.sql), levels.nothing)
 
 
 def _arguments(tree: exp.Expr) -> frozenset[str]:

@@ -3,7 +3,7 @@
 A change costs in proportion to its size. Interests that ended stay in the cached table until it is rebuilt; readers of
 the results skip them (`gone`).
 
-The engine may lack memory or time for all interests at once, or be lost. After `MOST_FAILURES` failures their join keys
+The engine may lack memory or time for all interests at once, or be lost. After `most_failures` failures their join keys
 are no longer cached, but computed by each query. After as many more, nothing is cached: each part of an execution
 (`part`) sends the interests that it needs.
 """
@@ -38,10 +38,8 @@ from tocsin.rules.model.cursors import InterestId
 from tocsin.rules.model.types import Field, ObjectType, Type
 from tocsin.rules.model.values import Duration
 
-CACHED_FROM: Final = 5_000  # fewer interests are sent to Spark again whenever they change
-MOST_FAILURES: Final = 2  # at each step; the first one may have another cause
 _REBUILT_AT: Final = 0.2  # rebuild when this share of the cached interests was added or ended
-BORDERS: Final = 256
+_BORDERS: Final = 256
 _PLANNED_BYTES: Final = "spark.sql.execution.arrow.localRelationThreshold"
 _numbers = itertools.count()
 # Back-off for interests on which the query failed twice: they are tried again after some executions, twice as many
@@ -49,6 +47,12 @@ _numbers = itertools.count()
 _FIRST_WAIT: Final = 4
 _LONGEST_WAIT: Final = 1_024
 _TRIED_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class InterestLimits:
+    cached_from: int = 5_000  # fewer interests are sent to Spark again whenever they change
+    most_failures: int = 2  # at each step; the first one may have another cause
 
 
 @dataclass(slots=True)
@@ -88,12 +92,18 @@ class Ids:
 class InterestTable:
     """Not thread-safe: one execution of a channel runs at a time."""
 
-    def __init__(self, spark: SparkSession | Callable[[], SparkSession], query: SharedQuery) -> None:
+    def __init__(
+        self,
+        spark: SparkSession | Callable[[], SparkSession],
+        query: SharedQuery,
+        limits: InterestLimits | None = None,
+    ) -> None:
         """`spark` is the session, or returns the present session. A new session gets the interests at its first use."""
         self._session: Callable[[], Any] = spark if callable(spark) else lambda: spark
         self._spark: Any = None  # the session that has the interests
         self._attempt: object = None  # identifies the last rebuild
         self._query = query
+        self._limits = limits or InterestLimits()
         self.type = ObjectType(
             (
                 Field(ID, t.BIGINT),
@@ -201,7 +211,7 @@ class InterestTable:
     @property
     def is_piecemeal(self) -> bool:
         """Whether Spark never gets all interests at once. Then the views of `part` are the only ones."""
-        return self._failures >= 2 * MOST_FAILURES
+        return self._failures >= 2 * self._limits.most_failures
 
     def count_failure(self) -> None:
         """Call this if the engine lacked something for `prepared` or `renew`, or was lost. The count is kept until the
@@ -218,7 +228,7 @@ class InterestTable:
             self._stale = False
             return self.view
         changes = len(self._fresh) + len(self.gone)
-        if self._base is None or changes > max(CACHED_FROM, _REBUILT_AT * len(self._all)):
+        if self._base is None or changes > max(self._limits.cached_from, _REBUILT_AT * len(self._all)):
             self._rebuild()
         frame = self._base
         self._plain_fresh = self._plain(self._fresh)
@@ -273,7 +283,7 @@ class InterestTable:
             self._cached.unpersist()
         self._cached, base = None, None
         try:
-            if len(self._all) >= CACHED_FROM and not self.is_piecemeal:
+            if len(self._all) >= self._limits.cached_from and not self.is_piecemeal:
                 base = self._cache()
         except BaseException:
             if self._attempt is attempt:
@@ -286,7 +296,7 @@ class InterestTable:
     def _cache(self) -> DataFrame:
         with _apart(self._present_session()):
             plain = self._plain(self._all)
-        if self._failures < MOST_FAILURES:
+        if self._failures < self._limits.most_failures:
             try:
                 self._cached = base = _filled(self._keyed(plain))
             except Exception:
@@ -302,7 +312,7 @@ class InterestTable:
         borders = {}
         for quantiles in self._query.borders:
             values = sorted(set(self._compared(quantiles, self._all.values())), key=_order)
-            indices = range(0, len(values), max(1, -(-len(values) // BORDERS)))
+            indices = range(0, len(values), max(1, -(-len(values) // _BORDERS)))
             borders[quantiles.name] = [values[i] for i in indices]
         return borders
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from tocsin.language.channels.compiler import NOW, PREVIOUS, CalledFunction, SharedQuery
 from tocsin.language.channels.shared_query import ID
-from tocsin.pipeline.channels.run_query import chosen, named
+from tocsin.pipeline.channels.run_query import bind_names, select_arguments
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.plan_check import analyse_query
 from tocsin.rules.model.columns import AT, COMMIT
@@ -57,12 +57,15 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Map
     arguments: dict[str, Any] = {NOW: now, PREVIOUS: now, **{scan_watched.since: 0 for scan_watched in query.watched}}
     arguments.update({level.name: f.array(f.lit(level.nothing)) for level in query.levels})
     arguments.update({quantiles.name: f.array(f.lit(None)) for quantiles in query.borders})
+
+    def analyse(sql: str, needed: Collection[str]) -> DataFrame:
+        return analyse_query(spark, bind_names(sql, {**names, **calls}), select_arguments(arguments, needed))
+
     try:
         for level in query.levels:
-            analyse_query(spark, named(level.sql, {**names, **calls}), chosen(arguments, level.arguments))
-        used = chosen(arguments, query.arguments)
-        analyse_query(spark, named(query.sql_for_many, {**names, **calls}), used)
-        return analyse_query(spark, named(query.sql, {**names, **calls}), used)
+            analyse(level.sql, level.arguments)
+        analyse(query.sql_for_many, query.arguments)
+        return analyse(query.sql, query.arguments)
     finally:
         for name in names.values():
             spark.catalog.dropTempView(name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -18,12 +17,7 @@ import pyarrow as pa
 
 from tocsin.language.channels.compiler import SharedQuery
 
-_FIND_RECORD: Final = "tocsin_find_record"
-FUNCTIONS: Final = {_FIND_RECORD: ("FindRecord", None)}
-
-
-def java_source() -> str:
-    return Path(__file__).with_suffix(".java").read_text(encoding="utf-8")
+FIND_RECORD: Final = "tocsin_find_record"
 
 
 def with_single_payloads(query: SharedQuery, sql: str, *, in_one_task: bool) -> str:
@@ -38,7 +32,7 @@ def with_single_payloads(query: SharedQuery, sql: str, *, in_one_task: bool) -> 
 def _in_one_task(sql: str, columns: Sequence[str]) -> str:
     assert sql.startswith("SELECT ")
     matches = f"SELECT /*+ COALESCE(1) */ {sql.removeprefix('SELECT ')}"
-    records = f"SELECT *, {_FIND_RECORD}(`number`) AS `record` FROM ({matches})"  # noqa: S608 - our own query
+    records = f"SELECT *, {FIND_RECORD}(`number`) AS `record` FROM ({matches})"  # noqa: S608 - our own query
     # In Arrow a NULL array takes 4 bytes, but a NULL struct takes as many as its fields of fixed width.
     payload = "IF(`record` < 0, array(named_struct('number', `number`, 'result', `result`)), NULL)"
     names = ", ".join(f"`{name}`" for name in columns)

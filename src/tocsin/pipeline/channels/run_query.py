@@ -1,4 +1,7 @@
-"""One execution of a channel's shared query: views and moments in, results of every interest out."""
+"""Runs a channel's shared query once, with views and instants as arguments, and returns the results of every interest.
+
+One Spark job serves all interests, because a job costs far more than the matches of one more interest.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +28,21 @@ from tocsin.rules.model.cursors import InterestId
 # Up to here one task finds all matches quickly, which saves the shuffle that several tasks need (`record_payloads`).
 ONE_TASK_INTERESTS: Final = 1 << 20
 ONE_TASK_MATCHES: Final = 1 << 17
-_BRANCH_BITS: Final = 56  # of a record's number: above them is its query's
+_BRANCH_BITS: Final = 56  # the bits of a record's number above these are the number of its query in the UNION
 _OURS: Final = re.compile(r"\btocsin_channel_[0-9a-f]{32}_\w+", re.IGNORECASE)
 
 NameOf = Callable[[Scan | CalledFunction], str]
-"""The name under which Spark finds a view or a function now."""
+"""Returns the name under which Spark has a view or a function now."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResults:
-    """Results in the order of their interests, and of each interest's own: whose they are, and which text each has."""
+    """Results in the order of their interests. A result has an interest and the index of its text."""
 
     interests: npt.NDArray[np.int64]
     payloads: npt.NDArray[np.int64]
     texts: Sequence[bytes]
-    # What orders the results of an interest, beside those of another run for it; None: their order here does.
+    # They order the results of an interest when runs are merged; None: the results are in order.
     places: npt.NDArray[np.int64] | None = None
     numbers: npt.NDArray[np.int64] | None = None
 
@@ -54,12 +57,12 @@ def fits_one_task(interests: int, found: ExecutionResults) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionMoment:
-    """When an execution takes place, and from where on records are new to it."""
+    """The instants of an execution, and the commits after which records are new to it."""
 
     now: datetime
     previous: datetime
     since: Mapping[str, int]
-    many: bool = False  # records: too many to be sent to every interest
+    many: bool = False  # there are too many records to broadcast them
     in_one_task: bool = True  # one task finds all matches
 
 
@@ -71,11 +74,11 @@ def run(  # noqa: PLR0917
     moment: ExecutionMoment,
     among: Ids | None = None,
 ) -> ExecutionResults:
-    """The results of all interests, or of those alone."""
-    return encoded(answer(spark, query, interests, name_of, moment, among), query, interests.gone)
+    """Returns the results of all interests, or of those in `among`."""
+    return encode_results(query_matches(spark, query, interests, name_of, moment, among), query, interests.gone)
 
 
-def answer(  # noqa: PLR0917
+def query_matches(  # noqa: PLR0917
     spark: SparkSession,
     query: SharedQuery,
     interests: InterestTable,
@@ -83,17 +86,17 @@ def answer(  # noqa: PLR0917
     moment: ExecutionMoment,
     among: Ids | None = None,
 ) -> pa.Table:
-    """What Spark finds: the one job over all interests."""
+    """Returns the matches as Spark yields them, by one job."""
     if among is None:
-        return _answer(spark, query, interests, name_of, moment, interests.prepared())
+        return _query_view(spark, query, interests, name_of, moment, interests.prepared())
     view = interests.part(among)
     try:
-        return _answer(spark, query, interests, name_of, moment, view)
+        return _query_view(spark, query, interests, name_of, moment, view)
     finally:
         interests.drop_part(view)
 
 
-def _answer(  # noqa: PLR0917
+def _query_view(  # noqa: PLR0917
     spark: SparkSession,
     query: SharedQuery,
     interests: InterestTable,
@@ -101,7 +104,7 @@ def _answer(  # noqa: PLR0917
     moment: ExecutionMoment,
     view: str,
 ) -> pa.Table:
-    names = {scan.view: name_of(scan) for scan in query.scans} | {one.name: name_of(one) for one in query.calls}
+    names = {scan.view: name_of(scan) for scan in query.scans} | {call.name: name_of(call) for call in query.calls}
     names[query.interests_view] = view
     arguments: dict[str, Any] = {NOW: moment.now, PREVIOUS: moment.previous, **moment.since}
     for name, values in interests.borders().items():
@@ -110,33 +113,33 @@ def _answer(  # noqa: PLR0917
         arguments[name] = interests.remembered[name]
 
     def query_of(sql: str, needed: Collection[str]) -> DataFrame:
-        return analyse_query_once(spark, interests.checked, sql, named(sql, names), chosen(arguments, needed))
+        used = select_arguments(arguments, needed)
+        return analyse_query_once(spark, interests.checked, sql, bind_names(sql, names), used)
 
     for level in query.levels:
         found_levels = interests.remembered.get(level.name)
         if found_levels is None:
             found_levels = query_of(level.sql, level.arguments).toArrow().column(0)[0].as_py()
-        passing = *(one.view for one in query.scans), *(one.name for one in query.calls)
-        if view == interests.view and not any(one in level.sql for one in passing):
+        if view == interests.view and not level.reads_records:
             interests.remembered[level.name] = found_levels
         arguments[level.name] = _array(found_levels or [level.nothing])
     sql = query.sql_for_many if moment.many else query.sql
     frame: Any = query_of(with_single_payloads(query, sql, in_one_task=moment.in_one_task), query.arguments)
-    # Planned here: if the thread that serves the rows lacks the memory for it, whoever waits for them waits for ever.
+    # Plan here: if the thread that serves the rows runs out of memory while planning, the reader waits for ever.
     frame._jdf.queryExecution().executedPlan()
     found: pa.Table = frame.toArrow()
     return found
 
 
-def encoded(table: pa.Table, query: SharedQuery, gone: Collection[InterestId]) -> ExecutionResults:
-    """Each different result as JSON once, however many interests have it."""
+def encode_results(table: pa.Table, query: SharedQuery, gone: Collection[InterestId]) -> ExecutionResults:
+    """Encodes each distinct result as JSON once, however many interests have it."""
     found = read_matches(table)
     interests, places, payloads = found.interests, found.places, found.payloads
     numbers, used = found.numbers[payloads], np.arange(len(found.numbers))
     if gone:
         stays = ~np.isin(interests, np.fromiter(gone, np.int64, len(gone)))
-        interests, places, numbers, payloads = (one[stays] for one in (interests, places, numbers, payloads))
-        # Of whose results only those that left had, none is kept.
+        interests, places, numbers, payloads = (column[stays] for column in (interests, places, numbers, payloads))
+        # Drop results whose interests have all ended.
         kept, payloads = np.unique(payloads, return_inverse=True)
         used = used[kept]
     order = np.lexsort((numbers, places, interests))
@@ -145,13 +148,14 @@ def encoded(table: pa.Table, query: SharedQuery, gone: Collection[InterestId]) -
     return ExecutionResults(interests[order], payloads[order], texts, places[order], numbers[order])
 
 
-def together(parts: Sequence[ExecutionResults]) -> ExecutionResults:
-    """The results of several runs: each for interests of its own, or for records that come after those before it."""
+def merge_results(parts: Sequence[ExecutionResults]) -> ExecutionResults:
+    """Merges the results of several runs into the order of one run. Each run has interests of its own, or later
+    records."""
     known: dict[bytes, int] = {}
     columns: list[list[npt.NDArray[np.int64]]] = [[np.array([], np.int64)] for _ in range(5)]
     for number, part in enumerate(parts):
-        # The same record has been made into text by each part of its interests.
-        which = np.fromiter((known.setdefault(one, len(known)) for one in part.texts), np.int64, len(part.texts))
+        # Each part has encoded the same record again.
+        which = np.fromiter((known.setdefault(text, len(known)) for text in part.texts), np.int64, len(part.texts))
         nothing = np.zeros(len(part), np.int64)
         places = nothing if part.places is None else part.places
         numbers = nothing if part.numbers is None else part.numbers
@@ -160,22 +164,23 @@ def together(parts: Sequence[ExecutionResults]) -> ExecutionResults:
         ):
             column.append(values)
     interests, payloads, places, numbers, runs = (np.concatenate(column) for column in columns)
-    # As one run would have ordered them: a query of a UNION after the other, and in each a record after the other.
+    # The order of a single run: by query of the UNION, then by record.
     order = np.lexsort((numbers, runs, numbers >> _BRANCH_BITS, places, interests))
     return ExecutionResults(interests[order], payloads[order], list(known))
 
 
-def named(sql: str, names: Mapping[str, str]) -> str:
-    """The query with the names that views and functions have today, in place of those that it was made with."""
+def bind_names(sql: str, names: Mapping[str, str]) -> str:
+    """Puts the current names of views and functions into the SQL. The digest in a name of ours makes this safe: it
+    occurs nowhere else in a text."""
     return _OURS.sub(lambda found: names.get(found[0].lower(), found[0]), sql)
 
 
-def chosen(arguments: Mapping[str, Any], needed: Collection[str]) -> dict[str, Any]:
-    """Those that a text names: Spark refuses others."""
+def select_arguments(arguments: Mapping[str, Any], needed: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments that the SQL names; Spark refuses others."""
     return {name: value for name, value in arguments.items() if name in needed}
 
 
 def _array(values: Sequence[Any]) -> Column:
-    """The values as one literal of Spark's. All integers are BIGINT there, however small: Spark takes no mixture."""
+    """Returns the values as an array literal. Integers are BIGINT, because Spark refuses a mixture of sizes."""
     whole = all(isinstance(value, int) and not isinstance(value, bool) for value in values)
     return f.array(*(f.expr(f"{value}L") if whole else f.lit(value) for value in values))

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tocsin.durable_files import sync_file
-from tocsin.pipeline.datasets.delta.durability import remove_files
+from tocsin.pipeline.datasets.delta.log_files import remove_files
 from tocsin.pipeline.datasets.delta.statistics import (
     ColumnStatistics,
     Leaf,
@@ -40,8 +40,6 @@ SUFFIX: Final = ".parquet"
 _CHECKED_NAME: Final = re.compile(r"part-[0-9a-f]{32}-([0-9a-f]{8})\.parquet")
 _CHECKED_BYTES: Final = 1 << 20
 
-# Enough for good encoding and few seeks; also bounds the memory of a rewrite.
-_ROW_GROUP_BYTES: Final = 32 << 20
 _READ_ROWS: Final = 64 << 10
 LARGEST_FILE_BYTES: Final = 128 << 20
 
@@ -149,7 +147,11 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 class DataFolder:
     """The folder of the data files and their encoding."""
 
-    def __init__(self, path: Path, schema: pa.Schema, keys: Sequence[Sequence[str]]) -> None:
+    def __init__(
+        self, path: Path, schema: pa.Schema, keys: Sequence[Sequence[str]], largest_bytes: int = LARGEST_FILE_BYTES
+    ) -> None:
+        """`largest_bytes`: when a file has this many, the next rows go to another file."""
+        self._largest_bytes = largest_bytes
         self.path = path
         self.schema = schema
         # A key is different in every row, so a dictionary encoding would be built in vain.
@@ -160,12 +162,13 @@ class DataFolder:
     def full_path(self, name: str) -> str:
         return f"{self.path}/{name}"
 
-    def write(self, tables: Iterable[pa.Table], *, largest_bytes: int = LARGEST_FILE_BYTES) -> list[DataFile]:
-        """Writes the rows as one file (several beyond `largest_bytes`), synced. An error leaves no file behind."""
+    def write(self, tables: Iterable[pa.Table], *, as_one: bool = False) -> list[DataFile]:
+        """Writes the rows as files of bounded size, or as one file, synced. An error leaves no file behind."""
         written: list[DataFile] = []
         created: list[str] = []
         try:
-            groups = _grouped(tables)
+            # Row groups of 32 MB: enough for good encoding and few seeks, and a bound on the memory of a rewrite.
+            groups = _grouped(tables, self._largest_bytes // 4)
             group = next(groups, None)
             while group is not None:
                 created.append(draft := f"part-{uuid.uuid4().hex}{SUFFIX}")
@@ -178,7 +181,7 @@ class DataFolder:
                         use_dictionary=self._dictionary,
                         write_page_checksum=True,
                     ) as writer:
-                        while group is not None and sink.tell() < largest_bytes:
+                        while group is not None and (as_one or sink.tell() < self._largest_bytes):
                             writer.write_table(group)
                             seen.add(group)
                             group = next(groups, None)
@@ -274,7 +277,7 @@ class _Seen:
         return DataFile(name, size_bytes, self._rows, *ends, statistics=self._statistics.summary())
 
 
-def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _grouped(tables: Iterable[pa.Table], group_bytes: int) -> Iterator[pa.Table]:
     """The same rows in pieces that make good row groups; no piece is empty."""
     waiting: list[pa.Table] = []
     waiting_bytes = 0
@@ -283,7 +286,7 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             continue
         waiting.append(table)
         waiting_bytes += table.nbytes
-        if waiting_bytes >= _ROW_GROUP_BYTES:
+        if waiting_bytes >= group_bytes:
             yield pa.concat_tables(waiting)
             waiting, waiting_bytes = [], 0
     if waiting:

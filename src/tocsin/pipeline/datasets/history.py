@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tocsin.clock import to_us
-from tocsin.pipeline.datasets.delta.durability import entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_entries import split_lines
+from tocsin.pipeline.datasets.delta.log_files import entry_path, log_versions
 
 # Keys in the commitInfo of a Delta commit.
 NUMBER_KEY: Final = "tocsin.commit"

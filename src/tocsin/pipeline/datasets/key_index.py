@@ -17,8 +17,6 @@ import numpy.typing as npt
 from tocsin.pipeline.datasets.keys import Hashes, Positions
 
 _GONE: Final = 0  # the origin of deleted keys
-_RECENT_MAX: Final = 2048
-_ORIGINS_MAX: Final = 1 << 16
 
 Origins = npt.NDArray[np.uint32]
 
@@ -26,7 +24,9 @@ Origins = npt.NDArray[np.uint32]
 class KeyIndex:
     """Not thread-safe: the caller holds the table's write lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_recent: int = 2048, most_origins: int = 1 << 16) -> None:
+        self.most_recent = most_recent
+        self._most_origins = most_origins
         self._runs: list[tuple[Hashes, Origins]] = []  # each sorted by hash; the largest first
         self._recent: dict[int, int] = {}
         self._file_of: list[str | None] = [None]  # by origin; None: its rows are gone
@@ -42,12 +42,12 @@ class KeyIndex:
         if len(hashed) == 0:
             return
         origin = self._origin(file)
-        if len(hashed) <= _RECENT_MAX // 8:
+        if len(hashed) <= self.most_recent // 8:
             for word in hashed.tolist():
                 if word in self._recent:  # two keys with one hash: a run can hold both
                     self._settle_recent()
                 self._recent[word] = origin
-            if len(self._recent) > _RECENT_MAX:
+            if len(self._recent) > self.most_recent:
                 self._settle_recent()
         else:
             self._push(np.sort(hashed), np.full(len(hashed), origin, np.uint32))
@@ -113,7 +113,7 @@ class KeyIndex:
             self._file_of[origin] = target
         if target is not None and origins:
             self._origins_of.setdefault(target, []).extend(origins)
-        if len(self._file_of) > _ORIGINS_MAX:
+        if len(self._file_of) > self._most_origins:
             self._renumber()
 
     def _origin(self, file: str) -> int:

@@ -1,16 +1,15 @@
-"""Keeps the rows of a dataset's last commits in memory, for readers of new rows."""
+"""Keeps the rows of a dataset's last commits in memory, for readers of new rows.
+
+A channel reads each commit once, soon after it was made; from memory this needs no file.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
-
-KEPT_BYTES: Final = 32 << 20
-KEPT_COMMITS: Final = 1_000  # a commit of one row takes far more memory than its bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +22,11 @@ class _Commit:
 class RecentRows:
     """Thread-safe. Keeps nothing while there is no reader; commits are recorded in their order."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, *, most_bytes: int = 32 << 20, most_commits: int = 1_000) -> None:
+        """`most_commits`: a commit of one row takes far more memory than its bytes."""
         self._schema = schema
+        self._most_bytes = most_bytes
+        self._most_commits = most_commits
         self._lock = threading.Lock()
         self._wanted = 0
         self._commits: deque[_Commit] = deque()
@@ -44,12 +46,12 @@ class RecentRows:
     def record(self, number: int, rows: pa.Table | None, *, rewrite: bool) -> None:
         """Records the rows of a commit, with our columns. None means too many rows: everything kept is dropped."""
         with self._lock:
-            if not self._wanted or rows is None or rows.nbytes > KEPT_BYTES:
+            if not self._wanted or rows is None or rows.nbytes > self._most_bytes:
                 self._clear()
                 return
             self._commits.append(_Commit(number, rows, rewrite))
             self._bytes += rows.nbytes
-            while self._bytes > KEPT_BYTES or len(self._commits) > KEPT_COMMITS:
+            while self._bytes > self._most_bytes or len(self._commits) > self._most_commits:
                 self._bytes -= self._commits.popleft().rows.nbytes
 
     def between(self, since: int, until: int) -> pa.Table | None:

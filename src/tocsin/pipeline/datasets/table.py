@@ -38,13 +38,13 @@ __all__ = ["Commit", "DatasetTable", "Snapshot"]
 
 _OWN_REWRITE_BYTES: Final = 2 << 20  # smaller files that a rewrite touches are joined with the new rows
 _NO_POSITIONS: Final[Mapping[str, int]] = {}
-_UNLIMITED: Final = 1 << 62
 
 
 class TableOptions(TypedDict, total=False):
     history: int  # how many commits back a state can be read (1,000)
     retention_s: float | None  # rows are removed at this age (None: never)
     indexed_keys_max: int
+    largest_file_bytes: int
     clock: TableClock  # the source of the time (the wall clock)
     outside_readers: OutsideReaders  # what is kept for other engines that read the table (nothing)
 
@@ -60,7 +60,8 @@ class DatasetTable:
         self.retention_s = options.get("retention_s")
         self.clock = log.clock
         self.log = log
-        self.data = DataFolder(log.folder, stored_schema(schema), self.keys)
+        largest_bytes = options.get("largest_file_bytes", LARGEST_FILE_BYTES)
+        self.data = DataFolder(log.folder, stored_schema(schema), self.keys, largest_bytes)
         self.held = SnapshotHolds()
         self.writing = threading.RLock()
         self.upkeeping = threading.Lock()
@@ -73,7 +74,7 @@ class DatasetTable:
         self.lookup = KeyLookup(
             log, self.data, self.keys, new=new, indexed_keys_max=options.get("indexed_keys_max", INDEXED_KEYS_MAX)
         )
-        self._closed = False
+        self.is_closed = False
         self.recent = RecentRows(self.data.schema)
         self._listening = threading.Lock()  # separate from `writing`, so that no writer waits for it
         self._listeners: tuple[Callable[[int], None], ...] = ()
@@ -102,14 +103,6 @@ class DatasetTable:
     @property
     def number(self) -> int:
         return self.past.state.number
-
-    @property
-    def row_count(self) -> int:
-        return self.past.state.rows
-
-    @property
-    def file_count(self) -> int:
-        return len(self.past.state.files)
 
     @property
     def size_bytes(self) -> int:
@@ -157,16 +150,10 @@ class DatasetTable:
         with self._turn():
             return self.log.position(name)
 
-    def upkeep_due(self) -> bool:
-        """Whether `upkeep.upkeep(table)` would find work; cheap."""
-        from tocsin.pipeline.datasets.upkeep import is_due
-
-        return not self._closed and is_due(self)
-
     def close(self) -> None:
         """Waits for a running commit and closes the table."""
         with self.writing:
-            self._closed = True
+            self.is_closed = True
             self.lookup.forget()
 
     # ---- listeners
@@ -274,7 +261,7 @@ class DatasetTable:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         with self.writing:
-            if self._closed:
+            if self.is_closed:
                 raise UnavailableError("the dataset is closed")
             self.log.refresh_if_stale()
             yield
@@ -293,10 +280,10 @@ class DatasetTable:
         ats = pa.array(np.full(rows.num_rows, at_us, np.int64)).view(AT_TYPE)
         return pa.Table.from_arrays([*rows.columns, commits, ats], schema=self.data.schema)
 
-    def write_files(self, tables: Iterable[pa.Table], largest_bytes: int = LARGEST_FILE_BYTES) -> list[DataFile]:
+    def write_files(self, tables: Iterable[pa.Table], *, as_one: bool = False) -> list[DataFile]:
         """Writes data files and syncs them; no log entry names them yet. Leaves no file if the disk is full."""
         try:
-            files = self.data.write(tables, largest_bytes=largest_bytes)
+            files = self.data.write(tables, as_one=as_one)
         except Exception as error:
             if is_full_disk(error):
                 raise StorageFullError("the disk is full: nothing was changed") from error
@@ -326,7 +313,7 @@ class DatasetTable:
         moves: list[Move] = []
         try:
             for sources, more in groups:
-                files = self.write_files(self._remaining(sources, located, more), _UNLIMITED)
+                files = self.write_files(self._remaining(sources, located, more), as_one=True)
                 written += files
                 moves.append((sources, files[0] if files else None))
         except BaseException:

@@ -18,8 +18,8 @@ from tocsin import faults
 from tocsin.durable_files import is_full_disk, sync_file, sync_folder
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.data_files import LARGEST_FILE_BYTES, DataFile
-from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, checkpoint_path, entry_path
 from tocsin.pipeline.datasets.delta.log_entries import compute_digest
+from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, checkpoint_path, entry_path
 from tocsin.pipeline.datasets.delta.tombstones import LOG_ENTRIES_MAX, LogFiles
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.columns import AT
@@ -29,18 +29,24 @@ from tocsin.wire.errors import StorageFullError
 TIERS_BYTES: Final = (256 << 10, 2 << 20, 16 << 20, LARGEST_FILE_BYTES)
 # Commits that replace rows rewrite each touched file, so files stay smaller there.
 _TIERS_IF_REWRITTEN: Final = TIERS_BYTES[:-1]
-FILES_PER_COMPACTION: Final = 16
 
-# Opening the table replays the entries since the last checkpoint. A checkpoint costs more the more entries and
-# tombstones are kept for outside readers, so the number of checkpoints within that time is limited.
-_CHECKPOINT_EVERY: Final = 20
+# A checkpoint costs more the more entries and tombstones are kept for outside readers, so the number of checkpoints
+# within that time is limited.
 _CHECKPOINTS_KEPT: Final = 100
 _CHECKPOINTS_APART: Final = 100
-_CLEAN_UP_EVERY: Final = 64
 
 # Rows may live this much longer than retention says, so that a file is not rewritten for every row in it.
 _RETENTION_SLACK: Final = 0.1
-_UNLIMITED: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepLimits:
+    files_per_compaction: int = 16
+    checkpoint_every: int = 20  # entries; opening the table replays the entries since the last checkpoint
+    clean_up_every: int = 64  # entries
+
+
+_USUAL: Final = UpkeepLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +61,18 @@ class UpkeepRound:
     removed_early: int = 0  # among these, files removed before the promised time of outside readers was over
 
 
-def is_due(table: DatasetTable) -> bool:
-    return (
-        _is_clean_up_due(table)
+def is_upkeep_due(table: DatasetTable, limits: UpkeepLimits = _USUAL) -> bool:
+    """Returns whether `upkeep` would find work; cheap."""
+    return not table.is_closed and (
+        _is_clean_up_due(table, limits)
         or table.log.has_other_properties()
-        or _is_checkpoint_due(table)
-        or bool(_crowded(table))
+        or _is_checkpoint_due(table, limits)
+        or bool(_crowded(table, limits))
         or bool(_expiring(table))
     )
 
 
-def upkeep(table: DatasetTable) -> UpkeepRound:
+def upkeep(table: DatasetTable, limits: UpkeepLimits = _USUAL) -> UpkeepRound:
     """Does one round of upkeep. Safe at any time beside readers and writers; a second concurrent call waits."""
     with table.upkeeping:
         try:
@@ -73,9 +80,9 @@ def upkeep(table: DatasetTable) -> UpkeepRound:
                 with table.writing:
                     table.exchange(table.log.describe, ())
             expired = _expire(table)
-            compacted = sum(_compact(table, files) for files in _crowded(table))
-            checkpoint = _checkpoint(table)
-            cleaned = clean_up(table) if _is_clean_up_due(table) else UpkeepRound()
+            compacted = sum(_compact(table, files) for files in _crowded(table, limits))
+            checkpoint = _checkpoint(table, limits)
+            cleaned = clean_up(table) if _is_clean_up_due(table, limits) else UpkeepRound()
             return replace(cleaned, compacted_files=compacted, expired_rows=expired, checkpoint=checkpoint)
         except Exception as error:
             if is_full_disk(error):
@@ -87,16 +94,16 @@ def upkeep(table: DatasetTable) -> UpkeepRound:
 # ---- compaction
 
 
-def _crowded(table: DatasetTable) -> list[list[DataFile]]:
+def _crowded(table: DatasetTable, limits: UpkeepLimits) -> list[list[DataFile]]:
     """Groups of files to be joined, the oldest rows first."""
     state = table.past.state
-    if len(state.files) < FILES_PER_COMPACTION:
+    if len(state.files) < limits.files_per_compaction:
         return []
     groups = []
     below = 0
     for tier in TIERS_BYTES if state.last_rewrite == 0 else _TIERS_IF_REWRITTEN:
         files = [file for file in state.files.values() if below <= file.size_bytes < tier]
-        if len(files) >= FILES_PER_COMPACTION:
+        if len(files) >= limits.files_per_compaction:
             groups.append(_fitting_one_file(sorted(files, key=lambda file: (file.first_commit, file.last_commit))))
         below = tier
     return groups
@@ -114,7 +121,7 @@ def _fitting_one_file(files: list[DataFile]) -> list[DataFile]:
 def _compact(table: DatasetTable, sources: Sequence[DataFile]) -> int:
     """Joins these files into one. Returns how many were joined."""
     pieces = (piece for source in sources for piece in table.data.read(source.name))
-    written = table.data.write(pieces, largest_bytes=_UNLIMITED)
+    written = table.data.write(pieces, as_one=True)
     return len(sources) if _exchange(table, written, sources, "compact") else 0
 
 
@@ -150,7 +157,7 @@ def _expire(table: DatasetTable) -> int:
         if file.last_at_us < before_us:
             expired += file.rows if _exchange(table, [], [file], "retention") else 0
             continue
-        written = table.data.write(_younger(table, file, before_us), largest_bytes=_UNLIMITED)
+        written = table.data.write(_younger(table, file, before_us), as_one=True)
         ats_us = table.data.read_columns(file.name, [AT]).column(AT).cast(pa.int64()).to_numpy()
         expired_hashes = keyed.hashes(table.lookup.keys_in(file.name))[ats_us < before_us]
         with table.writing:
@@ -172,15 +179,15 @@ def _younger(table: DatasetTable, file: DataFile, before_us: int) -> Iterator[pa
 # ---- the log
 
 
-def _is_checkpoint_due(table: DatasetTable) -> bool:
+def _is_checkpoint_due(table: DatasetTable, limits: UpkeepLimits) -> bool:
     kept_entries = len(table.log_files.entries) if table.log_files is not None else 0
-    interval = max(_CHECKPOINT_EVERY, kept_entries // _CHECKPOINTS_KEPT)
+    interval = max(limits.checkpoint_every, kept_entries // _CHECKPOINTS_KEPT)
     return table.past.state.version - table.log.checkpoint_version >= interval
 
 
-def _checkpoint(table: DatasetTable) -> int | None:
+def _checkpoint(table: DatasetTable, limits: UpkeepLimits) -> int | None:
     """Writes a checkpoint of the state, so that opening the table need not replay the whole log."""
-    if not _is_checkpoint_due(table):
+    if not _is_checkpoint_due(table, limits):
         return None
     folder = table.log.folder
     delta = DeltaTable(str(folder))
@@ -201,11 +208,11 @@ def _checkpoint(table: DatasetTable) -> int | None:
 # ---- clean-up
 
 
-def _is_clean_up_due(table: DatasetTable) -> bool:
+def _is_clean_up_due(table: DatasetTable, limits: UpkeepLimits) -> bool:
     age_us = table.clock.age_us()
     return (
         table.leftovers
-        or table.cleaned_at_version + _CLEAN_UP_EVERY <= table.past.state.version
+        or table.cleaned_at_version + limits.clean_up_every <= table.past.state.version
         or table.past.has_expired_files(age_us)
         or (table.log_files is not None and table.log_files.has_expired(age_us - table.outside_readers.keep_us))
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 
-from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,8 +24,6 @@ from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import InputError
 
 FORMATS: Final = load_files.FORMATS
-PIECE_ROWS: Final = 20_000
-PIECE_BYTES: Final = 8 << 20
 _SHOWN_BYTES: Final = 1 << 20  # of a rejected record
 # Passing errors of the machine, not of the file: the file is read again.
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
@@ -56,13 +54,15 @@ def check_format(format: str, options: Mapping[str, str]) -> FileFormat:  # noqa
     )
 
 
-def parts(path: Path, how: FileFormat, kind: ObjectType, rows: int = PIECE_ROWS) -> Iterator[FilePart]:
+def parts(
+    path: Path, how: FileFormat, kind: ObjectType, *, most_rows: int = 20_000, most_bytes: int = 8 << 20
+) -> Iterator[FilePart]:
     """Yields the file in parts; an empty file has none. Memory does not grow with the file."""
     waiting: FilePart | None = None
     records: list[DecodedRecord] = []
     size_bytes = 0
     for decoded, bytes_ in _judged(path, how, kind):
-        if len(records) >= rows or size_bytes >= PIECE_BYTES:
+        if len(records) >= most_rows or size_bytes >= most_bytes:
             if waiting is not None:
                 yield waiting
             waiting = FilePart(records, size_bytes, is_last=False)

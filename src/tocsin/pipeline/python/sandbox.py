@@ -16,7 +16,6 @@ from typing import Final
 
 from tocsin.pipeline.python.protocol import Code
 
-SAID_LIMIT_BYTES: Final = 8 << 20  # then the file is rotated, and one old file is kept
 _TEXT_LIMIT: Final = 500
 
 
@@ -70,8 +69,10 @@ def _line(text: str) -> str:
 class CapturedOutput(io.TextIOBase):
     """The standard output of a worker: a file of bounded size, which the workers share."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, most_bytes: int = 8 << 20) -> None:
+        """`most_bytes`: then the file is rotated, and one old file is kept."""
         self._path = Path(path)
+        self._most_bytes = most_bytes
 
     def writable(self) -> bool:
         return True
@@ -80,7 +81,7 @@ class CapturedOutput(io.TextIOBase):
         # Output that cannot be written is lost: printing must never make a function fail.
         with suppress(OSError), self._path.open("a", encoding="utf-8", errors="replace") as file:
             file.write(text)
-            if os.fstat(file.fileno()).st_size > SAID_LIMIT_BYTES:
+            if os.fstat(file.fileno()).st_size > self._most_bytes:
                 self._path.replace(self._path.with_suffix(".1.log"))
         return len(text)
 

@@ -28,12 +28,11 @@ from tocsin.wire.errors import InputError, LimitError
 
 Item = tuple[str, dict[str, Any]]
 
-ITEMS_LIMIT: Final = 100_000
-ITEM_LIMIT_BYTES: Final = 4 << 20
+_LIMITS: Final = BodyLimits(record_bytes=4 << 20)
 _IDENTITY_CHARACTERS: Final = 200
 
 
-def items(body: bytes, format: str) -> Iterator[Item]:  # noqa: A002 - what it is everywhere
+def items(body: bytes, format: str, limits: BodyLimits = _LIMITS) -> Iterator[Item]:  # noqa: A002 - what it is everywhere
     """The items of an answer in order, each parsed when it is requested. An InputError names the unreadable place; a
     LimitError says that there are too many items, before the first is parsed if they can be counted.
     """
@@ -41,12 +40,12 @@ def items(body: bytes, format: str) -> Iterator[Item]:  # noqa: A002 - what it i
     if read is None:
         raise InputError(f"there is no format {format!r} for a polled address", hint=f"known: {', '.join(FORMATS)}")
     try:
-        for position, record in enumerate(read(body)):
-            if position == ITEMS_LIMIT:
-                raise _too_many()
+        for position, record in enumerate(read(body, limits)):
+            if position == limits.records:
+                raise _too_many(limits)
             yield _identity(record), record
     except TooManyItemsError:
-        raise _too_many() from None
+        raise _too_many(limits) from None
     except BadRecord as error:
         raise InputError(f"the answer cannot be read: {error.reason}", line=error.place, column=error.column) from None
     except json_text.NotJson as error:
@@ -55,17 +54,16 @@ def items(body: bytes, format: str) -> Iterator[Item]:  # noqa: A002 - what it i
         raise InputError(f"the answer cannot be read: {error}") from None
 
 
-def _too_many() -> LimitError:
-    return LimitError(f"the answer holds more than {ITEMS_LIMIT} items")
+def _too_many(limits: BodyLimits) -> LimitError:
+    return LimitError(f"the answer holds more than {limits.records} items")
 
 
-def _objects(body: bytes) -> Iterator[dict[str, Any]]:
+def _objects(body: bytes, limits: BodyLimits) -> Iterator[dict[str, Any]]:
     text = body.removeprefix(BOM_UTF8)
     begin = past_space(text, 0)
     if text[begin : begin + 1] != b"[":
         yield from (record for _, record, _ in json_text.read(BytesIO(body)))
         return
-    limits = _limits()
     spans = array_spans(text, begin, limits)
     if (after := past_space(text, spans.end)) < len(text):
         raise extra_data(text, after, spans, limits)
@@ -75,10 +73,9 @@ def _objects(body: bytes) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def _features(body: bytes) -> Iterator[dict[str, Any]]:
+def _features(body: bytes, limits: BodyLimits) -> Iterator[dict[str, Any]]:
     """Counts the features of a collection first, and parses each when it is needed."""
     text = body.removeprefix(BOM_UTF8)
-    limits = _limits()
     for (name_begin, name_end), (begin, _) in object_fields(text, past_space(text, 0)):
         if text[begin : begin + 1] == b"[" and json_text.parse_quickly(text[name_begin:name_end]) == "features":
             spans = array_spans(text, begin, limits)
@@ -87,10 +84,6 @@ def _features(body: bytes) -> Iterator[dict[str, Any]]:
     if len(text) > limits.record_bytes:
         raise too_long(1, limits.record_bytes)
     return geojson.records(json_text.parse_quickly(text))
-
-
-def _limits() -> BodyLimits:
-    return BodyLimits(ITEM_LIMIT_BYTES, ITEMS_LIMIT)
 
 
 def _values(text: bytes, spans: Spans, limits: BodyLimits) -> Iterator[Any]:
@@ -102,10 +95,10 @@ def _values(text: bytes, spans: Spans, limits: BodyLimits) -> Iterator[Any]:
         yield piece.value
 
 
-FORMATS: Final[Mapping[str, Callable[[bytes], Iterator[dict[str, Any]]]]] = {
+FORMATS: Final[Mapping[str, Callable[[bytes, BodyLimits], Iterator[dict[str, Any]]]]] = {
     "json": _objects,
     "geojson": _features,
-    "rss": syndication.records,
+    "rss": lambda body, _limits: syndication.records(body),
 }
 
 

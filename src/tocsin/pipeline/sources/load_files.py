@@ -36,7 +36,6 @@ from tocsin.wire.errors import InputError, NotFoundError, StatementError
 ADAPTERS: Final = ("localfs",)
 # Each format, and the options that it takes besides `path` and `format`.
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = {**decoder.FORMATS, "parquet": ()}
-BATCH_BYTES: Final = 32 << 20  # a batch also ends at this size
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_.\-]*://")
 _GZIP: Final = b"\x1f\x8b"
@@ -60,10 +59,11 @@ def batches(
     adapter: str = "localfs",
     generate: tuple[str, ...] | None = None,
     batch_rows: int = 20_000,
+    batch_bytes: int = 32 << 20,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yields the checked records. Sets a new uuid at the path `generate` where a record has none."""
     # Not a generator itself: a wrong option raises at once, not when the reading begins.
-    return _batches(source(adapter, options), type, generate, batch_rows)
+    return _batches(source(adapter, options), type, generate, batch_rows, batch_bytes)
 
 
 def source(adapter: str, options: Mapping[str, str]) -> LoadSource:
@@ -167,7 +167,7 @@ def _unreadable(path: Path | str, error: OSError) -> InputError:
 
 
 def _batches(
-    wanted: LoadSource, kind: ObjectType, generate: tuple[str, ...] | None, batch_rows: int
+    wanted: LoadSource, kind: ObjectType, generate: tuple[str, ...] | None, most_rows: int, most_bytes: int
 ) -> Iterator[list[dict[str, Any]]]:
     check = reader(kind)
     batch: list[dict[str, Any]] = []
@@ -181,7 +181,7 @@ def _batches(
                     _fill(record, generate)
                 batch.append(check(record))
                 batch_bytes += size_bytes
-                if len(batch) >= batch_rows or batch_bytes >= BATCH_BYTES:
+                if len(batch) >= most_rows or batch_bytes >= most_bytes:
                     yield batch
                     batch, batch_bytes = [], 0
         except RecordError as error:

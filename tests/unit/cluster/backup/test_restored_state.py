@@ -25,10 +25,10 @@ from tests.support.example_backup import (
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, Manifest
 from tocsin.cluster.backup.restore import restore
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.pipeline.datasets import upkeep as upkeep_module
 from tocsin.pipeline.datasets.delta import delta_log
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.pipeline.datasets.upkeep import UpkeepLimits, upkeep
 from tocsin.rules.model.cursors import Range
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.rows import SESSION_KEY
@@ -65,15 +65,12 @@ async def test_a_restored_folder_has_the_catalog_the_rows_and_their_history(
     assert sorted(path.name for path in new.iterdir()) == [CATALOG, "datasets"]
 
 
-async def test_what_is_only_kept_for_readers_outside_is_not_saved(
-    data: Data, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upkeep_module, "_CHECKPOINT_EVERY", 2)
+async def test_what_is_only_kept_for_readers_outside_is_not_saved(data: Data, target: Path, tmp_path: Path) -> None:
     folder = data.folder / "datasets" / "kept"
     table = DatasetTable.create(folder, SCHEMA, KEYS, history=2, outside_readers=OutsideReaders(keep_s=3600.0))
     for word in "abcdefgh":
         table.upsert(pa.Table.from_pylist([{"id": 1, "word": word}], schema=SCHEMA))
-        upkeep_module.upkeep(table)
+        upkeep(table, UpkeepLimits(checkpoint_every=2))
     assert len(table.data.names()) == 8
     data.tables["kept"] = table
     await data.back_up(target)
@@ -90,13 +87,12 @@ async def test_a_wide_dataset_is_saved_and_brought_back_also_after_a_restart(
     data: Data, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: Any
 ) -> None:
     monkeypatch.setattr(delta_log, "table_properties", properties)
-    monkeypatch.setattr(upkeep_module, "_CHECKPOINT_EVERY", 2)
     schema = pa.schema([*SCHEMA, *((f"more{each}", pa.int64()) for each in range(60))])
     folder = data.folder / "datasets" / "wide"
     table = DatasetTable.create(folder, schema, KEYS, history=100)
     for number in range(1, 4):
         table.insert(pa.Table.from_pylist([{"id": number, "word": "x"}], schema=schema))
-    assert upkeep_module.upkeep(table).checkpoint is not None
+    assert upkeep(table, UpkeepLimits(checkpoint_every=2)).checkpoint is not None
     table.upsert(pa.Table.from_pylist([{"id": 2, "word": "y"}], schema=schema))
     table.close()
     data.tables["wide"] = DatasetTable.open(folder, schema, KEYS, history=100)
@@ -241,11 +237,7 @@ async def test_nobody_else_may_read_a_backup(data: Data, target: Path) -> None:
     assert all(path.stat().st_mode & 0o077 == 0 for path in (target, *files))
 
 
-async def test_a_backup_is_one_moment_while_commits_and_upkeep_go_on(
-    data: Data, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upkeep_module, "_CHECKPOINT_EVERY", 3)
-    monkeypatch.setattr(upkeep_module, "_CLEAN_UP_EVERY", 3)
+async def test_a_backup_is_one_moment_while_commits_and_upkeep_go_on(data: Data, target: Path, tmp_path: Path) -> None:
     table = data.tables["reports"]
     stop = threading.Event()
     number = 0
@@ -255,7 +247,7 @@ async def test_a_backup_is_one_moment_while_commits_and_upkeep_go_on(
         while not stop.is_set():
             number += 1
             table.upsert(rows(number % 20, 100 + number, word=str(number)))
-            upkeep_module.upkeep(table)
+            upkeep(table, UpkeepLimits(checkpoint_every=3, clean_up_every=3))
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -272,7 +264,7 @@ async def test_a_backup_is_one_moment_while_commits_and_upkeep_go_on(
         restored = data.reopened("reports", new)
         (mark,) = (dataset for dataset in manifest.datasets if dataset.folder == "reports")
         assert restored.number == mark.commit
-        assert len(content(restored)) == restored.row_count == mark.rows
+        assert len(content(restored)) == restored.past.state.rows == mark.rows
         # Commit 3 was the first of the worker; each added one row with its own number.
         assert max((key - 100 for key in content(restored) if key > 100), default=0) == mark.commit - 2
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, rows
+from tests.support.small_tables import KEYS, SCHEMA, rows
 from tocsin.cli.commands.check import check
 from tocsin.cluster.catalog.catalog import CatalogStore, Put
 from tocsin.cluster.catalog.entries import ChannelEntry, DatasetEntry, DataverseEntry, TypeEntry
 from tocsin.cluster.data_folder.lost_folder import TAIL, LostFolder
-from tocsin.pipeline.datasets.delta.durability import entry_path
+from tocsin.pipeline.datasets.delta.log_files import entry_path
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType

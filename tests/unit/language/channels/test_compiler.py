@@ -32,9 +32,8 @@ from tocsin.language.syntax.script import parsed_body
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.translate.queries import Queries
 from tocsin.pipeline.analysis import SparkTypeAnalyser
-from tocsin.pipeline.channels import interests as interests_module
 from tocsin.pipeline.channels import run_query
-from tocsin.pipeline.channels.interests import Ids, InterestTable
+from tocsin.pipeline.channels.interests import Ids, InterestLimits, InterestTable
 from tocsin.pipeline.channels.record_payloads import read_matches
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Type
@@ -351,7 +350,7 @@ def test_a_result_that_does_not_depend_on_the_interest_leaves_spark_once(
                 assert isinstance(read, Scan)
                 return world.tokens[read.dataset.name, read.new]
 
-            table = run_query.answer(spark, query, interests, view_of, moment)
+            table = run_query.query_matches(spark, query, interests, view_of, moment)
     finally:
         interests.close()
     matches = read_matches(table)
@@ -488,12 +487,9 @@ def test_an_interest_whose_bound_fails_in_spark_is_told_from_the_others(spark: S
         interests.close()
 
 
-def test_the_rows_of_cached_interests_are_no_part_of_the_plans_that_read_them(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interests_module, "CACHED_FROM", 2)
+def test_the_rows_of_cached_interests_are_no_part_of_the_plans_that_read_them(spark: SparkSession) -> None:
     query = compiled(spark, ["k"], "select value r.id from Reports r where r.kind = k")
-    interests = InterestTable(spark, query)
+    interests = InterestTable(spark, query, InterestLimits(cached_from=2))
     interests.change(enumerate([("flood",), ("fire",), ("storm",)]), [])
     try:
         read: Any = spark.table(interests.prepared())

@@ -12,7 +12,7 @@ from tocsin.language.functions.bounds import bounded_calls
 from tocsin.language.functions.bounds.call_limits import check_format
 from tocsin.language.translate.spark_text import render, render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, literal, string
-from tocsin.pipeline import bounded_values
+from tocsin.pipeline import java_functions
 
 
 def called(name: str, *arguments: object) -> exp.Expr:
@@ -106,14 +106,14 @@ def test_a_call_within_a_call_is_written_once(name: str) -> None:
 
 def test_all_of_them_can_be_called_and_none_of_ours_can() -> None:
     assert set(bounded_calls.REWRITES) <= spark_functions.NAMES
-    assert not set(bounded_values.FUNCTIONS) & spark_functions.NAMES
-    for name in bounded_values.FUNCTIONS:
+    assert not set(java_functions.FUNCTIONS[java_functions.BOUNDED_VALUES]) & spark_functions.NAMES
+    for name in java_functions.FUNCTIONS[java_functions.BOUNDED_VALUES]:
         with pytest.raises(FunctionError, match="unknown function"):
             render(exp.select(called(name, X, N)))
 
 
 def test_the_limits_in_java_are_those_of_the_language() -> None:
-    source = bounded_values.java_source()
+    source = java_functions.java_source(java_functions.BOUNDED_VALUES)
     assert not re.search(r"@\w+@", source)
     assert "10,000,000 characters" in source
     assert "1,000,000 items" in source

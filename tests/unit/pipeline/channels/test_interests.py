@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from tocsin.pipeline.channels import interests as interests_module
-from tocsin.pipeline.channels.interests import MOST_FAILURES, Ids, InterestTable
+from tocsin.pipeline.channels.interests import Ids, InterestLimits, InterestTable
 from tocsin.rules.model import types as t
 from tocsin.wire.errors import UnavailableError
 
@@ -29,6 +30,9 @@ class Frame:
         self.spark.cached -= 1
 
     def count(self) -> int:
+        on_count, self.spark.on_count = self.spark.on_count, None
+        if on_count is not None:
+            on_count()
         if self.spark.fails:
             raise OSError("no room")
         return len(self.ids)
@@ -40,6 +44,13 @@ class Frame:
         self.spark.conditions.append(condition)
         return self
 
+    def selectExpr(self, *_expressions: str) -> Frame:
+        self.spark.keyed.append(self.ids)
+        return self
+
+    def drop(self, *_names: str) -> Frame:
+        return self
+
     def createOrReplaceTempView(self, name: str) -> None:
         self.spark.views[name] = self
 
@@ -48,10 +59,15 @@ class FakeSpark:
     def __init__(self) -> None:
         self.views: dict[str, Frame] = {}
         self.conditions: list[str] = []
+        self.keyed: list[list[int]] = []
         self.cached = 0
         self.fails = False
+        self.on_count: Callable[[], object] | None = None
         self.catalog = SimpleNamespace(dropTempView=lambda name: self.views.pop(name, None))
         self.conf = SimpleNamespace(set=lambda *_: None, unset=lambda _: None)
+
+    def createDataFrame(self, rows: pa.Table) -> Frame:
+        return Frame(self, rows.column(0).to_pylist())
 
     def table(self, name: str) -> Frame:
         return self.views[name]
@@ -62,17 +78,37 @@ def spark() -> FakeSpark:
     return FakeSpark()
 
 
+LIMITS = InterestLimits(cached_from=10)
+
+
+@dataclass
+class Engine:
+    """Has a session, or refuses it to a thread that was given up."""
+
+    spark: FakeSpark
+    gives_up: bool = False
+
+    def session(self) -> Any:
+        if self.gives_up:
+            raise UnavailableError("the work was given up")
+        return self.spark
+
+
 @pytest.fixture
-def interests(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> InterestTable:
-    monkeypatch.setattr(interests_module, "CACHED_FROM", 10)
+def engine(spark: FakeSpark) -> Engine:
+    return Engine(spark)
 
-    def frame(_self: InterestTable, shown: Mapping[int, Any]) -> Frame:
-        return Frame(spark, list(shown))
 
-    monkeypatch.setattr(InterestTable, "_plain", frame)
-    query: Any = SimpleNamespace(parameters=(t.BIGINT,), borders=(), keys=())
-    session: Any = spark
-    return InterestTable(session, query)
+@pytest.fixture
+def interests(engine: Engine) -> InterestTable:
+    return table(engine)
+
+
+def table(engine: Engine, *keys: str) -> InterestTable:
+    query: Any = SimpleNamespace(parameters=(t.BIGINT,), borders=(), keys=keys, sql="", levels=())
+    made = InterestTable(engine.session, query, LIMITS)
+    made.checked.add(", ".join(f"{key} AS k{i}" for i, key in enumerate(keys)))
+    return made
 
 
 def seen(interests: InterestTable, spark: FakeSpark) -> list[int]:
@@ -136,23 +172,17 @@ def test_where_they_cannot_be_made_anew_parts_show_all_of_theirs(interests: Inte
 
 
 def test_what_the_engine_cannot_take_at_once_is_handed_over_with_less_each_time(
-    interests: InterestTable, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, spark: FakeSpark
 ) -> None:
-    keyed: list[list[int]] = []
-
-    def with_keys(_self: InterestTable, frame: Frame) -> Frame:
-        keyed.append(frame.ids)
-        return frame
-
-    monkeypatch.setattr(InterestTable, "_keyed", with_keys)
+    interests = table(engine, "p0")
     add(interests, *range(20))
     spark.fails = True
-    for failures in range(1, 2 * MOST_FAILURES + 1):
-        keyed.clear()
+    for failures in range(1, 2 * LIMITS.most_failures + 1):
+        spark.keyed.clear()
         with pytest.raises(OSError, match="no room"):
             interests.prepared()
         interests.count_failure()
-        assert bool(keyed) == (failures <= MOST_FAILURES), "then without keys that are made beforehand"
+        assert bool(spark.keyed) == (failures <= LIMITS.most_failures), "then without keys that are made beforehand"
     assert interests.is_piecemeal
     interests.prepared()
     assert not interests.is_stale
@@ -211,43 +241,32 @@ def test_those_that_left_leave_the_cached_table_when_it_is_renewed(interests: In
     assert spark.cached == 1
 
 
-def test_with_a_new_session_all_take_part_again(interests: InterestTable, spark: FakeSpark) -> None:
+def test_with_a_new_session_all_take_part_again(interests: InterestTable, engine: Engine, spark: FakeSpark) -> None:
     add(interests, *range(20))
     seen(interests, spark)
     interests.change([(30, (30,))], [4])
     interests.remembered["levels"] = "of the session before"
-    after = FakeSpark()
-    spark.views = after.views  # the frames of this test are made there
-    interests._session = lambda: after
+    after = engine.spark = FakeSpark()
     assert seen(interests, after) == [*range(4), *range(5, 20), 30]
     assert (interests.remembered, interests.gone) == ({}, set())
     add(interests, 31)
     assert seen(interests, after)[-1] == 31
-    assert spark.cached == 2, "as long as the session is the same, a change costs what it changes"
+    assert (spark.cached, after.cached) == (1, 1), "while the session is the same, a change costs what it changes"
 
 
 def test_a_thread_that_was_given_up_over_handing_them_over_changes_nothing(
-    interests: InterestTable, spark: FakeSpark
+    interests: InterestTable, engine: Engine, spark: FakeSpark
 ) -> None:
     add(interests, *range(20))
-    session, fill = interests._session, interests_module._filled
 
-    def given_up() -> FakeSpark:
-        raise UnavailableError("the work was given up")
-
-    def fill_late(frame: Any) -> Any:
-        filled = fill(frame)
-        interests._session = session
+    def try_again() -> None:
         add(interests, 30)
         assert seen(interests, spark)[-1] == 30  # the next attempt
         add(interests, 31)
-        interests._session = given_up
-        return filled
+        engine.gives_up = True
 
-    with pytest.MonkeyPatch.context() as patched:
-        # The first call is the one that is late.
-        patched.setattr(interests_module, "_filled", lambda frame: (patched.undo(), fill_late(frame))[1])
-        with pytest.raises(UnavailableError):
-            interests.prepared()
-    interests._session = session
+    spark.on_count = try_again  # the first attempt is late
+    with pytest.raises(UnavailableError):
+        interests.prepared()
+    engine.gives_up = False
     assert seen(interests, spark) == [*range(20), 30, 31]

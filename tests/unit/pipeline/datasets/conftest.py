@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA
+from tests.support.small_tables import KEYS, SCHEMA
 from tocsin.pipeline.datasets.table import DatasetTable
 
 

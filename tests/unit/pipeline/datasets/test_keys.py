@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, reopened, rows
-from tocsin.pipeline.datasets import data_files
+from tests.support.small_tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.pipeline.datasets.key_index import KeyIndex
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.wire.errors import ConflictError, InputError
@@ -81,9 +80,9 @@ def test_keys_of_every_type_are_compared_exactly(
     with pytest.raises(ConflictError, match=r"zone\.key = .*, id = 1 is in the dataset"):
         table.insert(row(same))
     table.insert(row(other))
-    assert table.row_count == 2
+    assert table.past.state.rows == 2
     assert table.upsert(row(same)).rows == 1
-    assert table.row_count == 2
+    assert table.past.state.rows == 2
     assert reopened(table).delete(row(same)).rows == 1
 
 
@@ -139,7 +138,7 @@ def test_large_files_are_rewritten_one_by_one_and_small_ones_join_the_new_rows(t
         table.insert(pa.table({"id": [1002], "said": ["c"]}, schema=schema))
     table.insert(pa.table({"id": [1, 2, 9000], "said": ["c"] * 3}, schema=schema))
     assert content(table.snapshot())[1] == "c"
-    assert table.row_count == 2003
+    assert table.past.state.rows == 2003
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -155,7 +154,7 @@ def test_large_files_are_rewritten_one_by_one_and_small_ones_join_the_new_rows(t
 )
 def test_the_index_names_the_file_of_every_key(steps: list[tuple[str, set[int], bool]]) -> None:
     """Keys share hashes in pairs; a false candidate may be named, a true one must be."""
-    index = KeyIndex()
+    index = KeyIndex(most_origins=5)
     where: dict[int, str] = {}
 
     def hashed(keys: list[int]) -> Any:
@@ -163,40 +162,38 @@ def test_the_index_names_the_file_of_every_key(steps: list[tuple[str, set[int], 
 
     for place, (step, keys, tiny) in enumerate(steps):
         file = f"f{place}"
-        with mock.patch.multiple("tocsin.pipeline.datasets.key_index", _RECENT_MAX=8 if tiny else 800, _ORIGINS_MAX=5):
-            if step == "add":
-                new = sorted(keys - where.keys())
-                index.add(hashed(new), file)
-                where |= dict.fromkeys(new, file)
-            elif step == "move":
-                sources = {where[key] for key in keys & where.keys()}
-                index.moved(sources, file)
-                where = {key: file if source in sources else source for key, source in where.items()}
-            else:
-                known = sorted(keys & where.keys())
-                index.replaced(hashed(known), [where[key] for key in known], file if step == "replace" else None)
-                where = {
-                    key: file if key in keys else source
-                    for key, source in where.items()
-                    if step == "replace" or key not in keys
-                }
+        index.most_recent = 8 if tiny else 800
+        if step == "add":
+            new = sorted(keys - where.keys())
+            index.add(hashed(new), file)
+            where |= dict.fromkeys(new, file)
+        elif step == "move":
+            sources = {where[key] for key in keys & where.keys()}
+            index.moved(sources, file)
+            where = {key: file if source in sources else source for key, source in where.items()}
+        else:
+            known = sorted(keys & where.keys())
+            index.replaced(hashed(known), [where[key] for key in known], file if step == "replace" else None)
+            where = {
+                key: file if key in keys else source
+                for key, source in where.items()
+                if step == "replace" or key not in keys
+            }
         found = index.candidates(hashed(list(where)))
         for position, source in enumerate(where.values()):
             assert position in found[source]
 
 
-def test_a_load_is_one_commit_in_files_of_bounded_size(table: DatasetTable) -> None:
+def test_a_load_is_one_commit_in_files_of_bounded_size(tmp_path: Path) -> None:
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, largest_file_bytes=9000)
+
     def batches() -> Iterator[pa.RecordBatch]:
         for begin in range(0, 1000, 100):
             yield from rows(*range(begin, begin + 100)).to_batches()
 
-    with (
-        mock.patch.object(data_files, "_ROW_GROUP_BYTES", 1),
-        mock.patch.object(DatasetTable, "write_files", lambda self, rows: self.data.write(rows, largest_bytes=9000)),
-    ):
-        commit = table.load(batches(), positions={"feed": 4})
-    assert (commit.number, commit.rows, table.row_count, table.position("feed")) == (1, 1000, 1000, 4)
-    assert table.file_count > 1
+    commit = table.load(batches(), positions={"feed": 4})
+    assert (commit.number, commit.rows, table.past.state.rows, table.position("feed")) == (1, 1000, 1000, 4)
+    assert len(table.past.state.files) > 1
     with pytest.raises(ConflictError, match="id = 999 "):
         table.insert(rows(999))
     with pytest.raises(ConflictError, match="id = 0 "):

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 import pytest
 
+from tests.support.small_tables import KEYS, SCHEMA, MovedClock, content, reopened, rows
 from tests.support.waiting import WITHIN_S, wait_until
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, reopened, rows
-from tocsin.pipeline.datasets.delta import durability
+from tocsin.pipeline.datasets.delta import log_files
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
+from tocsin.pipeline.datasets.upkeep import clean_up, is_upkeep_due, upkeep
 from tocsin.wire.errors import NotFoundError
 
 
-def test_a_clock_that_goes_back_does_not_disorder_the_commits(table: DatasetTable) -> None:
+def test_a_clock_that_goes_back_does_not_disorder_the_commits(tmp_path: Path) -> None:
+    clock = MovedClock()
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, clock=clock.of_table)
     first = table.insert(rows(1))
-    with mock.patch("time.time_ns", return_value=0):
-        second = table.insert(rows(2))
+    clock.ahead_s = -time.time()
+    second = table.insert(rows(2))
     assert second.at > first.at
 
 
-def test_a_settled_time_gets_no_later_commit_whatever_the_clock_does(table: DatasetTable) -> None:
+def test_a_settled_time_gets_no_later_commit_whatever_the_clock_does(tmp_path: Path) -> None:
+    clock = MovedClock()
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, clock=clock.of_table)
     first = table.insert(rows(1))
     at = first.at + timedelta(microseconds=5)
     wait_until(lambda: datetime.now(UTC) > at, "that time has come")
     assert table.settled_at(at).number == 1
-    with mock.patch("time.time_ns", return_value=0):
-        assert table.insert(rows(2)).at > at
+    clock.ahead_s = -time.time()
+    assert table.insert(rows(2)).at > at
     assert table.settled_at(at).number == 1
 
 
@@ -68,10 +72,10 @@ def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_pat
     made = []
     for each in range(150):
         made.append(table.insert(rows(each)))
-        if table.upkeep_due():
+        if is_upkeep_due(table):
             upkeep(table)
     table = reopened(table, history=2)
-    assert len(durability.log_versions(table.log.folder)[0]) < 120
+    assert len(log_files.log_versions(table.log.folder)[0]) < 120
     for number in (0, 1, 77, 150):
         assert set(content(table.as_of_commit(number))) == set(range(number))
     for number in (1, 77, 150):
@@ -129,7 +133,7 @@ def test_readers_do_not_wait_for_a_writer(table: DatasetTable) -> None:
     seen: list[Any] = []
     with table.writing:
         reader = threading.Thread(
-            target=lambda: seen.append((table.snapshot().number, table.as_of_commit(1).number, table.row_count))
+            target=lambda: seen.append((table.snapshot().number, table.as_of_commit(1).number, table.past.state.rows))
         )
         reader.start()
         reader.join(timeout=WITHIN_S)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tocsin.pipeline.datasets import recent_rows as recent_module
 from tocsin.pipeline.datasets.recent_rows import RecentRows
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -58,14 +57,17 @@ def test_a_commit_that_is_not_held_ends_what_is_known(recent: RecentRows) -> Non
     assert ids(recent.between(2, 3)) == [3]
 
 
-def test_what_is_kept_is_bounded_in_bytes_and_in_commits(recent: RecentRows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent_module, "KEPT_COMMITS", 3)
+def test_what_is_kept_is_bounded_in_commits_and_in_bytes() -> None:
+    recent = RecentRows(SCHEMA, most_commits=3)
+    recent.want()
     for number in range(1, 10):
         recent.record(number, rows(number), rewrite=False)
     assert ids(recent.between(6, 9)) == [7, 8, 9]
     assert ids(recent.between(5, 9)) is None
-    monkeypatch.setattr(recent_module, "KEPT_BYTES", 2 * rows(1).nbytes)
-    recent.record(10, rows(10), rewrite=False)
+    recent = RecentRows(SCHEMA, most_bytes=2 * rows(1).nbytes)
+    recent.want()
+    for number in range(8, 11):
+        recent.record(number, rows(number), rewrite=False)
     assert ids(recent.between(8, 10)) == [9, 10]
     assert ids(recent.between(7, 10)) is None
     recent.record(11, rows(1, 2, 3), rewrite=False)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, full_disk, reopened, rows
-from tocsin.clock import to_us
+from tests.support.small_tables import KEYS, SCHEMA, MovedClock, content, full_disk, reopened, rows
 from tocsin.pipeline.datasets import data_files
-from tocsin.pipeline.datasets import upkeep as upkeep_module
-from tocsin.pipeline.datasets.delta import durability
+from tocsin.pipeline.datasets.delta import log_files
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
+from tocsin.pipeline.datasets.upkeep import UpkeepLimits, clean_up, is_upkeep_due, upkeep
 from tocsin.wire.errors import ConflictError, StorageFullError
 
 
@@ -26,14 +24,14 @@ def test_small_commits_are_compacted_and_the_log_stays_short(table: DatasetTable
     rounds = 0
     for each in range(200):
         table.insert(rows(each))
-        if table.upkeep_due():
+        if is_upkeep_due(table):
             upkeep(table)
             rounds += 1
     assert table.number == 200
     assert 0 < rounds < 40
-    assert table.file_count < 40
+    assert len(table.past.state.files) < 40
     assert len(table.data.names()) < 120
-    entries, checkpoints = durability.log_versions(table.log.folder)
+    entries, checkpoints = log_files.log_versions(table.log.folder)
     assert len(entries) < 150
     assert len(checkpoints) < 10
     assert set(content(table.snapshot())) == set(range(200))
@@ -73,19 +71,20 @@ def test_on_a_full_disk_upkeep_still_removes_what_nothing_needs(tmp_path: Path) 
 
 
 def test_rows_end_with_their_retention_without_a_commit(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, retention_s=100)
-    hour_ago = to_us(datetime.now(UTC)) * 1000 - 3600 * 10**9
-    with mock.patch("time.time_ns", return_value=hour_ago):
-        table.insert(rows(0))
-        table.insert(rows(1, 2))
+    clock = MovedClock()
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, clock=clock.of_table)
+    clock.ahead_s = -3600.0
+    table.insert(rows(0, said=os.urandom(200_000).hex()))  # too large for a compaction with the others
+    table.insert(rows(1, 2))
+    clock.ahead_s = 0.0
     table.insert(rows(3, 4))
-    with mock.patch.object(upkeep_module, "FILES_PER_COMPACTION", 2):
-        upkeep_module._compact(table, list(table.past.state.files.values())[1:])
-    assert table.upkeep_due()
+    assert upkeep(table, UpkeepLimits(files_per_compaction=2)).compacted_files == 2
+    table = reopened(table, retention_s=100)
+    assert is_upkeep_due(table)
     assert upkeep(table).expired_rows == 3
     assert content(table.snapshot()) == {3: "a", 4: "a"}
     assert table.number == 3
-    assert not table.upkeep_due()
+    assert not is_upkeep_due(table)
     assert content(table.as_of_commit(2)) == {}
     assert content(reopened(table, retention_s=100).snapshot()) == {3: "a", 4: "a"}
     table = reopened(table)
@@ -131,16 +130,18 @@ def test_what_a_clock_said_that_was_ahead_is_not_kept_until_then(tmp_path: Path)
     clean_up(table)
     assert len(table.past.tombstones) == 1
     times["now"] += 61 * 10**6
-    assert table.upkeep_due()
+    assert is_upkeep_due(table)
     clean_up(table)
     assert len(table.past.tombstones) == 0
 
 
 def test_an_ended_key_is_free_again(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, retention_s=0)
+    clock = MovedClock()
+    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, retention_s=0, clock=clock.of_table)
     table.insert(rows(1))
-    with mock.patch("time.time_ns", return_value=2**62):
-        assert upkeep(table).expired_rows == 1
+    clock.ahead_s = 1e9
+    assert upkeep(table).expired_rows == 1
+    clock.ahead_s = 0.0
     assert table.insert(rows(1)).number == 2
 
 
@@ -172,16 +173,15 @@ def test_commits_readers_and_upkeep_go_on_beside_each_other(table: DatasetTable)
 
     def keep_up() -> None:
         while not stop.is_set():
-            upkeep(table)
+            upkeep(table, UpkeepLimits(files_per_compaction=4, checkpoint_every=5, clean_up_every=2))
 
-    with mock.patch.multiple(upkeep_module, FILES_PER_COMPACTION=4, _CHECKPOINT_EVERY=5, _CLEAN_UP_EVERY=2):
-        writers = [guarded(lambda begin=begin: write(begin)) for begin in (100, 200)]
-        others = [guarded(read), guarded(keep_up)]
-        for writer in writers:
-            writer.join()
-        stop.set()
-        for other in others:
-            other.join()
+    writers = [guarded(lambda begin=begin: write(begin)) for begin in (100, 200)]
+    others = [guarded(read), guarded(keep_up)]
+    for writer in writers:
+        writer.join()
+    stop.set()
+    for other in others:
+        other.join()
     assert problems == []
     assert table.number == 80
     assert len(content(table.snapshot())) == 81

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.unit.pipeline.datasets.tables import KEYS, full_disk, reopened
+from tests.support.small_tables import EAGER, KEYS, full_disk, reopened
 from tocsin.clock import to_us
 from tocsin.pipeline.datasets import data_files
-from tocsin.pipeline.datasets import upkeep as upkeep_module
-from tocsin.pipeline.datasets.delta import delta_log, durability
+from tocsin.pipeline.datasets.delta import delta_log, log_files
 from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
 from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.wire.errors import StorageFullError
@@ -76,12 +75,11 @@ def test_a_table_of_any_width_is_after_a_restart_what_it_was_before(tmp_path: Pa
     expected: list[dict[int, int]] = [{}]
 
     def check() -> None:
-        assert (table.number, table.row_count) == (len(expected) - 1, len(expected[-1]))
+        assert (table.number, table.past.state.rows) == (len(expected) - 1, len(expected[-1]))
         assert commits_of(table.snapshot()) == expected[-1]
         for number in range(max(0, table.number - 3), table.number + 1):
             assert commits_of(table.as_of_commit(number)) == expected[number]
 
-    hasty: dict[str, Any] = {"FILES_PER_COMPACTION": 2, "_CHECKPOINT_EVERY": 2, "_CLEAN_UP_EVERY": 1}
     for number in range(1, 13, 3):
         table.insert(wide_rows(schema, number, number + 1))
         expected.append({**expected[-1], number: number, number + 1: number})
@@ -92,13 +90,12 @@ def test_a_table_of_any_width_is_after_a_restart_what_it_was_before(tmp_path: Pa
         table.delete(wide_rows(schema, number + 1))
         expected.append({key: value for key, value in expected[-1].items() if key != number + 1})
         check()
-        with mock.patch.multiple(upkeep_module, **hasty):
-            done = upkeep(table)
+        done = upkeep(table, EAGER)
         assert done.checkpoint is not None
         check()
         table = same_opened_anew(table, history=4)
         check()
-    assert durability.log_versions(table.log.folder)[0][0] > 0, "the log was trimmed"
+    assert log_files.log_versions(table.log.folder)[0][0] > 0, "the log was trimmed"
     with mock.patch.object(delta_log, "sync_file", full_disk), pytest.raises(StorageFullError):
         table.insert(wide_rows(schema, 99))
     check()

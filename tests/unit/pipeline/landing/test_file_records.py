@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tocsin.pipeline.landing import file_records
 from tocsin.pipeline.landing.file_records import FilePart, check_format, parts
 from tocsin.rules.model.types import BIGINT, STRING, Field, ObjectType
 
@@ -20,8 +19,8 @@ KIND = ObjectType((Field("id", BIGINT), Field("said", STRING, optional=True)), o
 NONE: Mapping[str, str] = {}
 
 
-def read(path: Path, format_: str = "json", rows: int = file_records.PIECE_ROWS) -> list[FilePart]:
-    return list(parts(path, check_format(format_, NONE), KIND, rows))
+def read(path: Path, format_: str = "json", **limits: int) -> list[FilePart]:
+    return list(parts(path, check_format(format_, NONE), KIND, **limits))
 
 
 def written(tmp_path: Path, content: str | bytes) -> Path:
@@ -134,15 +133,14 @@ def test_a_file_that_is_gone_says_so(tmp_path: Path, format_: str) -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 9])
 def test_a_file_gives_the_same_pieces_each_time_and_says_which_is_the_last(tmp_path: Path, rows: int) -> None:
     path = written(tmp_path, "".join(f'{{"id": {number}}}\n' for number in range(4)))
-    found = read(path, rows=rows)
-    assert found == read(path, rows=rows)
+    found = read(path, most_rows=rows)
+    assert found == read(path, most_rows=rows)
     assert [part.is_last for part in found] == [False] * (len(found) - 1) + [True]
     assert [one.record for part in found for one in part.records] == [{"id": number} for number in range(4)]
     assert all([one.index for one in part.records] == list(range(len(part.records))) for part in found)
     assert all(len(part.records) <= rows for part in found)
 
 
-def test_a_piece_has_bounded_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_records, "PIECE_BYTES", 40)
+def test_a_piece_has_bounded_bytes(tmp_path: Path) -> None:
     path = written(tmp_path, "".join(f'{{"id": {number}}}\n' for number in range(100)))
-    assert max(len(part.records) for part in read(path)) <= 5
+    assert max(len(part.records) for part in read(path, most_bytes=40)) <= 5

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from tests.support.strategies import same, types, values_of
 from tocsin.pipeline.datasets import layout
-from tocsin.pipeline.python import sandbox
 from tocsin.pipeline.python.protocol import CallError, Code, Signature, parse_call_error
 from tocsin.pipeline.python.sandbox import CapturedOutput, FunctionTimeoutError, limit_time
 from tocsin.pipeline.python.worker import FunctionLookUp, WorkerCall
@@ -142,9 +141,8 @@ def test_what_was_quick_enough_is_not_ended_afterwards() -> None:
     assert signal.getsignal(signal.SIGALRM) == before
 
 
-def test_what_is_printed_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "SAID_LIMIT_BYTES", 1_000)
-    said = CapturedOutput(str(tmp_path / "python.log"))
+def test_what_is_printed_is_bounded(tmp_path: Path) -> None:
+    said = CapturedOutput(str(tmp_path / "python.log"), most_bytes=1_000)
     for number in range(1_000):
         print("word", number, "\ud800", file=said)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2_200

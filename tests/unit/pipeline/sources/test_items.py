@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.pipeline.sources import items as items_module
 from tocsin.pipeline.sources.items import items
+from tocsin.pipeline.sources.pieces import BodyLimits
 from tocsin.rules.model.json_form import reader
 from tocsin.rules.model.types import DATETIME, POINT, Field, ObjectType
 from tocsin.rules.model.values import Line, Point, Polygon
@@ -91,10 +91,9 @@ def test_what_cannot_be_read_is_refused_with_the_place(body: str | bytes, form: 
     assert said in str(caught.value)
 
 
-def test_too_many_items_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items_module, "ITEMS_LIMIT", 2)
+def test_too_many_items_are_refused() -> None:
     with pytest.raises(LimitError, match="more than 2 items"):
-        list(items(b"[{},{},{}]", "json"))
+        list(items(b"[{},{},{}]", "json", BodyLimits(records=2)))
 
 
 # ---------------------------------------------------------------- GeoJSON

@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.strategies import json_values, same
-from tocsin.pipeline.sources import load_files
+from tocsin.pipeline.sources.formats import json_text
 from tocsin.pipeline.sources.load_files import batches
 from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES
+from tocsin.rules.model.json_form import reader
 from tocsin.rules.model.types import (
     BIGINT,
     BOOLEAN,
@@ -127,10 +128,9 @@ def test_json_of_any_shape_comes_back_equal_wherever_the_window_ends(
         return json.dumps(value, indent=indent, ensure_ascii=ascii_only)
 
     path = write(tmp_path_factory.mktemp("json"), text(records) if as_array else "\n".join(map(text, records)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tocsin.pipeline.sources.formats.json_text._CHUNK_BYTES", window)
-        patch.setattr("tocsin.pipeline.sources.formats.json_text._LINE_BYTES", window)
-        assert same(load(path), records)
+    check = reader(ANYTHING)
+    with path.open("rb") as file:
+        assert same([check(record) for _, record, _ in json_text.read(file, window)], records)
 
 
 @pytest.mark.parametrize(
@@ -212,12 +212,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, opening: str, betwee
 # ---------------------------------------------------------------- batches
 
 
-def test_batches_are_bounded_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_bounded_by_rows_and_by_bytes(tmp_path: Path) -> None:
     path = write(tmp_path, "".join(f'{{"id": {number}}}\n' for number in range(25)))
     options = {"path": f"{path},{path}", "format": "json"}
     assert [len(batch) for batch in batches(options, REPORT, batch_rows=20)] == [20, 20, 10]
-    monkeypatch.setattr(load_files, "BATCH_BYTES", 60)
-    assert max(len(batch) for batch in batches(options, REPORT, batch_rows=20)) <= 7
+    assert max(len(batch) for batch in batches(options, REPORT, batch_rows=20, batch_bytes=60)) <= 7
 
 
 def test_generated_keys_fill_only_what_is_absent(tmp_path: Path) -> None:

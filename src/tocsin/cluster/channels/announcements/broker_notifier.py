@@ -151,5 +151,6 @@ class BrokerNotifier:
         self.counts.failed += 1
         reason = reason_of(error)
         if self.trouble is None:
-            _log.warning("a broker could not be told", broker=full_name(self.broker), reason=reason)
+            event = "an announcement was not accepted by the broker; retrying"
+            _log.warning(event, broker=full_name(self.broker), reason=reason)
         self.trouble = reason

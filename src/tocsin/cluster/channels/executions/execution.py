@@ -17,6 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tocsin.cluster.catalog.entries import DatasetEntry
+from tocsin.cluster.channels.executions.commit_range import CommitRange, folder_of
 from tocsin.cluster.channels.executions.execution_parts import (
     RESOURCE_ERRORS,
     ExecutionPart,
@@ -26,16 +27,15 @@ from tocsin.cluster.channels.executions.execution_parts import (
     ResourceError,
 )
 from tocsin.cluster.channels.executions.execution_runs import SparkQuestion
-from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, folder_of
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
-from tocsin.cluster.channels.executions.new_rows import NewRows
+from tocsin.cluster.channels.executions.new_row_views import NewRowViews
 from tocsin.cluster.channels.executions.poison_search import PoisonSearch
 from tocsin.cluster.channels.executions.record_search import NewRowsByFolder, PoisonRecord
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.language.channels.compiler import CalledFunction, Scan
 from tocsin.pipeline.channels import run_query
 from tocsin.pipeline.channels.interests import Ids, InterestTable
-from tocsin.pipeline.channels.run_query import ExecutionMoment, ExecutionResults, together
+from tocsin.pipeline.channels.run_query import ExecutionMoment, ExecutionResults, merge_results
 from tocsin.rules.model.columns import COMMIT
 from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.errors import CapacityError, StatementError, TocsinError, UnavailableError
@@ -61,9 +61,9 @@ class ChannelExecution:
     """One execution of a channel, and its query runs. A run for which the engine lacks resources is split into parts. A
     smallest part that still fails is set aside, and the following runs leave it out."""
 
-    reading: ExecutionSnapshot
+    reading: CommitRange
     interests: InterestTable
-    new_rows: NewRows
+    new_rows: NewRowViews
     size: ExecutionSize
     limits: ExecutionLimits
     channel: ExecutionObserver
@@ -187,7 +187,7 @@ class ChannelExecution:
         other_interests = [interest for interest in ids if interest not in self._doubtful]
         if other_interests:
             parts.append(self._parted(other_interests, part, resource_error))
-        return together(parts)
+        return merge_results(parts)
 
     def _is_thought_to_pass(self, part: NewRowsByFolder, ids: Sequence[InterestId]) -> bool:
         if not self._doubtful.isdisjoint(ids) or not self.size.slow.isdisjoint(ids):
@@ -224,7 +224,7 @@ class ChannelExecution:
         if not part:
             self.size.learn(outcome)
         self._judge(outcome, ordered, axis)
-        return together([results for _, results in sorted(outcome.passed, key=lambda one: one[0].records.start)])
+        return merge_results([results for _, results in sorted(outcome.passed, key=lambda one: one[0].records.start)])
 
     def _ids(self, ordered: Sequence[InterestId], places: range) -> Ids:
         chosen_ids = ordered[places.start : places.stop]

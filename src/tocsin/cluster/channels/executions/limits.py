@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tocsin.pipeline.channels.interests import InterestLimits
 from tocsin.settings import ChannelSettings
 
 
@@ -68,6 +69,7 @@ class ExecutionLimits:
     tries_per_tick: int = 3  # minimum tries of a failing tick before the next due tick replaces it
     log_again_s: float = 55.0  # a lasting problem is logged about once a minute
     named_poison_records: int = 100  # how many the details of an execution list
+    interests: InterestLimits = field(default_factory=InterestLimits)
     parts: PartLimits = field(default_factory=PartLimits)
     search: SearchLimits = field(default_factory=SearchLimits)
 

@@ -24,7 +24,7 @@ from tocsin.cluster.channels.executions.record_search import (
     spread,
 )
 from tocsin.pipeline.channels.interests import Ids
-from tocsin.pipeline.channels.run_query import ExecutionResults, together
+from tocsin.pipeline.channels.run_query import ExecutionResults, merge_results
 from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.errors import StatementError
 
@@ -69,7 +69,7 @@ class PoisonSearch:
             for interest in group:
                 self._interests.doubt(interest)
                 poison_records += [replace(record, interest=interest) for record in group_records]
-        return together(parts), poison_records
+        return merge_results(parts), poison_records
 
     def _rest(self) -> Ids:
         return Ids(without=tuple(sorted(self._left)))
@@ -126,7 +126,7 @@ class PoisonSearch:
             poison_records += [
                 replace(poison_record, interest=interest) for poison_record in self._records.named(own_records)
             ]
-        return (together(parts) if parts else found), poison_records
+        return (merge_results(parts) if parts else found), poison_records
 
     def _failing_on(
         self, record: FailingRecord, ids: Sequence[InterestId], last: int

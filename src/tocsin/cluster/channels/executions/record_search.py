@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, folder_of
+from tocsin.cluster.channels.executions.commit_range import CommitRange, folder_of
 from tocsin.cluster.channels.executions.limits import SearchLimits
 from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.channels.run_query import ExecutionResults
@@ -53,7 +53,7 @@ class SearchedExecution(Protocol):
     """The execution whose query fails."""
 
     @property
-    def reading(self) -> ExecutionSnapshot: ...
+    def reading(self) -> CommitRange: ...
 
     @property
     def interests(self) -> InterestTable: ...

@@ -23,12 +23,12 @@ from tocsin import faults
 from tocsin.clock import from_us, to_us
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.channels import schedule
+from tocsin.cluster.channels.executions.commit_range import CommitRange, Vector, entry_of
 from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.executions.execution_parts import ExecutionSize
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
-from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot, Vector, entry_of
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
-from tocsin.cluster.channels.executions.new_rows import NewRows
+from tocsin.cluster.channels.executions.new_row_views import NewRowViews
 from tocsin.cluster.channels.executions.record_search import PoisonRecord
 from tocsin.cluster.channels.metrics import ChannelCounts
 from tocsin.cluster.channels.parameters import ParameterValues
@@ -59,7 +59,7 @@ class ChannelContext:
     store: ChannelStore
     tables: DatasetTables
     engine: Engine
-    new_rows: NewRows
+    new_rows: NewRowViews
     runs: ExecutionRuns
     announce: Callable[[CommittedExecution], None]  # called after every execution, with or without results
     limits: ExecutionLimits
@@ -77,8 +77,8 @@ class RunningChannel:
         self.trouble: str | None = None
         self._logged_at_s: dict[str, float] = {}  # event → when it was last logged
         self._searching = False  # whether the current execution failed and its poison records are being searched
-        self._context = context
-        self._interests = InterestTable(lambda: context.engine.spark, query)
+        self.context = context
+        self._interests = InterestTable(lambda: context.engine.spark, query, context.limits.interests)
         self._size = ExecutionSize(context.limits.parts)
         self._parameters = ParameterValues(entry.parameters, entry.types)
         self._change: int | None = None  # the last interest change that was applied; None: read all interests
@@ -94,7 +94,7 @@ class RunningChannel:
 
     def start(self) -> None:
         watched_datasets = [entry_of(dataset) for dataset in self.query.watched]
-        self._watched = {dataset.folder: self._context.tables.table(dataset) for dataset in watched_datasets}
+        self._watched = {dataset.folder: self.context.tables.table(dataset) for dataset in watched_datasets}
         for table in self._watched.values():
             table.recent.want()
             if self.entry.period is None:
@@ -116,7 +116,7 @@ class RunningChannel:
             await asyncio.gather(self._task, return_exceptions=True)
         async with self._turn:
             with suppress(TocsinError, ConnectionError):  # Spark may be gone, and its views with it
-                await self._context.engine.work(self._interests.close)
+                await self.context.engine.work(self._interests.close)
 
     def _committed(self, _number: int) -> None:
         """Runs on the thread that committed to a watched dataset."""
@@ -131,19 +131,19 @@ class RunningChannel:
                 await (self._at_commits() if self.entry.period is None else self._at_ticks())
                 return
             except Exception as error:
-                _log.error("a channel ended, and is begun again", channel=self.entry.name, exc_info=error)
-            await asyncio.sleep(self._context.limits.last_retry_s)
+                _log.error("a channel's task failed and restarts", channel=self.entry.name, exc_info=error)
+            await asyncio.sleep(self.context.limits.last_retry_s)
 
     async def _at_commits(self) -> None:
         while True:
             await self._due.wait()
             self._due.clear()
-            await self._execute_with_retries(None)
+            await self.execute_with_retries(None)
 
     async def _at_ticks(self) -> None:
         period = self.entry.period
         assert period is not None
-        state = await self._context.store.state(self.entry.channel_id)
+        state = await self.context.store.state(self.entry.channel_id)
         last = self.entry.anchor if state.tick_us is None else from_us(state.tick_us)
         is_first_tick = True
 
@@ -153,30 +153,30 @@ class RunningChannel:
             # store no execution. They cannot be distinguished from missed ticks, so do not count them.
             self.counts.missed_ticks += 0 if is_first_tick else missed
             is_first_tick = False
-            await self._execute_with_retries(due)
+            await self.execute_with_retries(due)
 
         done = last_tick(self.entry.anchor, period, last)
-        late_ticks = self._context.limits.late_ticks
+        late_ticks = self.context.limits.late_ticks
         await schedule.run_ticks(self.entry.anchor, period, done, tick, self._now, late_ticks=late_ticks)
 
     def _now(self) -> datetime:
         """Returns the time of the clock guard, which continues from its last trusted value while the wall clock is
         suspect."""
-        return from_us(self._context.tables.clock.now_us())
+        return from_us(self.context.tables.clock.now_us())
 
-    async def _execute_with_retries(self, tick: datetime | None) -> None:
+    async def execute_with_retries(self, tick: datetime | None) -> None:
         """Executes the channel for one instant and retries failures with back-off. If the query itself fails at a
         tick, the retries end when the next tick is due: the next tick reads a later state, which may not fail."""
-        limits = self._context.limits
+        limits = self.context.limits
         back_off = BackOff(limits.first_retry_s, limits.last_retry_s, factor=5.0)
         is_done = False
         while not is_done:
             try:
                 await self.execute(tick)
-                self._recovered()
+                self._record_success()
                 is_done = True
             except Exception as error:
-                await self._failed(error, tick)
+                await self.record_failure(error, tick)
                 is_query_error = isinstance(error, StatementError | CapacityError)
                 is_last_try = back_off.failures + 1 >= limits.tries_per_tick
                 if is_last_try and is_query_error and tick and self._is_followed(tick):
@@ -184,7 +184,7 @@ class RunningChannel:
                     is_done = True
             _go_on()
             if not is_done:
-                await self._context.engine.pause(back_off.next_s())
+                await self.context.engine.pause(back_off.next_s())
 
     # ------------------------------------------------------------ execution
 
@@ -194,14 +194,14 @@ class RunningChannel:
         async with self._turn:
             state, self._state = self._state, None
             if state is None:
-                state = await self._context.store.state(self.entry.channel_id)
+                state = await self.context.store.state(self.entry.channel_id)
             self._state = await self._execute(state, tick)
 
     async def _execute(self, state: ChannelState, tick: datetime | None) -> ChannelState:
         """Runs one execution and returns the state after it."""
-        context, started = self._context, self._now()
+        context, started = self.context, self._now()
         # If the query reads the previous instant, store every execution: the next one needs its instant.
-        uses_previous = f":{PREVIOUS}" in self.query.sql
+        uses_previous = PREVIOUS in self.query.arguments
         if self._nothing_new(state.vector) and not uses_previous:
             return state
         reading = await self._begin_reading(state.vector, tick)
@@ -221,7 +221,7 @@ class RunningChannel:
         details: dict[str, object] = {}
         if self._interests and not reading.is_empty():
             previous = self.entry.anchor if state.tick_us is None else from_us(state.tick_us)
-            results, poison_records = await self._found(reading, now, previous)
+            results, poison_records = await self._find_results(reading, now, previous)
             interests = results.interests.tolist()
             payloads = [results.texts[index] for index in results.payloads.tolist()]
             if poison_records:
@@ -249,10 +249,10 @@ class RunningChannel:
         context.announce(committed)
         return replace(state, last_execution=execution.number, vector=dict(execution.vector), tick_us=execution.tick_us)
 
-    async def _found(
-        self, reading: ExecutionSnapshot, now: datetime, previous: datetime
+    async def _find_results(
+        self, reading: CommitRange, now: datetime, previous: datetime
     ) -> tuple[ExecutionResults, list[PoisonRecord]]:
-        context = self._context
+        context = self.context
         try:
             return await context.runs.lead(
                 lambda ask: ChannelExecution(
@@ -266,13 +266,13 @@ class RunningChannel:
             self.counts.failing -= self._searching
             self._searching = False
 
-    async def _begin_reading(self, since: Vector, tick: datetime | None) -> ExecutionSnapshot | None:
+    async def _begin_reading(self, since: Vector, tick: datetime | None) -> CommitRange | None:
         """Takes the snapshots of all datasets as of the tick. If retention has already removed a state, returns
         None when a later tick is due (the ticks coalesce); the latest due tick reads the current states instead."""
-        context = self._context
+        context = self.context
 
-        def begin(at: datetime | None) -> ExecutionSnapshot:
-            return ExecutionSnapshot.begun(context.tables, context.engine, self.query, since, at)
+        def begin(at: datetime | None) -> CommitRange:
+            return CommitRange.begin(context.tables, context.engine, self.query, since, at)
 
         try:
             return await context.engine.execution(lambda: begin(tick), self.entry.name)
@@ -297,7 +297,7 @@ class RunningChannel:
     async def _follow_interests(self) -> None:
         """Applies the interests that were added and removed since the last execution. Reads all of them at the
         start, or when the store no longer has the changes."""
-        store, channel = self._context.store, self.entry.channel_id
+        store, channel = self.context.store, self.entry.channel_id
         while True:
             if self._change is None:
                 change = 0
@@ -327,7 +327,7 @@ class RunningChannel:
             self._interests.change(((interest_id, values(text)) for interest_id, text in added), removed)
 
         if len(added) + len(removed) > _READ_BESIDE:
-            await self._context.engine.execution(take_in, f"interests of {self.entry.name}")
+            await self.context.engine.execution(take_in, f"interests of {self.entry.name}")
         else:
             take_in()
 
@@ -341,19 +341,19 @@ class RunningChannel:
         channel delivers nothing until the search ends."""
         self._searching = True
         self.counts.failing += 1
-        event = "a channel's execution failed; what it fails on is looked for, and set aside"
+        event = "a channel's execution failed; searching for poison records"
         self._warn_at_times(event, reason=error.message, interests=len(self._interests))
 
     def parts_begin(self, error: TocsinError) -> None:
         """Runs on the thread of an execution that failed. Logs that the execution now runs in parts, which takes
         longer."""
-        event = "a channel's execution is too large or too slow, and is run in parts"
+        event = "a channel's execution is too large or too slow as a whole; running it in parts"
         self._warn_at_times(event, reason=error.message, interests=len(self._interests))
 
     def _warn_at_times(self, event: str, *, at_once: bool = False, **about: object) -> None:
         """Logs an event, but not again soon, unless `at_once`."""
         now_s = time.monotonic()
-        if at_once or now_s >= self._logged_at_s.get(event, -math.inf) + self._context.limits.log_again_s:
+        if at_once or now_s >= self._logged_at_s.get(event, -math.inf) + self.context.limits.log_again_s:
             self._logged_at_s[event] = now_s
             _log.warning(event, channel=self.entry.name, **about)
 
@@ -366,13 +366,14 @@ class RunningChannel:
                 dataset=first.dataset, key=list(first.key), interest=first.interest, reason=first.reason,
             )  # fmt: skip
 
-    def _recovered(self) -> None:
+    def _record_success(self) -> None:
         if self.counts.failing:
-            _log.info("a channel goes on", channel=self.entry.name, failures_before=self.counts.failing)
+            _log.info("a channel recovered", channel=self.entry.name, failures_before=self.counts.failing)
         self.counts.failing = 0
         self.trouble = None
 
-    async def _failed(self, error: Exception, tick: datetime | None) -> None:
+    async def record_failure(self, error: Exception, tick: datetime | None) -> None:
+        """Counts, logs and stores that the execution of this tick failed."""
         self.counts.failures += 1
         self.counts.failing += 1
         reason = reason_of(error)
@@ -381,15 +382,15 @@ class RunningChannel:
         self.trouble = reason
         now_us = to_us(self._now())
         try:
-            state = await self._context.store.state(self.entry.channel_id)
-            await self._context.store.record_failure(
+            state = await self.context.store.state(self.entry.channel_id)
+            await self.context.store.record_failure(
                 self.entry.channel_id,
                 Failure(
                     state.last_execution + 1, now_us, now_us, reason[:2_000], None if tick is None else to_us(tick)
                 ),
             )
         except Exception as store_error:
-            _log.warning("its failure could not be kept", channel=self.entry.name, reason=str(store_error))
+            _log.warning("a channel's failure could not be stored", channel=self.entry.name, reason=str(store_error))
 
 
 def _go_on() -> None:

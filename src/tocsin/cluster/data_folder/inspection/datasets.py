@@ -18,7 +18,6 @@ from tocsin.cluster.data_folder.inspection.findings import (
     unreadable_finding,
 )
 from tocsin.pipeline.datasets.data_files import checksum_in, compute_checksum
-from tocsin.pipeline.datasets.delta.durability import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_entries import (
     EntryState,
     classify_entry,
@@ -26,6 +25,7 @@ from tocsin.pipeline.datasets.delta.log_entries import (
     list_added_files,
     read_checkpoint_mark,
 )
+from tocsin.pipeline.datasets.delta.log_files import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_recovery import LOST_FOLDER, can_be_torn
 
 _NEWEST_TORN: Final = "the next start of the cluster sets it aside: nobody was told of it"

@@ -12,7 +12,7 @@ from tocsin.cluster.feeds.adapters.file_reader import after_last
 from tocsin.cluster.feeds.adapters.seen_items import NAME as SEEN
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems
 from tocsin.cluster.intake import segments
-from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.wire.errors import StoreError
 
 _SEEN_AGAIN: Final = f"{BRING_BACK}; or move it away: then items that are still in the source's answers come again"

@@ -36,7 +36,7 @@ from tocsin.cluster.data_folder.lost_folder import LOST, TAIL, describe
 from tocsin.cluster.data_folder.removals import list_paths
 from tocsin.cluster.feeds.options import feed_options
 from tocsin.cluster.intake import segments
-from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER
+from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER
 from tocsin.store.broker.files import PATTERN, broker_of
 from tocsin.store.sqlite.file import StoreLayout
 from tocsin.store.sqlite.inspection import find_problems, read_catalog, read_channel_vectors

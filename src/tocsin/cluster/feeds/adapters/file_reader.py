@@ -26,8 +26,8 @@ from tocsin.cluster.feeds.landing_worker import landing_back_off
 from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.options import FileOptions
 from tocsin.pipeline.landing.arrivals import Arrivals
-from tocsin.pipeline.landing.checkpoint import Checkpoint
 from tocsin.pipeline.landing.file_records import FilePart, parts
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.wire.errors import TocsinError
 
 # A position has 63 bits: a batch a second for 68 years, 65,536 files each, 65,536 pieces (half a terabyte) each.

@@ -1,4 +1,4 @@
-"""Bounds calls whose time or result grows with computed arguments, by our own functions (`pipeline/bounded_values.py`).
+"""Bounds calls whose time or result grows with computed arguments, by our own functions (`bounded_values.java`).
 
 levenshtein takes time in proportion to the product of two lengths, and cannot be stopped. repeat, lpad, sequence and
 similar functions return a value as large as a number says. `call_limits` checks constant arguments. A condition around

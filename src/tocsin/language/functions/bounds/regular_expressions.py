@@ -1,4 +1,4 @@
-"""Replaces Spark's regular expression functions by our own (`pipeline/regular_expressions.py`).
+"""Replaces Spark's regular expression functions by our own (`pipeline/regular_expressions.java`).
 
 Spark's functions still serve for type analysis. At run time our functions replace them; they return the same results
 but can be stopped. Java's matcher cannot be stopped, and a short expression can keep it busy forever.

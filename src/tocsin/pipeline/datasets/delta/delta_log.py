@@ -23,8 +23,8 @@ from tocsin.clock import from_us, now_us
 from tocsin.durable_files import is_full_disk, sync_file, sync_folder
 from tocsin.pipeline.datasets import history
 from tocsin.pipeline.datasets.data_files import DataFile, from_add_actions
-from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_entries import add_checksum, mark_actions, mark_checkpoint
+from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_recovery import list_files_set_aside, recover_log
 from tocsin.pipeline.datasets.delta.log_writer import (
     sign_first_entry,

@@ -20,13 +20,6 @@ import structlog
 
 from tocsin import faults
 from tocsin.durable_files import sync_folder
-from tocsin.pipeline.datasets.delta.durability import (
-    LOG_FOLDER,
-    checkpoint_path,
-    entry_path,
-    log_versions,
-    remove_files,
-)
 from tocsin.pipeline.datasets.delta.log_entries import (
     EntryState,
     classify_entry,
@@ -34,6 +27,13 @@ from tocsin.pipeline.datasets.delta.log_entries import (
     has_checksum,
     list_added_files,
     read_checkpoint_mark,
+)
+from tocsin.pipeline.datasets.delta.log_files import (
+    LOG_FOLDER,
+    checkpoint_path,
+    entry_path,
+    log_versions,
+    remove_files,
 )
 from tocsin.wire.errors import StoreError
 
@@ -142,7 +142,7 @@ def set_aside(folder: Path, path: Path) -> None:
     sync_folder(lost)
     sync_folder(folder)
     _log.warning(
-        "a file of a dataset's log is not as it was written, and nothing acknowledged needs it: it is set aside",
+        "a damaged file of a dataset's log is set aside: no acknowledged commit needs it",
         path=str(path), now=str(target),
     )  # fmt: skip
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tocsin.durable_files import sync_file
-from tocsin.pipeline.datasets.delta.durability import LOG_FOLDER, entry_path
 from tocsin.pipeline.datasets.delta.log_entries import sign_entry
+from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, entry_path
 from tocsin.pipeline.datasets.delta.statistics import statistics_columns
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 

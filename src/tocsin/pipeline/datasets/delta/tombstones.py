@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from tocsin.pipeline.datasets.delta.durability import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_entries import read_entry_time_us, split_lines
+from tocsin.pipeline.datasets.delta.log_files import checkpoint_path, entry_path, log_versions
 
 # Outside readers list the log when they open a table: with more entries even the listing would take a second.
 LOG_ENTRIES_MAX: Final = 100_000

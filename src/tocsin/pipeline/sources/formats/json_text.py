@@ -18,8 +18,6 @@ import orjson
 from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, Found, not_utf8, too_long
 from tocsin.rules.model.constructors import DIGITS_LIMIT
 
-_LINE_BYTES: Final = 1 << 20
-_CHUNK_BYTES: Final = 1 << 20
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 # orjson turns whole numbers beyond 64 bits into doubles, which changes them: the standard library reads lines with so
@@ -28,10 +26,11 @@ _AS_DIGITS: Final = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 
 _MANY_DIGITS: Final = b"0" * 19
 
 
-def read(file: BinaryIO) -> Iterator[Found]:
-    """The objects of a file, each with the line on which it begins."""
+def read(file: BinaryIO, window_bytes: int = 1 << 20) -> Iterator[Found]:
+    """The objects of a file, each with the line on which it begins. Reads `window_bytes` at a time, or the length of a
+    longer object."""
     number = 0
-    while line := file.readline(_LINE_BYTES):
+    while line := file.readline(window_bytes):
         number += 1
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
@@ -39,7 +38,7 @@ def read(file: BinaryIO) -> Iterator[Found]:
         if record is not None:
             yield number, record, len(line)
         elif line.strip(b" \t\r\n"):
-            yield from _RunningText(file, line, number).records()
+            yield from _RunningText(file, line, number, window_bytes).records()
             return
 
 
@@ -104,8 +103,9 @@ _EXACT: Final = json.JSONDecoder(parse_int=_whole_number, parse_float=_number, p
 class _RunningText:
     """A window on the rest of the file, where its line structure no longer helps."""
 
-    def __init__(self, file: BinaryIO, begun: bytes, line: int) -> None:
+    def __init__(self, file: BinaryIO, begun: bytes, line: int, window_bytes: int) -> None:
         self._file = file
+        self._window_bytes = window_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._text = ""
         self._at = 0
@@ -181,7 +181,7 @@ class _RunningText:
         if waiting > RECORD_LIMIT_BYTES:
             raise too_long(self._line)
         # The window doubles, because an object that exceeds it is parsed again from its beginning.
-        self._take(self._file.read(max(_CHUNK_BYTES, waiting)))
+        self._take(self._file.read(max(self._window_bytes, waiting)))
         return True
 
     def _take(self, chunk: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.python_sources import Modules
 from tests.support.running_channels import Channelled
+from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.engine.engine_session import EngineLostError, engine_lost
-from tocsin.pipeline.channels import interests as interests_module
+from tocsin.pipeline.channels.interests import InterestLimits
 from tocsin.pipeline.channels.run_query import ExecutionResults
 from tocsin.rules.model.cursors import Range
 from tocsin.store.channels.rows import RecordedExecution
@@ -30,11 +31,26 @@ CREATE BROKER b AT "http://127.0.0.1:9/";
 SAME = "d.id, d.said"
 OWN = "d.id, d.said, who"
 NEW = "FROM D d WHERE is_new(d) AND d.kind = k AND d.n < who"
+FEW_CACHED = InterestLimits(cached_from=5)
 EVERY = "FROM D d WHERE d.kind = k AND d.n < who"
 
 
 @pytest.fixture
-def place(cluster: LocalCluster, dataverse: str) -> Channelled:
+def limits() -> ExecutionLimits | None:
+    """A test with limits of its own has a cluster of its own."""
+    return None
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path, limits: ExecutionLimits | None) -> Iterator[Channelled]:
+    if limits is None:
+        yield placed(request.getfixturevalue("cluster"), request.getfixturevalue("dataverse"))
+        return
+    with closing(LocalCluster(request.getfixturevalue("spark"), tmp_path, limits=limits)) as cluster:
+        yield placed(cluster, "Default")
+
+
+def placed(cluster: LocalCluster, dataverse: str) -> Channelled:
     made = Channelled(cluster, dataverse)
     made.run(SETUP)
     return made
@@ -197,19 +213,18 @@ def slow(who):
         time.sleep(1_000)
     return who
 """
-DEADLINE_S = 8.0
 
 
+@pytest.mark.parametrize("limits", [ExecutionLimits(deadline_s=8.0)], ids=["8 s"])
 def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_are_told(
-    place: Channelled, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    place: Channelled, tmp_path: Path
 ) -> None:
-    module = Modules(cluster.settings.data / "python")
+    module = Modules(tmp_path / "python")
     module.write(MODULE)
     place.run(f'CREATE FUNCTION slow(n) RETURNS bigint LANGUAGE PYTHON AS "{module.name}:slow";')
     create(place, "d.id, slow(who) AS who", NEW)
     subscriptions = subscribe(place, 12)
     place.write(report(1))
-    monkeypatch.setattr(place.running()._context.runs, "deadline_s", DEADLINE_S)
     place.execute()
     done = succeeded(place)
     (poison_record,) = done.details["poison_records"]
@@ -225,7 +240,7 @@ class LosingRuns:
     """Executions of a channel that lose the engine with some of the answers that they would have."""
 
     def __init__(self, place: Channelled, is_lost: Callable[[bytes], bool]) -> None:
-        self._runs = place.running()._context.runs
+        self._runs = place.running().context.runs
         self._ask = self._runs.ask
         self._what = f"channel {place.running().entry.name}"
         self._is_lost = is_lost
@@ -246,7 +261,7 @@ def test_an_interest_with_a_record_that_ends_the_engine_each_time_is_set_aside_a
     subscriptions = subscribe(place, 12)
     place.write(*(report(id_) for id_ in range(5)))
     runs = LosingRuns(place, lambda text: b'"id":3,' in text and b'"who":17}' in text)
-    monkeypatch.setattr(place.running()._context.runs, "ask", runs.ask)
+    monkeypatch.setattr(place.running().context.runs, "ask", runs.ask)
     with pytest.raises(EngineLostError):
         place.execute()
     place.execute()
@@ -267,18 +282,18 @@ def test_an_interest_with_a_record_that_ends_the_engine_each_time_is_set_aside_a
     assert [len(place.told(subscription)) for subscription in subscriptions] == [6] * 7 + [5] + [6] * 4
 
 
+@pytest.mark.parametrize("limits", [ExecutionLimits(interests=FEW_CACHED)], ids=["few cached"])
 @pytest.mark.parametrize("lack", [engine_lost, lambda: CapacityError("no memory")], ids=["lost", "no memory"])
 def test_an_execution_whose_interests_cannot_be_handed_over_at_once_ends(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch, lack: Callable[[], Exception]
+    place: Channelled, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, lack: Callable[[], Exception]
 ) -> None:
-    monkeypatch.setattr(interests_module, "CACHED_FROM", 5)
     failed: list[object] = []
 
     def fail(frame: object) -> None:
         failed.append(frame)
         raise lack()
 
-    monkeypatch.setattr(interests_module, "_filled", fail)
+    monkeypatch.setattr(type(spark.range(1)), "cache", fail)
     create(place, OWN, NEW)
     subscriptions = subscribe(place, 12)
     place.write(report(1), report(2))
@@ -286,7 +301,7 @@ def test_an_execution_whose_interests_cannot_be_handed_over_at_once_ends(
     assert [len(place.told(subscription)) for subscription in subscriptions] == [2] * 12
     assert "poison_records" not in succeeded(place).details
     tries = len(failed)
-    assert tries >= 2 * interests_module.MOST_FAILURES
+    assert tries >= 2 * FEW_CACHED.most_failures
     subscribe(place, 14)
     place.write(report(3))
     place.execute()
@@ -314,7 +329,7 @@ def test_a_lost_engine_is_given_the_interests_before_the_next_part_is_asked(
             asked.append("handed over" if answer is None else "answered")
         return answer
 
-    monkeypatch.setattr(place.running()._context.runs, "ask", ask)
+    monkeypatch.setattr(place.running().context.runs, "ask", ask)
     with pytest.raises(EngineLostError):
         place.execute()
     place.execute()
@@ -330,7 +345,7 @@ def test_an_engine_that_something_else_has_ended_costs_nobody_a_result(
     subscriptions = subscribe(place, 3)
     place.write(report(1))
     runs = LosingRuns(place, lambda _text: not runs.lost_alone)
-    monkeypatch.setattr(place.running()._context.runs, "ask", runs.ask)
+    monkeypatch.setattr(place.running().context.runs, "ask", runs.ask)
     with pytest.raises(EngineLostError):
         place.execute()
     place.execute()

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
-from tests.integration.channels.test_executions import FEED
+from tests.integration.cluster.channels.test_executions import FEED
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, Channelled, record
 from tests.support.waiting import wait_until
@@ -21,7 +21,7 @@ from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.poison_search import PoisonSearch
 from tocsin.cluster.channels.executions.running_channel import RunningChannel
-from tocsin.pipeline.channels import interests
+from tocsin.pipeline.channels.interests import InterestLimits
 from tocsin.wire.errors import StatementError
 
 INVERSE = "CREATE CONTINUOUS CHANNEL p(k) { SELECT VALUE 6 div d.n FROM D d WHERE is_new(d) AND d.kind = k };"
@@ -38,8 +38,18 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def place(cluster: LocalCluster, dataverse: str) -> Channelled:
-    return placed(cluster, dataverse)
+def limits() -> ExecutionLimits | None:
+    """A test with limits of its own has a cluster of its own."""
+    return None
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path, limits: ExecutionLimits | None) -> Iterator[Channelled]:
+    if limits is None:
+        yield placed(request.getfixturevalue("cluster"), request.getfixturevalue("dataverse"))
+        return
+    with closing(LocalCluster(request.getfixturevalue("spark"), tmp_path, limits=limits)) as cluster:
+        yield placed(cluster, "Default")
 
 
 def placed(cluster: LocalCluster, dataverse: str) -> Channelled:
@@ -346,7 +356,7 @@ def test_a_bad_interest_goes_without_and_that_it_is_looked_for_is_told_at_once(
     with capture_logs() as logged:
         place.execute("p")
     assert place.told(good, "p") == [[1, 2]]
-    assert meanwhile == [(1, ["a channel's execution failed; what it fails on is looked for, and set aside"])]
+    assert meanwhile == [(1, ["a channel's execution failed; searching for poison records"])]
     assert counts.failing == 0
 
 
@@ -357,12 +367,12 @@ CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
 """
 
 
-@pytest.mark.parametrize("count", [2, 7], ids=["two of five", "most of many"])
-def test_bad_interests_silence_no_good_one_however_many_they_are(
-    place: Channelled, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if count > 2:
-        monkeypatch.setattr(interests, "CACHED_FROM", 3)  # as with thousands
+@pytest.mark.parametrize(
+    ("count", "limits"),
+    [(2, None), (7, replace(LIMITS, interests=InterestLimits(cached_from=3)))],  # the second as with thousands
+    ids=["two of five", "most of many"],
+)
+def test_bad_interests_silence_no_good_one_however_many_they_are(place: Channelled, count: int) -> None:
     place.run(CAST)
     wanted = {}
     for i in range(count):

@@ -1,4 +1,7 @@
-"""Shares the Spark views of new rows: channels that read the same new rows at the same time use one view."""
+"""Shares the Spark views of new rows: channels that read the same new rows at the same time use one view.
+
+Spark reads the rows from Python once per view, however many channels join them.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
 
-from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot
+from tocsin.cluster.channels.executions.commit_range import CommitRange
 from tocsin.cluster.engine.engine import Engine
 from tocsin.pipeline.datasets.snapshots import Snapshot
-
-# Limits for idle views, which stay for channels that run a moment later.
-KEPT_VIEWS: Final = 8
-KEPT_BYTES: Final = 64 << 20
 
 
 @dataclass(slots=True)
@@ -27,16 +25,19 @@ class _View:
     size_bytes: int = 0
 
 
-class NewRows:
+class NewRowViews:
     """Thread-safe. A view exists at least as long as somebody uses it."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, most_idle: int = 8, most_idle_bytes: int = 64 << 20) -> None:
+        """The limits are those of idle views, which stay for channels that run a moment later."""
         self._engine = engine
+        self._most_idle = most_idle
+        self._most_idle_bytes = most_idle_bytes
         self._lock = threading.Lock()
         self._views: OrderedDict[tuple[int, str, int, int], _View] = OrderedDict()
 
     @contextmanager
-    def view(self, reading: ExecutionSnapshot, folder: str) -> Iterator[str]:
+    def view(self, reading: CommitRange, folder: str) -> Iterator[str]:
         """Yields the name of a view of the dataset's rows that are new to this execution. The view may also have older
         rows."""
         # A view belongs to one Spark session, so the key has the session's generation.
@@ -58,7 +59,7 @@ class NewRows:
             for name in dropped_names:
                 self._engine.views.drop(name)
 
-    def _build(self, view: _View, reading: ExecutionSnapshot, folder: str) -> None:
+    def _build(self, view: _View, reading: CommitRange, folder: str) -> None:
         rows = reading.new_rows(folder)
         if rows is not None:
             view.size_bytes = rows.nbytes
@@ -73,7 +74,7 @@ class NewRows:
         idle = [(key, view) for key, view in self._views.items() if not view.users]
         count, size_bytes, dropped_names = len(idle), sum(view.size_bytes for _, view in idle), []
         for key, view in idle:
-            if view.name is None or count > KEPT_VIEWS or size_bytes > KEPT_BYTES:
+            if view.name is None or count > self._most_idle or size_bytes > self._most_idle_bytes:
                 count, size_bytes = count - 1, size_bytes - view.size_bytes
                 del self._views[key]
                 if view.name is not None:

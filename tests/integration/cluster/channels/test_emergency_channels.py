@@ -26,7 +26,7 @@ from tocsin.language.syntax import script
 from tocsin.language.syntax.statements import CreateChannel, CreateFunction
 from tocsin.rules.model.values import duration_text
 
-HERE = Path(__file__).parents[3] / "examples" / "emergency"
+HERE = Path(__file__).parents[4] / "examples" / "emergency"
 TICK = datetime(2096, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
 # Ahead of the clock: however slowly this runs, it is within the last minute.
 NOW = datetime.now(UTC) + timedelta(hours=1)

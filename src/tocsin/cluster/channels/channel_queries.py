@@ -1,4 +1,7 @@
-"""Compiles the query of a channel from its catalog entry."""
+"""Compiles the query of a channel from its catalog entry, at CREATE and again at every start.
+
+The catalog stores the text of the body, not the compiled query: a new release may compile it better.
+"""
 
 from __future__ import annotations
 

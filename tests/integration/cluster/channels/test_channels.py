@@ -117,15 +117,18 @@ def test_a_channel_whose_making_was_cancelled_too_late_runs(place: Channelled, m
     place.told_once(mine, [1])
 
 
+async def count_tasks(name: str) -> int:
+    return sum(task.get_name() == name for task in asyncio.all_tasks())
+
+
 def test_a_channel_that_takes_the_name_of_a_dropped_one_before_that_has_ended_is_another(place: Channelled) -> None:
     place.run(OF_KIND)
-    old = place.running()
+    old, tasks = place.running(), place.wait(count_tasks("channel c"))
     place.wait(place.parts.catalog.apply([Remove(old.entry.ref)]))
     place.run(OF_KIND)
     (new,) = place.running_all()
     assert new.entry.channel_id > old.entry.channel_id
-    assert old._task is not None
-    assert old._task.done()
+    assert place.wait(count_tasks("channel c")) == tasks, "the new one's in place of the old one's"
     assert old.entry.channel_id not in place.wait(place.parts.channel_store.channel_ids())
 
 

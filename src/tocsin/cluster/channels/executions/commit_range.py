@@ -1,4 +1,8 @@
-"""The snapshots of all datasets that one execution of a channel reads."""
+"""Decides which commits are new to one execution of a channel, and holds the snapshots that it reads.
+
+New are the commits after those that the previous execution read. The store has that vector together with the results,
+so that no commit is read twice or left out after a crash.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ ONE_TASK_FILES: Final = 256
 
 
 @dataclass(slots=True)
-class ExecutionSnapshot:
+class CommitRange:
     """Every dataset as of one commit, held until the execution is over. `since` has the commits that the previous
     execution read; later rows are new."""
 
@@ -42,9 +46,9 @@ class ExecutionSnapshot:
     entries: dict[str, DatasetEntry] = field(default_factory=dict)
 
     @classmethod
-    def begun(
+    def begin(
         cls, tables: DatasetTables, engine: Engine, query: SharedQuery, since: Vector, at: datetime | None = None
-    ) -> ExecutionSnapshot:
+    ) -> CommitRange:
         """Takes a snapshot of every dataset, as of this instant or as of now. Raises PastStateError if a dataset no
         longer has that state."""
         execution = cls(tables, engine, query, since)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tocsin.cluster.catalog.entries import DatasetEntry
-from tocsin.cluster.channels.executions.execution_snapshot import ExecutionSnapshot
+from tocsin.cluster.channels.executions.commit_range import CommitRange
 from tocsin.cluster.channels.executions.limits import SearchLimits
 from tocsin.cluster.channels.executions.poison_search import PoisonSearch
 from tocsin.cluster.channels.executions.record_search import PoisonRecord
@@ -45,7 +45,7 @@ class World:
         ))  # fmt: skip
         self.interests = InterestTable(cast("Any", None), query)
         self.interests.change(((one, ()) for one in range(1, interests + 1)), ())
-        self.reading = ExecutionSnapshot(cast("Any", None), cast("Any", None), query, since={}, entries={"d": DATASET})
+        self.reading = CommitRange(cast("Any", None), cast("Any", None), query, since={}, entries={"d": DATASET})
 
     def rows_of(self, _folder: str) -> pa.Table:
         return self.records

@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.older_logs import remove_checksums, without_checksum
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, reopened, rows
+from tests.support.small_tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.cluster.data_folder.inspection.datasets import DatasetInspection
 from tocsin.cluster.data_folder.inspection.findings import InspectionReport
 from tocsin.durable_files import sync_folder
-from tocsin.pipeline.datasets.delta import delta_log, durability
-from tocsin.pipeline.datasets.delta.durability import checkpoint_path, entry_path, log_versions
+from tocsin.pipeline.datasets.delta import delta_log, log_files
 from tocsin.pipeline.datasets.delta.log_entries import EntryState, classify_entry
+from tocsin.pipeline.datasets.delta.log_files import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_recovery import LOST_FOLDER
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
@@ -321,7 +321,7 @@ def test_every_entry_of_a_busy_life_is_whole(table: DatasetTable) -> None:
     assert {classify_entry(entry_path(table.log.folder, version).read_bytes()) for version in entries} == {
         EntryState.WHOLE
     }
-    assert reopened(table).row_count == 0
+    assert reopened(table).past.state.rows == 0
 
 
 def test_ends_of_lines_within_texts_end_no_line_of_the_log(table: DatasetTable) -> None:
@@ -383,7 +383,7 @@ def test_an_entry_is_taken_back_before_the_next_is_written(table: DatasetTable) 
     table.insert(rows(2))
     assert content(table.snapshot()) == {1: "a", 2: "a"}
     assert content(reopened(table).snapshot()) == {1: "a", 2: "a"}
-    assert durability.log_versions(table.log.folder)[0] == [0, 1, 2]
+    assert log_files.log_versions(table.log.folder)[0] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("left", [None, b"", b"no footer at all"])
@@ -404,4 +404,4 @@ def test_a_data_file_that_must_be_looked_into_and_is_lost_or_damaged_is_told(
         reopened(table)
     assert "tocsin check" in (refused.value.hint or "")
     path.write_bytes(whole)
-    assert reopened(table).row_count == 1
+    assert reopened(table).past.state.rows == 1

@@ -24,7 +24,7 @@ from tests.support.literals import literal
 from tests.support.waiting import wait_until
 from tocsin.rules.model.values import Circle, Point
 
-HERE = Path(__file__).parents[2] / "support"
+HERE = Path(__file__).parents[3] / "support"
 SCRIPT = "".join((HERE / f"original_forms{part}.sql").read_text() for part in ("", "_channels", "_feeds"))
 TICK = datetime(2096, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
 NEXT = TICK + timedelta(seconds=10)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.pipeline.landing.checkpoint import Checkpoint
+from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 
 
 def _entry(path: str, changed: int, look: int) -> str:

@@ -151,7 +151,7 @@ def test_killed_at_any_place_the_store_goes_on_as_if_nothing_had_been(
     point: str, nth: int, tmp_path: Path, worlds: list[Any]
 ) -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "tests.integration.channels.test_store_crash", str(tmp_path)],
+        [sys.executable, "-m", "tests.integration.cluster.channels.test_store_crash", str(tmp_path)],
         env=environment(TOCSIN_CRASH_AT=f"{point}:{nth}"),
         capture_output=True,
         text=True,

@@ -9,7 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tocsin.clock import now_us
+from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
+from tocsin.pipeline.datasets.upkeep import UpkeepLimits
 
 SCHEMA = pa.schema(
     [
@@ -19,6 +22,19 @@ SCHEMA = pa.schema(
     ]
 )
 KEYS = (("id",),)
+# With these limits upkeep finds something to do in a small dataset.
+EAGER = UpkeepLimits(files_per_compaction=2, checkpoint_every=2, clean_up_every=1)
+
+
+class MovedClock:
+    """The wall clock, moved by `ahead_s`."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        self.of_table = TableClock(self._now_us, self._now_us)
+
+    def _now_us(self) -> int:
+        return now_us() + int(self.ahead_s * 1e6)
 
 
 def rows(*ids: int, said: str = "a") -> pa.Table:

@@ -1,6 +1,6 @@
 """A reader in a process of its own: opens the newest version, lets it grow old, and reads it, again and again.
 
-python -m tests.unit.pipeline.datasets.outside_reader FOLDER
+python -m tests.support.outside_reader FOLDER
 
 A line on its standard input ends it; it prints how many times it read, or fails with what it met.
 """

@@ -83,7 +83,7 @@ def test_metadata_tells_of_executions_their_results_and_the_records_set_aside(pl
 
 def test_a_failed_execution_says_why(place: ChannelPlace, cluster: LocalCluster) -> None:
     channel = place.channel("C")
-    cluster.wait(channel._failed(ValueError("no reason at all"), TICK))
+    cluster.wait(channel.record_failure(ValueError("no reason at all"), TICK))
     assert [(one["Execution"], one.get("Reason")) for one in executions(place)] == [
         (1, None), (2, "ValueError: no reason at all"),
     ]  # fmt: skip

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from tests.unit.pipeline.datasets.tables import KEYS, SCHEMA, content, full_disk, reopened, rows
+from tests.support.small_tables import KEYS, SCHEMA, content, full_disk, reopened, rows
 from tocsin.pipeline.datasets import data_files
-from tocsin.pipeline.datasets.delta import delta_log, durability
+from tocsin.pipeline.datasets.delta import delta_log, log_files
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
@@ -73,7 +73,7 @@ def test_an_entry_that_is_not_whole_is_damage_and_costs_no_file(table: DatasetTa
     """An entry gets its name when it is synced: a power cut leaves it whole, or not there."""
     table.insert(rows(1))
     table.insert(rows(2))
-    entry = durability.entry_path(table.log.folder, 2)
+    entry = log_files.entry_path(table.log.folder, 2)
     whole = entry.read_bytes()
     for left in (b"", b"\0" * 100, whole[:50]):
         table.close()
@@ -90,8 +90,8 @@ def test_a_checkpoint_that_a_power_cut_tore_is_not_needed(table: DatasetTable) -
     for each in range(30):
         table.insert(rows(each))
     assert upkeep(table).checkpoint is not None
-    _, checkpoints = durability.log_versions(table.log.folder)
-    durability.checkpoint_path(table.log.folder, checkpoints[-1]).write_bytes(b"")
+    _, checkpoints = log_files.log_versions(table.log.folder)
+    log_files.checkpoint_path(table.log.folder, checkpoints[-1]).write_bytes(b"")
     table = reopened(table)
     assert len(content(table.snapshot())) == 30
 

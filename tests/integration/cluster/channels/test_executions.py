@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import threading
@@ -17,10 +18,9 @@ from tests.support.in_process_cluster import LocalCluster
 from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, Channelled, record
 from tests.support.waiting import wait_until
 from tocsin.clock import to_us
-from tocsin.cluster.channels.executions import execution_snapshot as reading_module
-from tocsin.cluster.channels.executions import running_channel as channel_module
+from tocsin.cluster.channels.executions import commit_range as reading_module
 from tocsin.cluster.channels.executions.execution import ChannelExecution
-from tocsin.pipeline.datasets import upkeep
+from tocsin.pipeline.datasets.upkeep import UpkeepLimits, upkeep
 from tocsin.rules.model.values import Duration
 from tocsin.wire.cluster import SubscriptionRequest
 
@@ -101,7 +101,7 @@ def test_a_continuous_channel_follows_a_feed_batch_by_batch(
     place.run(OF_KIND + FEED)
     first, batches = place.subscribe('"a"'), 5
     if not memory:
-        monkeypatch.setattr(reading_module.ExecutionSnapshot, "new_rows", lambda _self, _folder: None)
+        monkeypatch.setattr(reading_module.CommitRange, "new_rows", lambda _self, _folder: None)
     for batch in range(batches):
         place.send(*(record(10 * batch + i, "ab"[i % 2]) for i in range(6)))
     second = place.subscribe('"b"')
@@ -118,19 +118,19 @@ def test_many_commits_a_load_and_a_compaction_between_two_executions_are_all_new
 ) -> None:
     place.run(DAILY)
     mine = place.subscribe('"a"')
-    for i in range(upkeep.FILES_PER_COMPACTION):
+    for i in range(UpkeepLimits().files_per_compaction):
         place.write(record(i), verb="INSERT")
     source = tmp_path / "rows.json"
     source.write_text("".join(json.dumps(record(100 + i)) + "\n" for i in range(50)))
     place.run(f'LOAD DATASET D USING localfs (("path"="{source}"),("format"="json"))')
     place.execute(at=tick(place, 1))
-    ids = [*range(upkeep.FILES_PER_COMPACTION), *range(100, 150)]
+    ids = [*range(UpkeepLimits().files_per_compaction), *range(100, 150)]
     assert sorted(place.told(mine)) == [[i, 0] for i in ids]
     # A compaction joins old rows with new ones in a file.
     place.write(record(200))
     table = place.parts.tables.table(place.parts.catalog.catalog.dataset(place.dataverse, "D"))
-    upkeep.upkeep(table)
-    assert table.file_count < upkeep.FILES_PER_COMPACTION, "here or in the background"
+    upkeep(table)
+    assert len(table.past.state.files) < UpkeepLimits().files_per_compaction, "here or in the background"
     place.write(record(201))
     place.execute(at=tick(place, 2))
     assert sorted(place.told(mine)) == [[i, 0] for i in (*ids, 200, 201)]
@@ -210,15 +210,17 @@ def test_who_subscribes_while_an_execution_runs_misses_nothing_that_is_committed
     place.run(OF_KIND)
     first = place.subscribe('"a"')
     place.caught_up()
-    follow, holding, go_on = channel_module.RunningChannel._follow_interests, threading.Event(), threading.Event()
+    store, own_id = place.parts.channel_store, place.running().entry.channel_id
+    read_changes, holding, go_on = store.interest_changes, threading.Event(), threading.Event()
 
-    async def held(self: channel_module.RunningChannel) -> None:
-        holding.set()
-        while not go_on.is_set():
-            await channel_module.asyncio.sleep(0.01)
-        await follow(self)
+    async def held(channel_id: int, *args: Any) -> Any:
+        if channel_id == own_id:
+            holding.set()
+            while not go_on.is_set():
+                await asyncio.sleep(0.01)
+        return await read_changes(channel_id, *args)
 
-    monkeypatch.setattr(channel_module.RunningChannel, "_follow_interests", held)
+    monkeypatch.setattr(store, "interest_changes", held)
     place.write(record(1))
     assert holding.wait(WITHIN_S)
     second = place.subscribe('"b"')
@@ -301,10 +303,10 @@ def test_a_tick_at_which_the_query_fails_is_given_up_when_the_next_one_is_due(pl
     running.entry = replace(running.entry, anchor=running.entry.anchor - timedelta(hours=1))
     failing = datetime.now(UTC) - timedelta(milliseconds=1)
     wait_until(lambda: datetime.now(UTC) > running.entry.anchor + timedelta(hours=1), "the next tick is due")
-    place.wait(running._execute_with_retries(running.entry.anchor + timedelta(minutes=1)))
+    place.wait(running.execute_with_retries(running.entry.anchor + timedelta(minutes=1)))
     assert (place.told(mine), running.counts.missed_ticks) == ([], 0), "there was nothing yet"
     running.entry = replace(running.entry, anchor=failing - timedelta(hours=1), period=Duration(micros=100_000))
-    place.wait(running._execute_with_retries(datetime.now(UTC)))
+    place.wait(running.execute_with_retries(datetime.now(UTC)))
     assert (place.told(mine), running.counts.missed_ticks) == ([], 1)
     assert running.trouble is not None
     place.run("DELETE FROM D d WHERE d.n = 0")
@@ -356,13 +358,13 @@ def test_where_nothing_is_new_or_nobody_is_interested_spark_runs_no_job(
 def test_channels_that_share_a_dataset_share_the_reading_of_its_new_rows(
     place: Channelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views = place.parts.channels._context.engine.views
     handed: list[int] = []
-    of_rows = views.of_rows
     names = [f"c{i}" for i in range(4)]
     place.run("".join(DAILY.replace("c(k)", f"{name}(k)") for name in names))
     mine = {name: place.subscribe('"a"', channel=name) for name in names}
     place.write(record(1), record(2, "b"))
+    views = place.running(names[0]).context.engine.views
+    of_rows = views.of_rows
     monkeypatch.setattr(views, "of_rows", lambda rows: handed.append(rows.num_rows) or of_rows(rows))
     for name in names:
         place.execute(name)
