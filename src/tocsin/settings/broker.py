@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.settings.sections import Networks, Private, Seconds, Section, Whole, is_loopback, number
+from tocsin.settings.sections import (
+    BodyLimit,
+    ConnectionsLimit,
+    HttpSection,
+    Port,
+    PrivateAddresses,
+    Seconds,
+    Section,
+    Whole,
+    number,
+)
 from tocsin.wire.addresses import carries_password, http_address
 
 _CACHING = CachingSettings()
@@ -37,35 +47,15 @@ def _address(text: str) -> str:
 Address = Annotated[str, AfterValidator(_address)]
 
 
-class BrokerHttpSettings(Section):
+class BrokerHttpSettings(HttpSection):
     """The broker's server."""
 
-    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    """The address to listen on."""
-    port: Annotated[Whole, Field(ge=0, le=65_535)] = 8480
-    """The port to listen on; 0 takes a free one."""
-    body_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 34)] = 16 << 20
+    port: Port = 8480
+    body_limit_bytes: BodyLimit = 16 << 20
     """The largest request body. Announcements of the cluster need a little more than 1 MiB."""
-    connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20_000
-    """The most connections. When all are taken, a new one replaces an idle one or one whose request is incomplete."""
-    address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
-    """Connections of one address at once. 0: a quarter of all, at most 2000; this machine's own are not counted."""
-    read_timeout_s: Seconds = 30.0
-    """How long a client may take to send its request."""
-    trusted_proxies: Networks = ""
-    """Proxies whose X-Forwarded-For header is believed: addresses or networks, separated by spaces."""
+    connections_limit: ConnectionsLimit = 20_000
     origins: str = ""
     """Web pages of these origins may use the broker, separated by spaces; * for all. Those of its own always may."""
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
-        return is_loopback(self.host)
-
-    @property
-    def local(self) -> bool:
-        """Whether only programs of this machine can reach the server: no known proxy forwards requests of others."""
-        return self.loopback and not self.trusted_proxies.strip()
 
 
 class BrokerClusterSettings(Section):
@@ -235,7 +225,7 @@ class WebhookSettings(Section):
     """The first back-off."""
     last_retry_s: Seconds = 300.0
     """The longest back-off."""
-    private: Private = "auto"
+    private: PrivateAddresses = "auto"
     """Private addresses of receivers: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
 
 
