@@ -109,7 +109,7 @@ def run(
                 raise InputError(f"{flag} cannot be given with --live: a live run happens once")
         live_run = registry.live(name)
         with writable_folders():
-            outcome = live_run.conduct(
+            outcome = live_run.run_and_report(
                 settings_of(set_), out, quick=quick, seed=seed, fresh=fresh, say=progress_reporter(name)
             )
         return _print_live_outcome(outcome)
@@ -117,7 +117,7 @@ def run(
     if processes is not None and processes < 1:
         raise InputError(f"--processes: must be 1 or more, got {processes}")
     with _explain_interrupt(name, fresh=fresh), writable_folders(), _progress(name) as on_finished:
-        done = run_experiment.conduct(
+        done = run_experiment.run_and_report(
             planned,
             registry.reference(name),
             out,
@@ -125,7 +125,7 @@ def run(
             fresh=fresh,
             on_finished=on_finished,
         )
-    before = f", {done.kept} of them finished before" if done.kept else ""
+    before = f", {done.finished_before} of them finished before" if done.finished_before else ""
     sys.stderr.write(f"{name}: {done.cells} runs{before}\n")
     _print_verdicts(done.verdicts)
     sys.stdout.write(f"{done.folder / 'report.md'}\n")

@@ -146,12 +146,12 @@ class ReportTable:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One cell to run. `kept` is a folder for data that cells share and can recompute, such as workload traces."""
+    """One cell to run. `shared` is a folder for data that cells share and can recompute, such as workload traces."""
 
     values: Mapping[str, Value]
     seed: int
     trace: RunTrace | None = None
-    kept: Path | None = None
+    shared: Path | None = None
 
     def text(self, name: str) -> str:
         return str(self.values[name])
