@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-async def wait_despite_cancel(work: Awaitable[T], *, on_cancel: Callable[[], None] = lambda: None) -> T:
+async def wait_despite_cancel(work: Awaitable[_T], *, on_cancel: Callable[[], None] = lambda: None) -> _T:
     """Returns the result of the work. A cancelled caller waits until the work has ended, however often it is cancelled,
     and then raises CancelledError. `on_cancel` is called on each cancellation and may make the work hurry."""
     future = asyncio.ensure_future(work)

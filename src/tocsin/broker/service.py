@@ -44,7 +44,7 @@ from tocsin.wire.subscriber import PullRequest, SubscribeRequest
 HELD_PER_REQUEST: Final = 50
 """A request over all subscriptions of a subscriber costs its rate limit one token more for each 50 subscriptions."""
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class BrokerService:
 
     # --- changes of accounts
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+    async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Runs the work to its end even if the client disconnects: store and core must agree."""
         return await self._parts.subscriptions.finish(work)
 

@@ -33,7 +33,7 @@ from tocsin.wire.subscriber import (
     DEFAULT_MODE,
     AckRequest,
     Credentials,
-    Mode,
+    DeliveryMode,
     SubscribeRequest,
 )
 
@@ -147,7 +147,7 @@ class Client:
         parameters: Sequence[Any] = (),
         *,
         since: Cursor | str | None = None,
-        mode: Mode = DEFAULT_MODE,
+        mode: DeliveryMode = DEFAULT_MODE,
         group: str | None = None,
     ) -> Subscription:
         """Subscribes to a channel with these parameter values: to results after `since`, or made from now on.

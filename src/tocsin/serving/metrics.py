@@ -15,10 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from tocsin.serving.answers import Handler
+from tocsin.serving.answers import RequestHandler
 
-T = TypeVar("T")
-SeriesTable: TypeAlias = Mapping[str, tuple[str, Callable[[T], float | dict[Any, int] | None]]]
+_T = TypeVar("_T")
+SeriesTable: TypeAlias = Mapping[str, tuple[str, Callable[[_T], float | dict[Any, int] | None]]]
 
 _METHODS: Final = frozenset(hdrs.METH_ALL)
 
@@ -55,7 +55,7 @@ class ServerMetrics:
         """The middleware that counts requests. It must be outermost, to count the status that the client sees."""
 
         @web.middleware
-        async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def count(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
             began_s = time.perf_counter()
             route = _route(request)
             status = "aborted"
@@ -77,7 +77,7 @@ class ServerMetrics:
         return web.Response(body=exposed, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
 
 
-class SeriesCollector(Collector, Generic[T]):
+class SeriesCollector(Collector, Generic[_T]):
     """Exports metrics that have one series for each subject, such as a feed. The subjects are asked for at each scrape,
     so the series of a dropped subject disappear.
 
@@ -87,10 +87,10 @@ class SeriesCollector(Collector, Generic[T]):
     def __init__(
         self,
         label: str,
-        subjects: Callable[[], Iterable[T]],
-        name_of: Callable[[T], str],
-        counts: SeriesTable[T],
-        gauges: SeriesTable[T],
+        subjects: Callable[[], Iterable[_T]],
+        name_of: Callable[[_T], str],
+        counts: SeriesTable[_T],
+        gauges: SeriesTable[_T],
         *,
         second_labels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -106,7 +106,7 @@ class SeriesCollector(Collector, Generic[T]):
     def collect(self) -> Iterator[Metric]:
         return self._collected(tuple(self._subjects()))
 
-    def _collected(self, subjects: Sequence[T]) -> Iterator[Metric]:
+    def _collected(self, subjects: Sequence[_T]) -> Iterator[Metric]:
         for family_of, table in self._tables:
             for name, (help_text, value_of) in table.items():
                 second_label = self._second_labels.get(name)

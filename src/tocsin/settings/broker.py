@@ -23,7 +23,7 @@ from tocsin.wire.addresses import carries_password, http_address
 _CACHING = CachingSettings()
 
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
-Number = Annotated[float, BeforeValidator(number)]
+Real = Annotated[float, BeforeValidator(number)]
 Pause = Annotated[float, BeforeValidator(number), Field(ge=0, le=86_400)]
 
 
@@ -44,7 +44,7 @@ def _address(text: str) -> str:
     return text
 
 
-Address = Annotated[str, AfterValidator(_address)]
+HttpAddress = Annotated[str, AfterValidator(_address)]
 
 
 class BrokerHttpSettings(HttpSection):
@@ -61,7 +61,7 @@ class BrokerHttpSettings(HttpSection):
 class BrokerClusterSettings(Section):
     """The cluster that the broker takes results from."""
 
-    url: Address = "http://127.0.0.1:8470"
+    url: HttpAddress = "http://127.0.0.1:8470"
     """The cluster's address."""
     token: SecretStr = SecretStr("")
     """The token for the cluster, with the role `broker`; it names the feeds that subscribers may publish to."""
@@ -98,25 +98,25 @@ class BrokerCacheSettings(Section):
     """Whether the new result itself may be evicted when it does not fit."""
     ties: str = _CACHING.ties
     """Which of two results of equal value is evicted: the `oldest`, the `newest` or the `largest`."""
-    fresh_s: Number = _CACHING.fresh_s
+    fresh_s: Real = _CACHING.fresh_s
     """`worth`, `saving`: how long after arrival online readers may still fetch a result."""
     fetched_enters: bool = _CACHING.fetched_enters
     """Whether results that were fetched after a miss enter the cache."""
-    ceiling: Number = _CACHING.ceiling
+    ceiling: Real = _CACHING.ceiling
     """`ttl`: the cache never holds more than this many times its budget."""
-    ttl_every_s: Number = _CACHING.ttl_every_s
+    ttl_every_s: Real = _CACHING.ttl_every_s
     """How often times to live are recomputed."""
-    ttl_first_s: Number = _CACHING.ttl_first_s
+    ttl_first_s: Real = _CACHING.ttl_first_s
     """The time to live before a cache's growth is known."""
-    ttl_cap_s: Number = _CACHING.ttl_cap_s
+    ttl_cap_s: Real = _CACHING.ttl_cap_s
     """The longest time to live; a cache that does not grow has it."""
     weights: str = _CACHING.weights
     """How times to live share the budget: `subscribers` or `equal`."""
-    rate_window_s: Number = _CACHING.rate_window_s
+    rate_window_s: Real = _CACHING.rate_window_s
     """The time constant of the moving averages of growth."""
-    latency_first_s: Number = _CACHING.latency_first_s
+    latency_first_s: Real = _CACHING.latency_first_s
     """`lsd`: the assumed duration of a fetch until the first one is measured."""
-    latency_share: Number = _CACHING.latency_share
+    latency_share: Real = _CACHING.latency_share
     """The weight of the newest fetch in the moving average of the latency."""
     buffer_learns_first: bool = _CACHING.buffer_learns_first
     """`buffer`: whether a result moves the threshold before it is compared with it."""

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 
 from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import InputError
-from tocsin.wire.messages import InterestText, Mark, Message, Name
-from tocsin.wire.subscriber import Mode
+from tocsin.wire.messages import InterestText, Mark, Message, NameText
+from tocsin.wire.subscriber import DeliveryMode
 
 
 def _check_limit(limit: int) -> None:
@@ -18,7 +18,7 @@ def _check_limit(limit: int) -> None:
 
 
 # The names of channels or feeds; None means all.
-Allowed = tuple[Name, ...] | None
+Allowed = tuple[NameText, ...] | None
 Limits = dict[str, Annotated[int, Mark(check=_check_limit, schema={"minimum": 0})]]
 
 
@@ -50,7 +50,7 @@ class NewGroup(Message):
 
     SHAPE: ClassVar[str] = '{"name": "…", "members": ["…"]}'
 
-    name: Name
+    name: NameText
     members: tuple[str, ...] = ()
 
 
@@ -71,7 +71,7 @@ class NewApplication(Message):
 
     SHAPE: ClassVar[str] = '{"name": "…"}, and maybe channels, feeds and limits'
 
-    name: Name
+    name: NameText
     channels: Allowed = None
     feeds: Allowed = None
     limits: Limits = field(default_factory=dict)
@@ -95,7 +95,7 @@ class GroupSubscription(Message):
 
     id: str
     interest: InterestText
-    mode: Mode
+    mode: DeliveryMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,14 +45,14 @@ Channel = Annotated[
         }
     ),
 ]
-Number = Annotated[float, Mark(read=float, schema={"type": "number", "minimum": 0})]
+JsonNumber = Annotated[float, Mark(read=float, schema={"type": "number", "minimum": 0})]
 
 _NOTHING: Final[dict[str, Any]] = {}
 _RECORDS: Final = Media({"application/octet-stream": {"type": "string"}})
 _POLICIES: Final = {"policy": str, "settings": JsonObject, "resident_bytes": int, "figures": JsonObject}
 _OF: Final = query_parameter("application", str)
 _AFTER: Final = query_parameter("after", str)
-_WAIT: Final = query_parameter("wait", Number, "Seconds to wait until there is something.")
+_WAIT: Final = query_parameter("wait", JsonNumber, "Seconds to wait until there is something.")
 
 
 def _limit(most: int = 1_000) -> JsonObject:

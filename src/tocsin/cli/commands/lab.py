@@ -50,8 +50,6 @@ Examples:
 app.command(lab_scenarios.scenario, help_epilogue=lab_scenarios.SCENARIO_EXAMPLES)
 app.command(lab_scenarios.play, help_epilogue=lab_scenarios.PLAY_EXAMPLES)
 
-OnFinished = Callable[[object, int, int], None]
-
 ExperimentName = Annotated[str, Parameter(help='The name of the experiment, as "tocsin lab list" shows it.')]
 Quick = Annotated[bool, Parameter(negative="", help="Run smaller cells and fewer repetitions, within a minute.")]
 Live = Annotated[
@@ -275,7 +273,7 @@ def _explain_interrupt(name: str, *, fresh: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(name: str) -> Iterator[OnFinished]:
+def _progress(name: str) -> Iterator[Callable[[object, int, int], None]]:
     """Shows a bar on a terminal; in a log, writes a line for every tenth of the cells."""
     if not sys.stderr.isatty():
         tenths = 0

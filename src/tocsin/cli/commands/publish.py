@@ -38,7 +38,7 @@ _ANSWER_S: Final = 60.0
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
-Pause = Callable[[float], Awaitable[object]]
+_Sleep = Callable[[float], Awaitable[object]]
 OnProgress = Callable[[int, int], None]
 
 
@@ -129,7 +129,7 @@ class RecordPublisher:
         header: bool = False,
         err: TextIO,
         on_progress: OnProgress = lambda _records, _size_bytes: None,
-        pause: Pause = asyncio.sleep,
+        pause: _Sleep = asyncio.sleep,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         self._client = client

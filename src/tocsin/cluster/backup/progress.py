@@ -14,15 +14,15 @@ from tocsin.durable_files import is_full_disk
 from tocsin.patience import wait_despite_cancel
 from tocsin.wire.errors import InputError, StoppedError, StorageFullError
 
-T = TypeVar("T")
-Progress = Callable[[int, int], None]
+_T = TypeVar("_T")
+OnSaved = Callable[[int, int], None]
 
 
 def no_progress(done_bytes: int, all_bytes: int) -> None:
     """Ignores the progress."""
 
 
-def count_bytes(all_bytes: int, on_progress: Progress, stop: threading.Event) -> Callable[[int], None]:
+def count_bytes(all_bytes: int, on_progress: OnSaved, stop: threading.Event) -> Callable[[int], None]:
     """Returns a callback for the bytes just copied. It raises StoppedError after `stop` is set."""
     done_bytes = 0
 
@@ -36,7 +36,7 @@ def count_bytes(all_bytes: int, on_progress: Progress, stop: threading.Event) ->
     return passed
 
 
-async def in_thread(work: Callable[[threading.Event], T]) -> T:
+async def in_thread(work: Callable[[threading.Event], _T]) -> _T:
     """Runs the work in a thread. A cancellation tells the work to stop, and waits for it."""
     stop = threading.Event()
     return await wait_despite_cancel(asyncio.to_thread(work, stop), on_cancel=stop.set)

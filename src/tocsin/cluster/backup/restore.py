@@ -17,7 +17,7 @@ from tocsin.cluster.backup.archive import check_files, open_archive, read_manife
 from tocsin.cluster.backup.frozen_state import IncompleteBackupError, check_table
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, Manifest
 from tocsin.cluster.backup.progress import (
-    Progress,
+    OnSaved,
     count_bytes,
     explain_os_errors,
     in_thread,
@@ -29,7 +29,7 @@ from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import EPOCH, ClusterStore, next_epoch
 from tocsin.wire.errors import ConflictError, InputError, StoreError
 
-AnyStore = TypeVar("AnyStore", ClusterStore, ChannelStore)
+_AnyStore = TypeVar("_AnyStore", ClusterStore, ChannelStore)
 
 
 async def restore(
@@ -39,7 +39,7 @@ async def restore(
     open_store: Callable[[Path], ClusterStore],
     open_channels: Callable[[Path], ChannelStore],
     settle_broker: Callable[[Path], Awaitable[None]] | None = None,
-    on_progress: Progress = no_progress,
+    on_progress: OnSaved = no_progress,
 ) -> Manifest:
     """Makes a data folder from a backup. `data` must be absent or empty. The restored cluster has a new epoch.
 
@@ -69,7 +69,7 @@ async def restore(
         raise
 
 
-async def _begin_epoch(store: AnyStore, renew: Callable[[AnyStore], Awaitable[object]]) -> None:
+async def _begin_epoch(store: _AnyStore, renew: Callable[[_AnyStore], Awaitable[object]]) -> None:
     """Begins a new epoch in a restored store, so that cursors from after the backup cannot match later results."""
     await store.open()
     try:
@@ -101,7 +101,7 @@ def check_unused(data: Path) -> Path:
     return data
 
 
-def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
+def _unpack(source: Path, part: Path, on_progress: OnSaved, stop: threading.Event) -> Manifest:
     with explain_os_errors(source), open_archive(source) as archive:
         manifest = read_manifest(archive, source)
         if CATALOG not in {file.path for file in manifest.files}:

@@ -44,7 +44,7 @@ from tocsin.cluster.catalog.refs import (
     split_names,
     type_ref,
 )
-from tocsin.cluster.data_folder.removals import Removals, Step, plan_removals
+from tocsin.cluster.data_folder.removals import Removals, RemovalStep, plan_removals
 from tocsin.store.cluster.interface import ClusterStore, StoreTransaction, check_text
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
 
@@ -52,8 +52,8 @@ DEFAULT: Final = "Default"
 METADATA: Final = "Metadata"
 IDENTIFIER_LIMIT: Final = 128
 
-Found = TypeVar("Found", bound=CatalogEntry)
-Overload = TypeVar("Overload", bound=FunctionEntry | ProcedureEntry)
+_Entry = TypeVar("_Entry", bound=CatalogEntry)
+_Overload = TypeVar("_Overload", bound=FunctionEntry | ProcedureEntry)
 
 # These dataverses always exist; they are never stored and cannot be dropped.
 _BUILT_IN: Final = tuple(DataverseEntry(name) for name in (METADATA, DEFAULT))
@@ -181,7 +181,7 @@ class Catalog:
     def procedures_named(self, dataverse: str, name: str) -> list[ProcedureEntry]:
         return self._overloads(ProcedureEntry, dataverse, name)
 
-    def _overloads(self, kind: type[Overload], dataverse: str, name: str) -> list[Overload]:
+    def _overloads(self, kind: type[_Overload], dataverse: str, name: str) -> list[_Overload]:
         overloads = [entry for entry in self._all(kind) if (entry.dataverse, entry.name) == (dataverse, name)]
         return sorted(overloads, key=lambda entry: entry.arity)
 
@@ -244,10 +244,10 @@ class Catalog:
             case _:
                 return [self.entries[ref]]
 
-    def _all(self, kind: type[Found]) -> Iterator[Found]:
+    def _all(self, kind: type[_Entry]) -> Iterator[_Entry]:
         return (entry for entry in self.entries.values() if isinstance(entry, kind))
 
-    def _look_up(self, ref: Ref, kind: type[Found]) -> Found:
+    def _look_up(self, ref: Ref, kind: type[_Entry]) -> _Entry:
         entry = self.entries.get(ref)
         if not isinstance(entry, kind):
             raise self.missing(ref)
@@ -349,8 +349,8 @@ class CatalogStore:
             return next_catalog
 
 
-def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[Step]]:
-    steps: list[Step] = []
+def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[RemovalStep]]:
+    steps: list[RemovalStep] = []
     for change in changes:
         match change:
             case Put(entry=entry, when_taken="keep") if entry.ref in catalog.entries:
@@ -368,14 +368,14 @@ def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[St
     return catalog, steps
 
 
-def _writing(entry: CatalogEntry, *, replace: bool) -> Step:
+def _writing(entry: CatalogEntry, *, replace: bool) -> RemovalStep:
     ref, body = entry.ref, entry_to_json(entry)
     if replace:
         return lambda tx: tx.replace_entry(ref.kind, ref.dataverse, ref.name, body)
     return lambda tx: tx.add_entry(ref.kind, ref.dataverse, ref.name, body)
 
 
-def _removing(ref: Ref) -> Step:
+def _removing(ref: Ref) -> RemovalStep:
     return lambda tx: tx.remove_entry(ref.kind, ref.dataverse, ref.name)
 
 

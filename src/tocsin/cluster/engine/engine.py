@@ -43,7 +43,7 @@ from tocsin.wire.errors import (
     UnavailableError,
 )
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 LANDING_THREADS: Final = 4
 CHANNEL_THREADS: Final = 16  # a thread blocks while its job runs: few long executions leave room for short ones
@@ -208,13 +208,13 @@ class Engine:
 
     # ------------------------------------------------------------ work
 
-    async def land(self, work: Callable[[], T], what: str, *, asks_spark: bool) -> T:
+    async def land(self, work: Callable[[], _T], what: str, *, asks_spark: bool) -> _T:
         """Runs work on the threads of the feeds, like `work`. It is never given up."""
         if not asks_spark:
             return await self._work_threads.carry_out(self._landing, work, stop=lambda: False)
         return await self._carry_out(self._landing, work, what, always_awaited=True)
 
-    async def execution(self, work: Callable[[], T], what: str, *, deadline_s: float | None = None) -> T:
+    async def execution(self, work: Callable[[], _T], what: str, *, deadline_s: float | None = None) -> _T:
         """Runs work on the threads of the channels, like `work`. The work must change nothing.
 
         After `deadline_s` of running time (waiting for a thread does not count) the work is cancelled, and soon after
@@ -232,12 +232,12 @@ class Engine:
 
     async def work(
         self,
-        work: Callable[[], T],
+        work: Callable[[], _T],
         what: str = "",
         *,
         stop: Callable[[], bool] | None = None,
         asks_spark: bool = True,
-    ) -> T:
+    ) -> _T:
         """Runs blocking work on a thread. A cancellation stops the Spark jobs that the work has started or will start,
         and waits for the work to end. Work that does not end soon is given up: Spark can stop jobs, but not its
         optimizer, nor a task that never checks for interruption.
@@ -252,10 +252,10 @@ class Engine:
             return await self._work_threads.carry_out(self._threads, work, stop=lambda: False)
         return await self._carry_out(self._threads, work, what, stop=stop)
 
-    async def compute(self, work: Callable[[], T]) -> T:
+    async def compute(self, work: Callable[[], _T]) -> _T:
         """Runs pure Python work that changes nothing. It needs no session, and a cancellation gives it up."""
 
-        def run() -> T:
+        def run() -> _T:
             try:
                 return work()
             except Exception as error:
@@ -266,12 +266,12 @@ class Engine:
 
         return await self._work_threads.carry_out(self._threads, run, stop=lambda: True)
 
-    async def read_body(self, steps: Generator[None, None, T], size_bytes: int) -> T:
+    async def read_body(self, steps: Generator[None, None, _T], size_bytes: int) -> _T:
         """Decodes a large body, and returns what its steps return. Bodies share a thread, or another if they are huge,
         so they delay nothing but each other. They take turns: after TURN_S of steps, the next body goes on.
         """
 
-        def take_turn() -> tuple[T] | None:
+        def take_turn() -> tuple[_T] | None:
             until_s = time.monotonic() + TURN_S
             try:
                 while time.monotonic() < until_s:
@@ -289,13 +289,13 @@ class Engine:
     async def _carry_out(
         self,
         threads: ThreadPoolExecutor,
-        work: Callable[[], T],
+        work: Callable[[], _T],
         what: str,
         *,
         stop: Callable[[], bool] | None = None,
         always_awaited: bool = False,
         deadline_s: float | None = None,
-    ) -> T:
+    ) -> _T:
         engine_work = _EngineWork(uuid4().hex, self._work_threads.current_asker())
 
         def stop_all() -> bool:
@@ -312,7 +312,7 @@ class Engine:
             stop=stop_all, give_up=give_up, keep_result=stop is not None, deadline_s=deadline_s,
         )  # fmt: skip
 
-    def _run(self, own: _EngineWork, what: str, work: Callable[[], T], *, changes: bool) -> T:
+    def _run(self, own: _EngineWork, what: str, work: Callable[[], _T], *, changes: bool) -> _T:
         own.session = current = self._session
         if current is None:
             raise engine_lost()
@@ -373,7 +373,7 @@ class Engine:
             return engine_lost()
         return _explained(error)
 
-    def asked(self, work: Callable[[], T]) -> T:
+    def asked(self, work: Callable[[], _T]) -> _T:
         """Runs the work and translates Spark's errors."""
         try:
             return work()

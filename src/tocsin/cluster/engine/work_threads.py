@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from tocsin.wire.errors import DeadlineError, LimitError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 GIVE_UP_S: Final = 5.0
 LOST_RETRY_AFTER_S: Final = 30  # what a caller is told while its earlier work still runs
@@ -65,13 +65,13 @@ class WorkThreads:
     async def carry_out(
         self,
         pool: ThreadPoolExecutor,
-        work: Callable[[], T],
+        work: Callable[[], _T],
         *,
         stop: Callable[[], bool],
         give_up: Callable[[], None] = lambda: None,
         keep_result: bool = False,
         deadline_s: float | None = None,
-    ) -> T:
+    ) -> _T:
         """Runs the work and returns its result.
 
         When the caller is cancelled, or the work has run for `deadline_s`, `stop` tells the work to end, and returns
@@ -89,7 +89,7 @@ class WorkThreads:
             if not began.done():
                 began.set_result(None)
 
-        def run() -> T:
+        def run() -> _T:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(begin)
             return work()

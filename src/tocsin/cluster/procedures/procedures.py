@@ -28,6 +28,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.cluster.statements.ddl import arity_to_drop
 from tocsin.cluster.statements.dml import DmlHandler, decode_rows, keys_to_delete
+from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
@@ -41,7 +42,6 @@ from tocsin.wire.errors import StoppedError
 
 log = structlog.get_logger()
 
-Summary = Mapping[str, Any]
 ENGINE_RETRY_S: Final = 2.0
 AT_ONCE: Final = 4  # scheduled procedures that run at once; each takes an engine thread
 RUNS_KEPT: Final = 100  # the latest runs that are kept, per procedure
@@ -246,7 +246,7 @@ class Procedures:
 
     # ------------------------------------------------------------ CREATE, DROP
 
-    async def create(self, statement: st.CreateProcedure, scope: StatementScope) -> Summary:
+    async def create(self, statement: st.CreateProcedure, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         existing = scope.catalog.find(procedure_ref(dataverse, name, len(statement.parameters)))
         if statement.if_not_exists and existing is not None:
@@ -290,7 +290,7 @@ class Procedures:
             used.add(target.ref)
         return tuple(sorted(used, key=lambda ref: (ref.kind, ref.dataverse, ref.name)))
 
-    async def drop(self, statement: st.DropProcedure, scope: StatementScope) -> Summary:
+    async def drop(self, statement: st.DropProcedure, scope: StatementScope) -> StatementSummary:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         arity = arity_to_drop(statement, scope.catalog.procedures_named(dataverse, name))
         ref = procedure_ref(dataverse, name, arity)

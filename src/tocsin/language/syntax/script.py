@@ -22,7 +22,7 @@ from tocsin.language.syntax.statements import ProcedureBody, Statement
 from tocsin.language.syntax.token_stream import TokenStream
 from tocsin.wire.errors import StatementError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 DEPTH_LIMIT = 100  # nesting of brackets: far beyond what people write, far below what exhausts the stack
 TREE_LIMIT = 300  # nesting of operators, such as a + b + c + …; each level costs more than the one before
@@ -194,7 +194,7 @@ def _operands(chain: exp.Expr) -> list[exp.Expr]:
     return operands
 
 
-def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], T]) -> T:
+def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
     """Parses all tokens, and turns any error of the parser into a StatementError with a place."""
     try:
         parsed = parse(tokens)

@@ -16,7 +16,7 @@ from tocsin.language.syntax import statements as st
 from tocsin.language.syntax.dialect import QueryParser, Tocsin
 from tocsin.rules.model.types import PRIMITIVES
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class TokenStream:
@@ -104,7 +104,7 @@ class TokenStream:
             self.refuse(f"Expected {expected}")
         return expression
 
-    def items(self, parse: Callable[[], T], end: TokenType | None = None) -> list[T]:
+    def items(self, parse: Callable[[], _T], end: TokenType | None = None) -> list[_T]:
         """Parses one or more items with commas between them; with `end`, which follows them, there may be none."""
         return [] if end is not None and self.at(end) else self._parser._parse_csv(parse)
 

@@ -28,10 +28,10 @@ from tocsin.store.cluster.interface import (
     next_epoch,
 )
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, Upgrade
+from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, StoreLayout, Upgrade
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 CLUSTER_UPGRADES: Final[tuple[Upgrade, ...]] = (
     Upgrade(
@@ -225,12 +225,12 @@ class SqliteStore(SqliteFile):
         set_fact(writer, CREATED_AT, now.isoformat())
 
 
-class TransactionCall(ReadCall[Parameters, Result]):
+class TransactionCall(ReadCall[CallParameters, _Result]):
     """A method that reads or writes within the transaction."""
 
     def run(
-        self, store: SqliteTransaction, work: Callable[[sqlite3.Connection], Result]
-    ) -> Coroutine[Any, Any, Result]:
+        self, store: SqliteTransaction, work: Callable[[sqlite3.Connection], _Result]
+    ) -> Coroutine[Any, Any, _Result]:
         return store.run(work)
 
 
@@ -281,8 +281,8 @@ class SqliteTransaction:
             with explain_sqlite_errors(self._store.path):
                 self._store.writer().execute("ROLLBACK")
 
-    async def run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        def guarded() -> Result:
+    async def run(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        def guarded() -> _Result:
             if self._over:
                 raise RuntimeError("this transaction is over")
             if self._failure is not None:

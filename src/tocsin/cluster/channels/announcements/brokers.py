@@ -8,10 +8,10 @@ crash leaves in between: a broker without subscriptions, or one that a recorded 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from tocsin import faults
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
@@ -19,6 +19,7 @@ from tocsin.cluster.catalog.entries import BrokerEntry
 from tocsin.cluster.catalog.refs import broker_ref, full_name
 from tocsin.cluster.channels.announcements.announcer import Announcer, new_secret
 from tocsin.cluster.channels.announcements.fence import BrokerFence
+from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import statements as st
 from tocsin.rules.model.cursors import Position
@@ -30,8 +31,6 @@ from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
 
 URL_LIMIT: Final = 2_000
 _SHOWN: Final = 3  # how many channels the refusal to drop a broker names
-
-Summary = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Brokers:
         finally:
             await asyncio.shield(self._announcer.settle())
 
-    async def create(self, statement: st.CreateBroker, scope: StatementScope) -> Summary:
+    async def create(self, statement: st.CreateBroker, scope: StatementScope) -> StatementSummary:
         name = statement.name.name
         entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url))
         assert entry.url is not None
@@ -79,7 +78,7 @@ class Brokers:
             await asyncio.shield(self._announcer.settle())
         return {"name": name} if after.find(entry.ref) is entry else {"name": name, "existed": True}
 
-    async def drop(self, statement: st.DropBroker, scope: StatementScope) -> Summary:
+    async def drop(self, statement: st.DropBroker, scope: StatementScope) -> StatementSummary:
         name = statement.name.name
         ref = broker_ref(statement.name.dataverse or scope.dataverse, name)
         if self._catalog.catalog.find(ref) is None and statement.if_exists:

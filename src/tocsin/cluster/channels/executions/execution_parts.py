@@ -53,7 +53,7 @@ from tocsin.cluster.channels.executions.limits import PartLimits
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 
-A = TypeVar("A")
+_A = TypeVar("_A")
 A_co = TypeVar("A_co", covariant=True)
 
 ResourceError: TypeAlias = CapacityError | StorageFullError | EngineLostError
@@ -134,11 +134,11 @@ class _Limit:
 
 
 @dataclass(slots=True)
-class PartedExecution(Generic[A]):
+class PartedExecution(Generic[_A]):
     """The outcome of an execution in parts: the results of the parts that passed, and the parts that were set aside
     with their errors."""
 
-    passed: list[tuple[ExecutionPart, A]] = field(default_factory=list)
+    passed: list[tuple[ExecutionPart, _A]] = field(default_factory=list)
     aside: list[tuple[ExecutionPart, ResourceError]] = field(default_factory=list)
     failed: list[ExecutionPart] = field(default_factory=list)
 
@@ -159,7 +159,7 @@ class RunPart(Protocol[A_co]):
     def __call__(self, part: ExecutionPart, /, *, alone: bool, deadline_s: float | None) -> A_co: ...
 
 
-class PartedRun(Generic[A]):
+class PartedRun(Generic[_A]):
     """Runs one execution in parts. Each of the last `apart` interests runs by itself. `probe` raises if the engine
     cannot run even the smallest query: then no part is to blame."""
 
@@ -167,7 +167,7 @@ class PartedRun(Generic[A]):
         self,
         interests: int,
         records: int,
-        run: RunPart[A],
+        run: RunPart[_A],
         size: ExecutionSize,
         *,
         apart: int = 0,
@@ -206,9 +206,9 @@ class PartedRun(Generic[A]):
         self._lost_records: Counter[int] = Counter()  # by interest: records that were set aside after a lost engine
         # By position of a record: interests that lost the engine over it.
         self._lost_interests: Counter[int] = Counter()
-        self._made: PartedExecution[A] = PartedExecution()
+        self._made: PartedExecution[_A] = PartedExecution()
 
-    def run_parts(self, failed: ResourceError | None = None) -> PartedExecution[A]:
+    def run_parts(self, failed: ResourceError | None = None) -> PartedExecution[_A]:
         """Runs all parts. `failed` is the error of the whole execution, if that was tried before."""
         if failed is not None and self._queue:
             self._made.failed.append(self._queue[0])

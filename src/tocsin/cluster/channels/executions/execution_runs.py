@@ -15,8 +15,8 @@ from typing import Final, Protocol, TypeVar
 
 from tocsin.cluster.engine.engine import CHANNEL_THREADS, Engine
 
-T = TypeVar("T")
-A = TypeVar("A")
+_T = TypeVar("_T")
+_A = TypeVar("_A")
 
 LOOK_EVERY_S: Final = 0.5  # how often to check whether a lost engine has been replaced
 
@@ -25,7 +25,7 @@ class SparkQuestion(Protocol):
     """Runs work on an engine thread. Raises DeadlineError after `deadline_s`, or after the usual deadline if that is
     shorter. Must not be called on the event loop."""
 
-    def __call__(self, work: Callable[[], T], *, alone: bool = False, deadline_s: float | None = None) -> T: ...
+    def __call__(self, work: Callable[[], _T], *, alone: bool = False, deadline_s: float | None = None) -> _T: ...
 
 
 class SharedLock:
@@ -72,21 +72,21 @@ class ExecutionRuns:
         # other.
         self._leaders = ThreadPoolExecutor(CHANNEL_THREADS, thread_name_prefix="execution")
 
-    async def lead(self, execute: Callable[[SparkQuestion], T], what: str) -> T:
+    async def lead(self, execute: Callable[[SparkQuestion], _T], what: str) -> _T:
         """Runs an execution on a leader thread and returns its result. If cancelled, it stops the current Spark query
         and waits until the execution has ended."""
         loop = asyncio.get_running_loop()
         current_query: asyncio.Task[object] | None = None
         is_cancelled = threading.Event()
 
-        async def asked(question: Callable[[], A], alone: bool, deadline_s: float | None) -> A:
+        async def asked(question: Callable[[], _A], alone: bool, deadline_s: float | None) -> _A:
             nonlocal current_query
             current_query = asyncio.current_task()
             if is_cancelled.is_set():
                 raise asyncio.CancelledError
             return await self.ask(question, what, alone=alone, deadline_s=deadline_s)
 
-        def ask(work: Callable[[], A], *, alone: bool = False, deadline_s: float | None = None) -> A:
+        def ask(work: Callable[[], _A], *, alone: bool = False, deadline_s: float | None = None) -> _A:
             return asyncio.run_coroutine_threadsafe(asked(work, alone, deadline_s), loop).result()
 
         execution = loop.run_in_executor(self._leaders, execute, ask)
@@ -104,8 +104,8 @@ class ExecutionRuns:
             raise
 
     async def ask(
-        self, question: Callable[[], T], what: str, *, alone: bool = False, deadline_s: float | None = None
-    ) -> T:
+        self, question: Callable[[], _T], what: str, *, alone: bool = False, deadline_s: float | None = None
+    ) -> _T:
         """Runs one query on the engine. Raises DeadlineError if it takes too long. Waits while the engine is being
         replaced."""
         deadline_s = self.deadline_s if deadline_s is None else min(deadline_s, self.deadline_s)

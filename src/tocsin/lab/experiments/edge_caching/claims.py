@@ -8,7 +8,7 @@ from typing import Any, Final
 from tocsin.lab.experiments.comparisons import UndecidedError, all_above
 from tocsin.lab.experiments.declaration import Claim, Judgement, Value
 from tocsin.lab.experiments.edge_caching import judges
-from tocsin.lab.experiments.edge_caching.dependence import Holds, laws, table, verdict
+from tocsin.lab.experiments.edge_caching.dependence import PointsJudge, laws, table, verdict
 from tocsin.lab.experiments.edge_caching.model import LAWS, OPTIMUM
 from tocsin.lab.experiments.edge_caching.points import Points, span
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
@@ -177,7 +177,7 @@ def _shares(
 
 
 # Name, text and place of the claim; its judge, and why it may not hold.
-_PAPER: Final[tuple[tuple[str, str, str, Holds, Reason], ...]] = (
+_PAPER: Final[tuple[tuple[str, str, str, PointsJudge, Reason], ...]] = (
     ("grows-with-size",
      "With the cache size, hit ratio and hit bytes grow and latency and fetches fall, in all schemes", "Fig. 3, 4",
      judges.grows_with_size, ""),
@@ -205,7 +205,7 @@ _PAPER: Final[tuple[tuple[str, str, str, Holds, Reason], ...]] = (
 )  # fmt: skip
 
 
-def _judge(holds: Holds, because: Reason) -> Callable[[RunResults], Judgement]:
+def _judge(holds: PointsJudge, because: Reason) -> Callable[[RunResults], Judgement]:
     reason = (because,) if isinstance(because, str) else because
     return lambda results: verdict(results, holds, _with_figures(results, *reason))
 

@@ -10,7 +10,7 @@ from tocsin.lab.experiments.declaration import Judgement, ReportTable, Value
 from tocsin.lab.experiments.edge_caching.points import USUAL, Points
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 
-Holds = Callable[[Points], tuple[bool | None, str]]
+PointsJudge = Callable[[Points], tuple[bool | None, str]]
 _DECIDED: Final = (True, False)
 _WORDS: Final[dict[bool | None, str]] = {True: "holds", False: "does not", None: "open"}
 
@@ -22,7 +22,7 @@ def laws(results: RunResults) -> list[Value]:
     return results.points("sizes", "popularity")
 
 
-def verdict(results: RunResults, holds: Holds, because: str) -> Judgement:
+def verdict(results: RunResults, holds: PointsJudge, because: str) -> Judgement:
     """Returns "reproduced" or "not reproduced" for every size as usual, or "depends" if the sweep of choices gives the
     other answer beyond the error.
 
@@ -94,7 +94,7 @@ def _place(results: RunResults) -> str:
     return f"at {size} MB over {float(span_s):g} s"
 
 
-def _by_choice(results: RunResults, holds: Holds, law: Value) -> dict[str, bool | None]:
+def _by_choice(results: RunResults, holds: PointsJudge, law: Value) -> dict[str, bool | None]:
     """Returns the answer for each choice that the run has cells for; none for a claim that needs several sizes."""
     answers: dict[str, bool | None] = {}
     for choice in _swept(results):
@@ -112,7 +112,7 @@ def _swept(results: RunResults) -> list[str]:
         return []
 
 
-def table(law: str, judged: Mapping[str, Holds]) -> ReportTable:
+def table(law: str, judged: Mapping[str, PointsJudge]) -> ReportTable:
     """Returns the table of every claim with every choice, under one law of popularity."""
 
     def made(results: RunResults) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tocsin.lab.experiments.declaration import Value
-from tocsin.lab.experiments.results import Place, ResultsRow, RunResults, quotient
+from tocsin.lab.experiments.results import ResultsRow, RunResults, SweepPoint, quotient
 from tocsin.lab.experiments.statistics import Estimate, estimate
 from tocsin.lab.simulators.fast_broker import PAPER
 
@@ -54,7 +54,7 @@ class Points:
     def sizes(self) -> list[Value]:
         return self.results.points(self.sweep, "size_mb")
 
-    def at(self, policy: str, size: Value) -> Place:
+    def at(self, policy: str, size: Value) -> SweepPoint:
         where: dict[str, Value] = {"policy": policy, "size_mb": size, "popularity": self.law}
         if self.choice is not None:
             where["choice"] = self.choice if policy in TOUCHED[str(self.choice)] else USUAL

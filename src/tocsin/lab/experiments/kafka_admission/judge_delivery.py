@@ -14,7 +14,7 @@ from tocsin.lab.experiments.kafka_admission.judge_admission import (
     largest_of,
     unless_tuned,
 )
-from tocsin.lab.experiments.results import Place, RunResults
+from tocsin.lab.experiments.results import RunResults, SweepPoint
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
@@ -38,7 +38,7 @@ def throughput_order(results: RunResults) -> Judgement:
     records = largest_of(results)
 
     def falls(*policies: str) -> bool | None:
-        places: list[Place] = [(BENCHMARKS, {"policy": name, "records": records}) for name in policies]
+        places: list[SweepPoint] = [(BENCHMARKS, {"policy": name, "records": records}) for name in policies]
         steps = itertools.pairwise(places)
         return all_above((results.ratio("throughput_per_s", *step) for step in steps), than=_FASTER)
 

@@ -18,9 +18,9 @@ from tocsin.patience import wait_despite_cancel
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.broker.sqlite.subscriptions import put_markers
 from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
-from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, transaction
+from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, transaction
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 # The limit on the writes in one transaction, so that no write waits long for the others.
 TOGETHER: Final = 1_000
@@ -57,12 +57,12 @@ class GroupCommits(SqliteFile):
             await wait_despite_cancel(self._committing)
         await super().close()
 
-    async def write(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    async def write(self, work: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
         """Runs the work in a transaction and returns its answer once it is durable. Works run in the order of
         arrival.
         """
         self.check_open()
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(PendingWrite(work, answer))
         self._begin()
         return await wait_despite_cancel(answer)
@@ -145,9 +145,9 @@ class GroupCommits(SqliteFile):
         return answer
 
 
-class GroupedWrite(ReadCall[Parameters, Answer]):
+class GroupedWrite(ReadCall[CallParameters, _Answer]):
     """A method of a store, made of a function that writes on a connection, in a commit that it shares with others."""
 
-    def run(self, store: Any, work: Callable[[sqlite3.Connection], Answer]) -> Coroutine[Any, Any, Answer]:
-        write: Coroutine[Any, Any, Answer] = store.write(work)
+    def run(self, store: Any, work: Callable[[sqlite3.Connection], _Answer]) -> Coroutine[Any, Any, _Answer]:
+        write: Coroutine[Any, Any, _Answer] = store.write(work)
         return write

@@ -21,27 +21,27 @@ from tocsin.store.channels.sqlite import subscriptions as subscription_rows
 from tocsin.store.channels.sqlite.retention import STEP, StoredBytes
 from tocsin.store.channels.sqlite.upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, transaction
+from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, StoreLayout, transaction
 from tocsin.wire.errors import NotFoundError
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 INTERESTS: Final = 20_000
 TRIMMED: Final = 1_000
 
 
-class WriteCall(ReadCall[Parameters, Answer]):
+class WriteCall(ReadCall[CallParameters, _Answer]):
     """A method that changes the store in one transaction. `point` names its crash points."""
 
     def __init__(
-        self, work: Callable[Concatenate[sqlite3.Connection, Parameters], Answer], point: str | None = None
+        self, work: Callable[Concatenate[sqlite3.Connection, CallParameters], _Answer], point: str | None = None
     ) -> None:
         super().__init__(work)
         self._point = point
 
     def run(
-        self, store: SqliteChannelStore, work: Callable[[sqlite3.Connection], Answer]
-    ) -> Coroutine[Any, Any, Answer]:
+        self, store: SqliteChannelStore, work: Callable[[sqlite3.Connection], _Answer]
+    ) -> Coroutine[Any, Any, _Answer]:
         return store.write(work, self._point)
 
 
@@ -310,11 +310,11 @@ class SqliteChannelStore(SqliteFile):
             total += count
         return total
 
-    async def write(self, work: Callable[[sqlite3.Connection], Answer], point: str | None = None) -> Answer:
+    async def write(self, work: Callable[[sqlite3.Connection], _Answer], point: str | None = None) -> _Answer:
         async with self.turn:
             return await self.call(lambda: self._transact(work, point))
 
-    def _transact(self, work: Callable[[sqlite3.Connection], Answer], point: str | None) -> Answer:
+    def _transact(self, work: Callable[[sqlite3.Connection], _Answer], point: str | None) -> _Answer:
         writer = self.writer()
         with explain_sqlite_errors(self.path), transaction(writer):
             answer = work(writer)

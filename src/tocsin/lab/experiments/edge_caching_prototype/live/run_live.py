@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tocsin.lab.atomic_files import AtomicFile
-from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour, run_hour
+from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour, Say, run_hour
 from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, LiveOptions, parse_options
 from tocsin.lab.experiments.edge_caching_prototype.live.report import LiveOutcome, MeasuredFigures, write
 from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import StatedFigures, expect
@@ -32,8 +32,6 @@ from tocsin.wire.errors import InputError, NotFoundError
 NAME: Final = "edge-caching-prototype-live"
 _RUN: Final = "run.json"
 _STATED: Final = "stated.json"
-
-Say = Callable[[str], None]
 
 
 def run_and_report(
