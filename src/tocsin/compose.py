@@ -1,4 +1,4 @@
-"""Builds the cluster from its parts: together with `compose_broker`, the only file that names concrete classes."""
+"""Builds the cluster from its parts: only this file, `compose_broker` and `broker/app.py` name concrete classes."""
 
 from __future__ import annotations
 
