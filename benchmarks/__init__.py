@@ -1,1 +1,1 @@
-"""One file per `./dev bench NAME`: a table beside its baseline, and bars that must hold."""
+"""One file per `./dev bench NAME`: measures, compares with a baseline, and checks bars that must hold."""

@@ -1,4 +1,4 @@
-"""What the broker's core costs for each result and for each subscriber, beside a set of subscribers per result.
+"""Measures the CPU of the broker's core per result and per subscriber, compared with a set of subscribers per result.
 
 python -m benchmarks.broker
 """
@@ -43,17 +43,17 @@ class Live:
         self.broker = Broker(CoreSettings(), 0.0)
         self._number = 0
         for interest in range(INTERESTS):
-            for each in range(subscribers):
-                self.broker.handle(SubscribeRequested((interest, each), each, interest, None, mode), 0.0)
+            for subscriber in range(subscribers):
+                self.broker.handle(SubscribeRequested((interest, subscriber), subscriber, interest, None, mode), 0.0)
             self.broker.handle(BackendSubscribed(interest, START), 0.0)
-        for each in range(subscribers):
-            self.broker.handle(SubscriberLoggedIn(each), 0.0)
+        for subscriber in range(subscribers):
+            self.broker.handle(SubscriberLoggedIn(subscriber), 0.0)
 
     def arrive(self) -> tuple[int, Cursor, list[Deliver | NotifyAvailable]]:
         self._number += 1
         interest, cursor = self._number % INTERESTS, Cursor(1, self._number, 0)
-        found = self.broker.handle(ResultArrived(interest, cursor, 500), self._number / 100)
-        return interest, cursor, [one for one in found if isinstance(one, Deliver | NotifyAvailable)]
+        actions = self.broker.handle(ResultArrived(interest, cursor, 500), self._number / 100)
+        return interest, cursor, [action for action in actions if isinstance(action, Deliver | NotifyAvailable)]
 
     def acknowledged_as_one(self) -> None:
         for _ in range(ARRIVALS):
@@ -67,9 +67,9 @@ class Live:
 
     def pulled(self) -> None:
         for _ in range(ARRIVALS):
-            interest, cursor, (told,) = self.arrive()
-            self.broker.handle(ResultsRequested(interest, told.audience), self._number / 100)
-            self.broker.handle(ResultsAcknowledged(interest, cursor, told.audience), self._number / 100)
+            interest, cursor, (action,) = self.arrive()
+            self.broker.handle(ResultsRequested(interest, action.audience), self._number / 100)
+            self.broker.handle(ResultsAcknowledged(interest, cursor, action.audience), self._number / 100)
 
 
 class Plain:

@@ -1,7 +1,7 @@
-"""A process that has nothing to do with anybody and burns CPU: what harm does any neighbour do?
+"""Burns CPU in a process of its own, as a neighbour that serves no client: the baseline for attacks.
 
-Told in lines of JSON how much of a core to burn in each step of STEP_S, `{"steps": [0.4, 0.0, 1.0]}`; it answers when
-it has begun, and rests after the last of them.
+A line of JSON says how much of a core to burn in each step of STEP_S, `{"steps": [0.4, 0.0, 1.0]}`. The process answers
+when it has begun, and is idle after the last step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an execution of a channel costs beside a bare Spark join of the same data, for up to a million interests.
+"""Measures the CPU of a channel's execution, compared with a bare Spark join, for up to a million interests.
 
 python -m benchmarks.channel [--small]
 """
@@ -93,7 +93,9 @@ class Channel:
 
     def join(self, rows: pa.Table) -> pa.Table:
         self.spark.createDataFrame(rows).createOrReplaceTempView("tocsin_records")
-        moment = ExecutionMoment(NOW, NOW, {one.since: 1 for one in self.query.watched}, in_one_task=self.in_one_task)
+        moment = ExecutionMoment(
+            NOW, NOW, {dataset.since: 1 for dataset in self.query.watched}, in_one_task=self.in_one_task
+        )
         return run_query.query_matches(self.spark, self.query, self.interests, lambda _: "tocsin_records", moment)
 
     def encode(self, table: pa.Table) -> ExecutionResults:
@@ -111,7 +113,7 @@ class Kept:
 
     async def commit(self, found: ExecutionResults) -> None:
         state = await self._store.state(self._channel)
-        payloads = [found.texts[one] for one in found.payloads.tolist()]
+        payloads = [found.texts[index] for index in found.payloads.tolist()]
         execution = Execution(number=state.last_execution + 1, started_us=0, ended_us=1, vector={"records": 2})
         await self._store.commit_execution(self._channel, execution, (found.interests + 1).tolist(), payloads)
 
@@ -157,9 +159,9 @@ async def sizes(bench: Bench, spark: SparkSession, folder: Path, counts: list[in
                 commits.append(commit)
                 wholes.append(join + encode + commit)
             largest = count == counts[-1]
-            told = f"{count:,} interests × {published:,} records → {len(found):,} results"
+            size = f"{count:,} interests × {published:,} records → {len(found):,} results"
             name = f"bare join, {count:,}"
-            bench.compared(f"join stage, {told}", beside(joins, first, again, name=""), bar=2.0, baseline=name)
+            bench.compared(f"join stage, {size}", beside(joins, first, again, name=""), bar=2.0, baseline=name)
             bench.compared(
                 f"whole execution, {count:,} interests", beside(wholes, first, again, name=""),
                 bar=6.0 if largest else None, baseline=name,
@@ -171,7 +173,7 @@ async def sizes(bench: Bench, spark: SparkSession, folder: Path, counts: list[in
             if largest:
                 smallest(bench, bare, channel, rows)
                 more(bench, channel, rows, count)
-                memory = sum(one.memory_info().rss for one in _processes()) / 1e9
+                memory = sum(process.memory_info().rss for process in _processes()) / 1e9
                 bench.bar(f"memory with {count:,} interests", memory, bar=4.0, unit="GB")
                 extrapolated(bench, bare, rows, count)
             bare.close()
@@ -181,12 +183,12 @@ async def sizes(bench: Bench, spark: SparkSession, folder: Path, counts: list[in
 
 
 def smallest(bench: Bench, bare: BareJoin, channel: Channel, rows: pa.Table) -> None:
-    one = rows.slice(0, 1)
+    row = rows.slice(0, 1)
     first, again, taken = [], [], []
     for turn in range(3 * _ROUNDS):
-        before, _ = measured(lambda: bare.run(one))
-        mine, _ = measured(lambda: channel.encode(channel.join(one)))
-        after, _ = measured(lambda: bare.run(one))
+        before, _ = measured(lambda: bare.run(row))
+        mine, _ = measured(lambda: channel.encode(channel.join(row)))
+        after, _ = measured(lambda: bare.run(row))
         if turn >= _ROUNDS:
             first.append(before)
             taken.append(mine)
@@ -196,13 +198,13 @@ def smallest(bench: Bench, bare: BareJoin, channel: Channel, rows: pa.Table) -> 
 
 def more(bench: Bench, channel: Channel, rows: pa.Table, count: int) -> None:
     """A thousand interests more, until the next execution has them."""
-    one = rows.slice(0, 1)
+    row = rows.slice(0, 1)
     times = []
     for turn in range(3):
         added = [(count + 1_000 * turn + i, (f"new{turn}-{i}",)) for i in range(1_000)]
         began_s = time.perf_counter()
         channel.interests.change(added, ())
-        channel.join(one)
+        channel.join(row)
         times.append(time.perf_counter() - began_s)
     bench.bar(f"1,000 interests more beside {count:,}: until they took part", min(times), bar=1.0, unit="s")
 

@@ -1,4 +1,4 @@
-"""Another process that a benchmark talks with: one line of JSON each way."""
+"""Runs a helper process of a benchmark, with lines of JSON as requests and answers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(said) + "\n")
         self._process.stdin.flush()
-        return self.told()
+        return self.read()
 
-    def told(self) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         """What it says next."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -1,4 +1,4 @@
-"""CPU time of processes, step by step: what they used beyond what they use anyhow, for a burner to use instead."""
+"""Measures the CPU time of processes in steps, beyond their usual use, so that a neighbour can burn the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CpuMeter:
 
 
 async def steps_used(used_s: Callable[[], float], seconds: float) -> list[float]:
-    """How many cores were used in each step of so many seconds."""
+    """Returns how many cores were used in each step of STEP_S."""
     clock = asyncio.get_running_loop().time
     begun_s, at_s, before_s = clock(), clock(), used_s()
     steps: list[float] = []

@@ -1,10 +1,10 @@
-"""Many WebSocket clients in a process of their own, as lean as they can be: they count, measure, and acknowledge.
+"""Runs many lean WebSocket clients in one process: they count, measure and acknowledge results.
 
     with Crowd() as crowd:
         crowd.ask(do="connect", port=8480, path="/v1/stream", count=10_000)
 
-Whoever started it says what to do in lines of JSON on standard input and is answered in lines on standard output.
-Nothing of Tocsin is imported here: the same clients stand before every server.
+It reads requests as lines of JSON from standard input and answers on standard output. It imports nothing of Tocsin, so
+that the same clients can use every server.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Everybody:
     def __init__(self) -> None:
         self._clients: list[Client] = []
         self._events = 0
-        self._told = 0
+        self._complete = 0
         self._acknowledging = False
         self._measuring = False
         self._announcing = True
@@ -161,9 +161,9 @@ class Everybody:
             interest = data[at : data.find(b'"', at)]
             at = data.find(b'"to":"', at, end) + 6
             transport.write(frame(b'{"ack":{"%b":"%b"}}' % (interest, data[at : data.find(b'"', at)])))
-        if self._announcing and self._events == len(self._clients) * (self._told + 1):
-            self._told += 1
-            say(all=self._told)
+        if self._announcing and self._events == len(self._clients) * (self._complete + 1):
+            self._complete += 1
+            say(all=self._complete)
 
     def fail(self, why: str) -> None:
         if not self._failed:
@@ -187,10 +187,10 @@ class Everybody:
 
     async def _connect(self, said: dict[str, Any]) -> None:
         tokens = Path(said["tokens"]).read_text().split() if said["tokens"] else []
-        words = b"".join(frame(json.dumps(one).encode()) for one in said["say"])
+        words = b"".join(frame(json.dumps(message).encode()) for message in said["say"])
         room, loop = asyncio.Semaphore(AT_ONCE), asyncio.get_running_loop()
 
-        async def one(number: int) -> Client:
+        async def connect(number: int) -> Client:
             async with room:
                 first = upgrade(said["path"], tokens[number] if tokens else None)
                 client = Client(self, first, words, len(said["say"]))
@@ -199,7 +199,7 @@ class Everybody:
                 return client
 
         begin = len(self._clients)
-        self._clients += await asyncio.gather(*[one(each) for each in range(begin, begin + said["count"])])
+        self._clients += await asyncio.gather(*[connect(number) for number in range(begin, begin + said["count"])])
 
 
 def say(**said: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a dataset's commits cost beside bare delta-rs, and whether they and its queries stay as cheap as it grows.
+"""Measures the CPU of a dataset's commits, compared with bare delta-rs, and whether commits and queries stay cheap.
 
 python -m benchmarks.datasets
 """
@@ -40,7 +40,7 @@ _IDLE_COMMITS: Final = 40
 _SETTLE_S: Final = 20.0
 _IDLE_S: Final = 30.0
 _ROUNDS: Final = 5
-_CHECKPOINT_CYCLE: Final = 100  # delta-rs writes one in so many commits: a whole cycle is a fair share of its cost
+_CHECKPOINT_CYCLE: Final = 100  # delta-rs writes one in this many commits: a whole cycle is a fair share of its cost
 _UPSERTS: Final = 15
 KEPT_VERSIONS: Final = 36_000  # an hour at ten commits a second
 _KEPT_CHECKPOINTS_APART: Final = 1_000
@@ -69,11 +69,11 @@ def live(table: DatasetTable) -> None:
 def supply(count: int, rows_each: int, seed: int) -> list[pa.Table]:
     """So many batches of new reports, made beforehand: making them is nobody's cost."""
     made = reports(count * rows_each, seed)
-    return [made.slice(each * rows_each, rows_each) for each in range(count)]
+    return [made.slice(number * rows_each, rows_each) for number in range(count)]
 
 
 def fresh_folders(folder: Path, name: str) -> Iterator[Path]:
-    return (folder / f"{name}-{each}" for each in itertools.count())
+    return (folder / f"{name}-{number}" for number in itertools.count())
 
 
 def commits(bench: Bench, folder: Path) -> None:
@@ -101,7 +101,7 @@ def commits(bench: Bench, folder: Path) -> None:
 def upserts(bench: Bench, folder: Path) -> None:
     """1,000 rows into 10⁵, half of them new, the others anywhere in the dataset, each time others."""
     base = reports(100_000, 1)
-    ready = [_half_known(rows, base, each) for each, rows in enumerate(supply(_UPSERTS, 1000, 2))]
+    ready = [_half_known(rows, base, number) for number, rows in enumerate(supply(_UPSERTS, 1000, 2))]
     folders = fresh_folders(folder, "upserts")
     seconds: dict[str, list[float]] = {"mine": [], "bare": [], "again": []}
     # Filling the tables is not measured: only the upserts that follow, three tables side by side.
@@ -183,7 +183,7 @@ def kept_versions(bench: Bench, folder: Path) -> None:
 
 
 def keeping(folder: Path, versions: int) -> DatasetTable:
-    """A dataset that was compacted after each of so many commits a moment ago, and keeps what that left."""
+    """Makes a dataset that was compacted after each commit a moment ago, and keeps the removed files."""
     made = DatasetTable.create(folder, REPORT, KEYS, outside_readers=AN_HOUR)
     (file,) = made.data.write([made.stamp(reports(1, 5), 1, made.log.next_at_us())])
     content = (folder / file.name).read_bytes()
@@ -250,9 +250,9 @@ def idle(bench: Bench, folder: Path) -> None:
     """A cluster that has worked a little and is then left alone."""
     with running.cluster(folder / "idle") as cluster:
         cluster.run("CREATE TYPE T AS {id: int}; CREATE DATASET D(T) PRIMARY KEY id")
-        for each in range(_IDLE_COMMITS):
+        for number in range(_IDLE_COMMITS):
             cluster.run(
-                f'INSERT INTO D ({{"id": {each}, "text": "{each}"}}); SELECT count(*) AS n FROM D d WHERE d.id > 3'
+                f'INSERT INTO D ({{"id": {number}, "text": "{number}"}}); SELECT count(*) AS n FROM D d WHERE d.id > 3'
             )
         # What the work set going (compilation, collection) comes to its end first.
         running.idle_share(cluster, _SETTLE_S)

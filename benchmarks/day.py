@@ -1,10 +1,10 @@
-"""A dataset that a feed wrote one record a second into for a day, beside the same rows in a compact dataset.
+"""Measures a dataset after a day of one record per second, compared with the same rows in a compact dataset.
 
 python -m benchmarks.day [--day]
 
 A day is 86,400 commits of one row, each as a feed's landing makes it, with the cluster's upkeep among them: at least a
-quarter of an hour of work. Without --day it is a twentieth. Upkeep has come round often by then, but a whole day
-has more rows and files of more tiers: what grows with those, only --day shows. A note tells how many there were.
+quarter of an hour of work. Without --day it is a twentieth. Upkeep has run often by then, but only --day shows
+costs that grow with the rows and the tiers of files. A note reports how many there were.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _rows() -> Iterator[pa.Table]:
     while True:
         seed += 1
         made = reports(_SUPPLIED, seed)
-        yield from (made.slice(each, 1) for each in range(_SUPPLIED))
+        yield from (made.slice(number, 1) for number in range(_SUPPLIED))
 
 
 def _feed(table: DatasetTable, supply: Iterator[pa.Table], count: int) -> None:

@@ -1,4 +1,4 @@
-"""What an event of the lab's engine costs beside a bare heap, and how many happen in a second of CPU.
+"""Measures the CPU of an event of the lab's engine, compared with a bare heap, and events per second of CPU.
 
 python -m benchmarks.engine
 """
@@ -31,11 +31,11 @@ def main() -> None:
             rounds=_ROUNDS,
             operations=EVENTS // 1_000,
         )
-        for one in found:
-            bar = 3.0 if one.name == "timers" else None
-            bench.compared(f"1,000 {one.name}, {timers:,} waiting", one, bar=bar, baseline="bare heap")
+        for figure in found:
+            bar = 3.0 if figure.name == "timers" else None
+            bench.compared(f"1,000 {figure.name}, {timers:,} waiting", figure, bar=bar, baseline="bare heap")
             bench.reached(
-                f"events per second: {one.name}, {timers:,} waiting", 1_000 / one.seconds, bar=None, unit="1/s"
+                f"events per second: {figure.name}, {timers:,} waiting", 1_000 / figure.seconds, bar=None, unit="1/s"
             )
     bench.finish()
 

@@ -1,11 +1,11 @@
-"""What it costs a broker to tell many: CPU per delivered message and memory per connection, beside a bare server that
-writes the same bytes to everybody, and one in the style of the original prototype.
+"""Measures a broker's fan-out: CPU per delivered message and memory per connection, compared with a bare server that
+writes the same bytes to all clients, and with one in the style of the original prototype.
 
 python -m benchmarks.fanout [--small] [--clients N]
 
-Each server is a process of its own, and so are its clients. A result goes the whole way: executed at a cluster (one
-without Spark), announced and signed, made durable, cached, put into an envelope and written to everybody; the next one
-when everybody has it.
+Each server is a process of its own, and so are its clients. A result goes the whole way: it is executed at a cluster
+without Spark, announced and signed, made durable, cached, put into an envelope and written to all clients. The next
+result follows when all clients have it.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ class Contender:
     taken: list[float] = field(default_factory=list)
 
     async def run(self, messages: int) -> float:
-        """CPU seconds of the server for so many messages to everybody. A few go before that and do not count: whoever
-        comes after another server finds the processor's caches full of that one's connections (a third dearer), and
-        the baseline, which is measured twice in a row, would not."""
-        await self._tell(max(1, messages // 4))
+        """CPU seconds of the server for these messages to all clients. A few go before that and do not count:
+        after another server the processor's caches are full of that one's connections (a third more CPU), which the
+        baseline, measured twice in a row, would not pay."""
+        await self._deliver(max(1, messages // 4))
         begun_s = self.server.cpu_s()
-        await self._tell(messages)
+        await self._deliver(messages)
         return self.server.cpu_s() - begun_s
 
-    async def _tell(self, messages: int) -> None:
+    async def _deliver(self, messages: int) -> None:
         for _ in range(messages):
             await self.publish()
-            await asyncio.to_thread(self.crowd.told)
+            await asyncio.to_thread(self.crowd.read)
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="1,000 clients only: to see that it runs")
-    parser.add_argument("--clients", type=int, help="so many clients only")
+    parser.add_argument("--clients", type=int, help="the number of clients")
     given = parser.parse_args()
     size = SMALL if given.small else Size()
     if given.clients:
@@ -88,11 +88,11 @@ async def main() -> None:
     bench.note(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for clients in size.clients:
         with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as scratch:
-            await told(bench, Path(scratch), clients, size)
+            await measure(bench, Path(scratch), clients, size)
     bench.finish()
 
 
-async def told(bench: Bench, folder: Path, clients: int, size: Size) -> None:
+async def measure(bench: Bench, folder: Path, clients: int, size: Size) -> None:
     async with AsyncExitStack() as stack:
         bare = await baseline(stack, "bare", clients)
         tornado = await baseline(stack, "tornado", clients)
@@ -100,14 +100,14 @@ async def told(bench: Bench, folder: Path, clients: int, size: Size) -> None:
         messages = max(1, size.deliveries // clients)
         first: list[float] = []
         again: list[float] = []
-        for one in (bare, ours, tornado):
-            await one.run(max(1, messages // 4))
+        for server in (bare, ours, tornado):
+            await server.run(max(1, messages // 4))
         for turn in range(size.rounds):
             first.append(await bare.run(messages))
-            for one in (ours, tornado) if turn % 2 == 0 else (tornado, ours):
+            for server in (ours, tornado) if turn % 2 == 0 else (tornado, ours):
                 # It takes so long that fewer will do.
-                few = max(1, messages // 4) if one is tornado else messages
-                one.taken.append(await one.run(few) * messages / few)
+                few = max(1, messages // 4) if server is tornado else messages
+                server.taken.append(await server.run(few) * messages / few)
             again.append(await bare.run(messages))
         of_ours = beside(ours.taken, first, again, name="", operations=messages * clients)
         bench.compared(f"{clients:,} clients: delivered", of_ours, bar=LEAN_BAR, baseline="bare")
@@ -125,8 +125,8 @@ async def told(bench: Bench, folder: Path, clients: int, size: Size) -> None:
 
 async def acknowledged(bench: Bench, bare: Contender, ours: Contender, messages: int, size: Size) -> None:
     """The same when everybody answers every message, as dear as it can be: clients acknowledge many together."""
-    for one in (bare, ours):
-        one.crowd.ask(do="acknowledge", on=True)
+    for server in (bare, ours):
+        server.crowd.ask(do="acknowledge", on=True)
     first: list[float] = []
     again: list[float] = []
     taken: list[float] = []

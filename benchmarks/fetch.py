@@ -1,9 +1,9 @@
-"""What it costs brokers to get their results: the sweep of the original's measurements, and one fetch of a thousand
-interests beside a request for each and beside a query for each.
+"""Measures how brokers fetch results: the sweep of the original's measurements, and one fetch of a thousand interests,
+compared with a request for each and with a query for each.
 
 python -m benchmarks.fetch [--small]
 
-Round trips are wall times of a client that waits, with what it takes apart; costs are CPU times.
+Round trips are wall times of a waiting client, including the parsing; costs are CPU times.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tocsin.rules.model.cursors import Range
 from tocsin.wire.cursors import cursor_text, parse_cursor
 from tocsin.wire.results import FrameReader, fetch_request
 
-# As in the dissertation's Tables 6.1 to 6.3: so many queries, or kilobytes, took AsterixDB 0.9.5 so many milliseconds.
+# As in the dissertation's Tables 6.1 to 6.3: queries, or kilobytes, and the milliseconds that AsterixDB 0.9.5 took.
 TABLE_1: Final = {10: 40, 100: 350, 300: 1_000, 500: 1_600, 800: 2_700, 1_000: 3_200, 1_500: 4_500}
 TABLE_2: Final = {10: 200, 100: 1_600, 300: 4_800, 500: 8_800, 800: 12_800, 1_000: 16_600}
 TABLE_3: Final = {9: 55, 43: 226, 87: 437, 406: 2_397, 733: 4_440, 928: 5_582, 1_486: 8_901}
@@ -99,7 +99,10 @@ class Broker:
                 "POST", "/v1/channels/c/subscriptions", orjson.dumps({"broker": "Default.b", "subscriptions": wanted})
             )
         )
-        interests = [Range(one["interest"], parse_cursor(one["since"])) for one in made["subscriptions"]]
+        interests = [
+            Range(subscription["interest"], parse_cursor(subscription["since"]))
+            for subscription in made["subscriptions"]
+        ]
         lines = [
             orjson.dumps({"id": key, "text": f"{key} ".ljust(size_bytes - 2, "x")})
             for key, size_bytes in zip(keys, sizes_bytes, strict=True)
@@ -124,7 +127,7 @@ class Broker:
 
     def fetch_each(self, ranges: Sequence[Range]) -> int:
         """One request for each, on a connection that is kept open."""
-        paths = [f"/v1/results/{one.interest}?after={cursor_text(one.after)}" for one in ranges]
+        paths = [f"/v1/results/{range_.interest}?after={cursor_text(range_.after)}" for range_ in ranges]
         return sum(len(orjson.loads(self.ask("GET", path))["results"]) for path in paths)
 
 
@@ -156,11 +159,11 @@ def sweep(
 
 def beside(bench: Bench, broker: Broker, ranges: Sequence[Range], folder: Path, size: Size) -> None:
     """The CPU that a thousand results of a thousand interests cost."""
-    spark = QueryEach(folder, [(str(one.interest), "x" * SMALL_BYTES) for one in ranges])
+    spark = QueryEach(folder, [(str(range_.interest), "x" * SMALL_BYTES) for range_ in ranges])
     cluster_s = broker.cluster.cpu_s
     one_fetch: list[float] = []
     own: list[float] = []
-    each: list[float] = []
+    requests: list[float] = []
     queried: list[float] = []
 
     def used(clock: Callable[[], float], work: Callable[[], object]) -> float:
@@ -174,8 +177,8 @@ def beside(bench: Bench, broker: Broker, ranges: Sequence[Range], folder: Path, 
                 raise RuntimeError("a result is missing")
 
     def queries() -> None:
-        for one in ranges[: size.queries]:
-            spark.ask(str(one.interest))
+        for range_ in ranges[: size.queries]:
+            spark.ask(str(range_.interest))
 
     def spark_s() -> float:
         # The cluster is a child of this process as well.
@@ -189,14 +192,14 @@ def beside(bench: Bench, broker: Broker, ranges: Sequence[Range], folder: Path, 
             own_before_s = process_cpu_s()
             one_fetch.append(used(cluster_s, fetches) / size.fetches)
             own.append((process_cpu_s() - own_before_s) / size.fetches)
-            each.append(used(cluster_s, lambda: broker.fetch_each(ranges)))
+            requests.append(used(cluster_s, lambda: broker.fetch_each(ranges)))
             queried.append(used(spark_s, queries) / size.queries * len(ranges))
             one_fetch[-1] = (one_fetch[-1] + used(cluster_s, fetches) / size.fetches) / 2
     finally:
         spark.stop()
     cost_s = statistics.median(one_fetch)
     for what, taken, bar in (
-        ("a request for each on one connection", each, 15),
+        ("a request for each on one connection", requests, 15),
         (f"a Spark SQL query for each (extrapolated from {size.queries})", queried, 100),
     ):
         ratio = statistics.median(theirs / mine for theirs, mine in zip(taken, one_fetch, strict=True))

@@ -1,4 +1,4 @@
-"""What every benchmark uses: interleaved measurement beside a baseline, a table, bars, and one JSON line at the end.
+"""The harness of all benchmarks: interleaved measurements, a baseline, a table, bars, and one JSON line at the end.
 
 Times are CPU times, which swing far less than wall times on a shared machine. Candidates and the baseline are measured
 in turn, round after round; a figure is the median over the rounds, and a ratio is the median of the ratios within a
@@ -89,7 +89,7 @@ def beside(
     taken: Sequence[float], first: Sequence[float], again: Sequence[float], *, name: str, operations: int = 1
 ) -> Compared:
     """Figures from seconds taken in the same rounds: by the candidate, and by the baseline before and after it."""
-    between = [(one + other) / 2 for one, other in zip(first, again, strict=True)]
+    between = [(before + after) / 2 for before, after in zip(first, again, strict=True)]
     return Compared(
         name=name,
         seconds=statistics.median(taken) / operations,

@@ -1,23 +1,22 @@
-"""Whether one client can harm the others: how late they are beside one that tries to, and beside a neighbour that is
-only busy.
+"""Measures whether a hostile client harms the others: their latency during an attack, and beside a process that only
+burns CPU.
 
 python -m benchmarks.hostile [--small] [--only NAME …]
 
-`clients` is a broker before a cluster without Spark: one client never reads and wants much, one sends garbage, one
-opens a thousand subscriptions a second. Stretches without, with and again without them follow each other, round after
-round; the second without against the first is the noise. Delivery is from the execution to the client that has it.
+`clients` is a broker with a cluster without Spark: one client has many results and never reads, one sends garbage, one
+opens a thousand subscriptions a second. Each round has a stretch without them, one with them, and one without; the last
+compared with the first is the noise. Delivery is the time from the execution to the client.
 
-The rest (benchmarks/hostile_attacks.py tells what each does) are against a cluster with Spark and a broker. Who attacks
-has a token of its own, and so have the others. First they warm the servers up, until these use the same CPU in stretch
-after stretch. A round is three stretches: nobody hostile; the attack; and, instead of it, processes that burn as much
-CPU as the attack took, its own and the servers', step by step: a burst is compared with a burst. The bars are for p99
-of all rounds, against p99 beside those processes; "noise" is that against p99 with nobody at all. On a machine that is
-busy otherwise, the figures say nothing.
+The other attacks (see benchmarks/hostile_attacks.py) are against a cluster with Spark and a broker. The attacker has a
+token of its own, and so have the other clients. First the clients warm the servers up, until their CPU is constant. A
+round has three stretches: no attack; the attack; and, instead of it, processes that burn as much CPU as the attack and
+the servers used for it, step by step, so that a burst is compared with a burst. The bars are for p99 of all rounds,
+compared with p99 beside those processes; "noise" compares the latter with p99 without any. On a machine that is busy
+otherwise, the figures are meaningless.
 
-What an attack took is what the servers and it used beyond what they use for the others. Where there is no CPU left to
-use more of, that is nothing, though the attack took much of it from the others: so each attack is also made while the
-others are silent, and the larger of both is burnt. It is made so twice, and the second counts: in the first the JVM
-compiles what it has not run before.
+The CPU of an attack is what it and the servers use beyond what they use for the other clients. On a machine without
+free CPU that figure is too small, so each attack also runs while the other clients are silent, and the larger of both
+figures is burnt. That run is made twice, and the second counts: in the first the JVM compiles new code.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ SMALL: Final = Size(clients=100, stretch_s=2.0, rounds=3, heavy=1_000, attack_s=
 FLAT: Final = 0.1
 """The servers are warm when three stretches use the same CPU, but for this part of it."""
 SILENT: Final = 2
-"""So often each attack is made while the others are silent; the last one counts."""
+"""How often each attack runs while the others are silent; the last run counts."""
 GRACE_S: Final = 10.0
 """After a stretch, for what has not come; and for the others to be served again."""
 BARRED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -111,8 +110,8 @@ class Place:
         await asyncio.to_thread(self.crowd.ask, do="measure", on=True)
         begun_s = loop.time()
         count = int(self.size.stretch_s / EVERY_S)
-        for each in range(count):
-            await asyncio.sleep(begun_s + each * EVERY_S - loop.time())
+        for number in range(count):
+            await asyncio.sleep(begun_s + number * EVERY_S - loop.time())
             await stand_in.publish(self.cluster, self.channel, self.interest, RESULT_BYTES)
         late_s: list[float] = []
         async with asyncio.timeout(60):
@@ -183,8 +182,8 @@ class Servers:
     tokens: list[str]
 
     def burn(self, steps: Sequence[float]) -> None:
-        for each in self.busy:
-            each.burn([min(1.0, cores / len(self.busy)) for cores in steps])
+        for process in self.busy:
+            process.burn([min(1.0, cores / len(self.busy)) for cores in steps])
 
     async def alone(self, seconds: float, attack: Attack | None = None) -> list[float]:
         """How many cores the servers and the attack use in each step; nobody else does anything by this."""
@@ -299,7 +298,7 @@ async def one_attack(bench: Bench, servers: Servers, name: str, size: Size) -> b
 
 
 def together(stretches: list[Late]) -> Late:
-    return {measure: sorted(late_s for one in stretches for late_s in one[measure]) for measure in stretches[0]}
+    return {measure: sorted(late_s for stretch in stretches for late_s in stretch[measure]) for measure in stretches[0]}
 
 
 def p99(stretches: list[Late], measure: str) -> float:
@@ -316,13 +315,13 @@ async def left(address: str, tokens: list[str]) -> None:
         for token in tokens:
             headers = {"Authorization": f"Bearer {token}"}
             async with session.get(f"{address}/v1/subscriptions", headers=headers) as answer:
-                held = (await answer.json())["subscriptions"] if answer.status == 200 else []
-            if not held:
+                subscriptions = (await answer.json())["subscriptions"] if answer.status == 200 else []
+            if not subscriptions:
                 continue
             async with session.delete(f"{address}/v1/webhook", headers=headers):
                 pass
-            for one in held:
-                async with session.delete(f"{address}/v1/subscriptions/{one['id']}", headers=headers):
+            for subscription in subscriptions:
+                async with session.delete(f"{address}/v1/subscriptions/{subscription['id']}", headers=headers):
                     pass
 
 
@@ -368,7 +367,7 @@ async def measured(bench: Bench, place: Place, hostile: Hostile, bad: list[str])
     there = await standing(place.broker.address)
     for turn in range(size.rounds + 1):
         without, used = await place.stretch()
-        three = {f"bad{each}": bad[each] for each in range(HOSTILE * turn, HOSTILE * (turn + 1))}
+        three = {f"bad{number}": bad[number] for number in range(HOSTILE * turn, HOSTILE * (turn + 1))}
         hostile.begin(list(three.values()), greedy, "v.many")
         among, used_among = await place.stretch()
         seen.update(await asyncio.to_thread(hostile.end))
@@ -382,8 +381,8 @@ async def measured(bench: Bench, place: Place, hostile: Hostile, bad: list[str])
             for name, late_s in (("before", without), ("with", among), ("after", again)):
                 rows[name].append(late_s)
     for name, share, bar in (("p50", 0.50, None), ("p99", 0.99, BAR)):
-        first, taken, last = ([at(one, share) for one in rows[name]] for name in ("before", "with", "after"))
-        beside = [(one + other) / 2 for one, other in zip(first, last, strict=True)]
+        first, taken, last = ([at(stretch, share) for stretch in rows[name]] for name in ("before", "with", "after"))
+        beside = [(before + after) / 2 for before, after in zip(first, last, strict=True)]
         found = Compared(
             name,
             statistics.median(taken),
@@ -393,7 +392,7 @@ async def measured(bench: Bench, place: Place, hostile: Hostile, bad: list[str])
         )
         what = f"{size.clients:,} others' delivery, {name} (wall time)"
         bench.compared(what, found, bar=bar, baseline="without the three")
-    used, used_among = (statistics.median(each) for each in zip(*cores, strict=True))
+    used, used_among = (statistics.median(figures) for figures in zip(*cores, strict=True))
     bench.note(f"the broker uses {used:.2f} of a core without the three, {used_among:.2f} with them")
     bench.note("the three, in all rounds: " + ", ".join(f"{count:,} {what}" for what, count in sorted(seen.items())))
 

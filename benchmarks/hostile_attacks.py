@@ -1,11 +1,11 @@
-"""What somebody may do to harm others, each in a process of its own that is told what to do in lines of JSON.
+"""The attacks of `benchmarks.hostile`. Each runs in a process of its own, with requests as lines of JSON.
 
 gzip-members     bodies of 4 MiB that are nothing but empty gzip files, to a feed and to a broker's announcements
 empty-objects    [{},{},…], 4 MiB packed into 4 KB, to a feed
 like             one subscription whose pattern has many wildcards
 match-all        a thousand subscriptions that match every record
-silent-webhooks  two hundred webhooks whose receivers accept and say nothing
-unread-streams   sixteen streamed answers that nobody reads
+silent-webhooks  two hundred webhooks whose receivers accept and do not answer
+unread-streams   sixteen streamed answers that are not read
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Three clients that no server wants, in a process of their own: one never reads, one sends garbage, and one opens a
-thousand subscriptions a second.
-
-Told what to do in lines of JSON, as `benchmarks.crowd` is.
+"""Three hostile clients in one process: one never reads, one sends garbage, and one opens a thousand subscriptions a
+second. Requests are lines of JSON, as for `benchmarks.crowd`.
 """
 
 from __future__ import annotations
@@ -52,7 +50,9 @@ async def never_reads(port: int, token: str, greedy: list[dict[str, Any]], seen:
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BYTES)
         await loop.sock_connect(sock, ("127.0.0.1", port))
-        words = [frame(json.dumps({"ref": each, "subscribe": one}).encode()) for each, one in enumerate(greedy)]
+        words = [
+            frame(json.dumps({"ref": number, "subscribe": request}).encode()) for number, request in enumerate(greedy)
+        ]
         await loop.sock_sendall(sock, upgrade("/v1/stream", token) + b"".join(words))
         seen["never_reading"] += 1
         await asyncio.Event().wait()
@@ -60,7 +60,7 @@ async def never_reads(port: int, token: str, greedy: list[dict[str, Any]], seen:
 
 async def garbage(port: int, token: str, seen: Counter[str]) -> None:
     """A thousand pieces a second: what is no message, what is no frame, what is no HTTP. Comes back when it is cut."""
-    chance, each = random.Random(0), int(PER_S * _STEP_S)
+    chance, per_step = random.Random(0), int(PER_S * _STEP_S)
     while True:
         kind = chance.randrange(3)
         with suppress(OSError, asyncio.IncompleteReadError):
@@ -71,7 +71,7 @@ async def garbage(port: int, token: str, seen: Counter[str]) -> None:
                     writer.write(upgrade("/v1/stream", token))
                     await reader.readuntil(b"\r\n\r\n")
                 while not reader.at_eof() and not writer.is_closing():
-                    for _ in range(each):
+                    for _ in range(per_step):
                         some = chance.randbytes(chance.randrange(1, 120))
                         writer.write(frame(some) if kind == 1 else some)
                         seen["garbage_pieces"] += 1
@@ -128,9 +128,9 @@ async def main(port: int) -> None:
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
-        for one in ended:
-            if isinstance(one, Exception):
-                seen[f"ended by {type(one).__name__}"] += 1
+        for error in ended:
+            if isinstance(error, Exception):
+                seen[f"ended by {type(error).__name__}"] += 1
         tasks.clear()
         if said:
             seen = Counter()

@@ -1,4 +1,4 @@
-"""The others: they publish, run scripts, and have results over a WebSocket and by a webhook, all at a steady pace."""
+"""The other clients of `benchmarks.hostile`: they publish, run scripts, and get results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TEXT: Final = (
 FILLER: Final = 20_000
 PUBLISH_EVERY_S: Final = 0.04
 TOGETHER: Final = 10
-"""Records are sent so many at a time: one by one, they would keep the channels' executions, and a core, always busy."""
+"""Records are sent in groups: single ones would keep the channels' executions, and a core, always busy."""
 ASK_EVERY_S: Final = 0.3
 MEASURES: Final = ("acknowledged", "delivered", "by webhook", "scripts")
 
@@ -61,9 +61,9 @@ class Others:
         self._missing: dict[str, set[tuple[str, int]]] = {}
 
     async def fill(self) -> None:
-        records = [{"id": each, "severity": 0.0, "text": "x" * 1_000} for each in range(FILLER)]
+        records = [{"id": number, "severity": 0.0, "text": "x" * 1_000} for number in range(FILLER)]
         for begin in range(0, FILLER, 5_000):
-            body = b"\n".join(orjson.dumps(one) for one in records[begin : begin + 5_000])
+            body = b"\n".join(orjson.dumps(record) for record in records[begin : begin + 5_000])
             url = f"{self._cluster}/v1/feeds/FillerFeed?wait=visible"
             async with self._session.post(url, data=body, headers=self._headers) as answer:
                 answer.raise_for_status()
@@ -99,8 +99,8 @@ class Others:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         tasks = [asyncio.create_task(self._ask_scripts(begun_s + seconds, grace_s))]
-        for each in range(int(seconds / PUBLISH_EVERY_S)):
-            await asyncio.sleep(max(0.0, begun_s + each // TOGETHER * TOGETHER * PUBLISH_EVERY_S - loop.time()))
+        for number in range(int(seconds / PUBLISH_EVERY_S)):
+            await asyncio.sleep(max(0.0, begun_s + number // TOGETHER * TOGETHER * PUBLISH_EVERY_S - loop.time()))
             tasks.append(asyncio.create_task(self._publish(grace_s)))
         await asyncio.gather(*tasks)
         with suppress(TimeoutError):
@@ -156,8 +156,8 @@ class Others:
 
     def _arrived(self, name: str, said: dict[str, Any]) -> None:
         now_s = time.monotonic()
-        for one in said["data"]["results"]:
-            found = (one["result"]["channel"], one["result"]["id"])
+        for result in said["data"]["results"]:
+            found = (result["result"]["channel"], result["result"]["id"])
             if found in self._missing.get(name, ()):
                 self._missing[name].discard(found)
                 self._late[name].append(now_s - self._sent_s[found[1]])

@@ -1,4 +1,4 @@
-"""What it costs to take records in: acknowledged over HTTP, into the dataset beside plain Spark, visible, and idle.
+"""Measures ingestion: acknowledged over HTTP, landed (compared with plain Spark), visible to queries, and idle.
 
 python -m benchmarks.ingest [--small | --day]
 
@@ -118,7 +118,7 @@ def sent(cluster: running.RunningCluster, feed: str, texts: Sequence[bytes]) -> 
 
     with ThreadPoolExecutor(PUBLISHERS) as pool:
         began_s = time.perf_counter()
-        list(pool.map(one, [texts[each::PUBLISHERS] for each in range(PUBLISHERS)]))
+        list(pool.map(one, [texts[number::PUBLISHERS] for number in range(PUBLISHERS)]))
         taken_s = time.perf_counter() - began_s
     Publisher(cluster.address).send(feed, texts[-1].partition(b"\n")[0], visible=True)
     return taken_s, time.perf_counter() - began_s
@@ -214,10 +214,10 @@ def idle(bench: Bench, cluster: running.RunningCluster, size: Size) -> None:
     """Ten started feeds that have worked a little and are then left alone."""
     cluster.run(f"CREATE TYPE News AS {{id: bigint, {FIELDS}}};")
     (text,) = bodies(1, FEEDS, seed=3)
-    for each, record in enumerate(text.splitlines()):
-        cluster.run(f"CREATE DATASET D{each}(News) PRIMARY KEY id;")
-        connect(cluster, f"Feed{each}", f"D{each}")
-        Publisher(cluster.address).send(f"Feed{each}", record, visible=True)
+    for number, record in enumerate(text.splitlines()):
+        cluster.run(f"CREATE DATASET D{number}(News) PRIMARY KEY id;")
+        connect(cluster, f"Feed{number}", f"D{number}")
+        Publisher(cluster.address).send(f"Feed{number}", record, visible=True)
     running.idle_share(cluster, size.settle_s)
     bench.bar(
         f"idle CPU with {FEEDS} started feeds, share of one core", running.idle_share(cluster, size.idle_s),

@@ -1,15 +1,14 @@
-"""One run of Table II in the lab, beside the same core driven with an audience of one for every delivery.
+"""Measures one run of Table II in the lab, compared with the same core without cohorts.
 
 python -m benchmarks.lab [--small]
 
-The trace is made beforehand, round trips are constant. Whoever is told together and shares a marker pulls and
-acknowledges a range together, and who returns does so for all its subscriptions at once. Beside it the same core has
-each do so alone, for a minute of each of the six hours: in the first hour there are more returns and renewals for each
-result than later, so a stretch of it would not do. An audience of one is a single result delivered to a single
-subscriber: a pull, a delivery and an acknowledgement for each pair, and that is what the bars are about. The same with
-a range of results per delivery (as many as the subscriber lacks) is shown beside it and has no bar. Subscribers who
-return are alone in either case, and no cohort makes that cheaper: how many times fewer deliveries there are is shown,
-too, and is the most that can be saved as long as a delivery costs the same.
+The workload is made beforehand, round trips are constant. Subscribers that are notified together and share a marker
+pull and acknowledge a range together; a returning subscriber does so for all its subscriptions at once. For comparison
+each subscriber does so alone, for a minute of each of the six hours (the first hour has more returns and renewals per
+result than later ones). The bars are for single results delivered to single subscribers: a pull, a delivery and an
+acknowledgement for each pair. Deliveries of a range of results (all that the subscriber lacks) are shown, too, without
+a bar. Returning subscribers are alone in either case, so cohorts do not make them cheaper. The ratio of deliveries is
+also shown: it is the most that can be saved as long as a delivery costs the same.
 
 Costs are CPU per result that a subscriber gets.
 """

@@ -1,11 +1,11 @@
-"""From publishing a record to the subscriber who has its result: the real cluster with Spark, a real broker, a hundred
-thousand interests.
+"""Measures the latency from publishing a record to the subscriber that has its result: a cluster with Spark, a
+broker, a hundred thousand interests.
 
 python -m benchmarks.latency [--small] [--interests N] [--push]
 
-Each publication is a request of its own with one record, which is news for one interest. Every interest has a
-subscriber who is there, and who acknowledges. With --push the cluster sends results along with its announcements;
-without, the broker fetches them. The clocks are one: all is on one machine, which should do nothing else. The stages:
+Each publication is a request of its own with one record, which matches one interest. Every interest has an online
+subscriber, which acknowledges. With --push the cluster sends results with its announcements; otherwise the broker
+fetches them. All processes share one clock, on one machine, which should do nothing else. The stages:
 
     ack           sent → acknowledged: the record is safe
     micro-batch   → waits for the batch, and for the execution, that run already
@@ -146,8 +146,8 @@ class Subscriber(asyncio.Protocol):
             if b" 101 " not in head[:20]:
                 raise RuntimeError(head[:500].decode())
             self._open = True
-            for ref, one in enumerate(self._wanted):
-                self._transport.write(frame(orjson.dumps({"ref": ref, "subscribe": one})))
+            for ref, request in enumerate(self._wanted):
+                self._transport.write(frame(orjson.dumps({"ref": ref, "subscribe": request})))
         at = 0
         while len(data) - at >= 2:
             head_bytes, size = 2, data[at + 1]
@@ -174,11 +174,11 @@ class Subscriber(asyncio.Protocol):
                 self.ready.set_result(None)
             return
         now_s, written_s = time.time(), _seconds(said["time"])
-        for one in said["data"]["results"]:
-            number = one["result"]["id"]
+        for result in said["data"]["results"]:
+            number = result["result"]["id"]
             self._seen.twice += number in self._seen.arrived
             self._seen.arrived[number] = Arrived(
-                int(one["cursor"].split("-")[1]), _seconds(one["executed_at"]), written_s, now_s
+                int(result["cursor"].split("-")[1]), _seconds(result["executed_at"]), written_s, now_s
             )
         self._transport.write(frame(orjson.dumps({"ack": {said["interest"]: said["data"]["to"]}})))
 
@@ -257,7 +257,7 @@ class Publishers:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="2,000 interests, up to 100 a second: to see that it runs")
-    parser.add_argument("--interests", type=int, help="so many interests")
+    parser.add_argument("--interests", type=int, help="the number of interests")
     parser.add_argument("--push", action="store_true", help="the cluster pushes results")
     given = parser.parse_args()
     size = SMALL if given.small else Size()
@@ -289,7 +289,7 @@ async def main() -> None:
             await all_arrived(seen, numbers)
             bench.note(f"{per_s:,}/s: {Used.now(cluster, broker).since(used)}")
             counted = since(before, await figures(session, cluster.address))
-            told(bench, seen, numbers, per_s, counted, executions(cluster))
+            report(bench, seen, numbers, per_s, counted, executions(cluster))
         if seen.twice:
             bench.note(f"{seen.twice} results came twice")
     bench.finish()
@@ -301,11 +301,11 @@ async def everybody(address: str, tokens: Sequence[str], seen: Seen) -> None:
     for begin in range(0, len(tokens), 10):
         made = []
         for number, token in enumerate(tokens[begin : begin + 10], begin):
-            kinds = [f"k{number * PER_SUBSCRIBER + each}" for each in range(PER_SUBSCRIBER)]
-            one = Subscriber(seen, token, kinds)
-            await loop.create_connection(lambda one=one: one, "127.0.0.1", port)  # type: ignore[misc]
-            made.append(one)
-        await asyncio.gather(*[one.ready for one in made])
+            kinds = [f"k{number * PER_SUBSCRIBER + own}" for own in range(PER_SUBSCRIBER)]
+            subscriber = Subscriber(seen, token, kinds)
+            await loop.create_connection(lambda subscriber=subscriber: subscriber, "127.0.0.1", port)  # type: ignore[misc]
+            made.append(subscriber)
+        await asyncio.gather(*[subscriber.ready for subscriber in made])
 
 
 async def all_arrived(seen: Seen, numbers: Sequence[int]) -> None:
@@ -330,17 +330,17 @@ def executions(cluster: running.RunningCluster) -> dict[int, float]:
     rows = cluster.run(
         "SELECT e.Execution AS number, e.Started AS started, e.Ended AS ended FROM Metadata.ChannelExecution e;"
     )["results"][0]["rows"]
-    return {one["number"]: _seconds(one["ended"]) - _seconds(one["started"]) for one in rows}
+    return {row["number"]: _seconds(row["ended"]) - _seconds(row["started"]) for row in rows}
 
 
 def since(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     return {name: value - before.get(name, 0.0) for name, value in after.items()}
 
 
-def told(
+def report(
     bench: Bench, seen: Seen, numbers: Sequence[int], per_s: int, counted: dict[str, float], took_s: dict[int, float]
 ) -> None:
-    whole = sorted(seen.arrived[one].received_s - seen.sent_s[one] for one in numbers)
+    whole = sorted(seen.arrived[number].received_s - seen.sent_s[number] for number in numbers)
     bench.bar(f"{per_s:,}/s: publish → client, p50", statistics.median(whole), bar=P50_S, unit="s")
     bench.bar(f"{per_s:,}/s: publish → client, p99", whole[int(0.99 * (len(whole) - 1))], bar=P99_S, unit="s")
 
@@ -348,17 +348,17 @@ def told(
         return counted[f"tocsin_{name}_seconds_total"] / max(1.0, counted[f"tocsin_{count}_total"])
 
     landing, keeping = mean("feed_landing", "feed_batches_landed"), mean("channel_keeping", "channel_executions")
-    known = [one for one in numbers if seen.arrived[one].execution in took_s]
-    finding = statistics.fmean(took_s[seen.arrived[one].execution] for one in known)
-    acked = statistics.fmean(seen.acked_s[one] - seen.sent_s[one] for one in numbers)
-    executed = statistics.fmean(seen.arrived[one].executed_s - seen.acked_s[one] for one in numbers)
-    written = statistics.fmean(seen.arrived[one].written_s - seen.arrived[one].executed_s for one in numbers)
-    received = statistics.fmean(seen.arrived[one].received_s - seen.arrived[one].written_s for one in numbers)
+    known = [number for number in numbers if seen.arrived[number].execution in took_s]
+    finding = statistics.fmean(took_s[seen.arrived[number].execution] for number in known)
+    acked = statistics.fmean(seen.acked_s[number] - seen.sent_s[number] for number in numbers)
+    executed = statistics.fmean(seen.arrived[number].executed_s - seen.acked_s[number] for number in numbers)
+    written = statistics.fmean(seen.arrived[number].written_s - seen.arrived[number].executed_s for number in numbers)
+    received = statistics.fmean(seen.arrived[number].received_s - seen.arrived[number].written_s for number in numbers)
     shares = (acked, executed - landing, landing, finding, keeping, written - finding - keeping, received)
     mean_s = statistics.fmean(whole)
     bench.note(
         f"{per_s:,}/s, mean {mean_s * 1e3:.0f} ms of {len(whole):,}: "
-        + ", ".join(f"{name} {one * 1e3:.0f} ms" for name, one in zip(STAGES, shares, strict=True))
+        + ", ".join(f"{name} {number * 1e3:.0f} ms" for name, number in zip(STAGES, shares, strict=True))
         + f"; {counted['tocsin_feed_batches_landed_total']:.0f} batches, "
         f"{counted['tocsin_channel_executions_total']:.0f} executions"
     )

@@ -1,4 +1,4 @@
-"""A real cluster in processes of its own, for benchmarks that ask it over HTTP."""
+"""Starts a real cluster in processes of its own, for benchmarks over HTTP."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class RunningCluster:
 
     def cpu_s(self) -> float:
         """Of the cluster's process and of Spark's."""
-        return sum(one.user + one.system for one in (each.cpu_times() for each in self.processes()))
+        return sum(times.user + times.system for times in (process.cpu_times() for process in self.processes()))
 
     def memory_bytes(self) -> int:
-        return sum(each.memory_info().rss for each in self.processes())
+        return sum(process.memory_info().rss for process in self.processes())
 
     def processes(self) -> list[psutil.Process]:
         """The cluster's and Spark's."""

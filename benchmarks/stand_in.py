@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, before a cluster without Spark: real stores, the real HTTP server and
+"""Starts a real broker in a process of its own, with a cluster without Spark: real stores, the real HTTP server, and
 real, signed announcements of executions that the benchmark makes."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def broker(data: Path, cluster: str, **chosen: object) -> AsyncIterator[Se
 
 
 async def accounts(data: Path, count: int, prefix: str = "user") -> list[str]:
-    """Registers so many subscribers in the file of the broker that will be started there, all with a password that is
+    """Registers subscribers in the file of the broker that will be started there, all with a password that is
     none, and logs them in: their tokens."""
     data.mkdir(parents=True, exist_ok=True)
     store = SqliteBrokerStore(broker_file(Settings.load(None, {}, {"data": data})))
@@ -86,15 +86,17 @@ async def accounts(data: Path, count: int, prefix: str = "user") -> list[str]:
     try:
         tokens = SessionTokens(store, TOKEN_S, TOKEN_S, lambda: time.time_ns() // 1_000)
         await tokens.open()
-        (application,) = [one.id for one in await store.applications() if one.name == DEFAULT_APPLICATION]
+        (application,) = [
+            application.id for application in await store.applications() if application.name == DEFAULT_APPLICATION
+        ]
         now_us = time.time_ns() // 1_000
         made = await asyncio.gather(
             *[
-                store.add_subscriber(application, f"{prefix}{each}", password="none", created_us=now_us)
-                for each in range(count)
+                store.add_subscriber(application, f"{prefix}{number}", password="none", created_us=now_us)
+                for number in range(count)
             ]
         )
-        return [tokens.issue(one.id, now_us)[0] for one in made]
+        return [tokens.issue(subscriber.id, now_us)[0] for subscriber in made]
     finally:
         await store.close()
 

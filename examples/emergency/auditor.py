@@ -1,8 +1,8 @@
-"""Was anything lost? Found from what was sent and what came, and from nothing that the system counts itself.
+"""Checks that no result was lost, duplicated or wrong, from what users sent and received alone.
 
-`History` is what the people of the demo did and heard, each with its moment; `judge` says who had to be told of what,
-who might have been, and who was. What is known of a channel is what channels.sql says. Where a moment or a border
-leaves it open whether somebody is told, they may be and need not.
+`History` records what the users of the demo did and received, each with its time. `judge` computes which results each
+user had to get and was allowed to get, by the definitions in channels.sql, and compares them with those received. Where
+a time or a border is too close to decide, a result is allowed but not required.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Final
 from examples.emergency.data import Place, Report, Shelter, distance_m
 from tocsin.sdk import Cursor, Event, Result, Subscription
 
-BORDER_M: Final = 1.0  # so near to the border of a zone it is open on which side somebody is
-BORDER_S: Final = 0.05  # and so near to the end of a window
-LATE_S: Final = 30.0  # a channel that has not run so long after a report has lost it
-SEEN_S: Final = 60.0  # channels at once tell users who were seen within so many seconds
+BORDER_M: Final = 1.0  # this near to the border of a zone, both sides are allowed
+BORDER_S: Final = 0.05  # the same for the end of a window
+LATE_S: Final = 30.0  # a channel that has not run this long after a report has lost it
+SEEN_S: Final = 60.0  # continuous channels serve users whose location is at most this old
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a channel is asked with, and how far it looks back; None: at every new report, once."""
+    """The parameters of a channel, and its window; None for a continuous channel, which has none."""
 
     parameters: tuple[str, ...]
     window_s: float | None
@@ -47,7 +47,7 @@ RULES: Final = _PERIODIC | {f"New{name}": Rule(rule.parameters, None) for name, 
 
 @dataclass(slots=True)
 class SentReport:
-    """`visible_s`: when queries saw it."""
+    """`visible_s`: when queries saw the report."""
 
     number: int
     report: Report
@@ -65,7 +65,7 @@ class SentPlace:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Somebody's subscription, asked for and answered at these moments."""
+    """A subscription of a user, requested and answered at these times."""
 
     user: str
     channel: str
@@ -77,7 +77,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """`online_since_s`: since when they had been online when they heard it. `live`: they were when it was sent."""
+    """A received result. `online_since_s`: when the user came online. `live`: before the report was sent."""
 
     user: str
     result: Result
@@ -95,8 +95,8 @@ class Heard:
 
 
 class History:
-    """Everything sent and heard. Each report has the next number, and is sent when the one before is acknowledged; so
-    is each place of one user."""
+    """Everything sent and received. Reports are numbered; each is sent after the one before was acknowledged. The
+    places of a user are sent in the same way."""
 
     def __init__(self, shelters: Iterable[Shelter] = ()) -> None:
         self.shelters = list(shelters)
@@ -107,12 +107,12 @@ class History:
         self.trouble: list[str] = []
 
     def report(self, report: Report, sent_s: float) -> SentReport:
-        """To be called before it is sent."""
+        """Records a report or a place; call it before sending."""
         self.reports.append(SentReport(len(self.reports), report, sent_s))
         return self.reports[-1]
 
     def place(self, user: str, place: Place, stamped_s: float, sent_s: float) -> SentPlace:
-        """To be called before it is sent."""
+        """Records a report or a place; call it before sending."""
         self.places[user].append(SentPlace(place, stamped_s, sent_s))
         return self.places[user][-1]
 
@@ -122,32 +122,31 @@ class History:
         given = dict(zip(rule.parameters, made.parameters, strict=True))
         self.watches[user, made.interest] = Watch(user, channel, rule, given, asked_s, answered_s)
 
-    def told(self, user: str, told: Event, at_s: float, online_since_s: float = math.inf) -> None:
-        if not isinstance(told, Result):
-            self.trouble.append(f"{user} was told: {told}")
+    def received(self, user: str, event: Event, at_s: float, online_since_s: float = math.inf) -> None:
+        if not isinstance(event, Result):
+            self.trouble.append(f"{user} received {event}")
             return
-        number = int(told.result["report"]["number"])
+        number = int(event.result["report"]["number"])
         live = number < len(self.reports) and online_since_s < self.reports[number].sent_s
-        self.heard.append(Heard(user, told, at_s, online_since_s, live))
+        self.heard.append(Heard(user, event, at_s, online_since_s, live))
 
 
-# ---------------------------------------------------------------- what should have
+# ---------------------------------------------------------------- what had to happen
 
-# Who, by which interest, of which report; and by which execution, where one report may be told by several.
+# User, interest, number of the report; and the execution, if several may deliver the same report.
 Key = tuple[str, int, int, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`due` had to be told, and `lost` of them were not. `wrong` should not have been told, or not so, or not twice.
-
-    `again`: what came twice under the same name, as it may after a connection broke.
+    """`due` results had to be delivered, and `lost` were not. `wrong` ones should not have been delivered, or not
+    in this form, or not twice. `duplicates` came twice with the same cursor, as they may after a lost connection.
     """
 
     due: int
     lost: Sequence[str]
     wrong: Sequence[str]
-    again: int
+    duplicates: int
 
     @property
     def good(self) -> bool:
@@ -156,34 +155,34 @@ class Verdict:
 
 def judge(history: History) -> Verdict:
     judging = _Judge(history)
-    told: set[Key] = set()
-    wrong, again = list(history.trouble), 0
+    delivered: set[Key] = set()
+    wrong, duplicates = list(history.trouble), 0
     named: set[tuple[str, int, Cursor]] = set()
     for heard in history.heard:
-        one = heard.result
-        name = (heard.user, one.interest, one.cursor)
+        result = heard.result
+        name = (heard.user, result.interest, result.cursor)
         if name in named:
-            again += 1
+            duplicates += 1
             continue
         named.add(name)
-        watch = history.watches.get((heard.user, one.interest))
+        watch = history.watches.get((heard.user, result.interest))
         if watch is None or watch.channel != channel_of(heard):
-            wrong.append(f"{heard.user} was told by {one.channel}, and had not subscribed to that")
+            wrong.append(f"{heard.user} got a result of {result.channel} without a subscription")
             continue
-        key = (heard.user, one.interest, heard.number, None if watch.rule.window_s is None else heard.executed_s)
-        if key in told:
-            wrong.append(f"{judging.text(key)}: told twice")
-        elif not judging.may_hear(watch, heard):
-            wrong.append(f"{judging.text(key)}: told, and should not have been")
-        told.add(key)
+        key = (heard.user, result.interest, heard.number, None if watch.rule.window_s is None else heard.executed_s)
+        if key in delivered:
+            wrong.append(f"{judging.text(key)}: delivered twice")
+        elif not judging.is_allowed(watch, heard):
+            wrong.append(f"{judging.text(key)}: delivered to the wrong user, or with wrong shelters")
+        delivered.add(key)
     due = set(judging.due())
-    lost = sorted(due - told, key=lambda key: (key[2], key[0], key[1]))
-    return Verdict(len(due), [*map(judging.text, lost), *judging.silent()], wrong, again)
+    lost = sorted(due - delivered, key=lambda key: (key[2], key[0], key[1]))
+    return Verdict(len(due), [*map(judging.text, lost), *judging.silent()], wrong, duplicates)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """A channel's look at its datasets, somewhere between two moments; its own clock stood between the other two."""
+class _Execution:
+    """An execution, which read its datasets at some time between `from_s` and `to_s`."""
 
     from_s: float
     to_s: float
@@ -191,19 +190,19 @@ class _Look:
     clock_to_s: float
 
 
-# Whether something surely holds, and whether it may hold.
-_Sure = tuple[bool, bool]
-_NO: Final[_Sure] = (False, False)
+# Whether something certainly holds, and whether it may hold.
+_Certainty = tuple[bool, bool]
+_NO: Final[_Certainty] = (False, False)
 
 
 class _Judge:
     def __init__(self, history: History) -> None:
         self._history = history
         self._reports = history.reports
-        # Reports are matched in the order in which they were sent. Whoever hears of one through a channel at once shows
-        # that those before it are matched, too: by then, if not before.
+        # Reports are matched in the order in which they were sent. So a result of a continuous channel proves that all
+        # earlier reports are matched by then.
         self._matched_s: dict[str, list[float]] = defaultdict(lambda: [math.inf] * len(self._reports))
-        # Of a channel with a period: the moments of its executions, and when somebody first heard of each.
+        # The times of the executions of a repetitive channel, and when a user first got a result of each.
         self._executions: dict[str, dict[float, float]] = defaultdict(dict)
         for heard in history.heard:
             channel, number, at_s = channel_of(heard), heard.number, heard.at_s
@@ -216,84 +215,84 @@ class _Judge:
             for number in range(len(moments) - 2, -1, -1):
                 moments[number] = min(moments[number], moments[number + 1])
 
-    # ------------------------------------------------------------ what must be told, and what may
+    # ------------------------------------------------------------ required and allowed results
 
     def due(self) -> Iterator[Key]:
         for (user, interest), watch in self._history.watches.items():
             if watch.rule.window_s is None:
                 for sent in self._reports:
-                    if self._tells(watch, sent, self._match_of(watch, sent))[0]:
+                    if self._matches(watch, sent, self._match_of(watch, sent))[0]:
                         yield user, interest, sent.number, None
                 continue
             for executed_s in self._executions[watch.channel]:
-                look = self._execution(watch, executed_s)
+                execution = self._execution_at(watch, executed_s)
                 for sent in self._reports:
-                    if sent.visible_s <= executed_s and self._tells(watch, sent, look)[0]:
+                    if sent.visible_s <= executed_s and self._matches(watch, sent, execution)[0]:
                         yield user, interest, sent.number, executed_s
 
-    def may_hear(self, watch: Watch, heard: Heard) -> bool:
+    def is_allowed(self, watch: Watch, heard: Heard) -> bool:
         if heard.number >= len(self._reports):
             return False
         sent = self._reports[heard.number]
         at_once = watch.rule.window_s is None
-        look = self._match_of(watch, sent) if at_once else self._execution(watch, heard.executed_s)
-        return self._tells(watch, sent, look)[1] and self._right_shelters(sent.report, heard.result.result)
+        execution = self._match_of(watch, sent) if at_once else self._execution_at(watch, heard.executed_s)
+        return self._matches(watch, sent, execution)[1] and self._right_shelters(sent.report, heard.result.result)
 
     def silent(self) -> Iterator[str]:
-        """Channels with a period of which no execution is known at all, although there was time for some."""
+        """Yields the repetitive channels without a known execution, although there was time for one."""
         seen = set()
         for watch in self._history.watches.values():
             window_s = watch.rule.window_s
             if window_s is None or watch.channel in seen or self._executions[watch.channel]:
                 continue
-            after = [one for one in self._reports if one.sent_s > watch.answered_s]
+            after = [report for report in self._reports if report.sent_s > watch.answered_s]
             if after and after[-1].sent_s - after[0].sent_s > window_s + LATE_S:
                 seen.add(watch.channel)
-                yield f"{watch.channel}: has told nobody anything"
+                yield f"{watch.channel}: delivered nothing at all"
 
-    def _match_of(self, watch: Watch, sent: SentReport) -> _Look:
+    def _match_of(self, watch: Watch, sent: SentReport) -> _Execution:
         matched_s = self._matched_s[watch.channel][sent.number]
         to_s = matched_s if matched_s < math.inf else sent.sent_s + LATE_S
-        return _Look(sent.sent_s, to_s, sent.sent_s, to_s)
+        return _Execution(sent.sent_s, to_s, sent.sent_s, to_s)
 
-    def _execution(self, watch: Watch, executed_s: float) -> _Look:
-        # However late it began, its clock stood at the moment in which it was due.
-        return _Look(executed_s, self._executions[watch.channel][executed_s], executed_s, executed_s)
+    def _execution_at(self, watch: Watch, executed_s: float) -> _Execution:
+        # Its clock shows the time when it was due, even if it began late.
+        return _Execution(executed_s, self._executions[watch.channel][executed_s], executed_s, executed_s)
 
-    def _tells(self, watch: Watch, sent: SentReport, look: _Look) -> _Sure:
+    def _matches(self, watch: Watch, sent: SentReport, execution: _Execution) -> _Certainty:
         report, given = sent.report, watch.given
         if given.get("type", report.emergency_type) != report.emergency_type:
             return _NO
-        known = (watch.answered_s <= look.from_s, watch.asked_s <= look.to_s)
-        there = (sent.visible_s < math.inf, sent.sent_s <= look.to_s)
-        recent = _within(report.timestamp.timestamp(), watch.rule.window_s or math.inf, look)
-        sure = _both(known, there, recent)
-        if sure != _NO and "latitude" in given:
-            sure = _both(sure, _inside(report, Place(given["latitude"], given["longitude"])))
-        if sure != _NO and "user" in given:
-            sure = _both(sure, self._near(given["user"], report, look, watch.rule.window_s or SEEN_S))
-        return sure
+        subscribed = (watch.answered_s <= execution.from_s, watch.asked_s <= execution.to_s)
+        visible = (sent.visible_s < math.inf, sent.sent_s <= execution.to_s)
+        recent = _within(report.timestamp.timestamp(), watch.rule.window_s or math.inf, execution)
+        answer = _both(subscribed, visible, recent)
+        if answer != _NO and "latitude" in given:
+            answer = _both(answer, _inside(report, Place(given["latitude"], given["longitude"])))
+        if answer != _NO and "user" in given:
+            answer = _both(answer, self._near(given["user"], report, execution, watch.rule.window_s or SEEN_S))
+        return answer
 
-    def _near(self, user: str, report: Report, look: _Look, window_s: float) -> _Sure:
-        """Whether the user is in the zone, wherever the channel may have seen them."""
+    def _near(self, user: str, report: Report, execution: _Execution, window_s: float) -> _Certainty:
+        """Whether the user is in the zone, at every place that the channel may have read."""
         places = self._history.places[user]
-        surely, maybe = True, False
-        for one in reversed(places[: bisect_right(places, look.to_s, key=lambda each: each.sent_s)]):
-            here = _both(_inside(report, one.place), _within(one.stamped_s, window_s, look))
-            surely, maybe = surely and here[0], maybe or here[1]
-            if one.visible_s < look.from_s:
-                return surely, maybe  # It replaced those before it.
-        return False, maybe
+        certain, possible = True, False
+        for sent in reversed(places[: bisect_right(places, execution.to_s, key=lambda place: place.sent_s)]):
+            here = _both(_inside(report, sent.place), _within(sent.stamped_s, window_s, execution))
+            certain, possible = certain and here[0], possible or here[1]
+            if sent.visible_s < execution.from_s:
+                return certain, possible  # It replaced the earlier places.
+        return False, possible
 
     def _right_shelters(self, report: Report, result: Mapping[str, Any]) -> bool:
         if "shelters" not in result:
             return True
-        told = {one["name"] for one in result["shelters"]}
-        inside = {one.name: _inside(report, one.location) for one in self._history.shelters}
+        listed = {shelter["name"] for shelter in result["shelters"]}
+        inside = {shelter.name: _inside(report, shelter.location) for shelter in self._history.shelters}
         return (
-            {name for name, (surely, _) in inside.items() if surely}
-            <= told
-            <= {name for name, (_, maybe) in inside.items() if maybe}
+            {name for name, (certain, _) in inside.items() if certain}
+            <= listed
+            <= {name for name, (_, possible) in inside.items() if possible}
         )
 
     def text(self, key: Key) -> str:
@@ -309,17 +308,17 @@ def channel_of(heard: Heard) -> str:
     return heard.result.channel.rpartition(".")[2]
 
 
-def _inside(report: Report, place: Place) -> _Sure:
+def _inside(report: Report, place: Place) -> _Certainty:
     away_m = distance_m(report.center, place)
     return away_m <= report.radius_m - BORDER_M, away_m <= report.radius_m + BORDER_M
 
 
-def _within(stamped_s: float, window_s: float, look: _Look) -> _Sure:
+def _within(stamped_s: float, window_s: float, execution: _Execution) -> _Certainty:
     return (
-        stamped_s > look.clock_to_s - window_s + BORDER_S,
-        stamped_s > look.clock_from_s - window_s - BORDER_S,
+        stamped_s > execution.clock_to_s - window_s + BORDER_S,
+        stamped_s > execution.clock_from_s - window_s - BORDER_S,
     )
 
 
-def _both(*sure: _Sure) -> _Sure:
-    return all(surely for surely, _ in sure), all(maybe for _, maybe in sure)
+def _both(*parts: _Certainty) -> _Certainty:
+    return all(certain for certain, _ in parts), all(possible for _, possible in parts)

@@ -1,16 +1,16 @@
--- What people can subscribe to. Run schema.sql first; this, too, as often as you like.
+-- The channels that users subscribe to. Run schema.sql first. This script can be run again.
 --
--- Seven channels ask again and again: each period, whoever subscribed gets the whole answer of the channel's function.
--- Seven more tell each piece of news once, as soon as it is there.
+-- Seven repetitive channels run a function once per period, and subscribers get its whole answer.
+-- Seven continuous channels deliver each new report once, at once.
 
 USE emergency;
 
-// Where the cluster says that there is something new. Nobody has to listen there: results are kept all the same.
+// The cluster announces new results at this address. Results are stored even if no broker listens there.
 CREATE BROKER Town IF NOT EXISTS AT "http://127.0.0.1:8989/announcements";
 
 // ---------------------------------------------------------------- once a period
-// The period is how far the function looks back, so that a report that arrives in time is told once. One that arrives
-// later than that after its timestamp is never told: the channels further below do not depend on when it was stamped.
+// The period is the length of the function's window, so that a report that arrives in time is delivered once. A report
+// that arrives later than that after its timestamp is never delivered. The continuous channels do not use timestamps.
 
 CREATE REPETITIVE CHANNEL EmergenciesOfType IF NOT EXISTS USING emergenciesOfType@1 PERIOD duration("PT10S");
 CREATE REPETITIVE CHANNEL EmergenciesAt IF NOT EXISTS USING emergenciesAt@2 PERIOD duration("PT20S");
@@ -24,7 +24,7 @@ CREATE REPETITIVE CHANNEL EmergenciesOfTypeNearUserWithShelters IF NOT EXISTS
     USING emergenciesOfTypeNearUserWithShelters@2 PERIOD duration("PT10S");
 
 // ---------------------------------------------------------------- at once, and once
-// is_new(r) holds for what was committed since the channel ran before, whatever its timestamp says.
+// is_new(r) holds for records that were committed since the channel's last execution, with any timestamp.
 
 CREATE CONTINUOUS CHANNEL NewEmergenciesOfType(emergencyType) IF NOT EXISTS {
     SELECT r AS report

@@ -1,6 +1,6 @@
-"""Reports, users and shelters around a place, the same for the same seed, and the distances between them.
+"""Generates reports, users and shelters around a place from a seed, and computes distances.
 
-Plain Python that knows nothing of Tocsin, so that what a query answers can be checked against it.
+Plain Python without Tocsin, so that tests can compare the answers of queries with it.
 `python -m examples.emergency.data` prints the shelters that lie beside this file as `shelters.json`.
 """
 
@@ -153,7 +153,7 @@ def location_text(location: UserLocation) -> str:
 
 
 def report_record(report: Report, **more: Any) -> dict[str, Any]:
-    """A report as a feed takes it, with fields of one's own."""
+    """Returns a report as a record of the feed, with further fields."""
     return {
         "emergencyType": report.emergency_type,
         "severity": report.severity,

@@ -1,8 +1,7 @@
-"""`./dev demo`: a cluster, a broker and a town of people who are told of emergencies, with an auditor who counts.
+"""`./dev demo`: a cluster, a broker and a simulated town that receives warnings, with an auditor.
 
-People walk about and tell where they are, an agency reports emergencies, everybody hears of what concerns them, goes
-offline and returns. At the end the auditor compares what came with what had to: the exit status is 0 only if nothing
-was lost.
+Simulated users move, publish their location, go offline and return; an agency reports emergencies. At the end the
+auditor compares the received results with the required ones: the exit status is 0 only if no result was lost.
 """
 
 from __future__ import annotations
@@ -48,24 +47,24 @@ class Demo:
         self._history = History(data.default_shelters())
         self._stop = asyncio.Event()
         self._task = asyncio.current_task()
-        self._living = False
+        self._running = False
 
     def interrupt(self) -> None:
-        """Stop when everything is heard that was sent; at once, if it is said again or nobody lives yet."""
-        if self._living and not self._stop.is_set():
+        """Stops when all results have arrived; at once if it is called again, or before the users are online."""
+        if self._running and not self._stop.is_set():
             self._stop.set()
         elif self._task is not None:
             self._task.cancel()
 
     async def run(self, folder: Path) -> bool:
-        """Whether nothing was lost."""
+        """Runs the demo. Returns whether the auditor found no error."""
         self._say("Starting a cluster and a broker, on free ports")
         async with Servers(folder, self._console) as at, asyncio.TaskGroup() as tasks:
             people = townspeople(at.broker, self._users, self._history, self._rng)
             keeper = lighthouse(at.broker, self._history)
             agency = Agency(at.broker, self._history, self._rng)
             running = [tasks.create_task(at.ended())]
-            self._say(f"Creating what schema.sql and channels.sql have, while {self._users} people register")
+            self._say(f"Creating the schema and the channels, while {self._users} users register")
             async with asyncio.TaskGroup() as meanwhile:
                 meanwhile.create_task(self._register(people))
                 await self._create(at.cluster, [channel for channel, _ in keeper.wishes])
@@ -74,19 +73,19 @@ class Demo:
                 running.append(tasks.create_task(keeper.live(self._stop)))
                 await self._first_flare(agency)
             await self._subscribe(people)
-            self._living = True
+            self._running = True
             self._say(
-                f"They walk about, go offline and return, and things happen: for {self._lasts_s:g} s, or until Ctrl-C"
+                f"Users move, go offline and return, and emergencies happen: for {self._lasts_s:g} s, or until Ctrl-C"
             )
             view = View(self._console, self._history, people)
-            running += [tasks.create_task(one.live(self._stop)) for one in people]
+            running += [tasks.create_task(person.live(self._stop)) for person in people]
             running.append(tasks.create_task(view.run()))
             reporting = tasks.create_task(agency.report(self._stop))
             await passed(self._stop, self._lasts_s)
             self._stop.set()
-            view.phase = "everybody is back, and hears the rest"
+            view.phase = "all users are online and receive the rest"
             await reporting
-            verdict = await self._heard_out()
+            verdict = await self._wait_for_verdict()
             hit_ratio = await _hit_ratio(at.broker)
             for task in running:
                 task.cancel()
@@ -114,31 +113,31 @@ class Demo:
 
     async def _register(self, people: Sequence[Person]) -> None:
         began_s = perf_counter()
-        await _all(one.register() for one in people)
+        await _all(person.register() for person in people)
         self._note(f"registered after {perf_counter() - began_s:.1f} s")
 
     async def _first_flare(self, agency: Agency) -> None:
-        """Returns when a flare was heard through all channels at once: what runs for the first time takes longer."""
+        """Returns when all continuous channels have delivered a flare: first executions take longer."""
         history = self._history
         await agency.fire()
         fired_s = history.reports[0].sent_s
-        at_once = {one.channel for one in history.watches.values() if one.rule.window_s is None}
-        while not at_once <= {channel_of(one) for one in history.heard} and time() - fired_s < _FLARE_LIMIT_S:
+        continuous = {watch.channel for watch in history.watches.values() if watch.rule.window_s is None}
+        while not continuous <= {channel_of(heard) for heard in history.heard} and time() - fired_s < _FLARE_LIMIT_S:
             await asyncio.sleep(_LOOK_EVERY_S)
-        first_s = min((one.at_s for one in history.heard), default=time()) - fired_s
-        self._note(f"a first flare was told after {first_s:.1f} s, through all channels after {time() - fired_s:.1f} s")
+        first_s = min((heard.at_s for heard in history.heard), default=time()) - fired_s
+        self._note(f"first flare delivered after {first_s:.1f} s, by all channels after {time() - fired_s:.1f} s")
 
     async def _subscribe(self, people: Sequence[Person]) -> None:
         began_s = perf_counter()
-        await _all(one.subscribe() for one in people)
+        await _all(person.subscribe() for person in people)
         interests = {interest for _, interest in self._history.watches}
         self._note(
             f"{len(self._history.watches):,} subscriptions to {len(interests):,} interests "
             f"in {perf_counter() - began_s:.1f} s"
         )
 
-    async def _heard_out(self) -> Verdict:
-        """The verdict, when everything has come or nothing has for long. Who still hears something is not disturbed."""
+    async def _wait_for_verdict(self) -> Verdict:
+        """Returns the verdict when all required results have arrived, or none has arrived for long."""
         heard, verdict = self._history.heard, None
         count, since_s = -1, time()
         while verdict is None or not (verdict.good or time() - since_s > LATE_S):
@@ -157,36 +156,36 @@ class Demo:
 
 
 def channel_text(name: str) -> str:
-    """A channel as channels.sql creates it."""
+    """Returns the statement of channels.sql that creates the channel."""
     script = (HERE / "channels.sql").read_text("utf-8")
     pattern = rf"^CREATE (REPETITIVE CHANNEL {name}\b[^;]*|CONTINUOUS CHANNEL {name}\(.*?^}});"
-    found = re.search(pattern, script, re.MULTILINE | re.DOTALL)
-    assert found is not None, name
-    return found[0]
+    match = re.search(pattern, script, re.MULTILINE | re.DOTALL)
+    assert match is not None, name
+    return match[0]
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """A few at a time."""
+    """Runs a few at a time."""
     few = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(each: Coroutine[Any, Any, None]) -> None:
+    async def run(job: Coroutine[Any, Any, None]) -> None:
         async with few:
-            await each
+            await job
 
     async with asyncio.TaskGroup() as tasks:
-        for each in work:
-            tasks.create_task(one(each))
+        for job in work:
+            tasks.create_task(run(job))
 
 
 async def _hit_ratio(broker: str) -> str:
-    """As the broker counts it: of the results that somebody came back for, how many were in its cache."""
+    """Returns the broker's own figure: the share of the results requested later that were in its cache."""
     async with aiohttp.ClientSession() as session, session.get(f"{broker}/metrics") as answer:
         text = await answer.text()
     hits, misses = (
         sum(float(value) for value in re.findall(rf"^tocsin_broker_{name}_total{{.*}} (\S+)$", text, re.MULTILINE))
         for name in ("hits", "misses")
     )
-    return f"{hits / (hits + misses):.3f} of {hits + misses:,.0f}" if hits + misses else "nobody had to ask"
+    return f"{hits / (hits + misses):.3f} of {hits + misses:,.0f}" if hits + misses else "no result was requested"
 
 
 # ---------------------------------------------------------------- from beginning to end
@@ -194,14 +193,14 @@ async def _hit_ratio(broker: str) -> str:
 
 @contextlib.contextmanager
 def _signals(interrupted: Callable[[], None]) -> Iterator[None]:
-    loop, asked = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for one in asked:
-        loop.add_signal_handler(one, interrupted)
+    loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for signal_number in signals:
+        loop.add_signal_handler(signal_number, interrupted)
     try:
         yield
     finally:
-        for one in asked:
-            loop.remove_signal_handler(one)
+        for signal_number in signals:
+            loop.remove_signal_handler(signal_number)
 
 
 async def _run(folder: Path, console: Console, *, users: int, lasts_s: float, seed: int) -> bool:
@@ -211,11 +210,11 @@ async def _run(folder: Path, console: Console, *, users: int, lasts_s: float, se
 
 
 def seconds(text: str) -> float:
-    """`90`, `90s`, `5m` or `1h`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
-    if found is None or not float(found[1]):
+    """Parses `90`, `90s`, `5m` or `1h`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
+    if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 60s or 5m")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2] or "s"]
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -223,14 +222,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--for", dest="lasts_s", type=seconds, default=60.0, metavar="TIME", help="such as 60s (the default) or 5m"
     )
-    parser.add_argument("--users", type=int, default=250, help="how many people live in the town (250)")
-    parser.add_argument("--seed", type=int, default=data.SEED, help="for other emergencies and other people")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the data in this new folder")
+    parser.add_argument("--users", type=int, default=250, help="the number of users (250)")
+    parser.add_argument("--seed", type=int, default=data.SEED, help="the seed of emergencies and users")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the data in this new folder")
     chosen = parser.parse_args(arguments)
     if not 1 <= chosen.users <= 2_000:
         parser.error("--users must be from 1 to 2000")
     if chosen.keep is not None and chosen.keep.exists() and (not chosen.keep.is_dir() or any(chosen.keep.iterdir())):
-        parser.error(f"{chosen.keep} is there already; --keep wants a new folder")
+        parser.error(f"{chosen.keep} exists already; --keep needs a new folder")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
     began_s = perf_counter()
     try:
@@ -247,11 +246,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"\n{_first(group)}", style="red")
         return 1
     if not good:
-        console.print("Something was lost or told wrongly: see above.", style="bold red")
+        console.print("Results were lost or wrong: see above.", style="bold red")
         return 1
-    console.print(
-        f"Nothing was lost, which was checked without asking the system. Done in {perf_counter() - began_s:.0f} s."
-    )
+    console.print(f"Nothing was lost, by the results that users received. Done in {perf_counter() - began_s:.0f} s.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Servers of the demo's own: a cluster and a broker with a folder and ports that nobody else uses."""
+"""Starts a cluster and a broker for the demo, in a new folder and on free ports."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TOCSIN = (sys.executable, "-P", "-c", "from tocsin.cli.main import main; main()
 
 
 class DemoError(Exception):
-    """What went wrong, in words for the person who watches."""
+    """An error that ends the demo; the message is for the user."""
 
 
 class Servers:
-    """A `tocsin up --brokers 1`: a cluster, and a broker that is started again should it end.
+    """A `tocsin up --brokers 1`: a cluster, and a broker that is restarted if it ends.
 
     Leaving the block stops both, whatever happened inside. `cluster` and `broker` are their addresses.
     """
@@ -39,16 +39,16 @@ class Servers:
         self.cluster = self.broker = ""
 
     async def __aenter__(self) -> Self:
-        """Both are ready."""
+        """Returns when both are ready."""
         self._folder.mkdir(parents=True, exist_ok=True)
         # With the default settings: neither the caller's variables nor a settings file where the demo was started.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOCSIN_")}
-        # A life of minutes does not repay what Java's second compiler costs: two fifths of all CPU.
+        # Java's second compiler costs two fifths of all CPU, which a run of minutes does not repay.
         environment.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
-        # A broker that is started again must be where it was.
+        # A restarted broker must have the same address.
         environment["TOCSIN_BROKER__HTTP__PORT"] = str(_free_port())
         with self._log.open("wb") as log:
-            # In a session of its own: Ctrl-C is for the demo, which stops its servers when it has heard everything.
+            # A session of its own: Ctrl-C reaches only the demo, which stops its servers when all results have arrived.
             self._process = await asyncio.create_subprocess_exec(
                 *_TOCSIN, "up", "--brokers", "1", "--data", str(self._folder), "--port", "0",
                 stdout=asyncio.subprocess.PIPE, stderr=log, cwd=self._folder, env=environment, start_new_session=True,
@@ -61,9 +61,9 @@ class Servers:
         return self
 
     async def ended(self) -> None:
-        """Raises what to tell people when they end before they should."""
+        """Raises `DemoError` if the servers end too early."""
         await self._process.wait()
-        raise DemoError(f"the cluster has ended:\n{self._last_words()}")
+        raise DemoError(f"the cluster has ended:\n{self._log_tail()}")
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
@@ -75,17 +75,17 @@ class Servers:
             waited_s = perf_counter() - self._began_s
             if waited_s > START_LIMIT_S:
                 line.cancel()
-                raise DemoError(f"the {what} was not ready after {waited_s:.0f} s:\n{self._last_words()}")
+                raise DemoError(f"the {what} was not ready after {waited_s:.0f} s:\n{self._log_tail()}")
             self._console.print(f"  … {'Spark' if what == 'cluster' else what} is starting ({waited_s:.0f} s)")
-        said = line.result().decode()
-        if f"tocsin {what}" not in said or " ready at " not in said:
-            raise DemoError(f"the {what} did not start:\n{self._last_words()}")
-        address = said.split(" ready at ")[1].split()[0]
+        first_line = line.result().decode()
+        if f"tocsin {what}" not in first_line or " ready at " not in first_line:
+            raise DemoError(f"the {what} did not start:\n{self._log_tail()}")
+        address = first_line.split(" ready at ")[1].split()[0]
         self._console.print(f"  {what} ready at {address} after {perf_counter() - self._began_s:.1f} s")
         return address
 
-    def _last_words(self) -> str:
-        return self._log.read_bytes()[-2_000:].decode(errors="replace").strip() or "it said nothing"
+    def _log_tail(self) -> str:
+        return self._log.read_bytes()[-2_000:].decode(errors="replace").strip() or "its log is empty"
 
     async def _stop(self) -> None:
         if self._process.returncode is None:
@@ -101,6 +101,6 @@ class Servers:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

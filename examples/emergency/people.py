@@ -1,6 +1,6 @@
-"""Simulated people: they walk about, tell where they are, hear what concerns them, go offline and return.
+"""Simulated users: they move, publish their location, receive results, go offline and return.
 
-Each is a client of the broker, as anybody's program would be, and writes down what it did and heard for the auditor.
+Each is a client of the broker, and records for the auditor what it did and received.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Wish = tuple[str, Sequence[Any]]
 
 
 class Person:
-    """`steady`: stands still and never leaves."""
+    """A user. A steady one does not move and is always online."""
 
     def __init__(
         self, url: str, name: str, home: Place, wishes: Sequence[Wish], history: History, *, steady: bool = False
@@ -62,26 +62,26 @@ class Person:
             self._keep_token(client)
 
     async def subscribe(self) -> None:
-        """To all that one wishes to hear of, and say where one is."""
+        """Subscribes to the wished channels, and publishes the location."""
         async with Client(self._url, token=self._token) as client:
             for channel, parameters in self.wishes:
                 asked_s = time()
-                made = await client.subscribe(f"emergency.{channel}", parameters)
-                self._history.subscribed(self.name, made, asked_s, time())
-            await self._tell_place(client)
+                subscription = await client.subscribe(f"emergency.{channel}", parameters)
+                self._history.subscribed(self.name, subscription, asked_s, time())
+            await self._publish_place(client)
             self._keep_token(client)
 
     async def live(self, stop: asyncio.Event) -> None:
-        """Come and go; once `stop` is set, stay, and hear what is left to hear."""
+        """Goes online and offline; after `stop` is set, stays online and receives what is left."""
         while True:
-            # Not all at the same moment; and where nobody was at the door, again a little later.
+            # Spread the logins, and retry a little later if the broker did not answer.
             await asyncio.sleep(self._rng.uniform(0, 2))
             with suppress(UnavailableError):
-                await self._be_there(stop)
+                await self._stay_online(stop)
             await passed(stop, self._rng.uniform(*_AWAY_S))
 
-    async def _be_there(self, stop: asyncio.Event) -> None:
-        # A phone keeps its token, and comes back without a password.
+    async def _stay_online(self, stop: asyncio.Event) -> None:
+        # A phone keeps its token, and returns without a password.
         async with Client(self._url, token=self._token) as client, asyncio.TaskGroup() as tasks:
             leaves_s = time() + (math.inf if self._steady else self._rng.uniform(*_STAYS_S))
             self.online_since_s = time()
@@ -89,7 +89,7 @@ class Person:
             try:
                 while time() < leaves_s and not stop.is_set():
                     self._walk()
-                    await self._tell_place(client)
+                    await self._publish_place(client)
                     await passed(stop, min(self._rng.uniform(*_PLACE_EVERY_S), leaves_s - time()))
                 if stop.is_set():
                     await listening
@@ -99,8 +99,8 @@ class Person:
                 self._keep_token(client)
 
     async def _listen(self, client: Client) -> None:
-        async for told in client.results():
-            self._history.told(self.name, told, time(), self.online_since_s)
+        async for event in client.results():
+            self._history.received(self.name, event, time(), self.online_since_s)
 
     def _walk(self) -> None:
         if not self._steady:
@@ -108,7 +108,7 @@ class Person:
                 self._goal = data.near(self._rng, data.WELLINGTON, _TOWN_M)
             self.here = data.towards(self.here, self._goal, self._walks_m)
 
-    async def _tell_place(self, client: Client) -> None:
+    async def _publish_place(self, client: Client) -> None:
         location = UserLocation(self.name, self.here, datetime.now(UTC))
         sent = self._history.place(self.name, self.here, location.timestamp.timestamp(), time())
         await publish(client, "LocationFeed", [data.location_record(location)])
@@ -120,27 +120,27 @@ class Person:
 
 
 def townspeople(url: str, count: int, history: History, rng: Random) -> list[Person]:
-    """Everybody hears of what happens near them at once, and of one kind of thing at home; some of more."""
+    """Returns users who subscribe to emergencies near them, and to one type at their home; some to more."""
     homes = [data.near(rng, data.WELLINGTON, _TOWN_M) for _ in range(12)]
-    found = []
-    for i, one in enumerate(data.locations(rng, count, at=datetime.now(UTC))):
+    people = []
+    for i, user in enumerate(data.locations(rng, count, at=datetime.now(UTC))):
         home, kind = rng.choice(homes), rng.choice(data.EMERGENCY_TYPES)
         wishes: list[Wish] = [
-            ("NewEmergenciesNearUser", [one.user_name]),
+            ("NewEmergenciesNearUser", [user.user_name]),
             ("NewEmergenciesOfTypeAtWithShelters", [kind, home.latitude, home.longitude]),
         ]
         if i % 3 == 0:
-            wishes.append(("EmergenciesNearUser", [one.user_name]))
+            wishes.append(("EmergenciesNearUser", [user.user_name]))
         if i % 4 == 0:
             wishes.append(("NewEmergenciesOfType", [kind]))
-        found.append(Person(url, one.user_name, one.place, wishes, history))
-    return found
+        people.append(Person(url, user.user_name, user.place, wishes, history))
+    return people
 
 
 def lighthouse(url: str, history: History) -> Person:
-    """Somebody far out at sea who subscribes to every channel, is always there, and hears of every flare.
+    """Returns a user far out at sea who subscribes to every channel, is always online, and gets every flare.
 
-    A flare behind some reports says that the channel through which it was heard has matched them, too.
+    A flare that a channel delivered proves that the channel has matched all earlier reports, too.
     """
     place = [LIGHTHOUSE.latitude, LIGHTHOUSE.longitude]
     wishes: list[Wish] = [
@@ -153,7 +153,7 @@ def lighthouse(url: str, history: History) -> Person:
 
 
 class Agency:
-    """Reports emergencies, and fires a flare behind each few."""
+    """Reports emergencies, and sends a flare after every few."""
 
     def __init__(self, url: str, history: History, rng: Random) -> None:
         self._url = url
@@ -161,14 +161,14 @@ class Agency:
         self._rng = rng
 
     async def report(self, stop: asyncio.Event) -> None:
-        """About one a second, until it is stopped."""
+        """Sends about one report per second, until it is stopped."""
         async with Client(self._url, "agency", PASSWORD, register=True) as client:
             while not stop.is_set():
                 await self._send(client, self._rng.choice((1, 1, 2)))
                 await passed(stop, _REPORTS_EVERY_S)
 
     async def fire(self) -> None:
-        """A flare."""
+        """Sends a flare."""
         async with Client(self._url, "agency", PASSWORD, register=True) as client:
             await self._send(client, 0)
 
@@ -176,14 +176,16 @@ class Agency:
         now = datetime.now(UTC)
         reports = [data.report(self._rng, at=now, within_m=_TOWN_M) for _ in range(count)]
         flare = Report(FLARE, 1, LIGHTHOUSE, 1_000.0, now, "All is well")
-        sent = [self._history.report(one, time()) for one in (*reports, flare)]
-        await publish(client, "ReportFeed", [data.report_record(one.report, number=one.number) for one in sent])
-        for one in sent:
-            one.visible_s = time()
+        sent = [self._history.report(report, time()) for report in (*reports, flare)]
+        await publish(
+            client, "ReportFeed", [data.report_record(report.report, number=report.number) for report in sent]
+        )
+        for report in sent:
+            report.visible_s = time()
 
 
 async def publish(client: Client, feed: str, records: Iterable[dict[str, Any]]) -> None:
-    """Returns when queries see the records, however long the broker is away; one key, so they are taken once."""
+    """Returns when queries see the records. Retries while the broker is away, with one key, so that they land once."""
     key = token_hex(16)
     while True:
         try:
@@ -197,7 +199,7 @@ async def publish(client: Client, feed: str, records: Iterable[dict[str, Any]]) 
 
 
 async def passed(event: asyncio.Event, within_s: float) -> None:
-    """Returns when the event is set, at the latest after so long."""
+    """Returns when the event is set, at the latest after `within_s`."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             await event.wait()

@@ -1,4 +1,4 @@
-"""What is seen of the demo: a picture that lives in a terminal, lines elsewhere, and the table at the end."""
+"""Shows the demo: a live map in a terminal, lines of text elsewhere, and the table at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from examples.emergency.people import FLARE, Person
 _LATEST: Final = 6
 _LINE_EVERY_S: Final = 5.0
 _PICTURE_EVERY_S: Final = 0.5
-_ZONE_S: Final = 5.0  # for so long a zone is seen
+_ZONE_S: Final = 5.0  # how long a zone is shown
 _ROWS, _COLUMNS = 18, 54
 _REACH_M: Final = 9_000.0  # from the middle of the map to its border
 _COLOURS: Final = {"earthquake": "magenta", "fire": "red", "flood": "blue", "storm": "cyan", "landslide": "yellow"}
@@ -32,10 +32,10 @@ class View:
         self._console = console
         self._history = history
         self._people = people
-        self.phase = "living"
+        self.phase = "running"
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Updates the display until it is cancelled."""
         if not self._console.is_terminal:
             while True:
                 await asyncio.sleep(_LINE_EVERY_S)
@@ -46,9 +46,9 @@ class View:
                 await asyncio.sleep(_PICTURE_EVERY_S)
 
     def _figures(self) -> str:
-        online = sum(one.online for one in self._people)
+        online = sum(person.online for person in self._people)
         return (
-            f"{self.phase}: {online} of {len(self._people)} online, published {places_of(self._history):,} places and "
+            f"{self.phase}: {online} of {len(self._people)} online, published {places_of(self._history):,} locations, "
             f"{len(self._history.reports):,} reports, delivered {len(self._history.heard):,} results"
         )
 
@@ -56,46 +56,46 @@ class View:
         return Group(Text(self._figures(), style="bold"), *self._map(now_s), *self._latest())
 
     def _map(self, now_s: float) -> Iterator[Text]:
-        """Zones that were just reported, who is online (•) and who is not (·), and who was just told (●)."""
-        zones = [one.report for one in self._history.reports[-20:] if one.sent_s > now_s - _ZONE_S]
-        told = {one.user for one in self._history.heard[-500:] if one.at_s > now_s - 1.0}
-        people = {cell_of(one.here): one for one in self._people}
-        people |= {cell_of(one.here): one for one in self._people if one.name in told}
+        """Yields the lines of the map: new zones, users online (•) and offline (·), users with a new result (●)."""
+        zones = [sent.report for sent in self._history.reports[-20:] if sent.sent_s > now_s - _ZONE_S]
+        served = {heard.user for heard in self._history.heard[-500:] if heard.at_s > now_s - 1.0}
+        people = {cell_of(person.here): person for person in self._people}
+        people |= {cell_of(person.here): person for person in self._people if person.name in served}
         for row in range(_ROWS):
             line = Text("  ")
             for column in range(_COLUMNS):
-                zone = next((one for one in reversed(zones) if one.covers(place_of(row, column))), None)
-                line.append(*_seen(people.get((row, column)), zone, told))
+                zone = next((report for report in reversed(zones) if report.covers(place_of(row, column))), None)
+                line.append(*_map_cell(people.get((row, column)), zone, served))
             yield line
 
     def _latest(self) -> Iterator[Text]:
-        for heard in [one for one in self._history.heard[-200:] if kind_of(one) != FLARE][-_LATEST:]:
+        for heard in [heard for heard in self._history.heard[-200:] if kind_of(heard) != FLARE][-_LATEST:]:
             report = heard.result.result["report"]
             line = Text(f"  {clock(heard.at_s)}  ", style="dim", overflow="ellipsis", no_wrap=True)
             line.append(f"{heard.user}: ", style="not dim bold")
             line.append(f"{kind_of(heard)} of severity {report['severity']}. {report['message']}", style="not dim")
-            yield line if heard.live else line.append(", was away", style="not dim cyan")
+            yield line if heard.live else line.append(", was offline", style="not dim cyan")
 
 
-def _seen(person: Person | None, zone: Report | None, told: set[str]) -> tuple[str, str]:
-    """A cell of the map and its style."""
+def _map_cell(person: Person | None, zone: Report | None, served: set[str]) -> tuple[str, str]:
+    """Returns the character of a cell and its style."""
     ground = f" on {_COLOURS.get(zone.emergency_type, 'white')}" if zone is not None else ""
     if person is None:
         return " ", ground
-    if person.name in told:
+    if person.name in served:
         return "●", f"bold bright_white{ground}"
     return ("•", f"green{ground}") if person.online else ("·", f"dim{ground}")
 
 
 def cell_of(place: Place) -> tuple[int, int]:
-    """Row and column of the map."""
+    """Returns the row and column of a place on the map."""
     north_m = (place.latitude - WELLINGTON.latitude) * METRES_PER_DEGREE
     east_m = (place.longitude - WELLINGTON.longitude) * METRES_PER_DEGREE * 0.75
     return int((_REACH_M - north_m) / (2 * _REACH_M) * _ROWS), int((_REACH_M + east_m) / (2 * _REACH_M) * _COLUMNS)
 
 
 def place_of(row: int, column: int) -> Place:
-    """The middle of a cell."""
+    """Returns the middle of a cell."""
     north_m = _REACH_M - (row + 0.5) * 2 * _REACH_M / _ROWS
     east_m = (column + 0.5) * 2 * _REACH_M / _COLUMNS - _REACH_M
     return Place(
@@ -120,44 +120,44 @@ def kind_of(heard: Heard) -> str:
 
 def table_of(history: History, verdict: Verdict, people: int, hit_ratio: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_header=False)
-    results = {(one.result.interest, one.result.cursor) for one in history.heard}
+    results = {(heard.result.interest, heard.result.cursor) for heard in history.heard}
     interests = {interest for _, interest in history.watches}
-    away = sum(not one.live for one in history.heard)
+    offline = sum(not heard.live for heard in history.heard)
     for name, value in (
-        ("published", f"{len(history.reports):,} reports, {places_of(history):,} places of {people:,} people"),
+        ("published", f"{len(history.reports):,} reports, {places_of(history):,} locations of {people:,} users"),
         ("matched", f"{len(results):,} results for {len(interests):,} interests"),
         (
             "delivered",
-            f"{len(history.heard):,} results, {away:,} of them to people who were away when it was reported",
+            f"{len(history.heard):,} results, {offline:,} of them to users who were offline when it was reported",
         ),
         ("hit ratio", hit_ratio),
         ("latency, online", latency_text(from_sending_s(history))),
-        ("latency, away", f"{latency_text(from_return_s(history))}, after the return"),
-        ("had to arrive", f"{verdict.due:,}"),
-        ("told again", f"{verdict.again:,}"),
-        ("told wrongly", f"{len(verdict.wrong):,}"),
+        ("latency, offline", f"{latency_text(from_return_s(history))}, after the return"),
+        ("required", f"{verdict.due:,}"),
+        ("duplicates", f"{verdict.duplicates:,}"),
+        ("wrong", f"{len(verdict.wrong):,}"),
         ("lost", f"{len(verdict.lost):,}"),
     ):
-        bad = (name == "lost" and verdict.lost) or (name == "told wrongly" and verdict.wrong)
+        bad = (name == "lost" and verdict.lost) or (name == "wrong" and verdict.wrong)
         table.add_row(Text(name, style="bold"), Text(value, style="bold red" if bad else ""))
     return table
 
 
 def from_sending_s(history: History) -> list[float]:
-    """How long people who were online waited from the sending of a report, where a channel tells it at once."""
-    return [heard.at_s - history.reports[heard.number].sent_s for heard in _told_at_once(history) if heard.live]
+    """Returns the times from the sending of a report to its delivery by a continuous channel, for users online."""
+    return [heard.at_s - history.reports[heard.number].sent_s for heard in _continuous_results(history) if heard.live]
 
 
 def from_return_s(history: History) -> list[float]:
-    """How long people who had been away when a report was sent waited from their return."""
+    """Returns the times from the return to the delivery, for users who were offline when the report was sent."""
     return [
         heard.at_s - heard.online_since_s
-        for heard in _told_at_once(history)
+        for heard in _continuous_results(history)
         if not heard.live and heard.online_since_s <= heard.at_s
     ]
 
 
-def _told_at_once(history: History) -> Iterator[Heard]:
+def _continuous_results(history: History) -> Iterator[Heard]:
     return (
         heard
         for heard in history.heard

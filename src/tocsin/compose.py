@@ -22,7 +22,7 @@ from aiohttp import web
 from tocsin.clock import from_us
 from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
-from tocsin.cluster.backup.progress import Progress
+from tocsin.cluster.backup.progress import OnSaved
 from tocsin.cluster.backup.restore import restore as restored
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.channels.announcements.announcer import Announcer, AnnouncerTiming
@@ -406,7 +406,7 @@ async def _back_up(  # noqa: PLR0917
     return manifest.summary()
 
 
-async def offline_backup(settings: Settings, destination: Path, on_progress: Progress) -> Mapping[str, Any]:
+async def offline_backup(settings: Settings, destination: Path, on_progress: OnSaved) -> Mapping[str, Any]:
     """Backs up a folder that no cluster uses."""
     async with lock_folder(settings), opened_stores(settings) as (store, channels):
         catalog = CatalogStore(store)
@@ -418,7 +418,7 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: Pro
             await tables.close()
 
 
-async def restore(settings: Settings, source: Path, on_progress: Progress) -> Mapping[str, Any]:
+async def restore(settings: Settings, source: Path, on_progress: OnSaved) -> Mapping[str, Any]:
     manifest = await restored(
         source, settings.data, open_store=SqliteStore, open_channels=SqliteChannelStore,
         settle_broker=broker_backup.settle, on_progress=on_progress,

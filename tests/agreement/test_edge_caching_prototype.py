@@ -7,7 +7,7 @@ from pathlib import Path
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.edge_caching_prototype.experiment import EXPERIMENT
 from tocsin.lab.experiments.plan import plan
-from tocsin.lab.experiments.run_experiment import conduct
+from tocsin.lab.experiments.run_experiment import run_and_report
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import (
     LogInStep,
@@ -80,13 +80,13 @@ def test_a_city_is_played_with_all_that_is_found() -> None:
 
 
 def test_a_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
-    done = conduct(plan(EXPERIMENT, quick=True), registry.reference("edge-caching-prototype"), tmp_path)
+    done = run_and_report(plan(EXPERIMENT, quick=True), registry.reference("edge-caching-prototype"), tmp_path)
     assert all(judged.because for judged in done.verdicts.values() if judged.verdict != "reproduced")
     assert {name: judged.verdict for name, judged in done.verdicts.items()} == {
-        "setting": "reproduced",
-        "reduces": "reproduced",
-        "grows": "reproduced",
+        "merged-subscriptions": "reproduced",
+        "cache-saves": "reproduced",
+        "grows-with-size": "reproduced",
         "lsc-over-lru": "not judged",  # half an hour of a city differs too much from seed to seed
         "ttl-small": "not reproduced",
-        "hundred": "reproduced",
+        "half-at-100-kb": "reproduced",
     }

@@ -14,7 +14,7 @@ from tocsin.lab.experiments.kafka_admission.experiment import EXPERIMENT
 from tocsin.lab.experiments.kafka_admission.model import model
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.results import ResultsRow, RunResults
-from tocsin.lab.experiments.run_experiment import conduct
+from tocsin.lab.experiments.run_experiment import run_and_report
 from tocsin.lab.experiments.statistics import estimate
 
 DEFAULTS: dict[str, Value] = {parameter.name: parameter.default for parameter in EXPERIMENT.parameters}
@@ -120,7 +120,7 @@ def test_a_dip_lies_below_both_sizes_beside_it(copies: dict[int, float], per_s: 
 
 
 def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
-    done = conduct(plan(EXPERIMENT, quick=True), registry.reference("kafka-admission"), tmp_path)
+    done = run_and_report(plan(EXPERIMENT, quick=True), registry.reference("kafka-admission"), tmp_path)
     assert {name: judged.verdict for name, judged in done.verdicts.items()} == VERDICTS
     assert all(judged.because for judged in done.verdicts.values() if judged.verdict != "reproduced")
     drawn = {path.stem for path in (done.folder / "plots").iterdir()}

@@ -10,7 +10,7 @@ from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.queues import EXPERIMENT, model
-from tocsin.lab.experiments.run_experiment import conduct
+from tocsin.lab.experiments.run_experiment import run_and_report
 from tocsin.lab.experiments.statistics import estimate
 
 
@@ -25,6 +25,6 @@ def test_the_mean_wait_of_a_simulated_queue_is_that_of_theory(service: str, load
 
 
 def test_the_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:
-    done = conduct(plan(EXPERIMENT, quick=True), registry.reference("queues"), tmp_path, processes=2)
+    done = run_and_report(plan(EXPERIMENT, quick=True), registry.reference("queues"), tmp_path, processes=2)
     found = {name: judged.verdict for name, judged in done.verdicts.items()}
     assert found == {"exponential-service": "reproduced", "constant-service": "reproduced"}

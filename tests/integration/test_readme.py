@@ -246,7 +246,7 @@ def test_the_demo_loses_nothing_though_its_broker_is_killed_and_somebody_presses
     seen += demo.stdout.read()
     assert demo.wait(START_LIMIT_S) == 0, seen
     assert re.search(r"^ *lost +0 *$", seen, re.MULTILINE), seen
-    assert re.search(r"^ *had to arrive +[1-9]", seen, re.MULTILINE), seen
+    assert re.search(r"^ *required +[1-9]", seen, re.MULTILINE), seen
     assert "Nothing was lost" in seen
     _, alive = psutil.wait_procs(started, timeout=WITHIN_S)
     assert alive == []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tocsin.lab.experiments.cells import run
-from tocsin.lab.experiments.comparisons import surely_more
+from tocsin.lab.experiments.comparisons import is_more
 from tocsin.lab.experiments.declaration import (
     Axis,
     Claim,
@@ -57,9 +57,7 @@ TOY = Experiment(
             "high-wins",
             "High scores | more",
             "p. 1",
-            lambda r: Judgement(
-                "reproduced" if surely_more(r, "score", "sizes", HIGH, LOW) else "not reproduced", "10"
-            ),
+            lambda r: Judgement("reproduced" if is_more(r, "score", "sizes", HIGH, LOW) else "not reproduced", "10"),
         ),
     ),
     replications=3,

@@ -60,7 +60,7 @@ PACKAGES: dict[str, PackageRule] = {
     # edges: they speak the wire protocol; the command line starts servers through `compose`, and experiments
     "cli": package_rule("rules wire sdk settings faults compose compose_broker lab"),
     "dashboard": package_rule("wire sdk settings"),
-    # the only file that names concrete classes
+    # with compose_broker and broker/app.py, the only file that names concrete classes
     "compose": package_rule("*"),
     # and, so that brokers start without the engine, the one for them
     "compose_broker": package_rule("rules wire broker store serving settings faults"),

@@ -1,9 +1,10 @@
-"""The tree shows the design: one meaning for a class name, nouns for modules, folders that fit on a screen."""
+"""The tree shows the design: one meaning for the name of a type, nouns for modules, folders that fit on a screen."""
 
 from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -33,13 +34,28 @@ def test_modules_and_folders_are_named_by_nouns() -> None:
     assert sorted(name for name in names if is_verb_form(name.rpartition("_")[2])) == []
 
 
-def test_a_class_name_is_defined_once() -> None:
+def type_names(module: ast.Module) -> Iterator[str]:
+    """Yields the names of classes, and of aliases and type variables that other modules may use."""
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            yield from (name for name in names if name[0].isupper() and (len(name) == 1 or not name.isupper()))
+
+
+def test_the_name_of_a_type_is_defined_once() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for path in MODULES:
-        for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(str(path.relative_to(SOURCE)))
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+        for name in type_names(ast.parse(path.read_text("utf-8"))):
+            places[name].append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_names_of_types_are_told_from_constants() -> None:
+    module = ast.parse("class A: ...\nT = TypeVar('T')\nKind: TypeAlias = str\nLIMIT = 1\n_Own = int\nlog = make()")
+    assert list(type_names(module)) == ["A", "T", "Kind"]
 
 
 def test_a_folder_fits_on_a_screen() -> None:

@@ -1,4 +1,4 @@
-"""The brokers that `tocsin up` runs beside its cluster: their command lines, and how they end with it."""
+"""The brokers that `tocsin up` runs beside its cluster: their command lines, and how they stop with the cluster."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from urllib.parse import urlsplit
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError
 
-MOST: Final = 64
+_MOST: Final = 64
 
 
 def check_brokers(settings: Settings, count: int) -> None:
     """Raises `InputError` if the brokers could not run."""
-    if not 0 <= count <= MOST:
-        raise InputError(f"--brokers: must be from 0 to {MOST}, got {count}")
+    if not 0 <= count <= _MOST:
+        raise InputError(f"--brokers: must be from 0 to {_MOST}, got {count}")
     if count and settings.cluster.token_needed and not settings.broker.cluster.token:
         folder = shlex.quote(str(settings.data.absolute()))
         raise InputError(
             "the cluster asks for tokens, and its brokers have none",
             hint=f"make one: tocsin token create brokers --role broker --data {folder} "
-            "(--feeds names those that subscribers may publish to); then set broker.cluster.token",
+            "(--feeds names the feeds that subscribers may publish to); then set broker.cluster.token",
         )
 
 
@@ -85,6 +85,6 @@ def allow_supervised_brokers(settings: Settings, count: int) -> Settings:
 
 def _resolve(host: str) -> list[str]:
     try:
-        return sorted({str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(host, None)})
+        return sorted({str(address[4][0]).partition("%")[0] for address in socket.getaddrinfo(host, None)})
     except OSError:
         return []

@@ -1,4 +1,4 @@
-"""Speaks to a cluster for the command line: sends scripts and requests, and yields rows and outcomes as they arrive."""
+"""The command line's connection to a cluster: sends scripts and requests, yields rows and outcomes as they arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROW = b',"row":'
 
 
 class NoClusterError(UnavailableError):
-    """Nobody listens there, or somebody else does."""
+    """No cluster answers at the address, or another server does."""
 
     code = "no_cluster"
 
@@ -40,7 +40,7 @@ class RowReceived:
 
 @dataclass(frozen=True, slots=True)
 class StatementDone:
-    """One statement, done; `summary` is what it says of itself."""
+    """A statement that has finished, with the summary that the cluster returned."""
 
     statement: int
     kind: str
@@ -53,17 +53,17 @@ class StatementDone:
 
 @dataclass(frozen=True, slots=True)
 class PostAnswer:
-    """What came back for a body that was posted as it is."""
+    """The answer to a posted body."""
 
     status: int
     content: bytes
     error: TocsinError
-    """What the content says where the status is not a good one."""
+    """The error that the content describes if the status is not a success."""
     retry_after_s: float
 
 
 class ClusterConnection:
-    """Speaks to one cluster. Used as a context manager."""
+    """A connection to one cluster; a context manager."""
 
     def __init__(self, url: str = DEFAULT_URL, token: str | None = None) -> None:
         self.url = (url if "://" in url else f"http://{url}").rstrip("/")
@@ -75,9 +75,9 @@ class ClusterConnection:
             if not self._token.isascii() or not self._token.isprintable():
                 raise InputError("this is not a token", hint='tokens look like "tocsin_…"')
             headers["Authorization"] = f"Bearer {self._token}"
-        # No bound on the whole: how long a script may run is the cluster's to say.
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
-        self._session = aiohttp.ClientSession(headers=headers, timeout=patience)
+        # No total timeout: the cluster limits how long a script runs.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+        self._session = aiohttp.ClientSession(headers=headers, timeout=timeout)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -86,7 +86,7 @@ class ClusterConnection:
     async def run(
         self, script: str, *, timeout_s: float | None = None
     ) -> AsyncGenerator[RowReceived | StatementDone, None]:
-        """Run the script. Its first failing statement raises; leaving early cancels what runs."""
+        """Runs the script. Raises the error of the first statement that fails; leaving early cancels the script."""
         identity = secrets.token_hex(8)
         headers = {
             "Accept": "application/x-ndjson",
@@ -116,7 +116,7 @@ class ClusterConnection:
                 await self._cancel(identity)
 
     async def reach(self) -> None:
-        """Raises unless a cluster answers."""
+        """Raises `NoClusterError` unless a cluster answers."""
         try:
             async with self._session.get(f"{self.url}/healthz") as response:
                 if response.content_type != "application/json":
@@ -125,10 +125,10 @@ class ClusterConnection:
             raise self._unreachable(exc) from None
 
     async def post(self, path: str, body: bytes, *, headers: dict[str, str], timeout_s: float) -> PostAnswer:
-        """Send these bytes and take whatever is answered; raises only where nothing is, or not for `timeout_s`."""
-        patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=timeout_s)
+        """Posts the bytes and returns the answer. Raises only if there is none within `timeout_s`."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=timeout_s)
         try:
-            async with self._session.post(f"{self.url}{path}", data=body, headers=headers, timeout=patience) as answer:
+            async with self._session.post(f"{self.url}{path}", data=body, headers=headers, timeout=timeout) as answer:
                 content = await answer.read()
         except aiohttp.ClientError as exc:
             raise self._unreachable(exc) from None
@@ -156,7 +156,7 @@ class ClusterConnection:
         return UnavailableError(f"the connection to {self.url} broke: {str(exc) or type(exc).__name__}")
 
     async def _cancel(self, identity: str) -> None:
-        """Say that nobody waits any more. The cluster also sees the connection close, but not through every proxy."""
+        """Tells the cluster to cancel the script: behind a proxy it may not see that the connection closed."""
         with suppress(aiohttp.ClientError, TimeoutError):
             async with asyncio.timeout(_CANCEL_S), self._session.delete(f"{self.url}/v1/statements/{identity}"):
                 pass
@@ -169,7 +169,7 @@ class ClusterConnection:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The lines of a stream, of any length."""
+    """Yields the lines of a stream; a line may be of any length."""
     pending = bytearray()
     async for chunk in chunks:
         first, *rest = chunk.split(b"\n")
@@ -185,9 +185,9 @@ def _event(line: bytes) -> RowReceived | StatementDone:
     head, row, tail = line.partition(_ROW)
     number = head.removeprefix(b'{"statement":')
     if row and number.isdigit():
-        # The row stays as it was written: numbers keep every digit.
+        # Do not parse the row: parsed numbers could lose digits.
         return RowReceived(int(number), tail[:-1])
-    said = json.loads(line)
-    if "error" in said:
-        raise error_of(said["error"])
-    return StatementDone(said.pop("statement"), said.pop("kind"), said)
+    fields = json.loads(line)
+    if "error" in fields:
+        raise error_of(fields["error"])
+    return StatementDone(fields.pop("statement"), fields.pop("kind"), fields)

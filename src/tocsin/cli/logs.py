@@ -1,4 +1,4 @@
-"""Where a server's log goes. Nobody's work ends because a line of it could not be written."""
+"""Configures a server's log. A line that cannot be written is dropped, so that logging never ends work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final, TextIO
 
-# Tokens in addresses and headers, of ours in any place, of sessions (JWT), and secrets of webhooks.
+# Tokens in addresses and headers, Tocsin's own tokens anywhere, session tokens (JWT), and secrets of webhooks.
 _SECRETS: Final = re.compile(
     r"(access_token=)[^&\s\"'\\]+|(\bbearer\s+)[\w.~+/=-]+|(\btocsin_)[\w-]{43,}|(\beyJ)[\w-]+\.[\w-]+\.[\w-]*"
     r"|(\bwhsec_)[\w+/=-]+",
@@ -17,13 +17,13 @@ _SECRETS: Final = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    return _SECRETS.sub(lambda found: f"{next(kept for kept in found.groups() if kept)}…", text)
+    return _SECRETS.sub(lambda match: f"{next(prefix for prefix in match.groups() if prefix)}…", text)
 
 
 class SafeStream:
-    """A stream that loses what cannot be written (to a full disk, or where nobody reads any more), and secrets.
+    """A stream that drops what cannot be written (full disk, closed pipe), and masks secrets.
 
-    Whatever is logged goes through here: libraries repeat what clients sent, and that may hold a token.
+    Everything that is logged passes through it: libraries repeat what clients sent, and that may contain a token.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -40,9 +40,9 @@ class SafeStream:
 
 
 def log_to_stderr(verbose: bool = False, *, for_good: bool = True) -> None:
-    """Warnings, or with `verbose` everything, one line each; standard output stays for what was asked for.
+    """Logs warnings, or everything if `verbose`, one line each. Standard output is only for the command's own output.
 
-    `for_good`: the process logs nowhere else as long as it lives, which makes logging cheaper.
+    `for_good`: the configuration never changes in this process, so that loggers may cache it.
     """
     import structlog
 
@@ -54,7 +54,7 @@ def log_to_stderr(verbose: bool = False, *, for_good: bool = True) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            # Plain tracebacks: the others show variables, and those hold what people sent.
+            # Plain tracebacks: the others show variables, which contain what clients sent.
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
             ),

@@ -15,7 +15,7 @@ from tocsin.wire.version import version
 
 _HELP = """Tocsin, a Big Active Data platform.
 
-Start a cluster, then talk to it:
+Start a cluster, then use it:
 
     tocsin up                             a cluster; its data in ./tocsin-data
     tocsin sql                            a prompt, in another terminal
@@ -36,7 +36,7 @@ app.command("tocsin.cli.commands.subscribe:app", name="subscribe", help="Print a
 app.command("tocsin.cli.commands.subscriber:app", name="subscriber", help="List and show the subscribers of a broker.")
 app.command("tocsin.cli.commands.token:app", name="token", help="Make, list and revoke tokens.")
 app.command("tocsin.cli.commands.config:app", name="config", help="Show or check the settings.")
-app.command("tocsin.cli.commands.backup:backup", name="backup", help="Back up everything of a cluster.")
+app.command("tocsin.cli.commands.backup:backup", name="backup", help="Back up a cluster with all its data.")
 app.command("tocsin.cli.commands.backup:restore", name="restore", help="Restore a cluster from a backup.")
 app.command("tocsin.cli.commands.clock:app", name="clock", help="Confirm that a cluster's clock is right.")
 app.command("tocsin.cli.commands.check:app", name="check", help="Look for damage in a data folder.")
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         words = list(sys.argv[1:] if arguments is None else arguments)
         extra = "cluster" if words[:1] != ["lab"] else "lab,cluster" if "--live" in words else "lab"
-        sys.stderr.write(f"error: {error.name} is not installed\nhint: pip install 'tocsin[{extra}]' has all of it\n")
+        sys.stderr.write(f"error: {error.name} is not installed\nhint: pip install 'tocsin[{extra}]' installs it\n")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

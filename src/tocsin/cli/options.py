@@ -1,4 +1,4 @@
-"""The options that several commands share, and how the lab's commands read and write theirs."""
+"""The options that several commands share, so that each has one name and one help text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tocsin.wire.errors import InputError
 if TYPE_CHECKING:
     from tocsin.settings import Loaded
 
-DataFolder = Annotated[Path | None, Parameter(name="--data", help="The cluster's data folder.")]
+DataOption = Annotated[Path | None, Parameter(name="--data", help="The cluster's data folder.")]
 SettingsFile = Annotated[
     Path | None, Parameter(name="--config", help="The settings file (default: ./tocsin.toml, if it exists).")
 ]
@@ -72,9 +72,9 @@ TraceTo = Annotated[
 ]
 
 
-def settings_of(given: list[str] | None) -> dict[str, str]:
+def settings_of(arguments: list[str] | None) -> dict[str, str]:
     settings: dict[str, str] = {}
-    for setting in given or []:
+    for setting in arguments or []:
         name, equals, value = setting.partition("=")
         if not equals or not value:
             raise InputError(f"--set {setting}: must be parameter=value")
@@ -84,7 +84,7 @@ def settings_of(given: list[str] | None) -> dict[str, str]:
     return settings
 
 
-def say_as(name: str) -> Callable[[str], None]:
+def progress_reporter(name: str) -> Callable[[str], None]:
     """Returns a function that reports progress on standard error."""
 
     def say(words: str) -> None:
@@ -95,12 +95,12 @@ def say_as(name: str) -> Callable[[str], None]:
 
 
 @contextmanager
-def folders() -> Iterator[None]:
-    """Turns a file in place of a folder, or a folder that nobody may write, into an `InputError`."""
+def writable_folders() -> Iterator[None]:
+    """Raises `InputError` if a file is in place of a folder, or if a folder is not writable."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        hint = "--out and --to name folders to write in"
+        hint = "--out and --to name writable_folders to write in"
         raise InputError(f"{error.filename}: {error.strerror}", hint=hint) from None
 
 

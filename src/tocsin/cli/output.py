@@ -18,30 +18,30 @@ from rich.text import Text
 
 from tocsin.wire.errors import InputError, TocsinError
 
-if TYPE_CHECKING:  # the lab installs without what the client needs
+if TYPE_CHECKING:  # the lab can be installed without the client's dependencies
     from rich.progress import ProgressColumn
 
     from tocsin.cli.client import RowReceived, StatementDone
 
-Format = Literal["table", "json", "csv"]
+RowFormat = Literal["table", "json", "csv"]
 
 _PAGE_ROWS = 1_000
 _WIDE = 100_000
-# What would move the cursor, recolour the screen or turn the line round.
+# Characters that would move the cursor, change colours or reverse the direction of text.
 _UNSAFE: Final = frozenset(
     {chr(code) for code in (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))} - {"\n"}
 )
 
 
 class RowPrinter(Protocol):
-    """Prints outcomes as they come, keeping a bounded number of rows."""
+    """Prints rows and outcomes as they arrive, and buffers a limited number of rows."""
 
     def row(self, row: RowReceived) -> None: ...
 
     def done(self, done: StatementDone) -> None: ...
 
 
-def printer(form: Format, out: TextIO, err: TextIO) -> RowPrinter:
+def printer(form: RowFormat, out: TextIO, err: TextIO) -> RowPrinter:
     if form == "json":
         return JsonPrinter(out, err)
     if form == "csv":
@@ -50,7 +50,7 @@ def printer(form: Format, out: TextIO, err: TextIO) -> RowPrinter:
 
 
 class JsonPrinter:
-    """One row per line, exactly as the cluster wrote it."""
+    """Prints one row per line, exactly as the cluster wrote it."""
 
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self._out = out
@@ -66,7 +66,7 @@ class JsonPrinter:
 
 
 class CsvPrinter:
-    """A header and one record per row. The header holds the fields of the first page of rows."""
+    """Prints a header and one record per row. The header names the fields of the first page of rows."""
 
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self._err = err
@@ -97,9 +97,9 @@ class CsvPrinter:
         for fields in self._page:
             self._count += 1
             columns = self._columns or []
-            if strange := [name for name in fields if name not in columns]:
+            if unknown := [name for name in fields if name not in columns]:
                 raise InputError(
-                    f"row {self._count} has the field {strange[0]!r}, which the header above lacks",
+                    f"row {self._count} has the field {unknown[0]!r}, which the header above lacks",
                     hint="name the fields in the query, or use --format json",
                 )
             self._writer.writerow([_csv_cell(fields.get(name)) for name in columns])
@@ -107,7 +107,7 @@ class CsvPrinter:
 
 
 class TablePrinter:
-    """A table per page of rows, as wide as it needs; folded to the terminal where there is one."""
+    """Prints a table per page of rows, folded to the width of the terminal if the output is one."""
 
     def __init__(self, out: TextIO) -> None:
         self._console = _console(out)
@@ -177,12 +177,12 @@ def progress_bar(
 
 
 def _console(out: TextIO) -> Console:
-    """Where no terminal folds the lines, they are as long as they need."""
+    """Returns a console that folds lines only if the output is a terminal."""
     return Console(file=out, width=None if out.isatty() else _WIDE, highlight=False, emoji=False, markup=False)
 
 
 def _describe_outcome(done: StatementDone) -> str:
-    """What a statement did, in words: `insert: inserted 3`, `create type Report`."""
+    """Returns the outcome of a statement as text: `insert: inserted 3`, `create type Report`."""
     summary = dict(done.summary)
     words = " ".join([done.kind.replace("_", " "), *([safe(str(summary.pop("name")))] if "name" in summary else [])])
     details = ", ".join(f"{name} {plain(value)}" for name, value in summary.items() if value is not None)
@@ -190,7 +190,7 @@ def _describe_outcome(done: StatementDone) -> str:
 
 
 def print_error(error: TocsinError, script: str | None, err: TextIO) -> None:
-    """The error; under it the offending line with a caret, where it names a place; and what to do about it."""
+    """Prints the error, the line of the script with a caret if the error has a position, and the hint."""
     place = f"line {error.line}, column {error.column}: " if error.line is not None else ""
     err.write(f"error: {place}{safe(error.message)}\n")
     lines = (script or "").split("\n")
@@ -207,7 +207,7 @@ def print_error(error: TocsinError, script: str | None, err: TextIO) -> None:
 
 
 def safe(text: str) -> str:
-    """The text with what would take control of a terminal written out."""
+    """Escapes the characters that would control a terminal."""
     if _UNSAFE.isdisjoint(text):
         return text
     return "".join(c.encode("unicode_escape").decode() if c in _UNSAFE else c for c in text)

@@ -28,7 +28,7 @@ WHERE WITH
 KEYWORDS: Final = tuple(_KEYWORDS.split())
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
-# What hides a semicolon: strings, quoted names, comments; unfinished ones reach to the end.
+# Text in which a semicolon ends no statement: strings, quoted names, comments. Unclosed ones reach to the end.
 _HIDDEN = re.compile(
     r"""'(?:\\.|[^'\\])*(?:'|$) | "(?:\\.|[^"\\])*(?:"|$) | `[^`]*(?:`|$) | (?://|--)[^\n]* | /\*.*?(?:\*/|$)""",
     re.DOTALL | re.VERBOSE,
@@ -37,7 +37,7 @@ _UNFINISHED = re.compile(r"""^(?:'(?:\\.|[^'\\])*|"(?:\\.|[^"\\])*|`[^`]*|/\*(?:
 
 
 def is_complete(text: str) -> bool:
-    """Whether the text ends with a statement's semicolon, or is a command to the prompt itself."""
+    """Whether the text ends with the semicolon of a statement, or is a command of the prompt (\\d, \\q)."""
     stripped = text.strip()
     if not stripped or stripped.startswith("\\"):
         return True
@@ -48,17 +48,17 @@ def is_complete(text: str) -> bool:
 
 
 class NameCompleter(Completer):
-    """Completes keywords and the names the cluster knows."""
+    """Completes keywords and names from the catalog."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         del complete_event
-        found = _WORD.search(document.text_before_cursor)
-        if found is None:
+        match = _WORD.search(document.text_before_cursor)
+        if match is None:
             return
-        word = found[0]
+        word = match[0]
         for name in self.names:
             if name.lower().startswith(word.lower()):
                 yield Completion(name, start_position=-len(word))
@@ -68,7 +68,7 @@ class NameCompleter(Completer):
 
 
 def history_file() -> Path:
-    """In the user's own data folder."""
+    """Returns the path of the history, in the user's data folder."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "tocsin" / "sql_history"
 
@@ -76,12 +76,12 @@ def history_file() -> Path:
 def prompt_session(
     completer: Completer, *, keyboard: Input | None = None, screen: Output | None = None
 ) -> PromptSession[str]:
-    """A prompt that remembers. Where the history cannot be kept it is kept in memory."""
+    """Returns a prompt with a history: in a file, or in memory if the file cannot be written."""
     history: FileHistory | InMemoryHistory
     try:
         file = history_file()
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Only its owner's: statements may hold what others should not see.
+        # Readable by its owner only: statements may contain secrets.
         os.close(os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
         history = FileHistory(file)
     except OSError:

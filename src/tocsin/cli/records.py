@@ -1,12 +1,12 @@
-"""Where one record of a text ends and the next begins, so that a long text can be sent in parts.
+"""Splits a text into records, so that a long text can be sent in parts.
 
-    json             a record per line where the first line is one; else from each "{" to the "}" that balances it
+    json             one record per line if the first line is a record, otherwise as adm
     adm              from each "{" to the "}" that balances it
-    csv              a row per line, or several lines where a quoted cell has some
-    delimited-text   the same
-    xml              all of it is one, as in every other format
+    csv              one row per line; a quoted cell may span several lines
+    delimited-text   as csv
+    xml and others   the whole text is one record
 
-Nothing is judged here and no byte of a record changes: what is wrong with one, the cluster says.
+Records are neither validated nor changed: the cluster reports what is wrong with them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Final, Literal, Protocol
 from tocsin.rules.model.record_frames import Braces, FrameError
 from tocsin.wire.errors import InputError, LimitError
 
-Format = Literal["json", "adm", "csv", "delimited-text", "xml"]
+RecordFormat = Literal["json", "adm", "csv", "delimited-text", "xml"]
 
 _PIECE_LIMIT_BYTES: Final = 64 << 20
 
 
 class RecordCutter(Protocol):
-    """Yields the records that are whole so far; what is no record raises InputError after those before it."""
+    """Yields complete records. Raises InputError at text that is no record, after the records before it."""
 
     def feed(self, data: bytes) -> Iterator[bytes]: ...
 
     def finish(self) -> Iterator[bytes]: ...
 
 
-def cutter(format: str, quote: str = '"') -> RecordCutter:  # noqa: A002 - what it is everywhere
-    """`quote` is what cells of lines are quoted with, "" for nothing."""
+def cutter(format: str, quote: str = '"') -> RecordCutter:  # noqa: A002 - the setting of a feed has this name
+    """Returns the splitter for a format; `quote` is the quote character of cells, "" if there is none."""
     if format == "json":
         return _Json()
     if format == "adm":
@@ -44,7 +44,7 @@ def cutter(format: str, quote: str = '"') -> RecordCutter:  # noqa: A002 - what 
 class _LineCutter:
     def __init__(self, quote: bytes = b"") -> None:
         self._quote = quote
-        self._begun: list[bytes] = []  # lines of a row that goes on
+        self._begun: list[bytes] = []  # the first lines of a row whose quoted cell is not closed yet
         self._size_bytes = 0
         self._quotes = 0
         self._rest = b""
@@ -90,7 +90,7 @@ class _BraceCutter:
 
 
 class _Json:
-    """Looks at the first line, and then goes by lines or by braces."""
+    """Decides by the first line whether records are lines or balanced braces."""
 
     def __init__(self) -> None:
         self._begun = b""
@@ -123,16 +123,16 @@ class _Json:
 
 class _Whole:
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._text = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        self._held += data
-        _check(len(self._held))
+        self._text += data
+        _check(len(self._text))
         yield from ()
 
     def finish(self) -> Iterator[bytes]:
-        if self._held.strip():
-            yield bytes(self._held)
+        if self._text.strip():
+            yield bytes(self._text)
 
 
 def _check(size_bytes: int) -> None:

@@ -28,7 +28,14 @@ from tocsin.wire.answers import LoginAnswer, Subscription, SubscriptionsPage, pa
 from tocsin.wire.cursors import Cursor, cursor_text, parse_cursor
 from tocsin.wire.envelopes import ResultsEvent
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
-from tocsin.wire.subscriber import DEFAULT_APPLICATION, DEFAULT_MODE, AckRequest, Credentials, Mode, SubscribeRequest
+from tocsin.wire.subscriber import (
+    DEFAULT_APPLICATION,
+    DEFAULT_MODE,
+    AckRequest,
+    Credentials,
+    DeliveryMode,
+    SubscribeRequest,
+)
 
 DEFAULT_URL: Final = "http://127.0.0.1:8480"
 
@@ -142,7 +149,7 @@ class Client:
         parameters: Sequence[Any] = (),
         *,
         since: Cursor | str | None = None,
-        mode: Mode = DEFAULT_MODE,
+        mode: DeliveryMode = DEFAULT_MODE,
         group: str | None = None,
     ) -> Subscription:
         """Subscribes to a channel with these parameter values: to results after `since`, or made from now on.

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import structlog
 
-from tocsin.serving.addresses import NO_NETWORKS, Address, Networks, parsed_address
+from tocsin.serving.addresses import NO_NETWORKS, IpAddress, Networks, parsed_address
 from tocsin.serving.name_resolver import NameResolver
 from tocsin.wire.addresses import parse_endpoint
 from tocsin.wire.errors import InputError
@@ -52,7 +52,7 @@ class AddressGuard:
     """
 
     def __init__(
-        self, setting: str, allowed: Networks | None, endpoints: Collection[tuple[Address, int]] = frozenset()
+        self, setting: str, allowed: Networks | None, endpoints: Collection[tuple[IpAddress, int]] = frozenset()
     ) -> None:
         self._setting = setting
         self._allowed = allowed
@@ -70,7 +70,7 @@ class AddressGuard:
         networks = Networks(text for text in private.split() if text not in endpoints)
         return cls(setting, networks, endpoints.values())
 
-    def allows(self, address: Address, port: int | None = None) -> bool:
+    def allows(self, address: IpAddress, port: int | None = None) -> bool:
         if self._allowed is None or address in self._allowed or is_public(address):
             return True
         return port is not None and (address, port) in self._endpoints
@@ -120,7 +120,7 @@ class AddressGuard:
 UNGUARDED: Final = AddressGuard("", None)
 
 
-def is_public(address: Address) -> bool:
+def is_public(address: IpAddress) -> bool:
     """Whether it is a public internet address, and does not embed a private one."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = _inner_addresses(address)
@@ -143,7 +143,7 @@ def _inner_addresses(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Addre
     return []
 
 
-def _written_address(host: str) -> Address | None:
+def _written_address(host: str) -> IpAddress | None:
     """The address in a text, including the old notations that resolvers accept: 127.1, 2130706433, 0x7f.1."""
     address = parsed_address(host)
     if address is None and host.isascii() and not any(character.isspace() for character in host):

@@ -17,7 +17,7 @@ UNKNOWN: Final = "unknown"
 _OWN_BITS: Final = 64
 """The length of the IPv6 prefix that identifies a client: a client usually has the whole network."""
 
-Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _FORWARDING: Final = frozenset({
     "forwarded", "via", "x-real-ip", "x-client-ip", "client-ip", "true-client-ip", "cf-connecting-ip", "cf-ray",
@@ -54,7 +54,7 @@ NO_NETWORKS: Final = Networks()
 TRUSTED_PROXIES: Final = web.AppKey("TRUSTED_PROXIES", Networks)
 
 
-def parsed_address(text: str | None) -> Address | None:
+def parsed_address(text: str | None) -> IpAddress | None:
     """The address, with an IPv4-mapped IPv6 address as IPv4; None if the text is not an address."""
     try:
         parsed = ipaddress.ip_address((text or "").partition("%")[0])

@@ -30,7 +30,7 @@ from tocsin.wire.errors import (
     UnsupportedError,
 )
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 REQUEST_ID_HEADER: Final = "Tocsin-Request-Id"
 REQUEST_ID_PATTERN: Final = r"^[A-Za-z0-9._-]{1,64}$"
@@ -136,7 +136,7 @@ def is_gone(request: web.BaseRequest, exc: BaseException) -> bool:
     return isinstance(exc, ConnectionError) and (request.transport is None or request.transport.is_closing())
 
 
-async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def answer_errors(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
     """The handler's answer, or an error answer. It raises only on cancellation, when the client is gone, or for an
     HTTPException other than 4xx."""
     try:
@@ -156,7 +156,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 @web.middleware
-async def answer_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def answer_middleware(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
     response = await answer_errors(request, handler)
     _log.debug(
         "answered",

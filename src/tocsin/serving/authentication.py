@@ -14,7 +14,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from tocsin.serving.addresses import is_forwarded, is_of_web_page
-from tocsin.serving.answers import Handler
+from tocsin.serving.answers import RequestHandler
 from tocsin.serving.tokens import EVERYBODY_NAME, HOW_TO_MAKE, Token, secret_in
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
 
@@ -40,7 +40,7 @@ def token_authentication(credentials: TokenLookup, open_paths: Collection[str]) 
     """Requires `Authorization: Bearer …` of every request, except those to `open_paths`."""
 
     @web.middleware
-    async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def authenticate(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
         if request.path not in open_paths:
             request[PRINCIPAL] = await credentials.check(_secret(request))
         return await handler(request)
@@ -66,7 +66,7 @@ def optional_authentication(
     """
 
     @web.middleware
-    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def admit(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
         if request.path in open_paths:
             return await handler(request)
         if hdrs.AUTHORIZATION in request.headers:

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from tocsin.serving.addresses import address_key, client_address, is_loopback
-from tocsin.serving.answers import Handler, internal_answer, raw_refusal, refusal
+from tocsin.serving.answers import RequestHandler, internal_answer, raw_refusal, refusal
 from tocsin.serving.limits import RefusalCounter, ServerLimits, ignore_refusal
 from tocsin.wire.errors import InputError, LimitError, StoppedError, TocsinError, UnavailableError
 
@@ -327,7 +327,7 @@ def _peer(transport: asyncio.BaseTransport) -> str | None:
 
 
 @web.middleware
-async def count_forwarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def count_forwarded(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
     """Counts a request forwarded by a trusted proxy as a connection of the actual client."""
     server, client = request.protocol._manager, client_address(request)
     if client == request.remote or not isinstance(server, LimitedServer):

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from tocsin.serving.answers import Handler
+from tocsin.serving.answers import RequestHandler
 
 _T = TypeVar("_T")
 SeriesTable: TypeAlias = Mapping[str, tuple[str, Callable[[_T], float | dict[Any, int] | None]]]
@@ -55,7 +55,7 @@ class ServerMetrics:
         """The middleware that counts requests. It must be outermost, to count the status that the client sees."""
 
         @web.middleware
-        async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def count(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
             began_s = time.perf_counter()
             route = _route(request)
             status = "aborted"

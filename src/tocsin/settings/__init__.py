@@ -55,12 +55,12 @@ _USER_INFO: Final = re.compile(r"^([\[({'\"]*(?:[\w+.-]+://)?).*@", re.DOTALL)
 DEFAULT_FILE: Final = Path("tocsin.toml")
 # Variables with our prefix that are not settings.
 OTHER_VARIABLES: Final[dict[str, str]] = {
-    "TOCSIN_CONFIG": "the settings file, where --config names none",
-    "TOCSIN_URL": "the address of the cluster that the command line speaks to",
-    "TOCSIN_TOKEN": "the token that the command line shows there",
-    "TOCSIN_BROKER_URL": "the address of the broker that the command line speaks to",
-    "TOCSIN_BROKER_TOKEN": "the application's or operator's token that it shows there",
-    "TOCSIN_USER": "who subscribes at the command line",
+    "TOCSIN_CONFIG": "the settings file, if --config names none",
+    "TOCSIN_URL": "the address of the cluster for the command line",
+    "TOCSIN_TOKEN": "the token of the command line for that cluster",
+    "TOCSIN_BROKER_URL": "the address of the broker for the command line",
+    "TOCSIN_BROKER_TOKEN": "the token of an application or of the operator for that broker",
+    "TOCSIN_USER": "the subscriber of the command line",
     "TOCSIN_PASSWORD": "that user's password",
     "TOCSIN_APPLICATION": "that user's application",
     "TOCSIN_CRASH_AT": "the place where a test kills the process",

@@ -7,13 +7,23 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.settings.sections import Networks, Private, Seconds, Section, Whole, is_loopback, number
+from tocsin.settings.sections import (
+    BodyLimit,
+    ConnectionsLimit,
+    HttpSection,
+    Port,
+    PrivateAddresses,
+    Seconds,
+    Section,
+    Whole,
+    number,
+)
 from tocsin.wire.addresses import carries_password, http_address
 
 _CACHING = CachingSettings()
 
 Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
-Number = Annotated[float, BeforeValidator(number)]
+Real = Annotated[float, BeforeValidator(number)]
 Pause = Annotated[float, BeforeValidator(number), Field(ge=0, le=86_400)]
 
 
@@ -34,44 +44,24 @@ def _address(text: str) -> str:
     return text
 
 
-Address = Annotated[str, AfterValidator(_address)]
+HttpAddress = Annotated[str, AfterValidator(_address)]
 
 
-class BrokerHttpSettings(Section):
+class BrokerHttpSettings(HttpSection):
     """The broker's server."""
 
-    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    """The address to listen on."""
-    port: Annotated[Whole, Field(ge=0, le=65_535)] = 8480
-    """The port to listen on; 0 takes a free one."""
-    body_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 34)] = 16 << 20
+    port: Port = 8480
+    body_limit_bytes: BodyLimit = 16 << 20
     """The largest request body. Announcements of the cluster need a little more than 1 MiB."""
-    connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20_000
-    """The most connections. When all are taken, a new one replaces an idle one or one whose request is incomplete."""
-    address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
-    """Connections of one address at once. 0: a quarter of all, at most 2000; this machine's own are not counted."""
-    read_timeout_s: Seconds = 30.0
-    """How long a client may take to send its request."""
-    trusted_proxies: Networks = ""
-    """Proxies whose X-Forwarded-For header is believed: addresses or networks, separated by spaces."""
+    connections_limit: ConnectionsLimit = 20_000
     origins: str = ""
     """Web pages of these origins may use the broker, separated by spaces; * for all. Those of its own always may."""
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
-        return is_loopback(self.host)
-
-    @property
-    def local(self) -> bool:
-        """Whether only programs of this machine can reach the server: no known proxy forwards requests of others."""
-        return self.loopback and not self.trusted_proxies.strip()
 
 
 class BrokerClusterSettings(Section):
     """The cluster that the broker takes results from."""
 
-    url: Address = "http://127.0.0.1:8470"
+    url: HttpAddress = "http://127.0.0.1:8470"
     """The cluster's address."""
     token: SecretStr = SecretStr("")
     """The token for the cluster, with the role `broker`; it names the feeds that subscribers may publish to."""
@@ -108,25 +98,25 @@ class BrokerCacheSettings(Section):
     """Whether the new result itself may be evicted when it does not fit."""
     ties: str = _CACHING.ties
     """Which of two results of equal value is evicted: the `oldest`, the `newest` or the `largest`."""
-    fresh_s: Number = _CACHING.fresh_s
+    fresh_s: Real = _CACHING.fresh_s
     """`worth`, `saving`: how long after arrival online readers may still fetch a result."""
     fetched_enters: bool = _CACHING.fetched_enters
     """Whether results that were fetched after a miss enter the cache."""
-    ceiling: Number = _CACHING.ceiling
+    ceiling: Real = _CACHING.ceiling
     """`ttl`: the cache never holds more than this many times its budget."""
-    ttl_every_s: Number = _CACHING.ttl_every_s
+    ttl_every_s: Real = _CACHING.ttl_every_s
     """How often times to live are recomputed."""
-    ttl_first_s: Number = _CACHING.ttl_first_s
+    ttl_first_s: Real = _CACHING.ttl_first_s
     """The time to live before a cache's growth is known."""
-    ttl_cap_s: Number = _CACHING.ttl_cap_s
+    ttl_cap_s: Real = _CACHING.ttl_cap_s
     """The longest time to live; a cache that does not grow has it."""
     weights: str = _CACHING.weights
     """How times to live share the budget: `subscribers` or `equal`."""
-    rate_window_s: Number = _CACHING.rate_window_s
+    rate_window_s: Real = _CACHING.rate_window_s
     """The time constant of the moving averages of growth."""
-    latency_first_s: Number = _CACHING.latency_first_s
+    latency_first_s: Real = _CACHING.latency_first_s
     """`lsd`: the assumed duration of a fetch until the first one is measured."""
-    latency_share: Number = _CACHING.latency_share
+    latency_share: Real = _CACHING.latency_share
     """The weight of the newest fetch in the moving average of the latency."""
     buffer_learns_first: bool = _CACHING.buffer_learns_first
     """`buffer`: whether a result moves the threshold before it is compared with it."""
@@ -235,7 +225,7 @@ class WebhookSettings(Section):
     """The first back-off."""
     last_retry_s: Seconds = 300.0
     """The longest back-off."""
-    private: Private = "auto"
+    private: PrivateAddresses = "auto"
     """Private addresses of receivers: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
 
 

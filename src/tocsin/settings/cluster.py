@@ -8,48 +8,30 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from tocsin.settings.sections import (
+    BodyLimit,
+    ConnectionsLimit,
     Folder,
+    HttpSection,
     Memory,
-    Networks,
-    Private,
+    Port,
+    PrivateAddresses,
     Seconds,
     Section,
     Whole,
     dotted_path,
-    is_loopback,
     number,
 )
 
 
-class HttpSettings(Section):
+class HttpSettings(HttpSection):
     """The cluster's HTTP server."""
 
-    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    """The address to listen on."""
-    port: Annotated[Whole, Field(ge=0, le=65_535)] = 8470
-    """The port to listen on; 0 takes a free one."""
-    body_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 34)] = 64 << 20
+    port: Port = 8470
+    body_limit_bytes: BodyLimit = 64 << 20
     """The largest request body, hence the longest script."""
     bodies_limit_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 40)] = 256 << 20
     """Memory for all request bodies that are being read; one token or address gets at most half of it."""
-    connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
-    """The most connections. When all are taken, a new one replaces an idle one or one whose request is incomplete."""
-    address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
-    """The most connections of one address. 0: a quarter of all; connections of this machine do not count."""
-    read_timeout_s: Seconds = 30.0
-    """How long a client may take to send its request."""
-    trusted_proxies: Networks = ""
-    """Proxies whose X-Forwarded-For header is believed: addresses or networks, separated by spaces."""
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
-        return is_loopback(self.host)
-
-    @property
-    def local(self) -> bool:
-        """Whether only programs of this machine can reach the server: no known proxy forwards requests of others."""
-        return self.loopback and not self.trusted_proxies.strip()
+    connections_limit: ConnectionsLimit = 1_000
 
 
 class AuthSettings(Section):
@@ -118,7 +100,7 @@ class PythonSettings(Section):
 class FeedSettings(Section):
     """Feeds."""
 
-    private: Private = "auto"
+    private: PrivateAddresses = "auto"
     """Private addresses of feeds: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
     socket_connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
     """The most socket connections of one feed. A new one replaces the longest-idle one of the address with the most."""
@@ -143,7 +125,7 @@ class ChannelSettings(Section):
     """How many missed ticks of a repetitive channel are executed one by one; older ones coalesce."""
     announcement_timeout_s: Seconds = 10.0
     """How long a broker may take to accept an announcement."""
-    private: Private = "auto"
+    private: PrivateAddresses = "auto"
     """Private addresses of brokers: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
     execution_deadline_s: Seconds = 60.0
     """The deadline of an execution in Spark. A longer one is run again in parts, each with the same deadline."""

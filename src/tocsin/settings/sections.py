@@ -59,11 +59,15 @@ def private(text: str) -> str:
     return text
 
 
-Networks = Annotated[str, AfterValidator(networks)]
-Private = Annotated[str, AfterValidator(private)]
+NetworkList = Annotated[str, AfterValidator(networks)]
+PrivateAddresses = Annotated[str, AfterValidator(private)]
 Whole = Annotated[int, BeforeValidator(number)]
 Seconds = Annotated[float, BeforeValidator(number), Field(gt=0, le=86_400)]
 Folder = Annotated[Path, BeforeValidator(folder)]
+Port = Annotated[Whole, Field(ge=0, le=65_535, description="The port to listen on; 0 takes a free one.")]
+BodyLimit = Annotated[Whole, Field(ge=1_024, le=1 << 34)]
+_CONNECTIONS = "The most connections. Beyond it, a new one replaces one that is idle or whose request is incomplete."
+ConnectionsLimit = Annotated[Whole, Field(ge=1, le=1_000_000, description=_CONNECTIONS)]
 Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[kmgtKMGT]$")]
 
 
@@ -73,9 +77,30 @@ class Section(BaseModel):
     )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+class HttpSection(Section):
+    """The settings of every HTTP server; each server adds its defaults and settings of its own."""
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """The address to listen on."""
+    port: Port
+    body_limit_bytes: BodyLimit
+    connections_limit: ConnectionsLimit
+    address_connections_limit: Annotated[Whole, Field(ge=0, le=1_000_000)] = 0
+    """The most connections of one address. 0: a quarter of all, at most 2000; those of this machine do not count."""
+    read_timeout_s: Seconds = 30.0
+    """How long a client may take to send its request."""
+    trusted_proxies: NetworkList = ""
+    """Proxies whose X-Forwarded-For header is believed: addresses or networks, separated by spaces."""
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def local(self) -> bool:
+        """Whether only programs of this machine can reach the server: no known proxy forwards requests of others."""
+        return self.loopback and not self.trusted_proxies.strip()

@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import InputError
-from tocsin.wire.messages import InterestText, Mark, Message, Name, schema_of
-from tocsin.wire.subscriber import Mode
+from tocsin.wire.messages import InterestText, Mark, Message, NameText, schema_of
+from tocsin.wire.subscriber import DeliveryMode
 
 
 def _check_limit(limit: int) -> None:
@@ -21,7 +21,7 @@ def _check_limit(limit: int) -> None:
 
 
 # The names of channels or feeds; None means all.
-_Allowed = tuple[Name, ...] | None
+_Allowed = tuple[NameText, ...] | None
 _Limits = dict[str, Annotated[int, Mark(check=_check_limit, schema={"minimum": 0})]]
 
 
@@ -53,7 +53,7 @@ class NewGroup(Message):
 
     SHAPE: ClassVar[str] = '{"name": "…", "members": ["…"]}'
 
-    name: Name
+    name: NameText
     members: tuple[str, ...] = ()
 
 
@@ -74,7 +74,7 @@ class NewApplication(Message):
 
     SHAPE: ClassVar[str] = '{"name": "…"}, and maybe channels, feeds and limits'
 
-    name: Name
+    name: NameText
     channels: _Allowed = None
     feeds: _Allowed = None
     limits: _Limits = field(default_factory=dict)
@@ -98,7 +98,7 @@ class GroupSubscription(Message):
 
     id: str
     interest: InterestText
-    mode: Mode
+    mode: DeliveryMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.envelopes import WireEvent, event_of
 from tocsin.wire.errors import InputError, TocsinError, error_of
 from tocsin.wire.messages import InterestText, Mark, Message
-from tocsin.wire.subscriber import Mode
+from tocsin.wire.subscriber import DeliveryMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Subscription(Message):
     parameters: tuple[Any, ...]
     interest: InterestText
     since: Cursor
-    mode: Mode
+    mode: DeliveryMode
     group: str | None = None
     marker: Annotated[Cursor | None, Mark("Everything up to this cursor is acknowledged.")] = None
     recovered: Annotated[bool | None, Mark("False if results after the requested `since` no longer exist.")] = None

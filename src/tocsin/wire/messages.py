@@ -155,7 +155,7 @@ _FORMS: Final[dict[Any, _MessageForm]] = {
         cursors.parse_position, cursors.position_text, {"type": "string", "pattern": cursors.POSITION_PATTERN}
     ),
 }
-Name = Annotated[
+NameText = Annotated[
     str, Mark(read=parse_name, write=_same, schema={"type": "string", "minLength": 1, "maxLength": _NAME_LIMIT})
 ]
 InterestText = Annotated[

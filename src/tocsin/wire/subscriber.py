@@ -22,11 +22,11 @@ import orjson
 
 from tocsin.rules.model.cursors import Cursor
 from tocsin.wire.errors import InputError, LimitError
-from tocsin.wire.messages import InterestText, JsonObject, Mark, Message, Name, at_most, parse_name, positive
+from tocsin.wire.messages import InterestText, JsonObject, Mark, Message, NameText, at_most, parse_name, positive
 
-Mode = Literal["inline", "notify"]
+DeliveryMode = Literal["inline", "notify"]
 
-DEFAULT_MODE: Final[Mode] = "inline"
+DEFAULT_MODE: Final[DeliveryMode] = "inline"
 DEFAULT_APPLICATION: Final = "default"
 # Upper bounds for parsing; brokers and applications have lower limits of their own.
 PASSWORD_LIMIT_BYTES: Final = 1_024
@@ -62,9 +62,9 @@ class Credentials(Message):
 
     SHAPE: ClassVar[str] = '{"user": "…", "password": "…"}, and maybe application'
 
-    user: Name
+    user: NameText
     password: Annotated[str, Mark(check=_check_password, schema={"minLength": 1})] = field(repr=False)
-    application: Annotated[Name, Mark(read=_parse_application)] = DEFAULT_APPLICATION
+    application: Annotated[NameText, Mark(read=_parse_application)] = DEFAULT_APPLICATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,15 @@ class SubscribeRequest(Message):
 
     SHAPE: ClassVar[str] = '{"channel": "dataverse.channel", "parameters": […]}, and maybe since, mode and group'
 
-    channel: Annotated[Name, Mark("`dataverse.channel`")]
+    channel: Annotated[NameText, Mark("`dataverse.channel`")]
     parameters: Annotated[
         tuple[Any, ...], Mark("One value for each of the channel's parameters."), at_most(_PARAMETERS_LIMIT)
     ] = ()
     since: Annotated[Cursor | None, Mark("The results after this cursor; without it, those made from now on.")] = None
-    mode: Annotated[Mode, Mark("Whether events contain the results, or only say that there are some.")] = DEFAULT_MODE
-    group: Annotated[Name | None, Mark("Subscribe for all members of this group.")] = None
+    mode: Annotated[DeliveryMode, Mark("Whether events contain the results, or only say that there are some.")] = (
+        DEFAULT_MODE
+    )
+    group: Annotated[NameText | None, Mark("Subscribe for all members of this group.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class UnsubscribeRequest(Message):
 
     SHAPE: ClassVar[str] = '{"id": "sub_…"}'
 
-    id: Name
+    id: NameText
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class ListRequest(Message):
 
     SHAPE: ClassVar[str] = '{} or {"after": "…"}'
 
-    after: Annotated[Name | None, Mark("The `next` of the page before.")] = None
+    after: Annotated[NameText | None, Mark("The `next` of the page before.")] = None
 
 
 Body = LoginRequest | SubscribeRequest | UnsubscribeRequest | PullRequest | AckRequest | ListRequest

@@ -44,7 +44,7 @@ async def test_the_older_of_two_brokers_ends_and_the_newer_delivers_everything(t
                 await bob.enter()
                 await bob.subscribe("v.c", 2)
                 restored = await asyncio.to_thread(tocsin, "broker", "restore", saved, "--data", new_data)
-                assert "every session has ended" in restored.stdout, restored.stderr
+                assert "all sessions have ended" in restored.stdout, restored.stderr
                 async with broker_process(Path(new_data), here.url, free_port(), **OFTEN) as new:
                     async with asyncio.timeout(WITHIN_S):
                         assert await old.process.wait() == EXIT_FENCED

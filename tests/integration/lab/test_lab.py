@@ -81,7 +81,7 @@ def test_what_is_not_installed_is_said_before_anything_is_run(tmp_path: Path) ->
     process = lab("run", "queues", "--out", str(tmp_path), program=program)
     _, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 1
-    assert err.splitlines() == ["error: matplotlib is not installed", "hint: pip install 'tocsin[lab]' has all of it"]
+    assert err.splitlines() == ["error: matplotlib is not installed", "hint: pip install 'tocsin[lab]' installs it"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,7 +109,7 @@ def test_an_interrupted_run_leaves_nobody_behind_and_says_nothing_but_that(tmp_p
     _, err = process.communicate(timeout=WITHIN_S)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert err.endswith("queues: stopped; what is finished is kept, and the same command goes on from there\n")
+    assert err.endswith("queues: stopped; finished cells are kept, and the same command continues from there\n")
     wait_until(lambda: not alive_in_group(process.pid), "its processes end", 60)
 
 

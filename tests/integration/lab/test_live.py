@@ -38,12 +38,12 @@ def test_a_tiny_city_is_lived_through_and_its_traces_give_the_same_again(
     monkeypatch.setattr(hour_run, "_DRILLS", 1)
     said: list[str] = []
     try:
-        done = run_live.conduct(TINY, tmp_path, quick=True, seed=2, fresh=False, say=said.append)
+        done = run_live.run_and_report(TINY, tmp_path, quick=True, seed=2, fresh=False, say=said.append)
     finally:
         cluster.close()
     assert done.replayed, said
     assert done.compared == 8
-    wanted = run_live.options(TINY, quick=True, seed=2)
+    wanted = run_live.parse_options(TINY, quick=True, seed=2)
     with Journal(done.report.parent) as journal:
         bare, cached = (journal.known(wanted.key(cell)) for cell in wanted.cells())
     assert bare is not None

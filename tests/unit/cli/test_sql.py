@@ -298,7 +298,7 @@ async def test_the_prompt_runs_statements_and_its_own_commands(
     assert any("Metadata.`Dataset`" in script for script in fake.scripts)
     out, err = capsys.readouterr()
     assert "\\d   list the datasets" in out
-    assert "there is no \\nothing" in out
+    assert "unknown command \\nothing" in out
     assert "fail is not a statement" in err
 
 

@@ -31,7 +31,7 @@ async def test_results_are_printed_as_they_come_until_ctrl_c_and_then_do_not_com
 ) -> None:
     arguments = ("subscribe", "v.c", "-41.29", "here", '["a"]', "--broker", broker.url, "--user", "eve", "--register")
     async with command(*arguments, TOCSIN_PASSWORD="hush") as one:
-        assert await one.said() == 'subscribed to v.c[-41.29, "here", ["a"]] (sub_17); Ctrl-C leaves'
+        assert await one.said() == 'subscribed to v.c[-41.29, "here", ["a"]] (sub_17); Ctrl-C stops'
         await until(lambda: bool(broker.sockets))
         broker.make(17, {"é": 1})
         assert (await one.line()).endswith('  {"é": 1}')
@@ -57,7 +57,7 @@ def follow(broker: FakeBroker, form: Any = "json", count: int | None = 1, **opti
         async with Client(broker.url, "ann", "secret", ack="manual") as client:
             made = await client.subscribe("v.c", [1], **options)
             async with asyncio.timeout(WITHIN_S):
-                status = await subscribe.follow(client, made, ResultPrinter(form, out, err), count)
+                status = await subscribe.print_results(client, made, ResultPrinter(form, out, err), count)
         return status, out.getvalue(), err.getvalue()
 
     return run()
@@ -98,7 +98,7 @@ async def test_gaps_and_the_end_are_told(broker: FakeBroker) -> None:
     status, out, err = await running
     assert status == 1
     assert out.endswith('  "\\u001b[31mred"\n')
-    assert f"results up to {cursor_text(one.lost)} that did not come are gone for good" in err
+    assert f"results up to {cursor_text(one.lost)} that were not delivered are lost" in err
     assert "the subscription has ended: the channel is gone" in err
 
 
@@ -124,8 +124,8 @@ def test_a_parameter_is_json_where_it_can_be(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["v.c"], "who subscribes?"),
-        (["v.c", "--user", "ann"], "what is the password of ann?"),
+        (["v.c"], "--user is missing"),
+        (["v.c", "--user", "ann"], "the password of ann is missing"),
         (["v.c", "--user", "ann", "--password", "x", "--count", "0"], "--count: must be above 0"),
         (["v.c", "--user", "ann", "--password", "x", "--since", "yesterday"], "expected a cursor"),
         (["v.c", "--user", "ann", "--password", "x", "--broker", "ftp://x"], "ftp://x is not an address"),

@@ -68,7 +68,7 @@ class Story:
         result = {"report": {"number": number, "emergencyType": "fire"}, **more}
         executed_at = moment(at - 0.2 if executed is None else executed)
         one = Result(f"emergency.{channel}", interest, Cursor(1, self.told, 0), executed_at, result)
-        self.history.told(user, one, BEGAN_S + at)
+        self.history.received(user, one, BEGAN_S + at)
 
     def judged(self) -> Verdict:
         return judge(self.history)
@@ -212,7 +212,7 @@ def test_the_same_twice_is_right_under_one_name_and_wrong_under_two(story: Story
     story.hears("ann", ann, number, at=9, again=True)
     assert story.judged() == Verdict(1, [], [], 1)
     story.hears("ann", ann, number, at=10)
-    assert story.judged().wrong == [f"report {number} (fire) for ann through {AT_ONCE}: told twice"]
+    assert story.judged().wrong == [f"report {number} (fire) for ann through {AT_ONCE}: delivered twice"]
 
 
 def test_what_somebody_else_subscribed_to_is_wrong_and_so_is_a_gap_or_a_report_that_nobody_sent(story: Story) -> None:
@@ -223,7 +223,7 @@ def test_what_somebody_else_subscribed_to_is_wrong_and_so_is_a_gap_or_a_report_t
     story.hears("ann", ann, number, at=4)
     story.hears("bo", ann, number, at=4)
     story.hears("ann", ann, 99, at=4)
-    story.history.told("ann", Gap("emergency.x", ann, Cursor(1, 1, 0)), BEGAN_S + 5)
+    story.history.received("ann", Gap("emergency.x", ann, Cursor(1, 1, 0)), BEGAN_S + 5)
     verdict = story.judged()
     assert (verdict.due, len(verdict.lost), len(verdict.wrong)) == (1, 0, 3)
 
@@ -299,7 +299,7 @@ def test_a_channel_with_a_period_that_never_tells_anything_is_found(story: Story
     story.reports(at=1)
     assert story.judged().good
     story.reports(at=1 + 11 + LATE_S)
-    assert story.judged().lost == [f"{PERIODIC}: has told nobody anything"]
+    assert story.judged().lost == [f"{PERIODIC}: delivered nothing at all"]
 
 
 # ---------------------------------------------------------------- the channels themselves

@@ -38,7 +38,7 @@ def people(history: History) -> list[Person]:
         told = Result("emergency.NewEmergenciesNearUser", i, Cursor(1, 1, 0), datetime.now(UTC), result)
         # Every third was away, and heard of it two seconds after the return.
         returned_s = 0.0 if i % 3 else sent.sent_s + 8.0
-        history.told(one.name, told, sent.sent_s + (0.5 if i % 3 else 10.0), returned_s)
+        history.received(one.name, told, sent.sent_s + (0.5 if i % 3 else 10.0), returned_s)
     return found
 
 
@@ -70,9 +70,9 @@ def test_the_table_at_the_end_says_what_was_lost(history: History, people: list[
     lines = (line.strip() for line in console.export_text().splitlines())
     told = dict(re.split(r" {2,}", line, maxsplit=1) for line in lines if line)
     assert told["lost"] == "1"
-    assert told["delivered"] == "9 results, 3 of them to people who were away when it was reported"
+    assert told["delivered"] == "9 results, 3 of them to users who were offline when it was reported"
     assert told["latency, online"] == "0.50 s in the median, 0.50 s at the 99th percentile"
-    assert told["latency, away"] == "2.00 s in the median, 2.00 s at the 99th percentile, after the return"
+    assert told["latency, offline"] == "2.00 s in the median, 2.00 s at the 99th percentile, after the return"
     assert told["hit ratio"] == "0.750 of 12"
 
 
@@ -104,4 +104,4 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path, capsys: pytest
     (tmp_path / "mine").touch()
     with pytest.raises(SystemExit):
         main(["--keep", str(tmp_path)])
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err

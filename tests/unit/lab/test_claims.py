@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.judged_results import Figures, judged, made_up
 from tocsin.lab.experiments import registry
-from tocsin.lab.experiments.comparisons import inside, judge, surely
+from tocsin.lab.experiments.comparisons import all_above, all_within, judge
 from tocsin.lab.experiments.declaration import Claim, Judgement, Value
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.report import write_report
@@ -165,13 +165,13 @@ def test_a_judge_that_cannot_reckon_is_no_end_of_a_report() -> None:
 
 
 def test_nothing_to_compare_is_no_verdict() -> None:
-    for compare in (surely, lambda none: inside(none, 0.0, 1.0)):
+    for compare in (all_above, lambda none: all_within(none, 0.0, 1.0)):
         with pytest.raises(MissingCellsError):
             compare([])
     found = judged("edge-caching", "optimum", lambda *_: {}, policy="optimum")
     assert found.verdict == "not judged"
     found = judged("edge-caching", "within-budget", lambda *_: {"hit_gb": 0.0, "miss_gb": 0.0})
-    assert found.because == "the run has no cells with sizes: a result that anybody retrieved"
+    assert found.because == "the run has no cells with sizes: a retrieved result"
     found = judged("edge-caching-prototype", "lsc-over-lru", lambda *_: {}, size_kb="5000,9000")
     assert found.because == "the run has no cells with sizes: a size_kb that is too small for all results"
 
@@ -222,7 +222,7 @@ def test_around_half_the_latency_has_a_tolerance_and_half_of_the_hits_none(
     def figures(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
         return {"hit_ratio": hit, "latency_s": 1.0 if values["policy"] == "nc" else share + spread * (replication - 1)}
 
-    assert prototype("hundred", figures) == verdict
+    assert prototype("half-at-100-kb", figures) == verdict
 
 
 def test_hits_are_half_only_from_the_size_on_from_which_all_larger_ones_have_them() -> None:
@@ -231,8 +231,8 @@ def test_hits_are_half_only_from_the_size_on_from_which_all_larger_ones_have_the
     def figures(_sweep: str, values: Mapping[str, Value], replication: int) -> dict[str, float]:
         return {"hit_ratio": ratios[int(values["size_kb"])] + replication / 1e6, "latency_s": 1.0}
 
-    found = judged("edge-caching-prototype", "hundred", figures, size_kb="800,10,50,100,400")
-    assert "(surely half from 400 KB on), saved 0 (surely half at no size)" in found.figures
+    found = judged("edge-caching-prototype", "half-at-100-kb", figures, size_kb="800,10,50,100,400")
+    assert "(above half from 400 KB on), saved 0 (above half at no size)" in found.figures
 
 
 @pytest.mark.parametrize(("middle", "verdict"), [(0.7, "reproduced"), (0.595, "reproduced"), (0.5, "not reproduced")])
@@ -243,11 +243,11 @@ def test_what_grows_falls_at_no_step(middle: float, verdict: str) -> None:
         hit = ratios[int(values["size_kb"])] if values["policy"] != "nc" else 0.0
         return {"hit_ratio": hit + replication / 1e6, "latency_s": 1 - hit, "fetch_kb": 10 - hit}
 
-    assert judged("edge-caching-prototype", "grows", figures, size_kb="50,100,200,400").verdict == verdict
+    assert judged("edge-caching-prototype", "grows-with-size", figures, size_kb="50,100,200,400").verdict == verdict
 
 
 def test_growth_needs_two_of_the_sizes_that_the_paper_has() -> None:
-    found = judged("edge-caching-prototype", "grows", lambda *_: {}, size_kb="50,100")
+    found = judged("edge-caching-prototype", "grows-with-size", lambda *_: {}, size_kb="50,100")
     assert (found.verdict, found.because) == ("not judged", "the run has no cells with sizes: size_kb other than 100")
 
 
@@ -257,7 +257,7 @@ def test_a_cache_reduces_only_if_it_does_at_every_size() -> None:
         less = 1.0 if values["policy"] == "nc" else 1.1 if worse else 0.5
         return {"latency_s": less + replication / 1e6, "fetch_kb": less}
 
-    found = judged("edge-caching-prototype", "reduces", figures)
+    found = judged("edge-caching-prototype", "cache-saves", figures)
     assert found.verdict == "not reproduced"
     assert "with exp at 400 KB" in found.figures
 
@@ -267,7 +267,7 @@ def test_what_a_cache_reduces_is_all_that_comes_from_the_cluster() -> None:
         less = 1.0 if values["policy"] == "nc" else 0.5
         return {"latency_s": less, "miss_kb": less, "fetch_kb": 10.0 / less + replication}
 
-    assert prototype("reduces", figures) == "not reproduced"
+    assert prototype("cache-saves", figures) == "not reproduced"
 
 
 @pytest.mark.parametrize(("spread", "verdict"), [(1.0, "reproduced"), (20.0, "not judged")])
@@ -275,7 +275,7 @@ def test_about_eight_hundred_interests_are_judged_with_their_error(spread: float
     def figures(_sweep: str, _values: Mapping[str, Value], replication: int) -> dict[str, float]:
         return {"interests": 890.0 + spread * replication}
 
-    assert prototype("setting", figures) == verdict
+    assert prototype("merged-subscriptions", figures) == verdict
 
 
 @pytest.mark.parametrize(

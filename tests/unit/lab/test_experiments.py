@@ -15,11 +15,11 @@ from tests.support.toy_experiment import HIGH, LOW, TOY, TOY_PLACE, toy_model, t
 from tocsin.lab.experiments import queues, registry
 from tocsin.lab.experiments.cells import CellError, _beside, _replay, code_digest, code_text, run
 from tocsin.lab.experiments.comparisons import (
-    about,
-    is_surely_ordered,
+    is_more,
+    is_near,
+    is_ordered,
     judge,
     judge_by_choice,
-    surely_more,
 )
 from tocsin.lab.experiments.declaration import (
     Claim,
@@ -34,7 +34,7 @@ from tocsin.lab.experiments.declaration import (
 from tocsin.lab.experiments.journal import FILE, Journal, look
 from tocsin.lab.experiments.plan import Plan, plan
 from tocsin.lab.experiments.report import write_report
-from tocsin.lab.experiments.run_experiment import conduct, load_finished_run
+from tocsin.lab.experiments.run_experiment import load_finished_run, run_and_report
 from tocsin.lab.experiments.statistics import Estimate, estimate, student_t
 from tocsin.wire.errors import ConflictError, InputError
 
@@ -179,11 +179,11 @@ def test_a_difference_is_taken_seed_by_seed(tmp_path: Path) -> None:
 def test_an_order_counts_only_beyond_its_error(tmp_path: Path) -> None:
     results = toy_results(tmp_path)
     points: list[Mapping[str, float]] = [{"size": size} for size in (1.0, 2.0, 3.0)]
-    assert is_surely_ordered(results, "score", "sizes", points, where={"policy": "low"})
-    assert is_surely_ordered(results, "score", "sizes", points[::-1], where={"policy": "low"}) is False
-    assert surely_more(results, "score", "sizes", LOW, LOW) is None
-    assert about(Estimate(1.0, 0.1, 3), 1.0, within=0.2)
-    assert not about(Estimate(2.0, 0.3, 3), 1.0, within=0.2)
+    assert is_ordered(results, "score", "sizes", points, where={"policy": "low"})
+    assert is_ordered(results, "score", "sizes", points[::-1], where={"policy": "low"}) is False
+    assert is_more(results, "score", "sizes", LOW, LOW) is None
+    assert is_near(Estimate(1.0, 0.1, 3), 1.0, within=0.2)
+    assert not is_near(Estimate(2.0, 0.3, 3), 1.0, within=0.2)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_what_is_open_is_neither_yes_nor_no(
 
 
 def test_an_interval_too_wide_for_a_verdict_gives_none(tmp_path: Path) -> None:
-    wide = Claim("wide", "", "", lambda _: Judgement(str(about(Estimate(1.0, 0.3, 3), 1.0, within=0.2)), ""))  # type: ignore[arg-type]
+    wide = Claim("wide", "", "", lambda _: Judgement(str(is_near(Estimate(1.0, 0.3, 3), 1.0, within=0.2)), ""))  # type: ignore[arg-type]
     judged = judge(wide, toy_results(tmp_path))
     assert judged.verdict == "not judged"
     assert "take more replications" in judged.because
@@ -236,8 +236,8 @@ def outputs(folder: Path) -> dict[str, bytes]:
 
 def test_the_same_seed_gives_the_same_bytes_on_one_process_and_on_two(tmp_path: Path) -> None:
     wanted = plan(queues.EXPERIMENT, quick=True, settings=SMALL, replications=2)
-    one = conduct(wanted, QUEUES, tmp_path / "one", processes=1)
-    two = conduct(wanted, QUEUES, tmp_path / "two", processes=2)
+    one = run_and_report(wanted, QUEUES, tmp_path / "one", processes=1)
+    two = run_and_report(wanted, QUEUES, tmp_path / "two", processes=2)
     assert outputs(one.folder) == outputs(two.folder)
     assert set(outputs(one.folder)) == {
         "results.csv",
@@ -330,7 +330,7 @@ def test_words_do_not_change_the_digest_of_the_code_and_statements_do() -> None:
 def test_a_report_names_the_code_that_made_its_numbers_also_when_it_is_written_again_by_other_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = conduct(plan(TOY), TOY_PLACE, tmp_path).folder
+    folder = run_and_report(plan(TOY), TOY_PLACE, tmp_path).folder
     first = (folder / "report.md").read_bytes()
     assert f", code {code_digest(TOY)[:8]}; 3 replications" in first.decode()
     monkeypatch.setattr("tocsin.lab.experiments.cells.code_digest", lambda _: "another" * 5)

@@ -18,7 +18,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live import hour_run, run_liv
 from tocsin.lab.experiments.edge_caching_prototype.live import options as options_of
 from tocsin.lab.experiments.edge_caching_prototype.live.clients import ClientFigures
 from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour
-from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, options
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, parse_options
 from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     StatedFigures,
     expect,
@@ -59,10 +59,10 @@ def test_what_a_policy_measures_in_seconds_shrinks_with_the_hour() -> None:
 
 def test_a_live_run_is_asked_for_by_policies_sizes_and_a_city() -> None:
     asked = {"policy": "nc,lsc,ttl", "size_kb": "50,100", "speed": "2", "subscribers": "10", "subscriptions": "20"}
-    wanted = options(asked, quick=False, seed=3)
+    wanted = parse_options(asked, quick=False, seed=3)
     assert [cell.name for cell in wanted.cells()] == ["nc", "lsc-50", "lsc-100", "ttl-50", "ttl-100"]
     assert (wanted.city.subscribers, wanted.city.span_s, wanted.speed) == (10, 3600.0, 2.0)
-    assert len(options({}, quick=False, seed=1).cells()) >= 7
+    assert len(parse_options({}, quick=False, seed=1).cells()) >= 7
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_live_run_is_asked_for_by_policies_sizes_and_a_city() -> None:
 )
 def test_a_setting_of_a_live_run_that_does_not_fit_is_named(name: str, value: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        options({name: value}, quick=True, seed=1)
+        parse_options({name: value}, quick=True, seed=1)
 
 
 def test_timing_moves_results_but_loses_none_of_them() -> None:
@@ -142,9 +142,9 @@ class Hours:
 
 
 def run(out: Path, hours: Hours, monkeypatch: pytest.MonkeyPatch, **more: str) -> Any:
-    monkeypatch.setattr(run_live, "live", hours)
+    monkeypatch.setattr(run_live, "run_hour", hours)
     settings = {**TINY, "policy": "lsc", "size_kb": "2,3", "at_once": "1", **more}
-    return run_live.conduct(settings, out, quick=False, seed=1, fresh=False, say=lambda _: None)
+    return run_live.run_and_report(settings, out, quick=False, seed=1, fresh=False, say=lambda _: None)
 
 
 @pytest.fixture
@@ -179,8 +179,8 @@ def test_finished_hours_are_kept_when_a_run_is_stopped_and_not_lived_again(
     text = done.report.read_text("utf-8")
     assert "| lsc | 2 | hit ratio |" in text
     assert "`join_s` is 10.0 (there 120.0)" in text
-    assert "latencies are compared with nothing" in text
-    assert f", code {options({}, quick=False, seed=1).code[:8]}. This file is generated" in text
+    assert "latencies are not compared" in text
+    assert f", code {parse_options({}, quick=False, seed=1).code[:8]}. This file is generated" in text
     assert "--set 'policy=lsc'" in text or "--set policy=lsc" in text
     assert (done.report.parent / "results.csv").read_text("utf-8").count("\n") == 3
     elsewhere = run_live.report(tmp_path, quick=False, to=tmp_path / "docs")
@@ -210,7 +210,7 @@ def test_a_scenario_is_played_to_live_brokers_as_to_simulated_ones(
     file = tmp_path / "city.jsonl"
     save(city_scenario(City(subscribers=6, subscriptions=20, span_s=120.0, join_s=10.0), 1), file)
     hours = Hours({"hit_ratio": 0.25, "found": 7, "miss_kb": 3, "fetch_kb": 4})
-    monkeypatch.setattr(hour_run, "live", hours)
+    monkeypatch.setattr(hour_run, "run_hour", hours)
     assert cli_lab_scenarios.play(file, policy="nc,lsc", size_kb="2", live=True, speed=20.0, out=tmp_path) == 0
     assert hours.lived == [["nc", "lsc-2"]]
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:5]]
@@ -221,14 +221,14 @@ def test_a_scenario_is_played_to_live_brokers_as_to_simulated_ones(
     with pytest.raises(InputError, match=r"shorter than 0\.1 s"):
         cli_lab_scenarios.play(file, live=True, speed=1e6, out=tmp_path)
     save(Scenario({}, (Step(0.0, LogInStep("agency")),)), file)
-    with pytest.raises(InputError, match="called agency"):
+    with pytest.raises(InputError, match="agency is a reserved name"):
         cli_lab_scenarios.play(file, live=True, out=tmp_path)
 
 
 def test_an_experiment_without_a_live_half_says_so_and_one_without_the_live_system_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(NotFoundError, match="queues has no live half"):
+    with pytest.raises(NotFoundError, match="queues does not run live"):
         registry.live("queues")
     with pytest.raises(NotFoundError, match="no finished live run"):
         cli_lab.report("edge-caching-prototype", live=True, out=tmp_path)
@@ -236,7 +236,7 @@ def test_an_experiment_without_a_live_half_says_so_and_one_without_the_live_syst
         cli_lab.run("edge-caching-prototype", live=True, replications=2, out=tmp_path)
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else real(name))
-    with pytest.raises(InputError, match="no pyspark") as caught:
+    with pytest.raises(InputError, match="missing: pyspark") as caught:
         cli_lab.run("edge-caching-prototype", live=True, out=tmp_path)
     assert "tocsin[lab,cluster]" in caught.value.hint
 

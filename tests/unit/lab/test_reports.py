@@ -16,7 +16,7 @@ from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.plots import _bar_look, _lines, _look
 from tocsin.lab.experiments.report import write_report
 from tocsin.lab.experiments.results import MissingCellsError, ResultsRow, RunResults, read, write
-from tocsin.lab.experiments.run_experiment import conduct, folder_of, load_finished_run
+from tocsin.lab.experiments.run_experiment import folder_of, load_finished_run, run_and_report
 from tocsin.wire.errors import InputError, NotFoundError
 
 
@@ -44,7 +44,7 @@ def test_asking_for_cells_that_were_not_run_says_which(tmp_path: Path) -> None:
 
 
 def test_the_report_has_verdicts_plots_tables_and_how_to_make_it_again(tmp_path: Path) -> None:
-    done = conduct(plan(TOY, seed=4, settings={"on": "false"}), TOY_PLACE, tmp_path)
+    done = run_and_report(plan(TOY, seed=4, settings={"on": "false"}), TOY_PLACE, tmp_path)
     text = (done.folder / "report.md").read_text("utf-8")
     assert "tocsin lab run toy --seed 4 --replications 3 --set on=false" in text
     assert r"| High scores \| more | p. 1 | **reproduced** | 10 |" in text
@@ -64,8 +64,8 @@ def test_a_report_tells_with_which_values_each_sweep_was_run(tmp_path: Path) -> 
     write_report(results, wanted, tmp_path / "report.md", tmp_path / "plots")
     text = (tmp_path / "report.md").read_text("utf-8")
     assert "### sizes\n\nBy size.\n\n| policy |" in text
-    assert "### pairs\n\nPairs.\n\nAll of it with `on` = False.\n\n| policy |" in text
-    assert "### ons\n\nOn and off.\n\nAll of it with `size` = 3.0, `policy` = high.\n\n| on |" in text
+    assert "### pairs\n\nPairs.\n\nAll points with `on` = False.\n\n| policy |" in text
+    assert "### ons\n\nOn and off.\n\nAll points with `size` = 3.0, `policy` = high.\n\n| on |" in text
     assert "| `size` | 3, 4, 5 | a number |" in text
 
 
@@ -84,7 +84,7 @@ def test_a_report_has_the_tables_of_its_experiment_as_far_as_there_are_cells(tmp
 
 def test_a_finished_run_is_known_again_and_an_unfinished_one_is_not(tmp_path: Path) -> None:
     made = plan(TOY, seed=4, settings={"on": "false"})
-    conduct(made, TOY_PLACE, tmp_path)
+    run_and_report(made, TOY_PLACE, tmp_path)
     folder = folder_of(tmp_path, "toy", quick=False)
     again, results = load_finished_run(TOY, folder)
     assert list(again.cells()) == [row.cell for row in results.rows] == list(made.cells())

@@ -13,7 +13,7 @@ import pytest
 
 from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.play_scenario import simulate
+from tocsin.lab.experiments.edge_caching_prototype.play_scenario import simulate
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
 from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
 from tocsin.lab.scenarios.files import city_from, read_connections, read_movement
@@ -411,7 +411,7 @@ def test_a_step_after_months_is_refused() -> None:
 def test_nobody_in_a_town_has_the_name_of_its_cluster_or_broker() -> None:
     links = Links.of_round_trips(0.01, 0.1)
     for name in (CLUSTER, BROKER):
-        with pytest.raises(InputError, match=f"a subscriber is called {name}"):
+        with pytest.raises(InputError, match=f"{name} is a reserved name"):
             next(simulate(Scenario({}, (Step(1.0, LogInStep(name)),)), [], links))
 
 

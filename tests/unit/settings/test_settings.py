@@ -203,7 +203,7 @@ def test_show_prints_no_secret_and_what_it_prints_is_a_file_that_says_so(
         assert show(explain=explain) == 0
         out, err = capsys.readouterr()
         assert SECRET not in out + err
-        assert "# admin_token is set and not shown, for it is a secret  # from TOCSIN_BROKER__ACCOUNTS" in out
+        assert "# admin_token is set and not shown, because it is a secret  # from TOCSIN_BROKER__ACCOUNTS" in out
         assert "spark.hadoop.fs.s3a.secret.key" in out
         assert "broker.cluster.token" in err
         # The file gives everything else again, and the secrets come from where they came from.
@@ -267,7 +267,7 @@ def test_show_prints_no_secret_in_a_key_or_value_for_spark(key: str, value: str)
     loaded = read(env={}, flags={"cluster.spark.conf": {key: value, "spark.ui.port": "4040", "spark.x.y": "-Dx=1"}})
     out = "\n".join(to_toml(loaded))
     assert SECRET not in out
-    assert f'# conf also has "{key}", which is not shown' in out
+    assert f'# conf also has "{key}", not shown' in out
     conf = Settings.model_validate(tomllib.loads(out)).cluster.spark.conf
     assert conf == {"spark.ui.port": "4040", "spark.x.y": "-Dx=1"}
 

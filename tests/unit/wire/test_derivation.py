@@ -12,7 +12,7 @@ import pytest
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.wire.answers import ErrorFields
 from tocsin.wire.errors import InputError, LimitError, StatementError
-from tocsin.wire.messages import InterestText, Mark, Message, Name, at_most, components, positive, schema_of
+from tocsin.wire.messages import InterestText, Mark, Message, NameText, at_most, components, positive, schema_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Whole(Message):
 
     SHAPE: ClassVar[str] = '{"name": "…"}'
 
-    name: Name
+    name: NameText
     parts: Annotated[tuple[Part, ...], Mark("Some parts."), at_most(2)] = ()
     acks: dict[InterestText, Cursor] = field(default_factory=dict)
     position: Position | None = None

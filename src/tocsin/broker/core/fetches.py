@@ -11,7 +11,7 @@ from tocsin.broker.core.actions import Action, DeliveryReason, Fetch
 from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
 from tocsin.broker.core.events import FetchSucceeded
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun, Run, size_bytes
+from tocsin.rules.caching.entries import BrokerResult, CachedRun, CacheRun, MissingRun, size_bytes
 from tocsin.rules.model.cursors import Cursor
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SharedFetch:
 
 
 # A part of an answer comes from the cache, from a fetch of its own, or from a fetch that is already under way.
-Part = CachedRun | PendingFetch | SharedFetch
+AnswerPart = CachedRun | PendingFetch | SharedFetch
 
 
 class PendingAnswer:
@@ -69,7 +69,7 @@ class PendingAnswer:
         self.why = why
         self.askers = askers
         self.groups = groups
-        self.parts: list[Part] = []
+        self.parts: list[AnswerPart] = []
         # The number of fetches that have not been answered.
         self.lacking = 0
         self.asked: AnswerKey = (after, to, why is DeliveryReason.PULLED)
@@ -139,13 +139,13 @@ class Fetches:
                 actions.append(pending.fetch)
 
 
-def cut_to_page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[Run]:
+def cut_to_page(runs: list[CacheRun], limit_results: int, limit_bytes: int) -> list[CacheRun]:
     """Cuts the runs to one delivery: at most `limit_results` cached results and about `limit_bytes`, including holes.
     The result that reaches a limit is included, so that every page makes progress."""
     results = [result for run in runs if type(run) is CachedRun for result in run.results]
     if len(results) < limit_results and size_bytes(results) + missing_bytes(runs) < limit_bytes:
         return runs
-    page_runs: list[Run] = []
+    page_runs: list[CacheRun] = []
     count = taken_bytes = 0
     for run in runs:
         if isinstance(run, MissingRun):
@@ -166,17 +166,17 @@ def cut_to_page(runs: list[Run], limit_results: int, limit_bytes: int) -> list[R
     return page_runs
 
 
-def missing_bytes(runs: Iterable[Run]) -> int:
+def missing_bytes(runs: Iterable[CacheRun]) -> int:
     """The bytes missing from the cache, as far as their size is known (holes)."""
     return sum([run.size_bytes for run in runs if type(run) is MissingRun])
 
 
 def split_runs(
-    runs: Iterable[Run], under_way: Sequence[PendingFetch], begin: Callable[[Cursor, Cursor], PendingFetch]
-) -> list[Part]:
+    runs: Iterable[CacheRun], under_way: Sequence[PendingFetch], begin: Callable[[Cursor, Cursor], PendingFetch]
+) -> list[AnswerPart]:
     """Splits the runs into parts. A missing range uses pending fetches; `begin` starts a fetch for the rest."""
     fetches = sorted(under_way, key=_AFTER)
-    parts: list[Part] = []
+    parts: list[AnswerPart] = []
     for run in runs:
         if type(run) is CachedRun:
             parts.append(run)
@@ -196,7 +196,7 @@ def split_runs(
     return parts
 
 
-def join_parts(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]:
+def join_parts(after: Cursor, parts: Sequence[AnswerPart]) -> tuple[Delivered, Counts]:
     """Joins the parts, up to the first whose fetch did not reach the end of the part."""
     to, gap = after, None
     results: tuple[BrokerResult, ...] = ()

@@ -23,7 +23,7 @@ from tocsin.broker.service import BrokerService
 from tocsin.broker.transports.transport import Transport
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.serving.addresses import Networks, is_forwarded
-from tocsin.serving.answers import Handler, answer
+from tocsin.serving.answers import RequestHandler, answer
 from tocsin.serving.application import application
 from tocsin.serving.authentication import check_host, is_own_origin
 from tocsin.serving.limits import MemoryBudget, ServerLimits
@@ -204,7 +204,7 @@ def origins(settings: BrokerSettings) -> Any:
     named = set(settings.http.origins.split())
 
     @web.middleware
-    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def admit(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
         if settings.everybody_operates and not is_forwarded(request):
             check_host(request, hint="use localhost or an address; or set broker.accounts.admin_token")
         origin = request.headers.get(hdrs.ORIGIN)

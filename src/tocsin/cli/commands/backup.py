@@ -1,4 +1,4 @@
-"""`tocsin backup` and `tocsin restore`: save everything of a cluster, and bring it back; both check what they write.
+"""`tocsin backup` and `tocsin restore`: save a cluster with all its data, and restore it; both verify what they write.
 
 A cluster that runs on the data folder writes the backup itself and goes on working. Without one, the command reads the
 folder directly.
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Protocol
 from cyclopts import Parameter
 
 from tocsin.cli.client import ClusterConnection
-from tocsin.cli.options import ClusterToken, DataFolder, NamedClusterUrl, SettingsFile, read_settings
+from tocsin.cli.options import ClusterToken, DataOption, NamedClusterUrl, SettingsFile, read_settings
 from tocsin.cli.output import progress_bar
 from tocsin.settings import Settings
 from tocsin.wire.errors import InputError, NotFoundError, UnavailableError
@@ -28,19 +28,19 @@ def backup(
     ],
     /,
     *,
-    data: DataFolder = None,
+    data: DataOption = None,
     config: SettingsFile = None,
     url: NamedClusterUrl = None,
     token: ClusterToken = None,
 ) -> None:
-    """Save everything of a cluster, running or not, and check what was written."""
+    """Save a cluster with all its data, running or not, and verify what was written."""
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     from tocsin import compose
 
     settings = read_settings(config, data=data).settings
     address = choose_address(settings, data, url, compose.folder_holder)
-    # The cluster has a working directory of its own.
+    # The cluster has another working directory.
     target = destination.absolute()
     with progress_bar("backing up", DownloadColumn, TransferSpeedColumn) as update:
         if address is not None:
@@ -56,10 +56,10 @@ def restore(
     source: Annotated[Path, Parameter(help='The folder or file that "tocsin backup" wrote.')],
     /,
     *,
-    data: DataFolder = None,
+    data: DataOption = None,
     config: SettingsFile = None,
 ) -> None:
-    """Bring a backup back into a new or empty data folder, after checking all of it."""
+    """Restore a backup into a new or empty data folder, after checking all of it."""
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     from tocsin import compose
@@ -115,7 +115,7 @@ async def call_cluster(
 def _describe(summary: Mapping[str, Any]) -> str:
     count = summary["datasets"]
     size = size_text(summary["size_bytes"])
-    # An older cluster that is asked does not know of brokers.
+    # An older cluster does not report brokers.
     brokers = summary.get("brokers", 0)
     saved = f"{brokers:,} broker{'' if brokers == 1 else 's'}, " if brokers else ""
     return (

@@ -16,10 +16,10 @@ app = App(
     name="broker",
     help_format="plaintext",
     help_epilogue="""Prints one line on standard output when it is ready, logs on standard error,
-and stops cleanly on Ctrl-C or SIGTERM. It needs a running cluster to
-subscribe at, and goes on with what it has while that is away. What subscribers
-have and hold is in broker-NAME.db in the data folder: start it again, and it
-goes on. Of two brokers under one name the older stops, with status 3.
+and stops cleanly on Ctrl-C or SIGTERM. It subscribes at a cluster, and while
+that is unavailable it serves the results that it has. Accounts, subscriptions
+and cursors are in broker-NAME.db in the data folder, so a restarted broker
+continues. Of two brokers with one name the older stops, with exit status 3.
 
 Examples:
 
@@ -32,7 +32,7 @@ Examples:
 """,
 )
 
-Name = Annotated[str | None, Parameter(help="The name of the broker at the cluster: dataverse.name.")]
+BrokerNameOption = Annotated[str | None, Parameter(help="The name of the broker at the cluster: dataverse.name.")]
 BrokerFolder = Annotated[
     Path | None, Parameter(name="--data", help="The folder with the broker's store, broker-NAME.db.")
 ]
@@ -41,7 +41,7 @@ BrokerFolder = Annotated[
 @app.default
 def broker(
     *,
-    name: Name = None,
+    name: BrokerNameOption = None,
     data: BrokerFolder = None,
     host: Annotated[str | None, Parameter(help="The address to listen on.")] = None,
     port: Annotated[int | None, Parameter(help="The port to listen on; 0 chooses a free port.")] = None,
@@ -86,7 +86,7 @@ def backup(
     destination: Annotated[Path, Parameter(help="The file to write; it must not exist.")],
     /,
     *,
-    name: Name = None,
+    name: BrokerNameOption = None,
     data: BrokerFolder = None,
     config: SettingsFile = None,
 ) -> None:
@@ -103,7 +103,7 @@ def restore(
     source: Annotated[Path, Parameter(help='The file that "tocsin broker backup" wrote.')],
     /,
     *,
-    name: Name = None,
+    name: BrokerNameOption = None,
     data: BrokerFolder = None,
     config: SettingsFile = None,
 ) -> None:
@@ -117,6 +117,6 @@ def restore(
     loaded = read_settings(config, data=data, broker__name=name)
     settings, named = loaded.settings, "broker.name" in loaded.sources
     restored, saved = asyncio.run(compose_broker.restore(settings, source.absolute(), named=named))
-    whose = "" if saved == restored else f" from a backup of {saved or 'a broker that it does not name'}"
-    sys.stdout.write(f"restored the broker {restored}{whose} into {settings.data}; its checksum agrees\n")
-    sys.stdout.write("every session has ended; application tokens are those of the time of the backup\n")
+    origin = "" if saved == restored else f" from a backup of {saved or 'a broker that it does not name'}"
+    sys.stdout.write(f"restored the broker {restored}{origin} into {settings.data}; its checksum agrees\n")
+    sys.stdout.write("all sessions have ended; application tokens are those of the backup\n")

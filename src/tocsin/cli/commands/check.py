@@ -1,4 +1,4 @@
-"""`tocsin check`: looks for damage in everything durable."""
+"""`tocsin check`: looks for damage in all durable data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from tocsin.cli.commands.backup import size_text
-from tocsin.cli.options import DataFolder, SettingsFile, read_settings
+from tocsin.cli.options import DataOption, SettingsFile, read_settings
 from tocsin.cli.output import progress_bar
 from tocsin.wire.errors import TocsinError
 
@@ -40,7 +40,7 @@ Examples:
 @app.default
 def check(
     *,
-    data: DataFolder = None,
+    data: DataOption = None,
     deep: Annotated[
         bool, Parameter(negative="", help="Read every page of every data file, not only its footer.")
     ] = False,
@@ -49,7 +49,7 @@ def check(
     ] = "text",
     config: SettingsFile = None,
 ) -> int:
-    """Check everything durable in a data folder. A cluster may run on it meanwhile."""
+    """Check all durable data in a data folder. A cluster may run on it meanwhile."""
     from rich.progress import MofNCompleteColumn
 
     from tocsin import compose
@@ -57,7 +57,7 @@ def check(
     try:
         settings = read_settings(config, data=data).settings
         with progress_bar("checking", MofNCompleteColumn, "{task.fields[what]}", what="") as update:
-            found = compose.check(
+            findings = compose.check(
                 settings,
                 deep=deep,
                 on_progress=lambda done, total, what: update(completed=done, total=total, what=what),
@@ -65,22 +65,22 @@ def check(
     except TocsinError as error:
         sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return 2
-    sys.stdout.write(json.dumps(found, indent=1) + "\n" if form == "json" else "".join(format_findings(found)))
-    return {"clean": 0, "damaged": 1, "unchecked": 2}[found["status"]]
+    sys.stdout.write(json.dumps(findings, indent=1) + "\n" if form == "json" else "".join(format_findings(findings)))
+    return {"clean": 0, "damaged": 1, "unchecked": 2}[findings["status"]]
 
 
-def format_findings(found: Mapping[str, Any]) -> Iterator[str]:
+def format_findings(findings: Mapping[str, Any]) -> Iterator[str]:
     for title, severity in (("damaged", "damaged"), ("not checked", "unchecked"), ("note", "notes")):
-        for finding in found[severity]:
+        for finding in findings[severity]:
             yield f"{title}: {finding['path']} ({finding['what']})\n  {finding['problem']}\n  {finding['remedy']}\n"
-    checked = found["checked"]
+    checked = findings["checked"]
     counts = ", ".join(_counted(checked[name], name) for name in ("stores", "datasets", "feeds", "files"))
     outcome = {
-        "clean": f"nothing is damaged; {_needing(len(found['notes']))}" if found["notes"] else "all is well",
-        "damaged": f"{_counted(len(found['damaged']), 'things')} damaged",
-        "unchecked": f"{_counted(len(found['unchecked']), 'things')} could not be checked",
+        "clean": f"nothing is damaged; {_needing(len(findings['notes']))}" if findings["notes"] else "all is well",
+        "damaged": f"{_counted(len(findings['damaged']), 'things')} damaged",
+        "unchecked": f"{_counted(len(findings['unchecked']), 'things')} could not be checked",
     }
-    yield f"checked {found['data']}: {counts}, {size_text(checked['size_bytes'])}: {outcome[found['status']]}\n"
+    yield f"checked {findings['data']}: {counts}, {size_text(checked['size_bytes'])}: {outcome[findings['status']]}\n"
 
 
 def _needing(count: int) -> str:

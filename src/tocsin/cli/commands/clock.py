@@ -8,7 +8,7 @@ import sys
 from cyclopts import App
 
 from tocsin.cli.commands.backup import call_cluster, choose_address
-from tocsin.cli.options import ClusterToken, DataFolder, NamedClusterUrl, SettingsFile, read_settings
+from tocsin.cli.options import ClusterToken, DataOption, NamedClusterUrl, SettingsFile, read_settings
 
 app = App(
     name="clock",
@@ -27,7 +27,7 @@ Examples:
 @app.command
 def accept(
     *,
-    data: DataFolder = None,
+    data: DataOption = None,
     config: SettingsFile = None,
     url: NamedClusterUrl = None,
     token: ClusterToken = None,

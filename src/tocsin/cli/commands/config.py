@@ -30,7 +30,7 @@ def show(
         return _complain(error)
     print("\n".join(to_toml(loaded, explain=explain)))
     if hidden := list(_hidden_settings(loaded.settings)):
-        print(f"not shown, for they are secrets: {', '.join(hidden)}", file=sys.stderr)
+        print(f"not shown, because they are secrets: {', '.join(hidden)}", file=sys.stderr)
     return 0
 
 
@@ -49,7 +49,7 @@ def check(
 
 
 def to_toml(loaded: Loaded, *, explain: bool = False) -> Iterator[str]:
-    """Lines of a TOML file that gives the same settings again, but for secrets, which are only said to be set."""
+    """Yields the lines of a TOML file with the same settings; comments stand in place of secrets."""
     yield from _table(loaded.settings, "", loaded.sources, explain)
 
 
@@ -65,37 +65,37 @@ def _table(section: Section, prefix: str, sources: Mapping[str, str], explain: b
             yield f"# {info.description}"
         yield from _setting(path, value, _origin(path, sources))
     for name, value in inner:
-        # A table that holds only tables needs no line of its own.
-        if any(not isinstance(getattr(value, each), Section) for each in type(value).model_fields):
+        # A table that contains only tables needs no header.
+        if any(not isinstance(getattr(value, field), Section) for field in type(value).model_fields):
             yield ""
             yield f"[{prefix}{name}]"
         yield from _table(value, f"{prefix}{name}.", sources, explain)
 
 
 def _setting(path: str, value: Any, origin: str) -> Iterator[str]:
-    """The setting's line; where it is a secret, a comment in its place: a mask would be taken for the value."""
+    """Yields the line of a setting. A secret becomes a comment: a mask would be read back as the value."""
     name = path.rpartition(".")[2]
     hidden = list(_hidden(path, value))
     if hidden == [path]:
-        yield f"# {name} is set and not shown, for it is a secret{origin}"
+        yield f"# {name} is set and not shown, because it is a secret{origin}"
         return
     if hidden:
         value = {key: inner for key, inner in value.items() if f"{path}.{key}" not in hidden}
     yield f"{name} = {_literal(value)}{origin}"
     for secret in hidden:
-        yield f"# {name} also has {_literal(secret.removeprefix(f'{path}.'))}, which is not shown, for it is a secret"
+        yield f"# {name} also has {_literal(secret.removeprefix(f'{path}.'))}, not shown because it is a secret"
 
 
 def _hidden(path: str, value: Any) -> Iterator[str]:
     if isinstance(value, SecretStr) and value:
         yield path
     elif isinstance(value, Mapping):
-        # An empty one says nothing, and is shown like any other that nobody has set.
+        # An empty secret is not set: show it like any other default.
         yield from (f"{path}.{key}" for key, inner in value.items() if inner and is_secret(f"{path}.{key}", inner))
 
 
 def _hidden_settings(section: Section, prefix: str = "") -> Iterator[str]:
-    """The paths of all secrets that are set."""
+    """Yields the paths of all secrets that are set."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
@@ -105,8 +105,8 @@ def _hidden_settings(section: Section, prefix: str = "") -> Iterator[str]:
 
 
 def _origin(path: str, sources: Mapping[str, str]) -> str:
-    said = dict.fromkeys(source for key, source in sources.items() if key == path or key.startswith(f"{path}."))
-    return f"  # {', '.join(said)}" if said else ""
+    origins = dict.fromkeys(source for key, source in sources.items() if key == path or key.startswith(f"{path}."))
+    return f"  # {', '.join(origins)}" if origins else ""
 
 
 def _literal(value: Any) -> str:
@@ -118,7 +118,7 @@ def _literal(value: Any) -> str:
         return "{" + ", ".join(f"{_literal(key)} = {_literal(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
-    # JSON's strings are TOML's but for the one control character that JSON leaves as it is.
+    # A JSON string is a TOML string, except for DEL, which JSON does not escape.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -12,7 +12,16 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from tocsin.cli.commands import lab_scenarios
-from tocsin.cli.options import OUT, LabSettings, Out, TraceTo, folders, open_output, say_as, settings_of
+from tocsin.cli.options import (
+    OUT,
+    LabSettings,
+    Out,
+    TraceTo,
+    open_output,
+    progress_reporter,
+    settings_of,
+    writable_folders,
+)
 from tocsin.cli.output import print_table, progress_bar
 from tocsin.wire.errors import InputError
 
@@ -21,12 +30,12 @@ app = App(
     help_format="plaintext",
     help_epilogue="""An experiment is a declared set of runs: parameters, what is varied, how often
 each point is repeated, what is measured, and the claims of a paper that the
-results are held against. A run with the same seed gives the same bytes, on any
-number of processes; interrupted, it goes on where it was.
+results are compared with. A run with the same seed gives the same bytes, on any
+number of processes. An interrupted run continues where it stopped.
 
 Examples:
 
-    tocsin lab list                                  what there is
+    tocsin lab list                                  all experiments
     tocsin lab list queues                           its parameters and claims
     tocsin lab run queues --quick                    a minute at most
     tocsin lab run queues --set load=0.2,0.9         other points
@@ -35,15 +44,13 @@ Examples:
     tocsin lab replay queues --seed 3 --trace t.jsonl    one run, event by event
     tocsin lab scenario city.jsonl --seed 7          an hour of a city
     tocsin lab play city.jsonl --policy nc,lsc       that hour, played
-    tocsin lab replay-trace events.jsonl             a live broker's events, given to its core again
+    tocsin lab replay-trace events.jsonl             a live broker's events, replayed by its core
 """,
 )
 app.command(lab_scenarios.scenario, help_epilogue=lab_scenarios.SCENARIO_EXAMPLES)
 app.command(lab_scenarios.play, help_epilogue=lab_scenarios.PLAY_EXAMPLES)
 
-OnFinished = Callable[[object, int, int], None]
-
-Name = Annotated[str, Parameter(help='The name of the experiment, as "tocsin lab list" shows it.')]
+ExperimentName = Annotated[str, Parameter(help='The name of the experiment, as "tocsin lab list" shows it.')]
 Quick = Annotated[bool, Parameter(negative="", help="Run smaller cells and fewer repetitions, within a minute.")]
 Live = Annotated[
     bool, Parameter(negative="", help="Use the live system instead of simulation; needs the extra cluster.")
@@ -60,13 +67,13 @@ def list_experiments(
     if name is not None:
         _describe(registry.experiment(name))
         return
-    rows = [(each, registry.experiment(each).title) for each in registry.EXPERIMENTS]
+    rows = [(listed, registry.experiment(listed).title) for listed in registry.EXPERIMENTS]
     print_table(("EXPERIMENT", "TITLE"), rows, sys.stdout)
 
 
 @app.command
 def run(
-    name: Name,
+    name: ExperimentName,
     /,
     *,
     quick: Quick = False,
@@ -97,33 +104,35 @@ def run(
     if live:
         for flag, value in (("--replications", replications), ("--processes", processes)):
             if value is not None:
-                raise InputError(f"{flag} cannot be given with --live: an hour is lived through once")
-        half = registry.live(name)
-        with folders():
-            lived = half.conduct(settings_of(set_), out, quick=quick, seed=seed, fresh=fresh, say=say_as(name))
-        return _say_lived(lived)
-    wanted = plan(experiment, quick=quick, seed=seed, replications=replications, settings=settings_of(set_))
+                raise InputError(f"{flag} cannot be given with --live: a live run happens once")
+        live_run = registry.live(name)
+        with writable_folders():
+            outcome = live_run.run_and_report(
+                settings_of(set_), out, quick=quick, seed=seed, fresh=fresh, say=progress_reporter(name)
+            )
+        return _print_live_outcome(outcome)
+    planned = plan(experiment, quick=quick, seed=seed, replications=replications, settings=settings_of(set_))
     if processes is not None and processes < 1:
         raise InputError(f"--processes: must be 1 or more, got {processes}")
-    with _goes_on(name, fresh=fresh), folders(), _progress(name) as on_finished:
-        done = run_experiment.conduct(
-            wanted,
+    with _explain_interrupt(name, fresh=fresh), writable_folders(), _progress(name) as on_finished:
+        done = run_experiment.run_and_report(
+            planned,
             registry.reference(name),
             out,
             processes=processes or os.cpu_count() or 1,
             fresh=fresh,
             on_finished=on_finished,
         )
-    before = f", {done.kept} of them finished before" if done.kept else ""
+    before = f", {done.finished_before} of them finished before" if done.finished_before else ""
     sys.stderr.write(f"{name}: {done.cells} runs{before}\n")
-    _say_verdicts(done.verdicts)
+    _print_verdicts(done.verdicts)
     sys.stdout.write(f"{done.folder / 'report.md'}\n")
     return 0
 
 
 @app.command
 def report(
-    name: Name,
+    name: ExperimentName,
     /,
     *,
     quick: Quick = False,
@@ -139,22 +148,22 @@ def report(
 
     experiment = registry.experiment(name)
     if live:
-        with folders():
-            lived = registry.live(name).report(out, quick=quick, to=to)
-        return _say_lived(lived)
+        with writable_folders():
+            outcome = registry.live(name).report(out, quick=quick, to=to)
+        return _print_live_outcome(outcome)
     folder = run_experiment.folder_of(out, name, quick=quick)
     made, results = run_experiment.load_finished_run(experiment, folder)
     path, plots = (folder / "report.md", folder / "plots") if to is None else (to / f"{name}.md", to / name)
-    with folders():
+    with writable_folders():
         verdicts = write_report(results, made, path, plots)
-    _say_verdicts(verdicts)
+    _print_verdicts(verdicts)
     sys.stdout.write(f"{path}\n")
     return 0
 
 
 @app.command
 def replay(
-    name: Name,
+    name: ExperimentName,
     /,
     *,
     seed: Annotated[int, Parameter(help="The seed of the run, as results and errors name it.")],
@@ -172,20 +181,20 @@ def replay(
     from tocsin.lab.experiments.plan import plan
 
     experiment = registry.experiment(name)
-    given = settings_of(set_)
-    if several := [parameter for parameter, value in given.items() if "," in value]:
+    chosen = settings_of(set_)
+    if several := [parameter for parameter, value in chosen.items() if "," in value]:
         raise InputError(f"--set {several[0]}: a replay is one run, so one value")
-    wanted = plan(experiment, quick=quick, seed=seed, replications=1, settings=given)
+    planned = plan(experiment, quick=quick, seed=seed, replications=1, settings=chosen)
     if trace is None:
-        metrics = run_experiment.replay(wanted)
+        metrics = run_experiment.replay(planned)
     else:
         with open_output(trace) as file:
-            noted = TraceFile(file, seed=seed, about={"experiment": name, "set": dict(wanted.values)})
-            metrics = run_experiment.replay(wanted, trace=noted)
+            noted = TraceFile(file, seed=seed, about={"experiment": name, "set": dict(planned.values)})
+            metrics = run_experiment.replay(planned, trace=noted)
     say = sys.stdout if trace is None or str(trace) != "-" else sys.stderr
     for metric in experiment.metrics:
         say.write(f"{metric.name} {metrics[metric.name]!r}{f' {metric.unit}' if metric.unit else ''}\n")
-    before = run_experiment.find_finished_run(wanted, run_experiment.folder_of(out, name, quick=quick))
+    before = run_experiment.find_finished_run(planned, run_experiment.folder_of(out, name, quick=quick))
     if before is None:
         return 0
     # Compare as text, because NaN equals NaN there.
@@ -196,7 +205,7 @@ def replay(
 
 @app.command
 def replay_trace(file: Annotated[Path, Parameter(help='The file that "tocsin broker --trace" wrote.')], /) -> int:
-    """Give a live broker's events to its core again, under virtual time, and compare what the caches did.
+    """Replay a live broker's events through its core, under virtual time, and compare the caches' counters.
 
     The exit status is 1 if hits, misses, evictions or bytes are not those of the live broker, or if the trace has none.
     """
@@ -211,7 +220,7 @@ def replay_trace(file: Annotated[Path, Parameter(help='The file that "tocsin bro
     for difference in done.differences:
         sys.stderr.write(f"{difference}\n")
     if not done.compared:
-        sys.stderr.write("nothing was compared: a broker writes its figures each minute and when it stops\n")
+        sys.stderr.write("nothing was compared: a broker writes its counters each minute and when it stops\n")
     else:
         sys.stderr.write("the same as the live broker\n" if done.same else "NOT the same as the live broker\n")
     return 0 if done.same else 1
@@ -241,34 +250,34 @@ def _point(point: tuple[Any, ...]) -> str:
     return str(point[0]) if len(point) == 1 else f"({', '.join(map(str, point))})"
 
 
-def _say_verdicts(verdicts: Mapping[str, Any]) -> None:
+def _print_verdicts(verdicts: Mapping[str, Any]) -> None:
     for name, judged in verdicts.items():
         why = f" ({judged.because})" if judged.because else ""
         sys.stdout.write(f"{judged.verdict}: {name}: {judged.figures}{why}\n")
 
 
-def _say_lived(outcome: Any) -> int:
+def _print_live_outcome(outcome: Any) -> int:
     sys.stdout.write(f"live and simulation: {outcome.verdict} ({outcome.agreed} of {outcome.compared} figures)\n")
     sys.stdout.write(f"replayed traces: {'the same' if outcome.replayed else 'NOT the same'}\n{outcome.report}\n")
     return 0 if outcome.good else 1
 
 
 @contextmanager
-def _goes_on(name: str, *, fresh: bool) -> Iterator[None]:
+def _explain_interrupt(name: str, *, fresh: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         command = "the same command without --fresh" if fresh else "the same command"
-        sys.stderr.write(f"{name}: stopped; what is finished is kept, and {command} goes on from there\n")
+        sys.stderr.write(f"{name}: stopped; finished cells are kept, and {command} continues from there\n")
         raise
 
 
 @contextmanager
-def _progress(name: str) -> Iterator[OnFinished]:
+def _progress(name: str) -> Iterator[Callable[[object, int, int], None]]:
     """Shows a bar on a terminal; in a log, writes a line for every tenth of the cells."""
     if not sys.stderr.isatty():
         tenths = 0
-        say = say_as(name)
+        say = progress_reporter(name)
 
         def report(_cell: object, finished: int, total: int) -> None:
             nonlocal tenths

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from tocsin.cli.options import OUT, LabSettings, TraceTo, folders, open_output, say_as, settings_of
+from tocsin.cli.options import OUT, LabSettings, TraceTo, open_output, progress_reporter, settings_of, writable_folders
 from tocsin.cli.output import print_table
 from tocsin.wire.errors import InputError
 
@@ -104,14 +104,14 @@ def play(
     the file is also played in real time, through the SDK, to servers that the command starts and stops; the trace of
     each broker is written and replayed by its core. The exit status is 1 if a replay differs from the live broker.
     """
-    from tocsin.lab import play_scenario
     from tocsin.lab.engine.trace import TraceFile
+    from tocsin.lab.experiments.edge_caching_prototype import play_scenario
     from tocsin.lab.experiments.edge_caching_prototype.live.options import above_0, cells, policies_of, sizes_of
     from tocsin.lab.experiments.registry import check_installed
     from tocsin.lab.simulators.network_broker import Links
 
-    wanted = cells(policies_of(policy), sizes_of(size_kb))
-    if trace is not None and len(wanted) > 1:
+    planned = cells(policies_of(policy), sizes_of(size_kb))
+    if trace is not None and len(planned) > 1:
         raise InputError("--trace is of one run", hint="give one --policy and one --size-kb")
     above_0("speed", str(speed))
     if live:
@@ -127,27 +127,27 @@ def play(
         raise InputError(str(error), hint="round trips are 0 s or more, bandwidths more than 0") from None
     made = play_scenario.load_city(file)
     if trace is None:
-        done = list(play_scenario.simulate(made, wanted, links))
+        done = list(play_scenario.simulate(made, planned, links))
     else:
         with open_output(trace) as to:
-            noted = TraceFile(to, seed=0, about={"scenario": file.name, "policy": wanted[0].name})
-            done = list(play_scenario.simulate(made, wanted, links, noted))
-    played = [("simulated", each) for each in done]
+            noted = TraceFile(to, seed=0, about={"scenario": file.name, "policy": planned[0].name})
+            done = list(play_scenario.simulate(made, planned, links, noted))
+    played = [("simulated", run) for run in done]
     if live:
         folder = out / "play-live"
-        with folders():
-            lived = list(play_scenario.live(made, wanted, folder, speed=speed, say=say_as("play")))
-        played += [("live", each) for each in lived]
+        with writable_folders():
+            live_runs = list(play_scenario.live(made, planned, folder, speed=speed, say=progress_reporter("play")))
+        played += [("live", run) for run in live_runs]
         sys.stderr.write(f"{folder / 'traces'}: the trace of each broker\n")
     say = sys.stdout if trace is None or str(trace) != "-" else sys.stderr
     figures = play_scenario.FIGURES
     rows = [
-        (where, each.cell.policy, f"{each.cell.size_kb:g}", *(f"{each.figures[name]:,.4g}" for name, _, _ in figures))
-        for where, each in played
+        (where, run.cell.policy, f"{run.cell.size_kb:g}", *(f"{run.figures[name]:,.4g}" for name, _, _ in figures))
+        for where, run in played
     ]
     print_table(("", "policy", "KB", *(name for name, _, _ in figures)), rows, say, numbers_from=2)
     say.write("\n" + "".join(f"{name}{f' ({unit})' if unit else ''}: {about}\n" for name, unit, about in figures))
-    if live and not all(each.figures["relived"] for each in lived):
+    if live and not all(run.figures["replayed"] for run in live_runs):
         sys.stderr.write("a replayed trace is NOT the same as the live broker\n")
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""`tocsin publish`: records from a file or a pipe into a feed, in batches that are safe to send again."""
+"""`tocsin publish`: sends records from a file or a pipe to a feed, in batches that are safe to repeat."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from cyclopts import Parameter
 from tocsin.cli.client import DEFAULT_URL, ClusterConnection
 from tocsin.cli.options import ClusterToken, ClusterUrl
 from tocsin.cli.output import progress_bar, safe
-from tocsin.cli.records import Format, RecordCutter, cutter
+from tocsin.cli.records import RecordCutter, RecordFormat, cutter
 from tocsin.rules.backoff import BackOff
 from tocsin.wire.errors import InputError, TocsinError, UnavailableError
 
-_BATCH_LIMIT: Final = 100_000  # the most that the cluster takes in one body
-_BODY_BYTES: Final = 8 << 20  # a batch of long records is sent before it has its number
+_BATCH_LIMIT: Final = 100_000  # the most records that the cluster accepts in one body
+_BODY_BYTES: Final = 8 << 20  # a batch of long records is sent at this size
 _READ_BYTES: Final = 1 << 18
 _READ_AHEAD: Final = 4
 _GZIP: Final = b"\x1f\x8b"
-_QUIET_S: Final = 0.2  # a pipe that is quiet for so long has its records sent, however few
+_QUIET_S: Final = 0.2  # a pipe that is silent for this long gets its records sent
 _RETRIED: Final = frozenset({429, 502, 503, 504, 507})
 # Well within the time for which the cluster remembers a key, so that a late retry is still harmless.
 _PATIENCE_S: Final = 120.0
@@ -38,7 +38,7 @@ _ANSWER_S: Final = 60.0
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
-Pause = Callable[[float], Awaitable[object]]
+_Sleep = Callable[[float], Awaitable[object]]
 OnProgress = Callable[[int, int], None]
 
 
@@ -51,7 +51,8 @@ def publish(
     /,
     *,
     format: Annotated[  # noqa: A002 - the flag is called so
-        Format | None, Parameter(help="The format of the records; the command fails if the feed takes another one.")
+        RecordFormat | None,
+        Parameter(help="The format of the records; the command fails if the feed takes another one."),
     ] = None,
     batch: Annotated[int, Parameter(help="The number of records in one request.")] = 1_000,
     visible: Annotated[bool, Parameter(negative="", help="Wait until queries see the records.")] = False,
@@ -69,25 +70,25 @@ def publish(
 
 
 async def _publish(
-    connecting: ClusterConnection, feed: str, descriptor: int, *, form: Format | None, batch: int, visible: bool
+    connecting: ClusterConnection, feed: str, descriptor: int, *, form: RecordFormat | None, batch: int, visible: bool
 ) -> int:
     async with connecting as client:
         await client.reach()
-        wanted = await client.call("GET", f"/v1/feeds/{quote(feed, safe='')}")
-        if form not in (None, wanted["format"]):
+        options = await client.call("GET", f"/v1/feeds/{quote(feed, safe='')}")
+        if form not in (None, options["format"]):
             raise InputError(
-                f"--format: the feed {feed} takes {wanted['format']}, not {form}",
+                f"--format: the feed {feed} takes {options['format']}, not {form}",
                 hint="send the records in the feed's format, or CREATE FEED with another one",
             )
         with _progress(feed, descriptor) as on_progress:
             publisher = RecordPublisher(
-                client, feed, batch=batch, header=bool(wanted.get("header")), err=sys.stderr, on_progress=on_progress
+                client, feed, batch=batch, header=bool(options.get("header")), err=sys.stderr, on_progress=on_progress
             )
             began_s = time.monotonic()
             try:
-                await publisher.take(_chunks(descriptor), cutter(wanted["format"], wanted.get("quote", '"')))
+                await publisher.publish(_chunks(descriptor), cutter(options["format"], options.get("quote", '"')))
                 if visible:
-                    await publisher.until_visible()
+                    await publisher.wait_until_visible()
             except TocsinError:
                 if publisher.accepted:
                     sys.stderr.write(f"{publisher.accepted:,} records were acknowledged before this:\n")
@@ -95,7 +96,7 @@ async def _publish(
             except asyncio.CancelledError:
                 sys.stderr.write(
                     f"\ninterrupted: {publisher.accepted:,} records were acknowledged, {publisher.rejected:,} rejected;"
-                    " a batch may have been under way\n"
+                    " the last batch may be incomplete\n"
                 )
                 raise
             taken_s = time.monotonic() - began_s
@@ -104,7 +105,9 @@ async def _publish(
         f"{safe(feed)}: {publisher.accepted:,} accepted, {publisher.rejected:,} rejected ({rate:,.0f} records/s)\n"
     )
     if publisher.unfound:
-        sys.stderr.write(f"in {publisher.unfound:,} of the records that were sent the feed found none\n")
+        sys.stderr.write(
+            f"{publisher.unfound:,} records were neither accepted nor rejected: the feed found no record in them\n"
+        )
     return 1 if publisher.rejected or publisher.unfound else 0
 
 
@@ -115,7 +118,7 @@ class _RecordBatch:
 
 
 class RecordPublisher:
-    """Sends batches one after the other, so that the last record of a key is acknowledged last."""
+    """Sends batches one after the other, so that the last of several records with one key wins."""
 
     def __init__(
         self,
@@ -126,7 +129,7 @@ class RecordPublisher:
         header: bool = False,
         err: TextIO,
         on_progress: OnProgress = lambda _records, _size_bytes: None,
-        pause: Pause = asyncio.sleep,
+        pause: _Sleep = asyncio.sleep,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         self._client = client
@@ -142,15 +145,15 @@ class RecordPublisher:
         self._sent = 0
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        self._kept: tuple[_RecordBatch, str] | None = None
+        self._acknowledged: tuple[_RecordBatch, str] | None = None
         """The last batch that was acknowledged, and its key."""
         self.accepted = 0
         self.rejected = 0
         self.unfound = 0
-        """Of what was cut out as a record, what the cluster neither accepted nor rejected."""
+        """Records that the cluster has neither accepted nor rejected."""
 
-    async def take(self, chunks: AsyncIterator[bytes | None], cut: RecordCutter) -> None:
-        """All records of a text that comes in chunks; None among them where nothing came for a while."""
+    async def publish(self, chunks: AsyncIterator[bytes | None], cut: RecordCutter) -> None:
+        """Sends the records of a text that arrives in chunks; a chunk is None after a pause."""
         try:
             async for chunk in chunks:
                 if chunk is None:
@@ -161,16 +164,16 @@ class RecordPublisher:
             for record in cut.finish():
                 await self._add(record)
         except InputError:
-            # What stood before the place that cannot be read is not lost for it.
+            # Send the records before the place that cannot be read.
             await self._flush()
             raise
         await self._flush()
 
-    async def until_visible(self) -> None:
-        """Returns when queries see all that was acknowledged."""
-        if self._kept is not None:
-            # The same again under its key: nothing is kept twice, and what came before lands before it.
-            await self._send(*self._kept, visible=True)
+    async def wait_until_visible(self) -> None:
+        """Returns when queries see all acknowledged records."""
+        if self._acknowledged is not None:
+            # Repeat the last batch under its key: it has no second effect, and it lands after all earlier ones.
+            await self._send(*self._acknowledged, visible=True)
 
     async def _add(self, record: bytes) -> None:
         if self._wants_header and self._header is None:
@@ -189,18 +192,18 @@ class RecordPublisher:
         self._waiting, self._waiting_bytes = [], 0
         self._sent += 1
         key = f"{self._run}-{self._sent}"
-        said = await self._send(batch, key)
-        if "error" not in said:
-            self._kept = batch, key
-        self._tell(said, batch)
+        answer = await self._send(batch, key)
+        if "error" not in answer:
+            self._acknowledged = batch, key
+        self._report(answer, batch)
 
     async def _send(self, batch: _RecordBatch, key: str, *, visible: bool = False) -> Mapping[str, Any]:
-        """The answer to a batch, sent again under its key while the cluster is away or behind."""
-        until_s = time.monotonic() + self._patience_s
-        back_off = BackOff(_PAUSE_S, _LONGEST_PAUSE_S, jitter=(1.0, 1.0))
+        """Sends a batch and returns the answer. Repeats it under its key while the cluster is away or overloaded."""
+        deadline_s = time.monotonic() + self._patience_s
+        back_off = BackOff(_PAUSE_S, _LONGEST_PAUSE_S)
         path = f"{self._path}?wait=visible" if visible else self._path
         while True:
-            wanted_s = 0.0
+            retry_after_s = 0.0
             try:
                 answered = await self._client.post(
                     path, batch.body, headers={"Idempotency-Key": key}, timeout_s=_ANSWER_S
@@ -208,39 +211,40 @@ class RecordPublisher:
             except UnavailableError as error:
                 failure: TocsinError = error
             else:
-                said: Mapping[str, Any] = json.loads(answered.content) if answered.status in (200, 422) else {}
-                if "accepted" in said:
-                    return said
-                failure, wanted_s = answered.error, answered.retry_after_s
+                fields: Mapping[str, Any] = json.loads(answered.content) if answered.status in (200, 422) else {}
+                if "accepted" in fields:
+                    return fields
+                failure, retry_after_s = answered.error, answered.retry_after_s
                 if answered.status == 400 and failure.code == InputError.code:
-                    # No record could be found in it, which is true of these records and of no others.
+                    # The body contains no record. That is an error of this batch only: go on with the next one.
                     return {"accepted": 0, "rejected": [], "rejected_in_all": batch.records, "error": failure.message}
                 if answered.status not in _RETRIED:
                     raise failure
-            wait_s = max(wanted_s, back_off.next_s())
-            if time.monotonic() + wait_s > until_s:
+            wait_s = back_off.next_s(retry_after_s)
+            if time.monotonic() + wait_s > deadline_s:
                 raise failure
             await self._pause(wait_s)
 
-    def _tell(self, said: Mapping[str, Any], batch: _RecordBatch) -> None:
+    def _report(self, answer: Mapping[str, Any], batch: _RecordBatch) -> None:
         first = self.accepted + self.rejected
-        listed = said["rejected"]
-        rejected = said.get("rejected_in_all", len(listed))
-        for one in listed:
-            field = f"{one['field']}: " if one["field"] else ""
-            self._err.write(f"rejected record {first + one['index'] + 1}: {safe(field + one['reason'])}\n")
+        listed = answer["rejected"]
+        rejected = answer.get("rejected_in_all", len(listed))
+        for rejection in listed:
+            field = f"{rejection['field']}: " if rejection["field"] else ""
+            record = first + rejection["index"] + 1
+            self._err.write(f"rejected record {record}: {safe(field + rejection['reason'])}\n")
         if rejected > len(listed):
-            reason = f": {safe(said['error'])}" if "error" in said else ""
+            reason = f": {safe(answer['error'])}" if "error" in answer else ""
             more = "more " if listed else ""
             span = f"records {first + 1} to {first + rejected}" if not listed else f"{rejected - len(listed):,} {more}"
             self._err.write(f"rejected {span.rstrip()}{reason}\n")
-        self.accepted += said["accepted"]
+        self.accepted += answer["accepted"]
         self.rejected += rejected
-        self.unfound += max(0, batch.records - said["accepted"] - rejected)
+        self.unfound += max(0, batch.records - answer["accepted"] - rejected)
         self._on_progress(self.accepted + self.rejected, len(batch.body))
 
 
-# ---------------------------------------------------------------- what there is to send
+# ---------------------------------------------------------------- the input
 
 
 @contextmanager
@@ -259,42 +263,42 @@ def _opened(file: Path | None) -> Iterator[int]:
 
 
 async def _chunks(descriptor: int) -> AsyncIterator[bytes | None]:
-    """What can be read, as it comes; None where nothing came for a moment."""
+    """Yields the input as it arrives; None after each pause of `_QUIET_S`."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[bytes | OSError] = asyncio.Queue()
-    room = threading.Semaphore(_READ_AHEAD)
+    free_slots = threading.Semaphore(_READ_AHEAD)
 
     def read() -> None:
-        found: bytes | OSError = b"."
-        while found and not isinstance(found, OSError):
-            room.acquire()
+        chunk: bytes | OSError = b"."
+        while chunk and not isinstance(chunk, OSError):
+            free_slots.acquire()
             try:
-                found = os.read(descriptor, _READ_BYTES)
+                chunk = os.read(descriptor, _READ_BYTES)
             except OSError as error:
-                found = error
+                chunk = error
             try:
-                loop.call_soon_threadsafe(queue.put_nowait, found)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(queue.put_nowait, chunk)
+            except RuntimeError:  # the loop is closed
                 return
 
-    # A thread of its own, and no daemon's end to wait for: a terminal may never say another word.
+    # A daemon thread: the command can end while a read from a terminal blocks.
     threading.Thread(target=read, daemon=True).start()
     is_first = True
     while True:
         try:
-            found = await asyncio.wait_for(queue.get(), _QUIET_S)
+            chunk = await asyncio.wait_for(queue.get(), _QUIET_S)
         except TimeoutError:
             yield None
             continue
-        room.release()
-        if isinstance(found, OSError):
-            raise InputError(f"the input cannot be read: {found.strerror}")
-        if not found:
+        free_slots.release()
+        if isinstance(chunk, OSError):
+            raise InputError(f"the input cannot be read: {chunk.strerror}")
+        if not chunk:
             return
-        if is_first and found.startswith(_GZIP):
+        if is_first and chunk.startswith(_GZIP):
             raise InputError("the input is compressed", hint="gzip -dc FILE | tocsin publish FEED")
         is_first = False
-        yield found
+        yield chunk
 
 
 @contextmanager

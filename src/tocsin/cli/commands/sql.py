@@ -1,4 +1,4 @@
-"""`tocsin sql`: statements to a cluster, from a prompt, the command line, a file or a pipe."""
+"""`tocsin sql`: sends statements to a cluster, from a prompt, the command line, a file or a pipe."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Examples:
 """,
 )
 
-_HELP = """\\d   list the datasets      \\q   leave (also Ctrl-D)      \\?   this help
-A statement ends with a semicolon; Enter before that begins a new line. Tab completes. Ctrl-C cancels what runs."""
+_HELP = """\\d   list the datasets      \\q   quit (also Ctrl-D)      \\?   this help
+A statement ends with a semicolon; Enter before that begins a new line. Tab completes. Ctrl-C cancels the script."""
 _DATASETS = (
     "SELECT d.DataverseName AS dataverse, d.DatasetName AS dataset, d.DatatypeName AS type "
     'FROM Metadata.`Dataset` AS d WHERE d.DataverseName != "Metadata" ORDER BY d.DataverseName, d.DatasetName;'
@@ -116,11 +116,11 @@ class Shell:
         self.catalog_changed = True
 
     async def run(self, script: str) -> int:
-        """Run and print one script; 0, or the exit code of its error, which was printed."""
+        """Runs a script and prints its rows, or its error. Returns the exit status."""
         from tocsin.cli.client import RowReceived
         from tocsin.cli.output import print_error
 
-        # Each request stands for itself, so what an earlier one said with USE is said again, on a line of its own.
+        # A request has no memory of earlier ones: repeat the last USE, on a line of its own.
         before = 0 if self._dataverse is None else 1
         whole = script if self._dataverse is None else f"USE `{self._dataverse}`;\n{script}"
         try:
@@ -135,7 +135,7 @@ class Shell:
                         self._note(event)
         except TocsinError as error:
             if error.statement is not None and error.statement <= before:
-                # The dataverse in use is gone: say so by going on without it.
+                # The dataverse in use was dropped: run the script without it.
                 self._dataverse = None
                 return await self.run(script)
             if error.line is not None:
@@ -151,7 +151,7 @@ class Shell:
         self.catalog_changed = self.catalog_changed or done.kind not in ("query", "insert", "upsert", "delete", "load")
 
     async def names(self) -> list[str]:
-        """What the cluster knows by name; nothing when it cannot say."""
+        """Returns the names in the catalog; none if the cluster does not answer."""
         from tocsin.cli.client import RowReceived
 
         self.catalog_changed = False
@@ -169,7 +169,7 @@ async def _interact(shell: Shell) -> int:
 
     completer = NameCompleter()
     session = prompt_session(completer)
-    sys.stdout.write("Statements end with a semicolon; \\? helps, \\q leaves.\n")
+    sys.stdout.write("Statements end with a semicolon; \\? shows help, \\q quits.\n")
     refreshing: asyncio.Task[None] | None = None
     while True:
         if shell.catalog_changed:
@@ -187,7 +187,7 @@ async def _interact(shell: Shell) -> int:
         elif text == "\\d":
             await _run_interruptibly(shell, _DATASETS)
         elif text.startswith("\\"):
-            sys.stdout.write(f"there is no {text.split()[0]}; \\? lists what there is\n")
+            sys.stdout.write(f"unknown command {text.split()[0]}; \\? lists the commands\n")
         elif text:
             await _run_interruptibly(shell, text)
     if refreshing is not None:
@@ -200,7 +200,7 @@ async def _refresh(shell: Shell, completer: NameCompleter) -> None:
 
 
 async def _run_interruptibly(shell: Shell, script: str) -> int:
-    """Run it; Ctrl-C cancels it, here and in the cluster, and leaves the prompt as it was."""
+    """Runs a script. Ctrl-C cancels it, here and in the cluster, and returns to the prompt."""
     task = asyncio.create_task(shell.run(script))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, task.cancel)

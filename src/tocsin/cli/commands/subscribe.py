@@ -54,11 +54,11 @@ def subscribe(
     ] = None,
     mode: Annotated[
         Literal["inline", "notify"],
-        Parameter(help="How results come: inline, or pulled after an event that says that there are some."),
+        Parameter(help="How results arrive: inline in the event, or pulled after an event that announces them."),
     ] = "inline",
     format: Annotated[  # noqa: A002 - the flag is called so
         Literal["text", "json"],
-        Parameter(help="The form of output: text, or one JSON object per line with cursor and time."),
+        Parameter(help="The form of output: text, or event JSON object per line with cursor and time."),
     ] = "text",
     count: Annotated[int | None, Parameter(help="The number of results after which the command stops.")] = None,
     drop: Annotated[bool, Parameter(negative="", help="End the subscription when the command stops.")] = False,
@@ -75,46 +75,48 @@ def subscribe(
     application: Annotated[str, Parameter(env_var="TOCSIN_APPLICATION", help="The application of the subscriber.")] = (
         DEFAULT_APPLICATION
     ),
-    token: Annotated[str | None, Parameter(help="The token of the application, if --register needs one.")] = None,
+    token: Annotated[str | None, Parameter(help="The token of the application, if --register needs event.")] = None,
 ) -> int:
     """Subscribe to a channel and print its results as they arrive."""
     from tocsin.sdk import DEFAULT_URL, START, Client
 
     if user is None:
-        raise InputError("who subscribes?", hint="--user NAME, or TOCSIN_USER; --register makes a new user")
+        raise InputError(
+            "--user is missing", hint="name the subscriber with --user or TOCSIN_USER; --register makes a new event"
+        )
     if count is not None and count < 1:
         raise InputError(f"--count: must be above 0, got {count}")
     after = START if since == "all" else None if since is None else parse_cursor(since)
     client = Client(
         broker or DEFAULT_URL,
         user,
-        password if password is not None else _asked(user),
+        password if password is not None else _ask_password(user),
         application=application,
         register=register,
         application_token=token,
         ack="manual",
     )
     printer = ResultPrinter(format, sys.stdout, sys.stderr)
-    values = [value_of(each) for each in parameters]
+    values = [value_of(parameter) for parameter in parameters]
 
     async def work(client: Client) -> int:
-        made = await client.subscribe(channel, values, since=after, mode=mode)
-        if made.since_applied is False:
+        subscription = await client.subscribe(channel, values, since=after, mode=mode)
+        if subscription.since_applied is False:
             sys.stderr.write(
-                f"{user} has this subscription already, since {cursor_text(made.since)}: what it has acknowledged does"
-                " not come again (--drop ends it)\n"
+                f"{user} has this subscription since {cursor_text(subscription.since)}: acknowledged results do"
+                " not come again (--drop ends the subscription)\n"
             )
         try:
-            return await follow(client, made, printer, count)
+            return await print_results(client, subscription, printer, count)
         finally:
             if drop:
-                await client.unsubscribe(made)
+                await client.unsubscribe(subscription)
 
     return asyncio.run(_until_interrupted(client, work))
 
 
 def value_of(text: str) -> Any:
-    """A parameter as it is typed: JSON where it is some, and else the text itself."""
+    """Returns the value of a parameter as typed: parsed as JSON, or the text itself if it is not JSON."""
     try:
         return json.loads(text, parse_constant=_not_json)
     except ValueError:
@@ -125,53 +127,53 @@ def _not_json(word: str) -> None:
     raise ValueError(word)
 
 
-def _asked(user: str) -> str:
+def _ask_password(user: str) -> str:
     if not sys.stdin.isatty():
-        raise InputError(f"what is the password of {user}?", hint="TOCSIN_PASSWORD, or --password")
+        raise InputError(f"the password of {user} is missing", hint="set TOCSIN_PASSWORD, or give --password")
     from getpass import getpass
 
     return getpass(f"password of {user}: ")
 
 
 async def _until_interrupted(client: Client, work: Any) -> int:
-    """Runs it; Ctrl-C and SIGTERM end it as if it had come to its end, with everything printed acknowledged."""
+    """Runs `work`. Ctrl-C and SIGTERM end it normally: every printed result is acknowledged."""
     async with client:
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(each, task.cancel)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signal_number, task.cancel)
         try:
             with suppress(asyncio.CancelledError):
                 return int(await work(client))
             task.uncancel()
             return 0
         finally:
-            for each in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(each)
+            for signal_number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(signal_number)
 
 
-async def follow(client: Client, made: Subscription, printer: ResultPrinter, count: int | None) -> int:
-    """Print what comes for this subscription; what else its user holds waits for somebody else."""
+async def print_results(client: Client, subscription: Subscription, printer: ResultPrinter, count: int | None) -> int:
+    """Prints the results of this subscription; events of the user's other subscriptions stay unacknowledged."""
     from tocsin.sdk import Available, Ended, Gap, Result
 
-    printer.began(made)
+    printer.print_start(subscription)
     left = count
-    async for told in client.results():
-        if told.interest != made.interest:
+    async for event in client.results():
+        if event.interest != subscription.interest:
             continue
-        if isinstance(told, Ended):
-            printer.ended(told.reason)
+        if isinstance(event, Ended):
+            printer.print_end(event.reason)
             return 1
-        found: list[Result | Gap] = []
-        if isinstance(told, Available):
-            found += [each async for each in client.pull(made)]
-        elif isinstance(told, Result | Gap):
-            found.append(told)
-        for each in found:
-            printer.told(each)
-            await client.ack(each)
-            if left is not None and isinstance(each, Result):
+        events: list[Result | Gap] = []
+        if isinstance(event, Available):
+            events += [pulled async for pulled in client.pull(subscription)]
+        elif isinstance(event, Result | Gap):
+            events.append(event)
+        for item in events:
+            printer.print_event(item)
+            await client.ack(item)
+            if left is not None and isinstance(item, Result):
                 left -= 1
                 if not left:
                     return 0
@@ -179,34 +181,34 @@ async def follow(client: Client, made: Subscription, printer: ResultPrinter, cou
 
 
 class ResultPrinter:
-    """Results on standard output, everything about them on standard error."""
+    """Prints results on standard output, and messages about the subscription on standard error."""
 
     def __init__(self, form: Literal["text", "json"], out: TextIO, err: TextIO) -> None:
         self._json = form == "json"
         self._out = out
         self._err = err
 
-    def began(self, made: Subscription) -> None:
-        values = json.dumps(list(made.parameters), ensure_ascii=False)
-        self._say(f"subscribed to {made.channel}{values} ({made.id}); Ctrl-C leaves")
-        if made.recovered is False:
-            self._say("some of what was wanted is gone already")
+    def print_start(self, subscription: Subscription) -> None:
+        values = json.dumps(list(subscription.parameters), ensure_ascii=False)
+        self._say(f"subscribed to {subscription.channel}{values} ({subscription.id}); Ctrl-C stops")
+        if subscription.recovered is False:
+            self._say("some results after --since are no longer stored")
 
-    def told(self, one: Result | Gap) -> None:
+    def print_event(self, event: Result | Gap) -> None:
         from tocsin.sdk import Gap
 
-        if isinstance(one, Gap):
-            self._say(f"results up to {cursor_text(one.cursor)} that did not come are gone for good")
+        if isinstance(event, Gap):
+            self._say(f"a gap: results up to {cursor_text(event.cursor)} that were not delivered are lost")
             if self._json:
-                self._print(json.dumps({"channel": one.channel, "gap": cursor_text(one.cursor)}))
+                self._print(json.dumps({"channel": event.channel, "gap": cursor_text(event.cursor)}))
             return
         if self._json:
-            self._print(json.dumps(one.to_json(), ensure_ascii=False))
+            self._print(json.dumps(event.to_json(), ensure_ascii=False))
             return
-        at = one.executed_at.astimezone().strftime("%H:%M:%S")
-        self._print(safe(f"{at}  {json.dumps(one.result, ensure_ascii=False)}"))
+        at = event.executed_at.astimezone().strftime("%H:%M:%S")
+        self._print(safe(f"{at}  {json.dumps(event.result, ensure_ascii=False)}"))
 
-    def ended(self, reason: str) -> None:
+    def print_end(self, reason: str) -> None:
         self._say(f"the subscription has ended: {reason}")
 
     def _print(self, line: str) -> None:

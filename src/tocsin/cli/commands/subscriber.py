@@ -33,14 +33,14 @@ Examples:
 """,
 )
 
-Token = Annotated[
+BrokerTokenOption = Annotated[
     str | None,
     Parameter(
         env_var="TOCSIN_BROKER_TOKEN",
         help="The token of an application or of the operator. Other users can see arguments: set TOCSIN_BROKER_TOKEN.",
     ),
 ]
-Application = Annotated[
+ApplicationOption = Annotated[
     str | None,
     Parameter(help="The application of the subscribers (default: the token's own; for the operator: default)."),
 ]
@@ -49,7 +49,11 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one J
 
 @app.command(name="list")
 def list_subscribers(
-    *, broker: BrokerUrl = None, token: Token = None, application: Application = None, as_json: AsJson = False
+    *,
+    broker: BrokerUrl = None,
+    token: BrokerTokenOption = None,
+    application: ApplicationOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the subscribers."""
 
@@ -75,8 +79,8 @@ def show(
     user: Annotated[str, Parameter(help='The name of the subscriber, as "tocsin subscriber list" shows it.')],
     *,
     broker: BrokerUrl = None,
-    token: Token = None,
-    application: Application = None,
+    token: BrokerTokenOption = None,
+    application: ApplicationOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one subscriber and its subscriptions, with the cursors that it has acknowledged."""
@@ -93,10 +97,11 @@ def show(
             _print(f"{name.replace('_', ' '):<14}{plain(value)}")
         _print("")
         rows = []
-        for held in subscriptions:
-            values = json.dumps(held["parameters"], ensure_ascii=False)
-            group = f" (group {held['group']})" if held.get("group") else ""
-            rows.append((held["id"], held["mode"], held.get("marker", ""), f"{held['channel']}{values}{group}"))
+        for subscription in subscriptions:
+            values = json.dumps(subscription["parameters"], ensure_ascii=False)
+            group = f" (group {subscription['group']})" if subscription.get("group") else ""
+            channel = f"{subscription['channel']}{values}{group}"
+            rows.append((subscription["id"], subscription["mode"], subscription.get("marker", ""), channel))
         print_table(("SUBSCRIPTION", "MODE", "ACKNOWLEDGED", "CHANNEL"), rows, sys.stdout)
         if more:
             _print("… and more")

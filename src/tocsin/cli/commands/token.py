@@ -1,7 +1,7 @@
 """`tocsin token`: makes, lists and revokes the tokens for a cluster that other machines can reach.
 
-It works on the data folder itself, because nobody has a token before the first one is made; with --data it works even
-before the first start. A running cluster honours a change at once.
+It reads and writes the data folder directly, because there is no token to authenticate with before the first one is
+made. With --data it works even before the first start. A running cluster applies a change at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Protocol
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.options import DataFolder, SettingsFile, read_settings
+from tocsin.cli.options import DataOption, SettingsFile, read_settings
 
 app = App(
     name="token",
@@ -33,7 +33,7 @@ Examples:
 
 
 class TokenInfo(Protocol):
-    """What the cluster stores of a token; its secret is not among it."""
+    """What the cluster stores of a token: everything but its secret."""
 
     @property
     def id(self) -> int: ...
@@ -79,7 +79,7 @@ def create(
     feeds: Annotated[
         str | None, Parameter(help="The feeds that a broker may publish to, separated by commas (default: none).")
     ] = None,
-    data: DataFolder = None,
+    data: DataOption = None,
     config: SettingsFile = None,
 ) -> None:
     """Make a token. Its secret is printed once, alone on standard output, and stored nowhere."""
@@ -93,15 +93,22 @@ def create(
 
 
 @app.command(name="list")
-def list_tokens(*, data: DataFolder = None, config: SettingsFile = None) -> None:
+def list_tokens(*, data: DataOption = None, config: SettingsFile = None) -> None:
     """List the tokens, without their secrets."""
 
     async def work(tokens: TokenStore) -> None:
         from tocsin.cli.output import print_table
 
         rows = [
-            (str(each.id), each.name, each.role, _time(each.created_at), _time(each.revoked_at), " ".join(each.feeds))
-            for each in await tokens.list()
+            (
+                str(token.id),
+                token.name,
+                token.role,
+                _time(token.created_at),
+                _time(token.revoked_at),
+                " ".join(token.feeds),
+            )
+            for token in await tokens.list()
         ]
         print_table(("ID", "NAME", "ROLE", "CREATED", "REVOKED", "FEEDS"), rows, sys.stdout)
 
@@ -112,7 +119,7 @@ def list_tokens(*, data: DataFolder = None, config: SettingsFile = None) -> None
 def revoke(
     identity: Annotated[int, Parameter(name="id", help='The number of the token, as "tocsin token list" shows it.')],
     *,
-    data: DataFolder = None,
+    data: DataOption = None,
     config: SettingsFile = None,
 ) -> None:
     """Revoke a token: it is refused from the next request on."""
@@ -128,11 +135,11 @@ class _TokenWork(Protocol):
     async def __call__(self, tokens: TokenStore) -> None: ...
 
 
-def _with_tokens(data: DataFolder, config: SettingsFile, work: _TokenWork, *, may_make_folder: bool = False) -> None:
+def _with_tokens(data: DataOption, config: SettingsFile, work: _TokenWork, *, may_make_folder: bool = False) -> None:
     from tocsin import compose
 
     settings = read_settings(config, data=data).settings
-    # Never make the default folder: a token in a new folder beside the cluster's own would silently be of no use.
+    # Never make the default folder: a token in a folder that no cluster uses would be useless, without a warning.
     make_folder = may_make_folder and "data" in settings.model_fields_set
     opened: AbstractAsyncContextManager[TokenStore] = compose.tokens(settings, make_folder=make_folder)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.options import DataFolder, SettingsFile, Verbose
+from tocsin.cli.options import DataOption, SettingsFile, Verbose
 
 app = App(
     name="up",
@@ -32,7 +32,7 @@ Examples:
 @app.default
 def up(
     *,
-    data: DataFolder = None,
+    data: DataOption = None,
     host: Annotated[str | None, Parameter(help="The address to listen on.")] = None,
     port: Annotated[int | None, Parameter(help="The port to listen on; 0 chooses a free port.")] = None,
     brokers: Annotated[
@@ -66,11 +66,11 @@ def up(
     if exit_with_stdin:
         broker_processes.exit_with_stdin()
 
-    def say(address: str) -> None:
+    def on_ready(address: str) -> None:
         sys.stdout.write(f"tocsin cluster ready at {address} (data: {settings.data})\n")
         sys.stdout.flush()
 
     def brokers_beside(address: str) -> dict[str, list[str]]:
         return broker_processes.broker_commands(settings, address, brokers, config=config, verbose=verbose)
 
-    uvloop.run(compose.serve_cluster(settings, say, brokers_beside, set_aside=set_aside))
+    uvloop.run(compose.serve_cluster(settings, on_ready, brokers_beside, set_aside=set_aside))

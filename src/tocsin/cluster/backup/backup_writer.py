@@ -26,7 +26,7 @@ from tocsin.cluster.backup.archive import TAR, check_files, create_archive, open
 from tocsin.cluster.backup.frozen_state import BackupTable, hold_all
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, MANIFEST, FileChecksum, Manifest
 from tocsin.cluster.backup.progress import (
-    Progress,
+    OnSaved,
     count_bytes,
     explain_os_errors,
     in_thread,
@@ -50,7 +50,7 @@ async def write_backup(
     channels: ChannelStore | None = None,
     save_brokers: Callable[[Path], Awaitable[None]] | None = None,
     backup_barrier: AbstractAsyncContextManager[Any] | None = None,
-    on_progress: Progress = no_progress,
+    on_progress: OnSaved = no_progress,
 ) -> Manifest:
     """Writes a backup to a new folder, or to a new file if the name ends with `.tar`, and checks it.
 
@@ -96,7 +96,7 @@ def _new(destination: Path, data: Path) -> Path:
     return destination
 
 
-def _write(held: Path, about: Manifest, destination: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
+def _write(held: Path, about: Manifest, destination: Path, on_progress: OnSaved, stop: threading.Event) -> Manifest:
     part = destination.with_name(f"{destination.name}.{uuid4().hex[:8]}.part")
     sources = {path.relative_to(held).as_posix(): path for path in sorted(held.rglob("*")) if path.is_file()}
     # Every byte is written once and read back once.

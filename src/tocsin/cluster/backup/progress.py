@@ -15,14 +15,14 @@ from tocsin.patience import wait_despite_cancel
 from tocsin.wire.errors import InputError, StoppedError, StorageFullError
 
 _T = TypeVar("_T")
-Progress = Callable[[int, int], None]
+OnSaved = Callable[[int, int], None]
 
 
 def no_progress(done_bytes: int, all_bytes: int) -> None:
     """Ignores the progress."""
 
 
-def count_bytes(all_bytes: int, on_progress: Progress, stop: threading.Event) -> Callable[[int], None]:
+def count_bytes(all_bytes: int, on_progress: OnSaved, stop: threading.Event) -> Callable[[int], None]:
     """Returns a callback for the bytes just copied. It raises StoppedError after `stop` is set."""
     done_bytes = 0
 

@@ -17,7 +17,7 @@ from tocsin.cluster.backup.archive import check_files, open_archive, read_manife
 from tocsin.cluster.backup.frozen_state import IncompleteBackupError, check_table
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, Manifest
 from tocsin.cluster.backup.progress import (
-    Progress,
+    OnSaved,
     count_bytes,
     explain_os_errors,
     in_thread,
@@ -39,7 +39,7 @@ async def restore(
     open_store: Callable[[Path], ClusterStore],
     open_channels: Callable[[Path], ChannelStore],
     settle_broker: Callable[[Path], Awaitable[None]] | None = None,
-    on_progress: Progress = no_progress,
+    on_progress: OnSaved = no_progress,
 ) -> Manifest:
     """Makes a data folder from a backup. `data` must be absent or empty. The restored cluster has a new epoch.
 
@@ -101,7 +101,7 @@ def check_unused(data: Path) -> Path:
     return data
 
 
-def _unpack(source: Path, part: Path, on_progress: Progress, stop: threading.Event) -> Manifest:
+def _unpack(source: Path, part: Path, on_progress: OnSaved, stop: threading.Event) -> Manifest:
     with explain_os_errors(source), open_archive(source) as archive:
         manifest = read_manifest(archive, source)
         if CATALOG not in {file.path for file in manifest.files}:

@@ -44,7 +44,7 @@ from tocsin.cluster.catalog.refs import (
     split_names,
     type_ref,
 )
-from tocsin.cluster.data_folder.removals import Removals, Step, plan_removals
+from tocsin.cluster.data_folder.removals import Removals, RemovalStep, plan_removals
 from tocsin.store.cluster.interface import ClusterStore, StoreTransaction, check_text
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
 
@@ -349,8 +349,8 @@ class CatalogStore:
             return next_catalog
 
 
-def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[Step]]:
-    steps: list[Step] = []
+def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[RemovalStep]]:
+    steps: list[RemovalStep] = []
     for change in changes:
         match change:
             case Put(entry=entry, when_taken="keep") if entry.ref in catalog.entries:
@@ -368,14 +368,14 @@ def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[St
     return catalog, steps
 
 
-def _writing(entry: CatalogEntry, *, replace: bool) -> Step:
+def _writing(entry: CatalogEntry, *, replace: bool) -> RemovalStep:
     ref, body = entry.ref, entry_to_json(entry)
     if replace:
         return lambda tx: tx.replace_entry(ref.kind, ref.dataverse, ref.name, body)
     return lambda tx: tx.add_entry(ref.kind, ref.dataverse, ref.name, body)
 
 
-def _removing(ref: Ref) -> Step:
+def _removing(ref: Ref) -> RemovalStep:
     return lambda tx: tx.remove_entry(ref.kind, ref.dataverse, ref.name)
 
 

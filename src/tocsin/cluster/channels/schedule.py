@@ -17,7 +17,7 @@ from tocsin.rules.periods import instant, last_tick
 # The wall clock may be changed, and machines sleep, so check the clock at least this often.
 LONGEST_WAIT_S: Final = 30.0
 
-Run = Callable[[int, datetime, int], Awaitable[None]]
+RunTick = Callable[[int, datetime, int], Awaitable[None]]
 """Called with the number of the tick, its instant, and how many earlier ticks coalesced with it."""
 
 
@@ -29,7 +29,7 @@ async def run_ticks(  # noqa: PLR0917
     anchor: datetime,
     period: Duration,
     done: int,
-    run: Run,
+    run: RunTick,
     now: Callable[[], datetime] = wall_clock,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     *,

@@ -35,7 +35,7 @@ _NOT_OURS: Final = frozenset({"lost+found"})
 
 _log = structlog.get_logger()
 
-Step: TypeAlias = Callable[[StoreTransaction], Awaitable[object]]
+RemovalStep: TypeAlias = Callable[[StoreTransaction], Awaitable[object]]
 
 
 def _removal_of(entry: CatalogEntry) -> Removal | None:
@@ -52,7 +52,7 @@ def _removal_of(entry: CatalogEntry) -> Removal | None:
     return None
 
 
-def plan_removals(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry], now: datetime) -> list[Step]:
+def plan_removals(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry], now: datetime) -> list[RemovalStep]:
     """Returns the store steps for a change of the catalog: add intents for dropped entries, forget those of new
     ones."""
     had, has = _possessions(before), _possessions(after)
@@ -68,11 +68,11 @@ def _possessions(entries: Iterable[CatalogEntry]) -> Mapping[tuple[str, str], No
     return dict.fromkeys((removal.kind, removal.name) for removal in removals if removal is not None)
 
 
-def _adding(removal: Removal) -> Step:
+def _adding(removal: Removal) -> RemovalStep:
     return lambda tx: tx.add_removal(removal)
 
 
-def _forgetting(kind: str, name: str) -> Step:
+def _forgetting(kind: str, name: str) -> RemovalStep:
     return lambda tx: tx.forget_removal(kind, name)
 
 

@@ -99,7 +99,7 @@ class StartEngine:
     """The answer is StartSucceeded or StartFailed."""
 
 
-Action: TypeAlias = SendPing | KillEngine | StartEngine
+WatchdogAction: TypeAlias = SendPing | KillEngine | StartEngine
 
 State: TypeAlias = Literal["up", "starting", "waiting"]
 
@@ -148,7 +148,7 @@ class Watchdog:
 
     # ------------------------------------------------------------ events in, actions out
 
-    def handle(self, event: WatchdogEvent, now_s: float) -> Sequence[Action]:
+    def handle(self, event: WatchdogEvent, now_s: float) -> Sequence[WatchdogAction]:
         if isinstance(event, WatchdogTick):
             return self._time_passed(event, now_s)
         if isinstance(event, StartSucceeded):
@@ -173,7 +173,7 @@ class Watchdog:
             self._stuck.popleft()
         return self._fail("Spark's context has ended", now_s) if event.is_stopped else ()
 
-    def _time_passed(self, event: WatchdogTick, now_s: float) -> Sequence[Action]:
+    def _time_passed(self, event: WatchdogTick, now_s: float) -> Sequence[WatchdogAction]:
         passed_s, self._seen_s = now_s - self._seen_s, now_s
         limits = self._limits
         if self.state == "waiting":
@@ -202,11 +202,11 @@ class Watchdog:
             self._silent_since_s = now_s
         return (SendPing(),)
 
-    def _fail(self, reason: str, now_s: float) -> Sequence[Action]:
+    def _fail(self, reason: str, now_s: float) -> Sequence[WatchdogAction]:
         self.reason = reason
         return (KillEngine(reason), *self._start(now_s))
 
-    def _start(self, now_s: float) -> Sequence[Action]:
+    def _start(self, now_s: float) -> Sequence[WatchdogAction]:
         """Starts an engine now, or after a back-off if there were too many starts recently."""
         limits = self._limits
         while self._starts and self._starts[0] <= now_s - limits.window_s:
@@ -220,7 +220,7 @@ class Watchdog:
         self._starts.append(now_s)
         return self._start_now()
 
-    def _start_now(self) -> Sequence[Action]:
+    def _start_now(self) -> Sequence[WatchdogAction]:
         self.state = "starting"
         self.replacements += 1
         return (StartEngine(),)

@@ -106,7 +106,7 @@ class EngineWatch:
                 # Keep watching, whatever failed.
                 _log.error("the engine's watch failed", exc_info=error)
 
-    def _perform(self, action: watchdog.Action) -> None:
+    def _perform(self, action: watchdog.WatchdogAction) -> None:
         match action:
             case watchdog.SendPing():
                 self._send_ping(self._engine.session)

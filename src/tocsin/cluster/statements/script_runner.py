@@ -36,7 +36,7 @@ from tocsin.language.types.typed_sql import FunctionError
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
 
-Handler: TypeAlias = Callable[[Any, StatementScope], Awaitable[StatementSummary | QueryRows]]
+StatementHandler: TypeAlias = Callable[[Any, StatementScope], Awaitable[StatementSummary | QueryRows]]
 """Executes one statement; returns a summary of what it did, or rows."""
 
 # A writer may run every statement but these.
@@ -76,7 +76,7 @@ class ScriptRunner:
         self._channels = channels
         self.handlers = {streamed: self._table(streamed) for streamed in (False, True)}
 
-    def _table(self, streamed: bool) -> Mapping[type[st.Statement], Handler]:
+    def _table(self, streamed: bool) -> Mapping[type[st.Statement], StatementHandler]:
         """Returns the handler of every statement except USE, which only changes how the rest of its script is read."""
         definitions, changes, procedures = self._definitions, self._changes, self._procedures
         feeds, brokers, channels = self._feeds, self._brokers, self._channels

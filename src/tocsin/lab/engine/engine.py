@@ -23,7 +23,7 @@ Scheduled = NewType("Scheduled", list[Any])
 _ACTION: Final = 3
 _ARGUMENTS: Final = 4
 
-Action = Callable[..., object]
+Callback = Callable[..., object]
 
 
 class SimulationEngine:
@@ -44,7 +44,7 @@ class SimulationEngine:
         self._sequence = 0
         self._trace = trace
 
-    def at(self, time_s: float, action: Action, *arguments: Any, priority: int = 0) -> Scheduled:
+    def at(self, time_s: float, action: Callback, *arguments: Any, priority: int = 0) -> Scheduled:
         """Schedules the action at this moment. Raises `ValueError` for a moment in the past or an infinite one."""
         if not self.now_s <= time_s < FOREVER:
             raise ValueError(f"cannot schedule at {time_s} s: it is {self.now_s} s")
@@ -53,11 +53,11 @@ class SimulationEngine:
         heapq.heappush(self._heap, entry)
         return entry
 
-    def after(self, delay_s: float, action: Action, *arguments: Any, priority: int = 0) -> Scheduled:
+    def after(self, delay_s: float, action: Callback, *arguments: Any, priority: int = 0) -> Scheduled:
         """Schedules the action after this delay."""
         return self.at(self.now_s + delay_s, action, *arguments, priority=priority)
 
-    def every(self, period_s: float, action: Action, *arguments: Any, priority: int = 0) -> None:
+    def every(self, period_s: float, action: Callback, *arguments: Any, priority: int = 0) -> None:
         """Runs the action at every multiple of the period, without drift, for as long as the run goes on."""
         if not 0 < period_s < FOREVER:
             raise ValueError(f"period_s: must be > 0, got {period_s}")
@@ -69,7 +69,7 @@ class SimulationEngine:
 
         self.at(began_s + period_s, tick, 1, priority=priority)
 
-    def feed(self, events: Iterable[tuple[float, tuple[Any, ...]]], action: Action, *, priority: int = 0) -> None:
+    def feed(self, events: Iterable[tuple[float, tuple[Any, ...]]], action: Callback, *, priority: int = 0) -> None:
         """Runs the action at each of these ordered moments, with these arguments. Only the next one is in memory."""
         self._feed(iter(events), action, priority)
 
@@ -114,7 +114,7 @@ class SimulationEngine:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def _feed(self, events: Iterator[tuple[float, tuple[Any, ...]]], action: Action, priority: int) -> None:
+    def _feed(self, events: Iterator[tuple[float, tuple[Any, ...]]], action: Callback, priority: int) -> None:
         following = next(events, None)
         if following is None:
             return

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tocsin.lab.engine.engine import Action, SimulationEngine
+from tocsin.lab.engine.engine import Callback, SimulationEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Network:
             link = self._links[source, target] = SimulatedLink(self._settings(source, target))
         return link
 
-    def send(self, source: str, target: str, size_bytes: float, deliver: Action, *arguments: object) -> float:
+    def send(self, source: str, target: str, size_bytes: float, deliver: Callback, *arguments: object) -> float:
         """Schedules the delivery of a message, and returns its time of arrival."""
         arrival_s = self.link(source, target).arrival_s(self._engine.now_s, size_bytes)
         self._engine.at(arrival_s, deliver, *arguments)

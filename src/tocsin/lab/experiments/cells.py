@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
 import inspect
 import multiprocessing
 import os
@@ -26,6 +25,7 @@ import tocsin
 from tocsin.lab.experiments.declaration import Experiment, Run
 from tocsin.lab.experiments.journal import Journal
 from tocsin.lab.experiments.plan import Cell, Plan
+from tocsin.lab.experiments.registry import find
 from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.wire.errors import TocsinError
 
@@ -33,8 +33,6 @@ from tocsin.wire.errors import TocsinError
 SOURCES: Final = (
     "rules",
     "broker/core",
-    "coordinator/core",
-    "overlay/core",
     "lab/simulators",
     "lab/engine",
     "lab/workloads",
@@ -140,12 +138,12 @@ def _traces(folder: Path, code: str, *, fresh: bool) -> Path:
     return current
 
 
-def _run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str, float]:
+def _run_cell(experiment: Experiment, cell: Cell, shared: Path | None) -> dict[str, float]:
     """Runs one cell in this process. `CellError` says which cell failed."""
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
+    if shared is not None:
+        shared.mkdir(parents=True, exist_ok=True)
     try:
-        metrics = dict(experiment.model(Run(dict(cell.values), cell.seed, kept=kept)))
+        metrics = dict(experiment.model(Run(dict(cell.values), cell.seed, shared=shared)))
     except TocsinError:
         raise
     except Exception as error:
@@ -156,22 +154,14 @@ def _run_cell(experiment: Experiment, cell: Cell, kept: Path | None) -> dict[str
     return metrics
 
 
-def find(reference: str) -> Experiment:
-    """Returns the experiment at `module:name`."""
-    module, _, name = reference.partition(":")
-    experiment = getattr(importlib.import_module(module), name)
-    assert isinstance(experiment, Experiment), reference
-    return experiment
-
-
 Finished = tuple[Cell, str, dict[str, float]]
 
 
-def _finished(todo: dict[str, Cell], reference: str, kept: Path, processes: int) -> Iterator[Finished]:
+def _finished(todo: dict[str, Cell], reference: str, shared: Path, processes: int) -> Iterator[Finished]:
     if processes <= 1 or len(todo) <= 1:
         experiment = find(reference)
         for key, cell in todo.items():
-            yield cell, key, _run_cell(experiment, cell, kept)
+            yield cell, key, _run_cell(experiment, cell, shared)
         return
     with _pool(min(processes, len(todo))) as pool:
         waiting = deque(todo.items())
@@ -180,7 +170,7 @@ def _finished(todo: dict[str, Cell], reference: str, kept: Path, processes: int)
             while waiting and len(running) < _AHEAD * processes:
                 key, cell = waiting.popleft()
                 with _undisturbed():
-                    running[pool.submit(_work, reference, cell, kept)] = key, cell
+                    running[pool.submit(_work, reference, cell, shared)] = key, cell
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 key, cell = running.pop(future)
@@ -188,8 +178,8 @@ def _finished(todo: dict[str, Cell], reference: str, kept: Path, processes: int)
                     metrics = future.result()
                 except BrokenProcessPool:
                     raise CellError(
-                        "a worker process died, perhaps for want of memory",
-                        hint="run it again to go on with what is finished; --processes 1 needs least memory",
+                        "a worker process died, perhaps because memory was full",
+                        hint="run the command again to continue; --processes 1 needs the least memory",
                     ) from None
                 yield cell, key, metrics
 
@@ -215,11 +205,11 @@ def _undisturbed() -> Iterator[None]:
     The worker inherits the signal mask. For this process the mask is not enough: another thread of a library may take
     the signal, and Python then interrupts the main thread. So a handler remembers the signal until the block ends.
     """
-    heard = False
+    interrupted = False
 
     def remember(_signal: int, _frame: object) -> None:
-        nonlocal heard
-        heard = True
+        nonlocal interrupted
+        interrupted = True
 
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, remember) if in_main else None
@@ -230,7 +220,7 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if in_main:
             signal.signal(signal.SIGINT, handler)
-    if heard:
+    if interrupted:
         raise KeyboardInterrupt
 
 
@@ -255,8 +245,8 @@ def _begin_worker() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _work(reference: str, cell: Cell, kept: Path) -> dict[str, float]:
-    return _run_cell(find(reference), cell, kept)
+def _work(reference: str, cell: Cell, shared: Path) -> dict[str, float]:
+    return _run_cell(find(reference), cell, shared)
 
 
 def _replay(experiment: Experiment, cell: Cell) -> str:

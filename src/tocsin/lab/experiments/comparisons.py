@@ -41,49 +41,49 @@ def several(results: RunResults, sweep: str, name: str) -> list[Value]:
     return values
 
 
-def surely_more(
-    results: RunResults, metric: str, sweep: str, one: Mapping[str, Value], other: Mapping[str, Value]
+def is_more(
+    results: RunResults, metric: str, sweep: str, point: Mapping[str, Value], other: Mapping[str, Value]
 ) -> bool | None:
     """Whether the metric is larger at one point than at the other, by paired differences; None if open."""
-    return surely([results.difference(metric, sweep, one, other)])
+    return all_above([results.difference(metric, sweep, point, other)])
 
 
-def is_surely_ordered(
+def is_ordered(
     results: RunResults, metric: str, sweep: str, points: Sequence[Mapping[str, Value]], *, where: Mapping[str, Value]
 ) -> bool | None:
     """Whether the metric grows strictly from point to point; None if the error of a step leaves it open."""
     steps = itertools.pairwise(points)
-    return both(
-        *(surely_more(results, metric, sweep, {**where, **upper}, {**where, **lower}) for lower, upper in steps)
+    return all_hold(
+        *(is_more(results, metric, sweep, {**where, **upper}, {**where, **lower}) for lower, upper in steps)
     )
 
 
-def surely(found: Iterable[Estimate], *, than: float = 0.0) -> bool | None:
-    """Whether all are greater than this; None if an error leaves that open and none is surely less."""
-    estimates = _some(found)
+def all_above(estimates: Iterable[Estimate], *, than: float = 0.0) -> bool | None:
+    """Whether all are greater than this; None if an error leaves that open and none is less."""
+    estimates = _at_least_one(estimates)
     if all(estimate.low > than for estimate in estimates):
         return True
     return False if any(estimate.high < than for estimate in estimates) else None
 
 
-def inside(found: Iterable[Estimate], low: float, high: float) -> bool | None:
+def all_within(estimates: Iterable[Estimate], low: float, high: float) -> bool | None:
     """Whether all lie between the two, with their errors; None if an error leaves that open and none is outside."""
-    estimates = _some(found)
+    estimates = _at_least_one(estimates)
     if all(low <= estimate.low and estimate.high <= high for estimate in estimates):
         return True
     return False if any(estimate.high < low or estimate.low > high for estimate in estimates) else None
 
 
-def _some(found: Iterable[Estimate]) -> list[Estimate]:
+def _at_least_one(estimates: Iterable[Estimate]) -> list[Estimate]:
     """Returns the estimates as a list. An empty comparison is vacuously true, so it is refused."""
-    if not (estimates := list(found)):
+    if not (listed := list(estimates)):
         raise MissingCellsError("anything to compare")
-    return estimates
+    return listed
 
 
-def both(*found: bool | None) -> bool | None:
+def all_hold(*answers: bool | None) -> bool | None:
     """Whether all hold. A single False decides; otherwise a single None leaves it open."""
-    return False if False in found else None if None in found else True
+    return False if False in answers else None if None in answers else True
 
 
 def verdict(holds: bool | None, figures: str, against: str) -> Judgement:
@@ -100,11 +100,11 @@ def judge_by_choice(usual: bool | None, other: bool | None, figures: str, *, on:
     return verdict(None if None in (usual, other) else usual, figures, against)
 
 
-def about(found: Estimate, wanted: float, *, within: float) -> bool:
-    """Whether the interval lies within this distance. Raises `UndecidedError` if it lies partly inside."""
-    is_near = inside([found], wanted - within, wanted + within)
-    if is_near is None:
+def is_near(estimate: Estimate, expected: float, *, within: float) -> bool:
+    """Whether the interval lies within this distance. Raises `UndecidedError` if it lies partly within."""
+    near = all_within([estimate], expected - within, expected + within)
+    if near is None:
         raise UndecidedError(
-            f"{found} is too wide to tell whether it is {wanted:g} within {within:g}; take more replications"
+            f"{estimate} is too wide to tell whether it is {expected:g} within {within:g}; take more replications"
         )
-    return is_near
+    return near

@@ -112,7 +112,7 @@ class Judgement:
     because: str = ""
 
 
-Judge: TypeAlias = "Callable[[RunResults], Judgement]"
+ClaimJudge: TypeAlias = "Callable[[RunResults], Judgement]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +122,10 @@ class Claim:
     name: str
     says: str
     where: str
-    judge: Judge
+    judge: ClaimJudge
 
 
-def claim(says: str, where: str) -> Callable[[Judge], Claim]:
+def claim(says: str, where: str) -> Callable[[ClaimJudge], Claim]:
     """Turns a judge into the claim that it judges, with the judge's name."""
     return lambda judge: Claim(judge.__name__.replace("_", "-"), says, where, judge)
 
@@ -146,12 +146,12 @@ class ReportTable:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One cell to run. `kept` is a folder for data that cells share and can recompute, such as workload traces."""
+    """One cell to run. `shared` is a folder for data that cells share and can recompute, such as workload traces."""
 
     values: Mapping[str, Value]
     seed: int
     trace: RunTrace | None = None
-    kept: Path | None = None
+    shared: Path | None = None
 
     def text(self, name: str) -> str:
         return str(self.values[name])
@@ -165,7 +165,7 @@ class Run:
 
 Model = Callable[[Run], Mapping[str, float]]
 # Raises `InputError` if values that are valid one by one do not go together.
-Check = Callable[[Mapping[str, Value]], None]
+CellCheck = Callable[[Mapping[str, Value]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Experiment:
     replications: int = 10
     quick_replications: int = 3
     notes: str = ""
-    check: Check | None = None
+    check: CellCheck | None = None
 
     def __post_init__(self) -> None:
         parameter_names = {parameter.name for parameter in self.parameters}

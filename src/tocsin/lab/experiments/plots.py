@@ -64,17 +64,17 @@ def draw(plot: Plot, experiment: Experiment, results: RunResults, folder: Path) 
     return True
 
 
-Line = dict[Value, Estimate]
+PlotLine = dict[Value, Estimate]
 
 
-def _lines(plot: Plot, results: RunResults) -> dict[Value, Line]:
+def _lines(plot: Plot, results: RunResults) -> dict[Value, PlotLine]:
     groups: list[Value] = results.points(plot.sweep, plot.by) if plot.by is not None else [plot.y]
-    lines: dict[Value, Line] = {}
+    lines: dict[Value, PlotLine] = {}
     line_specs = [(group, plot.y, {plot.by: group} if plot.by is not None else {}) for group in groups]
     for metric, values in plot.also:
         line_specs.append((f"{metric} ({', '.join(map(str, values.values()))})", metric, dict(values)))
     for name, metric, values in line_specs:
-        line: Line = {}
+        line: PlotLine = {}
         for x in results.points(plot.sweep, plot.x):
             try:
                 line[x] = results.mean(metric, plot.sweep, **{**plot.where, **values, plot.x: x})
@@ -87,7 +87,7 @@ def _lines(plot: Plot, results: RunResults) -> dict[Value, Line]:
     return lines
 
 
-def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, Line]) -> None:
+def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, PlotLine]) -> None:
     is_bar_chart = any(isinstance(x, str) for line in lines.values() for x in line)
     places = {x: index for index, x in enumerate(dict.fromkeys(x for line in lines.values() for x in line))}
     for number, (name, line) in enumerate(lines.items()):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.network import LinkSettings, SimulatedLink
-from tocsin.lab.experiments.comparisons import inside, verdict
+from tocsin.lab.experiments.comparisons import all_within, verdict
 from tocsin.lab.experiments.declaration import (
     Axis,
     Claim,
@@ -69,10 +69,10 @@ def _agrees(law: str) -> Claim:
             load: results.mean("ratio", "load", service=law, load=load) for load in results.points("load", "load")
         }
         figures = ", ".join(f"load {load}: {ratio}" for load, ratio in ratios.items())
-        wrong = [str(load) for load, ratio in ratios.items() if inside([ratio], 1 - WITHIN, 1 + WITHIN) is False]
+        wrong = [str(load) for load, ratio in ratios.items() if all_within([ratio], 1 - WITHIN, 1 + WITHIN) is False]
         against = f"more than {WITHIN:.0%} from theory at load {', '.join(wrong)}"
         is_too_short = any(ratio.half_width > WIDEST for ratio in ratios.values())
-        return verdict(None if is_too_short else inside(ratios.values(), 1 - WITHIN, 1 + WITHIN), figures, against)
+        return verdict(None if is_too_short else all_within(ratios.values(), 1 - WITHIN, 1 + WITHIN), figures, against)
 
     return Claim(
         f"{law}-service", f"With {law} service times, the simulated mean wait is that of theory", "theory", judge

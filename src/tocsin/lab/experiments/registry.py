@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tocsin.lab.experiments.cells import find
 from tocsin.lab.experiments.declaration import Experiment
 from tocsin.wire.errors import InputError, NotFoundError
 
@@ -29,7 +28,7 @@ _NEEDED: Final = ("aiohttp", "argon2", "deltalake", "jwt", "psutil", "pyspark", 
 class LiveExperiment(Protocol):
     """Runs an experiment on the live system and reports it. The results contain the verdict."""
 
-    def conduct(
+    def run_and_report(
         self, settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Any
     ) -> Any: ...
 
@@ -37,10 +36,10 @@ class LiveExperiment(Protocol):
 
 
 def live(name: str) -> LiveExperiment:
-    """Raises `NotFoundError` for an experiment without a live half, `InputError` if the live system is missing."""
+    """Raises `NotFoundError` for an experiment that does not run live, `InputError` if the live system is missing."""
     reference(name)
     if name not in LIVE:
-        raise NotFoundError(f"{name} has no live half", hint=f"these have: {', '.join(LIVE)}")
+        raise NotFoundError(f"{name} does not run live", hint=f"these do: {', '.join(LIVE)}")
     check_installed()
     module: LiveExperiment = importlib.import_module(LIVE[name])
     return module
@@ -52,7 +51,7 @@ def check_installed() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         hint = "pip install 'tocsin[lab,cluster]'"
-        raise InputError(f"the live system is not installed here: there is no {', '.join(missing)}", hint=hint)
+        raise InputError(f"the live system is not installed here: missing: {', '.join(missing)}", hint=hint)
 
 
 def reference(name: str) -> str:
@@ -65,3 +64,11 @@ def reference(name: str) -> str:
 
 def experiment(name: str) -> Experiment:
     return find(reference(name))
+
+
+def find(reference: str) -> Experiment:
+    """Returns the experiment at `module:name`."""
+    module, _, name = reference.partition(":")
+    experiment = getattr(importlib.import_module(module), name)
+    assert isinstance(experiment, Experiment), reference
+    return experiment

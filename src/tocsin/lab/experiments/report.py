@@ -58,7 +58,7 @@ def _head(plan: Plan, code: str) -> list[str]:
         experiment.about,
         "",
         f"Source: {experiment.source}. {provenance}{', a quick run' if plan.quick else ''}.",
-        "Errors are 95 % confidence intervals (Student t). This file is generated; to make it again:",
+        "Errors are 95 % confidence intervals (Student t). This file is generated; to reproduce it:",
         "",
         f"    {command(plan)}",
         "",
@@ -76,7 +76,7 @@ def _verdicts(experiment: Experiment, judgements: Mapping[str, Judgement]) -> li
     return [
         "## Claims",
         "",
-        *markdown_table(("claim", "where", "verdict", "figures", "why, or on what it depends"), rows),
+        *markdown_table(("claim", "where", "verdict", "figures", "reason or condition"), rows),
         "",
     ]
 
@@ -109,7 +109,7 @@ def _tables(plan: Plan, results: RunResults) -> list[str]:
 
 def _fixed(sweep: Sweep) -> list[str]:
     settings = ", ".join(f"`{name}` = {value}" for name, value in sweep.fixed.items())
-    return ["", f"All of it with {settings}."] if settings else []
+    return ["", f"All points with {settings}."] if settings else []
 
 
 def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> list[str]:
@@ -117,7 +117,7 @@ def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> l
     try:
         rows = results.select(sweep.name, {})
     except MissingCellsError:
-        return ["Nothing was run."]
+        return ["No cell was run."]
     points = dict.fromkeys(tuple(dict(row.cell.values)[name] for name in names) for row in rows)
     table_rows = []
     for point in points:
@@ -142,7 +142,7 @@ def _settings(plan: Plan) -> list[str]:
     return [
         "## Parameters",
         "",
-        "Where a sweep varies one, its table above says so; where it has another value, it is said above that table.",
+        "The table of a sweep lists the parameters that it varies; other values of a sweep stand above its table.",
         "",
         *markdown_table(("parameter", "value", "what it is"), rows),
         "",

@@ -17,7 +17,7 @@ from tocsin.lab.experiments.statistics import Estimate, estimate
 from tocsin.wire.errors import InputError, NotFoundError
 
 # A sweep and a point of it.
-Place = tuple[str, Mapping[str, Value]]
+SweepPoint = tuple[str, Mapping[str, Value]]
 
 
 class MissingCellsError(LookupError):
@@ -66,16 +66,16 @@ class RunResults:
         """How much larger the metric is at one point than at the other, paired by seed (the same workload)."""
         return self.between(metric, (sweep, one), (sweep, other))
 
-    def between(self, metric: str, one: Place, other: Place) -> Estimate:
+    def between(self, metric: str, one: SweepPoint, other: SweepPoint) -> Estimate:
         """Returns the same difference between points of different sweeps."""
         return estimate([value - other_value for value, other_value in self._pairs(metric, one, other)])
 
-    def ratio(self, metric: str, one: Place, other: Place) -> Estimate:
+    def ratio(self, metric: str, one: SweepPoint, other: SweepPoint) -> Estimate:
         """Returns the ratio of the metric at two points, paired by seed."""
         what = f"{other[0]}: {metric} of {', '.join(map(str, other[1].values()))}"
         return estimate([quotient(value, other_value, what) for value, other_value in self._pairs(metric, one, other)])
 
-    def _pairs(self, metric: str, one: Place, other: Place) -> list[tuple[float, float]]:
+    def _pairs(self, metric: str, one: SweepPoint, other: SweepPoint) -> list[tuple[float, float]]:
         """Returns the values at two points of each seed that both have."""
         values, other_values = (
             {row.cell.seed: row.metrics[metric] for row in self.select(*place)} for place in (one, other)

@@ -36,7 +36,7 @@ class FinishedRun:
 
     folder: Path
     cells: int
-    kept: int
+    finished_before: int
     verdicts: Mapping[str, Judgement]
 
 
@@ -44,7 +44,7 @@ def folder_of(out: Path, name: str, *, quick: bool) -> Path:
     return out / (f"{name}-quick" if quick else name)
 
 
-def conduct(
+def run_and_report(
     wanted: Plan,
     reference: str,
     out: Path,
@@ -90,9 +90,9 @@ def load_finished_run(experiment: Experiment, folder: Path) -> tuple[Plan, RunRe
     return loaded_plan, RunResults(results.rows, str(saved.get("code", "")))
 
 
-def replay(wanted: Plan, *, trace: RunTrace | None = None, kept: Path | None = None) -> dict[str, float]:
+def replay(wanted: Plan, *, trace: RunTrace | None = None, shared: Path | None = None) -> dict[str, float]:
     """Runs one cell with the plan's seed and values, and writes the trace."""
-    return dict(wanted.experiment.model(Run(dict(wanted.values), wanted.seed, trace=trace, kept=kept)))
+    return dict(wanted.experiment.model(Run(dict(wanted.values), wanted.seed, trace=trace, shared=shared)))
 
 
 def find_finished_run(wanted: Plan, folder: Path) -> Mapping[str, float] | None:

@@ -33,8 +33,8 @@ CHANNELS: Final[tuple[tuple[str, str, float], ...]] = (
 TYPES: Final = tuple("flood fire earthquake tornado shooting storm landslide outage spill tsunami".split())
 _WORDS: Final = "stay away from low ground and listen for news; help is on its way to those who need it most. "
 
-Parameters = tuple[str | float, ...]
-Interest = tuple[str, Parameters]
+CityParameters = tuple[str | float, ...]
+CityInterest = tuple[str, CityParameters]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +145,10 @@ def chosen(settings: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-Session = tuple[int, float, float]
+OnlineSpan = tuple[int, float, float]
 
 
-def _sessions(city: City, streams: Streams) -> Iterator[Session]:
+def _sessions(city: City, streams: Streams) -> Iterator[OnlineSpan]:
     """Yields who is online from when to when."""
     at_s, people, on = on_off_moments(
         streams.of("sessions"), city.subscribers, city.span_s, on_s=city.on_s, off_s=city.off_s
@@ -166,14 +166,14 @@ def _sessions(city: City, streams: Streams) -> Iterator[Session]:
 
 def _given_sessions(
     online: Mapping[str, Sequence[tuple[float, float]]], names: Sequence[str], city: City
-) -> Iterator[Session]:
+) -> Iterator[OnlineSpan]:
     for person, name in enumerate(names):
         for begin_s, end_s in online.get(name, ()):
             if begin_s < city.span_s:
                 yield person, begin_s, end_s
 
 
-def _log_steps(online: list[Session], names: Sequence[str], city: City) -> Iterator[Step]:
+def _log_steps(online: list[OnlineSpan], names: Sequence[str], city: City) -> Iterator[Step]:
     for person, begin_s, end_s in online:
         yield Step(begin_s, acts.LogInStep(names[person]))
         if end_s < city.span_s:
@@ -181,7 +181,7 @@ def _log_steps(online: list[Session], names: Sequence[str], city: City) -> Itera
 
 
 def _move_steps(
-    city: City, names: Sequence[str], ways: Sequence[MovementPath], online: list[Session]
+    city: City, names: Sequence[str], ways: Sequence[MovementPath], online: list[OnlineSpan]
 ) -> Iterator[Step]:
     for person, begin_s, end_s in online:
         # Report a position on login, and then at the common multiples of the period.
@@ -228,11 +228,11 @@ def _subscription_steps(city: City, names: Sequence[str], streams: Streams) -> I
             yield Step(end_s, acts.UnsubscribeStep(name, channel, parameters))
 
 
-def _shared_interests(city: City, streams: Streams) -> list[Interest]:
+def _shared_interests(city: City, streams: Streams) -> list[CityInterest]:
     """Returns all interests that subscribers can share, the most popular first, in random order."""
     drawn = streams.of("places").uniform(0, 1, (city.places, 2)) * np.array(city.area_m)
     places = [(round(east_m, 1), round(north_m, 1)) for east_m, north_m in drawn.tolist()]
-    interests: list[Interest] = []
+    interests: list[CityInterest] = []
     for channel, kinds, _ in CHANNELS:
         if kinds == "type":
             interests += [(channel, (kind,)) for kind in TYPES]
@@ -243,9 +243,9 @@ def _shared_interests(city: City, streams: Streams) -> list[Interest]:
     return [interests[index] for index in streams.of("popularity").permutation(len(interests)).tolist()]
 
 
-def _near(name: str, turn: int) -> Interest:
+def _near(name: str, turn: int) -> CityInterest:
     """A subscriber's own interest for a turn; turns go through all channels first."""
-    own_interests: list[Interest] = [(channel, (name,)) for channel, kinds, _ in CHANNELS if kinds == "user"]
+    own_interests: list[CityInterest] = [(channel, (name,)) for channel, kinds, _ in CHANNELS if kinds == "user"]
     typed = [channel for channel, kinds, _ in CHANNELS if kinds == "type user"]
     own_interests += [(channel, (kind, name)) for kind in TYPES for channel in typed]
     return own_interests[turn % len(own_interests)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tocsin.lab.scenarios.roads import RoadMap
+from tocsin.lab.scenarios.roads import PointM, RoadMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,14 @@ class MovementPath:
         return float(np.interp(now_s, self.at_s, self.east_m)), float(np.interp(now_s, self.at_s, self.north_m))
 
 
-Place = tuple[float, float]
 # Returns the places on the way from here to the next goal.
-NextWay = Callable[[Place], Sequence[Place]]
+NextWay = Callable[[PointM], Sequence[PointM]]
 
 
-def random_waypoint(stream: np.random.Generator, *, area_m: Place, pace: MovementPace, span_s: float) -> MovementPath:
+def random_waypoint(stream: np.random.Generator, *, area_m: PointM, pace: MovementPace, span_s: float) -> MovementPath:
     """Walks straight to a random place of the area, pauses, and goes on to the next."""
 
-    def anywhere() -> Place:
+    def anywhere() -> PointM:
         return float(stream.uniform(0, area_m[0])), float(stream.uniform(0, area_m[1]))
 
     return _walk(stream, anywhere(), lambda _here: (anywhere(),), pace, span_s)
@@ -56,7 +55,7 @@ def along_roads(stream: np.random.Generator, *, roads: RoadMap, pace: MovementPa
     """Walks along the shortest way over the roads to a random crossing, pauses, and goes on to the next."""
     crossings = roads.places
 
-    def onward(here: Place) -> Sequence[Place]:
+    def onward(here: PointM) -> Sequence[PointM]:
         goal = crossings[int(stream.integers(len(crossings)))]
         return roads.shortest(here, goal)[1:] or (here,)
 
@@ -64,9 +63,9 @@ def along_roads(stream: np.random.Generator, *, roads: RoadMap, pace: MovementPa
 
 
 def _walk(
-    stream: np.random.Generator, start: Place, onward: NextWay, pace: MovementPace, span_s: float
+    stream: np.random.Generator, start: PointM, onward: NextWay, pace: MovementPace, span_s: float
 ) -> MovementPath:
-    points: list[tuple[float, Place]] = [(0.0, start)]
+    points: list[tuple[float, PointM]] = [(0.0, start)]
     while points[-1][0] < span_s:
         points += _leg(stream, points[-1], onward, pace)
     return MovementPath(
@@ -77,8 +76,8 @@ def _walk(
 
 
 def _leg(
-    stream: np.random.Generator, begun: tuple[float, Place], onward: NextWay, pace: MovementPace
-) -> Iterator[tuple[float, Place]]:
+    stream: np.random.Generator, begun: tuple[float, PointM], onward: NextWay, pace: MovementPace
+) -> Iterator[tuple[float, PointM]]:
     now_s, here = begun
     speed = float(stream.uniform(*pace.speed_m_per_s))
     for place in onward(here):

@@ -14,7 +14,7 @@ import numpy as np
 
 from tocsin.wire.errors import InputError
 
-Place = tuple[float, float]
+PointM = tuple[float, float]
 _WORD: Final = re.compile("LINESTRING", re.IGNORECASE)
 # After the word: the dimensions, then one line in parentheses, or several in nested parentheses.
 _SHAPE: Final = re.compile(r"\s*(?:ZM?|M)?\s*(?:EMPTY\b|\([^()]*(?:\([^()]*\)[^()]*)*\))", re.IGNORECASE)
@@ -24,8 +24,8 @@ _LINE: Final = re.compile(r"\(([^()]*)\)")
 class RoadMap:
     """Roads that can be walked both ways. Only the largest connected part is kept, so that every path exists."""
 
-    def __init__(self, roads: Iterable[tuple[Place, Place]]) -> None:
-        neighbours: dict[Place, dict[Place, float]] = {}
+    def __init__(self, roads: Iterable[tuple[PointM, PointM]]) -> None:
+        neighbours: dict[PointM, dict[PointM, float]] = {}
         for start, other in roads:
             if start != other:
                 neighbours.setdefault(start, {})[other] = math.dist(start, other)
@@ -36,7 +36,7 @@ class RoadMap:
         self._beside = {place: neighbours[place] for place in largest}
         self.places = tuple(largest)
 
-    def shortest(self, start: Place, goal: Place) -> list[Place]:
+    def shortest(self, start: PointM, goal: PointM) -> list[PointM]:
         """Returns the places of the shortest path, both ends included (Dijkstra)."""
         best, previous = {start: 0.0}, {start: start}
         waiting = [(0.0, start)]
@@ -57,7 +57,7 @@ class RoadMap:
         return path[::-1]
 
 
-def grid(stream: np.random.Generator, *, area_m: Place, block_m: float, closed: float = 0.1) -> RoadMap:
+def grid(stream: np.random.Generator, *, area_m: PointM, block_m: float, closed: float = 0.1) -> RoadMap:
     """A town of square blocks in which this share of the roads is closed, at random."""
     columns, rows = (int(length // block_m) + 1 for length in area_m)
     ways = [((column, row), (column + 1, row)) for column in range(columns - 1) for row in range(rows)]
@@ -96,20 +96,20 @@ def _written(text: str) -> Iterator[str]:
         yield from _LINE.findall(shape[0])
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> PointM:
     numbers = [float(word) for word in text.split()]
     if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
         raise ValueError(f"not a place: {text!r}")
     return numbers[0], numbers[1]
 
 
-def _largest(beside: dict[Place, dict[Place, float]]) -> list[Place]:
-    visited: set[Place] = set()
-    parts: list[list[Place]] = []
+def _largest(beside: dict[PointM, dict[PointM, float]]) -> list[PointM]:
+    visited: set[PointM] = set()
+    parts: list[list[PointM]] = []
     for start in beside:
         if start in visited:
             continue
-        part: list[Place] = []
+        part: list[PointM] = []
         waiting = [start]
         visited.add(start)
         while waiting:

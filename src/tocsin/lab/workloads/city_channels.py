@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tocsin.lab.scenarios import scenario as acts
-from tocsin.lab.scenarios.city import CHANNELS
+from tocsin.lab.scenarios.city import CHANNELS, CityInterest
 from tocsin.lab.scenarios.scenario import Scenario
 
-Interest = tuple[str, tuple[str | float, ...]]
 # What a broker keeps beside a result: its cursor and its time, in JSON.
 _ENVELOPE_BYTES: Final = 85
 _PERIOD_S: Final = {channel: period_s for channel, _, period_s in CHANNELS}
@@ -42,14 +41,14 @@ class CityResult:
 class CityRun:
     """The outcome: interests and subscribers are numbered in the order of their appearance."""
 
-    interests: dict[Interest, int] = field(default_factory=dict)
+    interests: dict[CityInterest, int] = field(default_factory=dict)
     subscribers: dict[str, int] = field(default_factory=dict)
     found: list[CityResult] = field(default_factory=list)
 
     def interest(self, channel: str, parameters: tuple[str | float, ...]) -> int:
         return self.interests.setdefault((channel, parameters), len(self.interests))
 
-    def made(self) -> list[tuple[float, Interest, int]]:
+    def made(self) -> list[tuple[float, CityInterest, int]]:
         """Returns the time, the interest by name and the size of each result."""
         names = list(self.interests)
         return [(result.at_s, names[result.interest], result.size_bytes) for result in self.found]

@@ -70,10 +70,10 @@ def make_edge_events(workload: EdgeWorkload, seed: int) -> WorkloadEvents:
     )
 
 
-Part = tuple[WorkloadEventKind, dict[str, NDArray[Any]]]
+_EventColumns = tuple[WorkloadEventKind, dict[str, NDArray[Any]]]
 
 
-def _produced(workload: EdgeWorkload, streams: Streams) -> Part:
+def _produced(workload: EdgeWorkload, streams: Streams) -> _EventColumns:
     periods_s = streams.of("periods").uniform(*workload.period_s, workload.interests)
     at_s, interest = poisson_moments(streams.of("arrivals"), 1 / periods_s, workload.span_s)
     low, high = workload.size_bytes
@@ -81,7 +81,7 @@ def _produced(workload: EdgeWorkload, streams: Streams) -> Part:
     return WorkloadEventKind.PRODUCED, {"at_s": at_s, "interest": interest, "size_bytes": sizes}
 
 
-def _sessions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
+def _sessions(workload: EdgeWorkload, streams: Streams) -> list[_EventColumns]:
     on_s, off_s = ((mu + math.log(60), sigma) for mu, sigma in (workload.on, workload.off))
     at_s, subscriber, on = on_off_moments(
         streams.of("sessions"), workload.subscribers, workload.span_s, on_s=on_s, off_s=off_s
@@ -92,7 +92,7 @@ def _sessions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
     ]
 
 
-def _subscriptions(workload: EdgeWorkload, streams: Streams) -> list[Part]:
+def _subscriptions(workload: EdgeWorkload, streams: Streams) -> list[_EventColumns]:
     subscriptions_each = workload.subscriptions_each
     probabilities = popularity(workload.popularity, workload.interests, exponent=workload.zipf_exponent)
     first = distinct_choices(streams.of("interests"), probabilities, workload.subscribers, subscriptions_each).ravel()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
+Ints = NDArray[np.int64]
 
 POPULARITY: Final = ("uniform", "zipf")
 _CHUNK_ROWS: Final = 1_000
@@ -25,7 +25,7 @@ def popularity(law: str, count: int, *, exponent: float = 1.0) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def distinct_choices(stream: np.random.Generator, likely: Floats, rows: int, each: int) -> Whole:
+def distinct_choices(stream: np.random.Generator, likely: Floats, rows: int, each: int) -> Ints:
     """Draws this many rows of `each` different choices, without replacement."""
     if not 0 <= each <= len(likely):
         raise ValueError(f"cannot choose {each} different of {len(likely)}")
@@ -44,7 +44,7 @@ def lognormal_mean(mu: float, sigma: float) -> float:
     return math.exp(mu + sigma * sigma / 2)
 
 
-def poisson_moments(stream: np.random.Generator, rates_per_s: Floats, span_s: float) -> tuple[Floats, Whole]:
+def poisson_moments(stream: np.random.Generator, rates_per_s: Floats, span_s: float) -> tuple[Floats, Ints]:
     """The times of independent Poisson processes over a span, and the process of each; not in order."""
     counts = stream.poisson(rates_per_s * span_s)
     return stream.uniform(0.0, span_s, int(counts.sum())), np.repeat(np.arange(len(rates_per_s)), counts)
@@ -57,7 +57,7 @@ def on_off_moments(
     *,
     on_s: tuple[float, float],
     off_s: tuple[float, float],
-) -> tuple[Floats, Whole, NDArray[np.bool_]]:
+) -> tuple[Floats, Ints, NDArray[np.bool_]]:
     """Returns when each person goes on or off: times, persons, and whether on. Not in order of time.
 
     `on_s` and `off_s` are the lognormal parameters of durations in seconds. At the start a person is on with the
@@ -82,7 +82,7 @@ def on_off_moments(
 
 def renewals(
     stream: np.random.Generator, begin_s: Floats, span_s: float, *, lasts_s: tuple[float, float], renewed: bool
-) -> tuple[Whole, Floats, Floats]:
+) -> tuple[Ints, Floats, Floats]:
     """Draws lognormal lifetimes that begin at these times and, if renewed, follow each other: slot, begin, end.
 
     Returns those that begin within the span; an end may lie beyond it.

@@ -61,20 +61,20 @@ SPARK_TYPES: Final[dict[Type, str]] = {
 
 # ---------------------------------------------------------------- overloads
 
-Kind: TypeAlias = Type | tuple[Type, ...]
-Function: TypeAlias = Callable[[Sequence[TypedSql]], TypedSql]
+ArgumentType: TypeAlias = Type | tuple[Type, ...]
+SqlFunction: TypeAlias = Callable[[Sequence[TypedSql]], TypedSql]
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
     """One signature of a function: the types of its parameters and its result, and a builder of its SQL."""
 
-    parameters: tuple[Kind, ...]
+    parameters: tuple[ArgumentType, ...]
     result: Type
     make: Callable[..., exp.Expr]
 
 
-def choose_overload(name: str, *overloads: Overload) -> Function:
+def choose_overload(name: str, *overloads: Overload) -> SqlFunction:
     """Returns a function that applies the first overload that fits, or raises an error that lists all overloads."""
 
     def call(arguments: Sequence[TypedSql]) -> TypedSql:
@@ -90,11 +90,11 @@ def choose_overload(name: str, *overloads: Overload) -> Function:
     return call
 
 
-def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, Function]:
+def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, SqlFunction]:
     return {name: choose_overload(name, *signatures) for name, signatures in overloads.items()}
 
 
-def fits(arguments: Sequence[TypedSql], parameters: Sequence[Kind]) -> bool:
+def fits(arguments: Sequence[TypedSql], parameters: Sequence[ArgumentType]) -> bool:
     """Whether the arguments fit the parameters. A NULL literal fits everywhere."""
     return len(arguments) == len(parameters) and all(
         is_null(argument.sql) or argument.type in (kind if isinstance(kind, tuple) else (kind,))
@@ -102,7 +102,7 @@ def fits(arguments: Sequence[TypedSql], parameters: Sequence[Kind]) -> bool:
     )
 
 
-def _kind_text(kind: Kind) -> str:
+def _kind_text(kind: ArgumentType) -> str:
     if kind == t.NUMBERS:
         return "number"
     if kind == t.INTEGERS:

@@ -17,7 +17,7 @@ import orjson
 from tocsin.pipeline.sources import load_files
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.pipeline.sources.formats import adm_text, delimited_text, json_each, parquet, xml_text
-from tocsin.pipeline.sources.reader_types import BadFile, BadRecord, Found
+from tocsin.pipeline.sources.reader_types import BadFile, BadRecord, ReadRecord
 from tocsin.rules.model.json_form import plain, reader
 from tocsin.rules.model.type_check import RecordError
 from tocsin.rules.model.types import ObjectType
@@ -99,7 +99,7 @@ def _judged(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[tuple[Dec
         yield DecodedRecord(0, None, "", error.message), 0
 
 
-def _each(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[Found | BadRecord]:
+def _each(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[ReadRecord | BadRecord]:
     if how.format == "parquet":
         with load_files.open_unpacked(path):
             yield from parquet.each(path)

@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.pipeline.datasets import layout
+from tocsin.pipeline.datasets.keys import KeyPath
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.open_form import field_key
 from tocsin.rules.model.type_check import RecordError, checker
 from tocsin.rules.model.types import ObjectType
 from tocsin.rules.model.values import MISSING
-
-KeyPath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from typing import Any
 from tocsin.pipeline.python.protocol import CallError, Code
 from tocsin.pipeline.python.sandbox import FunctionTimeoutError, describe_error, limit_time
 
-Function = Callable[..., Any]
+PythonCallable = Callable[..., Any]
 
 _versions: dict[str, str] = {}  # per folder, the version that was imported
-_found: dict[tuple[str, str], Function] = {}
+_found: dict[tuple[str, str], PythonCallable] = {}
 
 
-def function(code: Code) -> Function:
+def function(code: Code) -> PythonCallable:
     """Returns the function. The CallError says why it cannot be used."""
     if _versions.get(code.folder) != code.version:
         _forget(code.folder)
@@ -65,7 +65,7 @@ def _places(module: Any) -> list[str]:
     return [file] if isinstance(file, str) else [str(entry) for entry in getattr(module, "__path__", None) or ()]
 
 
-def _look_up(code: Code) -> Function:
+def _look_up(code: Code) -> PythonCallable:
     name, _, attribute = code.target.partition(":")
     module = _imported(name, code)
     target: Any = module

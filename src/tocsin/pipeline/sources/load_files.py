@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from tocsin.pipeline.sources import decoder
 from tocsin.pipeline.sources.formats import adm_text, delimited_text, json_text, parquet, xml_text
-from tocsin.pipeline.sources.reader_types import BadFile, BadRecord, Found
+from tocsin.pipeline.sources.reader_types import BadFile, BadRecord, ReadRecord
 from tocsin.rules.model.json_form import reader
 from tocsin.rules.model.type_check import RecordError
 from tocsin.rules.model.types import ObjectType
@@ -194,7 +194,7 @@ def _batches(
         yield batch
 
 
-def _found(path: Path, wanted: LoadSource, kind: ObjectType, generate: tuple[str, ...] | None) -> Iterator[Found]:
+def _found(path: Path, wanted: LoadSource, kind: ObjectType, generate: tuple[str, ...] | None) -> Iterator[ReadRecord]:
     if wanted.format == "parquet":
         yield from parquet.read(path)
         return

@@ -17,10 +17,10 @@ from tocsin.rules.model.json_form import plain, reader
 from tocsin.rules.model.type_check import RecordError
 from tocsin.rules.model.types import ObjectType
 
-Judge = Callable[[Iterable[dict[str, Any]]], list[DecodedRecord]]
+RecordDecoder = Callable[[Iterable[dict[str, Any]]], list[DecodedRecord]]
 
 
-def judge(kind: ObjectType, limits: BodyLimits | None = None) -> Judge:
+def judge(kind: ObjectType, limits: BodyLimits | None = None) -> RecordDecoder:
     """Returns a function from items to decoded records, in their order. Make it once; any thread may use it."""
     check = reader(kind)
     limit_bytes = (limits or BodyLimits()).record_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 # The place of the record (its line, or its number in formats without lines), the record, and its approximate size.
-Found: TypeAlias = tuple[int, dict[str, Any], int]
+ReadRecord: TypeAlias = tuple[int, dict[str, Any], int]
 
 # The largest single record: a longer one means a file of another format, or a damaged file.
 RECORD_LIMIT_BYTES: Final = 16 << 20

@@ -17,7 +17,7 @@ from typing import Final
 
 from tocsin.rules.caching.admission import admission
 from tocsin.rules.caching.counters import CacheCounters
-from tocsin.rules.caching.entries import BrokerResult, CacheEntry, MissingRun, Run, size_bytes
+from tocsin.rules.caching.entries import BrokerResult, CacheEntry, CacheRun, MissingRun, size_bytes
 from tocsin.rules.caching.eviction import EVICTION, FIFO, Eviction, TailRanks
 from tocsin.rules.caching.expiry import EXPIRY, TtlRefresh, TtlSchedule
 from tocsin.rules.caching.per_result_policies import MostHits, PerResultPolicy
@@ -106,7 +106,7 @@ class ResultCaches:
         newest = cache.newest
         return newest is not None and newest.resident
 
-    def get(self, cache: ResultCache, after: Cursor, to: Cursor, now_s: float, readers: int = 1) -> list[Run]:
+    def get(self, cache: ResultCache, after: Cursor, to: Cursor, now_s: float, readers: int = 1) -> list[CacheRun]:
         """Algorithm 1: splits the range into cached and missing runs, oldest first. Counts as an access."""
         cache.last_access_s = now_s
         if self.by_result is not None and self.by_result.reads:

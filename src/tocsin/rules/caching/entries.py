@@ -78,4 +78,4 @@ class MissingRun:
     size_bytes: int = field(default=0, compare=False)
 
 
-Run = CachedRun | MissingRun
+CacheRun = CachedRun | MissingRun

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
-from tocsin.rules.caching.entries import BrokerResult, CachedRun, CacheEntry, MissingRun, Run
+from tocsin.rules.caching.entries import BrokerResult, CachedRun, CacheEntry, CacheRun, MissingRun
 from tocsin.rules.caching.rates import GrowthRates
 from tocsin.rules.model.cursors import Cursor, InterestId
 
@@ -100,9 +100,9 @@ class ResultCache:
             entry.needed = needed
             needed += entry.reached
 
-    def get(self, after: Cursor, to: Cursor) -> list[Run]:
+    def get(self, after: Cursor, to: Cursor) -> list[CacheRun]:
         """Splits the range into cached and missing runs, oldest first. An empty range has no runs."""
-        runs: list[Run] = []
+        runs: list[CacheRun] = []
         if after >= to:
             return runs
         if to == self.head and self.residents == len(self._entries) - self._start:
@@ -137,7 +137,7 @@ class ResultCache:
             runs.append(MissingRun(run_start, to))
         return merge_missing_runs(runs)
 
-    def _get_unbroken(self, after: Cursor) -> list[Run]:
+    def _get_unbroken(self, after: Cursor) -> list[CacheRun]:
         """`get` up to the head for a cache without holes: at most one missing run, then everything after it."""
         entries, floor, head = self._entries, self.floor, self.head
         if after < floor:
@@ -342,9 +342,9 @@ class ResultCache:
         self._let_go_of_consumed()
 
 
-def merge_missing_runs(runs: list[Run]) -> list[Run]:
+def merge_missing_runs(runs: list[CacheRun]) -> list[CacheRun]:
     """Merges neighbouring missing runs."""
-    merged: list[Run] = []
+    merged: list[CacheRun] = []
     for run in runs:
         last = merged[-1] if merged else None
         if isinstance(run, MissingRun) and isinstance(last, MissingRun):

@@ -14,7 +14,7 @@ from math import inf, isfinite, isnan, nan
 from typing import Any, Final
 from uuid import UUID
 
-from tocsin.rules.model.type_check import LEAVES, Check, RecordError, compile_check, describe_value, make_or_refuse
+from tocsin.rules.model.type_check import LEAVES, RecordError, ValueCheck, compile_check, describe_value, make_or_refuse
 from tocsin.rules.model.types import ObjectType
 from tocsin.rules.model.values import (
     MISSING,
@@ -101,7 +101,7 @@ def reader(kind: ObjectType) -> Callable[[Any], dict[str, Any]]:
     return compile_check(kind, _READERS)
 
 
-def _number(name: str) -> Check:
+def _number(name: str) -> ValueCheck:
     check = LEAVES[name]
 
     def read(value: Any) -> Any:
@@ -112,7 +112,7 @@ def _number(name: str) -> Check:
     return read
 
 
-def _written(name: str, parse: Callable[[str], Any], shape: Callable[[Any], Any] | None = None) -> Check:
+def _written(name: str, parse: Callable[[str], Any], shape: Callable[[Any], Any] | None = None) -> ValueCheck:
     check = LEAVES[name]
 
     def read(value: Any) -> Any:
@@ -160,7 +160,7 @@ def _seen(value: Any) -> str:
     return f"an array of {len(value)}" if isinstance(value, list) else describe_value(value)
 
 
-_READERS: Final[Mapping[str, Check]] = {
+_READERS: Final[Mapping[str, ValueCheck]] = {
     **LEAVES,
     "float": _number("float"),
     "double": _number("double"),

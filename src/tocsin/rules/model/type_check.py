@@ -36,7 +36,7 @@ from tocsin.rules.model.values import (
 MAX_OPEN_DEPTH: Final = 64
 """The nesting limit of objects and arrays in one undeclared value."""
 
-Check: TypeAlias = Callable[[Any], Any]
+ValueCheck: TypeAlias = Callable[[Any], Any]
 _T = TypeVar("_T")
 
 
@@ -68,11 +68,11 @@ def check_value(value: Any, kind: Type) -> Any:
 
 
 @lru_cache(maxsize=512)
-def _checker_of(kind: Type) -> Check:
+def _checker_of(kind: Type) -> ValueCheck:
     return compile_check(kind, LEAVES)
 
 
-def compile_check(kind: Type, leaves: Mapping[str, Check]) -> Check:
+def compile_check(kind: Type, leaves: Mapping[str, ValueCheck]) -> ValueCheck:
     """Compiles the check of `kind`. `leaves` checks the primitives: only they differ for records from JSON."""
     match kind:
         case Primitive(name=name):
@@ -87,7 +87,7 @@ def compile_check(kind: Type, leaves: Mapping[str, Check]) -> Check:
             return open_value
 
 
-def _object(kind: ObjectType, leaves: Mapping[str, Check]) -> Check:
+def _object(kind: ObjectType, leaves: Mapping[str, ValueCheck]) -> ValueCheck:
     plan = tuple((field.name, field.optional, compile_check(field.type, leaves)) for field in kind.fields)
     declared = frozenset(field.name for field in kind.fields)
     is_open, type_text = kind.open, f"the closed type {kind.name}" if kind.name else "this closed type"
@@ -119,7 +119,7 @@ def _object(kind: ObjectType, leaves: Mapping[str, Check]) -> Check:
     return check
 
 
-def _items(check_item: Check, item_optional: bool, *, as_multiset: bool) -> Check:
+def _items(check_item: ValueCheck, item_optional: bool, *, as_multiset: bool) -> ValueCheck:
     expected = "a multiset" if as_multiset else "an array"
 
     def check(value: Any) -> list[Any]:
@@ -145,7 +145,7 @@ def _items(check_item: Check, item_optional: bool, *, as_multiset: bool) -> Chec
 # ---------------------------------------------------------------- primitives
 
 
-def _integer(name: str) -> Check:
+def _integer(name: str) -> ValueCheck:
     high = 2 ** (INTEGER_BITS[name] - 1) - 1
     low = -high - 1
 
@@ -289,7 +289,7 @@ def make_or_refuse(make: Callable[..., _T], *parts: Any) -> _T:
         raise RecordError("", str(error)) from None
 
 
-LEAVES: Final[Mapping[str, Check]] = {
+LEAVES: Final[Mapping[str, ValueCheck]] = {
     "boolean": _boolean,
     **{name: _integer(name) for name in INTEGER_BITS},
     "float": _float, "double": _double, "string": _string,
@@ -301,7 +301,7 @@ LEAVES: Final[Mapping[str, Check]] = {
 # ---------------------------------------------------------------- undeclared values
 
 
-_OPEN: Final[Mapping[type, Check]] = {
+_OPEN: Final[Mapping[type, ValueCheck]] = {
     bool: _boolean, int: LEAVES["bigint"], float: _double, str: _string,
     datetime: _datetime, date: _date, time: _time, Duration: _duration, UUID: _uuid,
     Point: _point, Line: _line, Rectangle: _rectangle, Circle: _circle, Polygon: _polygon,

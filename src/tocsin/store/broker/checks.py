@@ -14,7 +14,7 @@ from tocsin.store.channels.rows import PARAMETERS_LIMIT
 from tocsin.store.cluster.interface import DATAVERSE_LIMIT, NAME_LIMIT, check_text
 from tocsin.wire.cluster import SUBSCRIPTION_ID_LIMIT
 from tocsin.wire.errors import InputError, LimitError
-from tocsin.wire.subscriber import Mode
+from tocsin.wire.subscriber import DeliveryMode
 
 PERSON_LIMIT: Final = 128
 """The maximum length of the name of an application, a user or a group, in characters."""
@@ -27,7 +27,7 @@ LISTED: Final = 10_000
 LIMITS: Final = 100
 """How many limits of its own an application may have."""
 
-MODES: Final = get_args(Mode)
+MODES: Final = get_args(DeliveryMode)
 
 
 def person(what: str, name: str) -> None:

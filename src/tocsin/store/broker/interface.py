@@ -44,7 +44,7 @@ from tocsin.store.broker.rows import (
     SubscriberRow,
     WebhookRow,
 )
-from tocsin.wire.subscriber import Mode
+from tocsin.wire.subscriber import DeliveryMode
 
 
 class BrokerStore(Protocol):
@@ -256,7 +256,7 @@ class BrokerStore(Protocol):
         group: int,
         interest: InterestId,
         *,
-        mode: Mode = "inline",
+        mode: DeliveryMode = "inline",
         backends: Sequence[NewBackendRow] = (),
         created_us: int,
         at_most: int | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position, SubscriptionId
-from tocsin.wire.subscriber import Mode
+from tocsin.wire.subscriber import DeliveryMode
 
 PAGE: Final = 1_000
 
@@ -116,7 +116,7 @@ class FrontendRequest:
 
     subscriber: int
     interest: InterestId
-    mode: Mode = "inline"
+    mode: DeliveryMode = "inline"
     since: Cursor | None = None
 
 
@@ -132,7 +132,7 @@ class FrontendRow:
     public_id: str
     subscriber: int
     interest: InterestId
-    mode: Mode
+    mode: DeliveryMode
     since: Cursor
     marker: Cursor
     created_us: int
@@ -155,7 +155,7 @@ class GroupSubscriptionRow:
     public_id: str
     group: int
     interest: InterestId
-    mode: Mode
+    mode: DeliveryMode
     created_us: int
 
 

@@ -28,7 +28,7 @@ from tocsin.store.cluster.interface import (
     next_epoch,
 )
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, Upgrade
+from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, StoreLayout, Upgrade
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
 _T = TypeVar("_T")
@@ -225,7 +225,7 @@ class SqliteStore(SqliteFile):
         set_fact(writer, CREATED_AT, now.isoformat())
 
 
-class TransactionCall(ReadCall[Parameters, _T]):
+class TransactionCall(ReadCall[CallParameters, _T]):
     """A method that reads or writes within the transaction."""
 
     def run(self, store: SqliteTransaction, work: Callable[[sqlite3.Connection], _T]) -> Coroutine[Any, Any, _T]:

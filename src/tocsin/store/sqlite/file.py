@@ -25,7 +25,7 @@ from tocsin.patience import wait_despite_cancel
 from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 
-Parameters = ParamSpec("Parameters")
+CallParameters = ParamSpec("CallParameters")
 _T = TypeVar("_T")
 
 BUSY_TIMEOUT_S: Final = 5.0
@@ -277,14 +277,14 @@ class SqliteFile(ABC):
                 raise
 
 
-class ReadCall(Generic[Parameters, _T]):
+class ReadCall(Generic[CallParameters, _T]):
     """A method of a store, made of a function that reads on a connection: `state = ReadCall(rows.state)`."""
 
-    def __init__(self, work: Callable[Concatenate[sqlite3.Connection, Parameters], _T]) -> None:
+    def __init__(self, work: Callable[Concatenate[sqlite3.Connection, CallParameters], _T]) -> None:
         self._work = work
 
-    def __get__(self, store: Any, owner: type[Any]) -> Callable[Parameters, Coroutine[Any, Any, _T]]:
-        def call(*args: Parameters.args, **named: Parameters.kwargs) -> Coroutine[Any, Any, _T]:
+    def __get__(self, store: Any, owner: type[Any]) -> Callable[CallParameters, Coroutine[Any, Any, _T]]:
+        def call(*args: CallParameters.args, **named: CallParameters.kwargs) -> Coroutine[Any, Any, _T]:
             return self.run(store, lambda connection: self._work(connection, *args, **named))
 
         return call

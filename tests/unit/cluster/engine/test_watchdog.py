@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from tocsin.cluster.engine.watchdog import (
-    Action,
     KillEngine,
     PingAnswered,
     PingFailed,
@@ -17,6 +16,7 @@ from tocsin.cluster.engine.watchdog import (
     StartFailed,
     StartSucceeded,
     Watchdog,
+    WatchdogAction,
     WatchdogEvent,
     WatchdogLimits,
     WatchdogTick,
@@ -36,9 +36,9 @@ class Watched:
         self.watchdog = Watchdog(LIMITS, self.now_s, Random(1))
         self.answers: PingAnswered | PingFailed | None = PingAnswered()
         self.sees = WatchdogTick()
-        self.done: list[Action] = []
+        self.done: list[WatchdogAction] = []
 
-    def tell(self, event: WatchdogEvent) -> Sequence[Action]:
+    def tell(self, event: WatchdogEvent) -> Sequence[WatchdogAction]:
         actions = self.watchdog.handle(event, self.now_s)
         self.done += actions
         for action in actions:

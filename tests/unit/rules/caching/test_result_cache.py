@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.caching_model import at, needing
-from tocsin.rules.caching.entries import BrokerResult, CachedRun, MissingRun, Run
+from tocsin.rules.caching.entries import BrokerResult, CachedRun, CacheRun, MissingRun
 from tocsin.rules.caching.result_cache import ResultCache
 
 
@@ -42,7 +42,7 @@ def missing(after: int, to: int) -> MissingRun:
         (4, 9, [cached(4, 5, 5), missing(5, 9)]),  # beyond what the broker has
     ],
 )
-def test_get_tells_what_is_cached_from_what_is_missing(after: int, to: int, runs: list[Run]) -> None:
+def test_get_tells_what_is_cached_from_what_is_missing(after: int, to: int, runs: list[CacheRun]) -> None:
     cache = cache_of(1, 2, 3, 4, 5)
     cache.drop_tail()
     cache.drop_tail()

@@ -42,7 +42,7 @@ from tocsin.store.sqlite.file import StoreLayout
 from tocsin.store.sqlite.inspection import find_problems, read_catalog, read_channel_vectors
 from tocsin.wire.errors import NotFoundError, TocsinError
 
-Progress = Callable[[int, int, str], None]
+OnInspected = Callable[[int, int, str], None]
 
 CHECKED: Final = frozenset({CATALOG, CHANNELS, PATTERN, DATASETS, INTAKE, CLOCK, LOST})
 NOT_CHECKED: Final = {
@@ -81,7 +81,7 @@ class _Known:
 class Inspection:
     """Inspects a data folder. `layouts` are the expected schemas of the stores of catalog, channels and brokers."""
 
-    def __init__(self, data: Path, layouts: Mapping[str, StoreLayout], *, deep: bool, on_progress: Progress) -> None:
+    def __init__(self, data: Path, layouts: Mapping[str, StoreLayout], *, deep: bool, on_progress: OnInspected) -> None:
         self._data = data
         self._layouts = layouts
         self._deep = deep

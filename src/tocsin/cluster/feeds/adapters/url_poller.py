@@ -19,7 +19,7 @@ from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.options import UrlOptions
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.pipeline.sources.items import items
-from tocsin.pipeline.sources.polled_items import Judge
+from tocsin.pipeline.sources.polled_items import RecordDecoder
 from tocsin.rules.backoff import BackOff
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.wire.errors import ConflictError, TocsinError
@@ -57,7 +57,7 @@ class UrlPoller:
         taker: ItemReceiver,
         polling: UrlOptions,
         seen: SeenItems,
-        judge: Judge,
+        judge: RecordDecoder,
         counts: FeedCounts,
         *,
         rng: Random | None = None,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tocsin.lab.experiments.comparisons import UndecidedError, surely
+from tocsin.lab.experiments.comparisons import UndecidedError, all_above
 from tocsin.lab.experiments.declaration import Claim, Judgement, Value
 from tocsin.lab.experiments.edge_caching import judges
-from tocsin.lab.experiments.edge_caching.dependence import Holds, laws, table, verdict
+from tocsin.lab.experiments.edge_caching.dependence import PointsJudge, laws, table, verdict
 from tocsin.lab.experiments.edge_caching.model import LAWS, OPTIMUM
 from tocsin.lab.experiments.edge_caching.points import Points, span
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
@@ -21,52 +21,52 @@ Reason = str | tuple[Any, ...]
 # ---------------------------------------------------------------- why a claim does not hold, or on what it depends
 
 _LSCZ_LIKE_LSD: Final = (
-    "LSD weighs the latency of a fetch, which grows with what is fetched: interests whose returning subscribers lack "
-    "much are dearer."
+    "LSD weighs the latency of a fetch, which grows with the bytes fetched: an interest whose returning subscribers "
+    "miss much counts more."
 )
 _TOGETHER: Final = (
-    "Hit ratio counts results and the others count bytes or fetches: a policy that drops large results has more hits "
-    "of fewer bytes, and one fetch serves a whole cohort that misses together."
+    "The hit ratio counts results, the other metrics count bytes or fetches: a policy that drops large results has "
+    "more hits with fewer bytes, and one fetch serves a whole cohort that misses together."
 )
-_TTL_SUPERIOR: Final = "These follow the hits: see the hit ratio above."
+_TTL_SUPERIOR: Final = "These metrics follow from the hits: see the hit ratio above."
 _FETCHES: Final = (
-    "One fetch serves all who wait for the same range, so less is fetched than is missed where many miss together: "
-    "where a newcomer is dropped before its online readers have come for it."
+    "One fetch serves all subscribers that wait for the same range. So less is fetched than missed where many miss "
+    "together: where a new result is evicted before its online subscribers have read it."
 )
-_LATENCY: Final = "It is the order of the misses, hence of the hit ratios."
+_LATENCY: Final = "Latencies have the order of the misses, hence of the hit ratios."
 _HOLDING: Final = (
-    "While the cache is full, everything that comes in pushes as much out: by Little's law the mean holding time of "
-    "bytes is B divided by the arrival rate, whatever is dropped. TTL holds longer only by as much as it holds more; "
-    "policies that prefer small results hold more results, hence longer."
+    "A full cache evicts as many bytes as arrive: by Little's law the mean holding time of a byte is B divided by the "
+    "arrival rate, with every policy. TTL holds longer only by as much as it holds more; policies that prefer small "
+    "results hold more results, hence longer."
 )
 _SLIGHTLY_MORE: Final = (
-    "Times to live divide a share of B by a growth that is estimated from few results, and such a quotient is too "
-    "large on average: the more so, the shorter the averages. Where lives are capped TTL leaves room unused; where "
-    "fetched results enter it fills its ceiling."
+    "A time to live is a share of B divided by a growth rate that is estimated from few results, and such a quotient "
+    "is too large on average: the more so, the shorter the moving average. Where times to live are capped, TTL leaves "
+    "a part of B unused; where fetched results enter, it fills its ceiling."
 )
 _EXPECTED: Final = "Where a time to live is capped, its interest gets less than its share."
-_LIVES: Final = "The ceiling drops results before their time, and those that everybody has leave early."
+_LIVES: Final = "The ceiling drops results before they expire, and results that all subscribers have leave early."
 _LIVES_CONTRAST: Final = (
-    "By Little's law both hold results for about B divided by the arrival rate on average, and so long are times to "
-    "live: means differ by little more than what TTL holds beyond B."
+    "By Little's law both hold results for about B divided by the arrival rate on average, which is also the mean "
+    "time to live: the means differ by little more than what TTL holds beyond B."
 )
 _TTL_HIGHEST: Final = (
-    ("A hit needs somebody to return within the seconds that a result can be kept, and those are as many whichever "
-    "interest gets the room; LSC gives it to the interests with most who are away, which is a little better, as "
-    "long as newcomers are not its victims."),
+    ("A hit needs a subscriber that returns within the seconds for which a result can be kept, and that time is the "
+    "same whichever interest gets the space. LSC gives the space to the interests with the most offline subscribers, "
+    "which is a little better, as long as it does not evict new results."),
     ("ttl", "usual"), ("lsc", "usual"), ("lsc", "newcomer-stays"),
 )  # fmt: skip
 _LSC_OVER_LRU: Final = (
-    ("Where interests differ in popularity, LSC drops a newcomer of an unpopular interest before its online readers "
-    "have come for it. Whether a PUT is an access decides where LRU stands."),
+    ("Where interests differ in popularity, LSC evicts a new result of an unpopular interest before its online "
+    "subscribers have read it. Whether a PUT is an access decides the rank of LRU."),
     ("lsc", "usual"), ("lsc", "newcomer-stays"), ("lru", "usual"), ("lru", "put-is-no-access"),
 )  # fmt: skip
 _EXP_LOWEST: Final = (
-    ("Schemes that weigh size drop large newcomers unread and are far below, and so is LRU where a PUT is no "
-    "access. An infinite time to live where growth is unknown or 0 matters only where that happens: not after the "
-    "first minutes, since hardly a result is consumed by everybody while it is in the cache. Where fetched results "
-    "enter, they turn the cache over within a second or two, in which EXP drops newcomers of interests with short "
-    "lives before anybody has read them."),
+    ("Policies that weigh size evict large new results unread and are far below, and so is LRU if a PUT is no "
+    "access. An infinite time to live for unknown or zero growth matters only in the first minutes, because hardly "
+    "any result is consumed by all subscribers while it is in the cache. Fetched results that enter replace the whole "
+    "cache within a second or two; in that time EXP evicts new results of interests with short times to live before "
+    "a subscriber has read them."),
     ("exp", "usual"), ("exp", "lives-without-end"), ("exp", "fetched-results-enter"), ("lru", "put-is-no-access"),
 )  # fmt: skip
 
@@ -113,7 +113,7 @@ def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) ->
             gains = points.more(metric, policy, "lsc")
             differences += [gain for gain in gains.values() if not (lsc_may_tie and gain.low == gain.high == 0)]
             figures.append(f"{law}, over lsc: {span(gains)}{unit}")
-        holds = surely(differences)
+        holds = all_above(differences)
         if holds is None:
             raise UndecidedError(f"the error is too large; take more replications. {'; '.join(figures)}")
         return Judgement("reproduced" if holds else "not reproduced", "; ".join(figures))
@@ -139,7 +139,7 @@ def _distance(results: RunResults) -> Judgement:
                     continue  # its one size was not run
                 means = _shares(results, (sweep, law), sizes, metric, passes)
                 ranked = ", ".join(
-                    f"{policy} {means[policy]:.1%}" for policy in sorted(means, key=lambda one: -means[one])
+                    f"{policy} {means[policy]:.1%}" for policy in sorted(means, key=lambda name: -means[name])
                 )
                 figures.append(
                     f"{name}, {law}, {sizes[0]} to {sizes[-1]} MB: {ranked}"
@@ -147,7 +147,7 @@ def _distance(results: RunResults) -> Judgement:
                     else f"at {sizes[0]} MB: {ranked}"
                 )
     if passes:
-        return Judgement("not reproduced", "; ".join(figures), f"the bound is wrong: passed by {', '.join(passes)}")
+        return Judgement("not reproduced", "; ".join(figures), f"the bound is wrong: exceeded by {', '.join(passes)}")
     return Judgement("reproduced", "; ".join(figures))
 
 
@@ -177,9 +177,10 @@ def _shares(
 
 
 # Name, text and place of the claim; its judge, and why it may not hold.
-_PAPER: Final[tuple[tuple[str, str, str, Holds, Reason], ...]] = (
-    ("grows", "With the cache size, hit ratio and hit bytes grow and latency and fetches fall, in all schemes",
-     "Fig. 3, 4", judges.grows, ""),
+_PAPER: Final[tuple[tuple[str, str, str, PointsJudge, Reason], ...]] = (
+    ("grows-with-size",
+     "With the cache size, hit ratio and hit bytes grow and latency and fetches fall, in all schemes", "Fig. 3, 4",
+     judges.grows_with_size, ""),
     ("ttl-highest", "TTL has the highest hit ratio", "Fig. 3", judges.highest, _TTL_HIGHEST),
     ("ttl-superior", "TTL has more hit bytes, fewer miss bytes, lower latency and fewer fetches than evicting schemes",
      "§V-A", judges.superior, _TTL_SUPERIOR),
@@ -187,8 +188,8 @@ _PAPER: Final[tuple[tuple[str, str, str, Holds, Reason], ...]] = (
     ("exp-lowest", "EXP has the lowest hit ratio", "Fig. 3", judges.exp_lowest, _EXP_LOWEST),
     ("lscz-like-lsd", "LSCz and LSD have very similar hit ratios", "Fig. 3", judges.lscz_like_lsd,
      _LSCZ_LIKE_LSD),
-    ("together", ("Whichever scheme has the higher hit ratio has more hit bytes, fewer miss bytes, lower latency and "
-     "fewer fetches"), "§V-A", judges.together, _TOGETHER),
+    ("together", ("A scheme with a higher hit ratio also has more hit bytes, fewer miss bytes, lower latency and fewer "
+     "fetches"), "§V-A", judges.together, _TOGETHER),
     ("fetches", "Vol is the same in all schemes, and what is fetched beyond it is what was missed", "Fig. 3c, 4a",
      judges.fetches, _FETCHES),
     ("latency-order", "TTL has the lowest latency, then LSC, then LRU", "Fig. 4b", judges.latency, _LATENCY),
@@ -204,7 +205,7 @@ _PAPER: Final[tuple[tuple[str, str, str, Holds, Reason], ...]] = (
 )  # fmt: skip
 
 
-def _judge(holds: Holds, because: Reason) -> Callable[[RunResults], Judgement]:
+def _judge(holds: PointsJudge, because: Reason) -> Callable[[RunResults], Judgement]:
     reason = (because,) if isinstance(because, str) else because
     return lambda results: verdict(results, holds, _with_figures(results, *reason))
 
@@ -221,7 +222,8 @@ CLAIMS: Final = (
         "size with the same bytes on average", "beyond the paper", _beats("hit_gb", "saving", " GB", lsc_may_tie=True),
     ),
     Claim(
-        "optimum", "No policy passes the bounds of hit ratio and saved bytes; so much of them each reaches",
+        "optimum",
+        "No policy exceeds the upper bounds of hit ratio and saved bytes; the figures are the shares of them reached",
         "beyond the paper", _distance,
     ),
 )  # fmt: skip

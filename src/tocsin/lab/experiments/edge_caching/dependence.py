@@ -10,24 +10,24 @@ from tocsin.lab.experiments.declaration import Judgement, ReportTable, Value
 from tocsin.lab.experiments.edge_caching.points import USUAL, Points
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 
-Holds = Callable[[Points], tuple[bool | None, str]]
-_SURE: Final = (True, False)
+PointsJudge = Callable[[Points], tuple[bool | None, str]]
+_DECIDED: Final = (True, False)
 _WORDS: Final[dict[bool | None, str]] = {True: "holds", False: "does not", None: "open"}
 
 
 def laws(results: RunResults) -> list[Value]:
     """Returns the laws under which claims are judged. Raises MissingCellsError if no subscriber retrieved anything."""
     if not any(row.metrics["hit_gb"] or row.metrics["miss_gb"] for row in results.select("sizes", {})):
-        raise MissingCellsError("sizes: a result that anybody retrieved")
+        raise MissingCellsError("sizes: a retrieved result")
     return results.points("sizes", "popularity")
 
 
-def verdict(results: RunResults, holds: Holds, because: str) -> Judgement:
-    """Returns "reproduced" or "not reproduced" for every size as usual, or "depends" if the sweep of choices surely
-    gives the other answer.
+def verdict(results: RunResults, holds: PointsJudge, because: str) -> Judgement:
+    """Returns "reproduced" or "not reproduced" for every size as usual, or "depends" if the sweep of choices gives the
+    other answer beyond the error.
 
     A choice is compared with the usual one under the same law, and the usual one with the usual one under another law.
-    An answer that is sure at every size is not looked up again at one size.
+    An answer that is decided at every size is not looked up again at one size.
     """
     by_law = {law: holds(Points(results, law)) for law in laws(results)}
     figures = "; ".join(f"{law}: {figure}" for law, (_, figure) in by_law.items())
@@ -45,7 +45,7 @@ def verdict(results: RunResults, holds: Holds, because: str) -> Judgement:
             ],
             results,
         )
-        for answer in _SURE
+        for answer in _DECIDED
     )
     open_ = ", ".join(str(law) for law, law_answer in answers.items() if law_answer is None)
     open_note = f"Under {open_} the error leaves open whether it holds at every size." if open_ else ""
@@ -74,7 +74,7 @@ def _listed(everywhere: Sequence[str], swept: Sequence[str], results: RunResults
 
 
 def _otherwise(swept: Mapping[Value, Mapping[str, bool | None]], answer: bool, results: RunResults) -> str:
-    """Says where the sweep of choices surely gives this answer, which is not the verdict's."""
+    """Returns where the sweep of choices gives this answer beyond the error, which is not the verdict's."""
     places = []
     for law, answers_by_choice in swept.items():
         choices = [
@@ -94,7 +94,7 @@ def _place(results: RunResults) -> str:
     return f"at {size} MB over {float(span_s):g} s"
 
 
-def _by_choice(results: RunResults, holds: Holds, law: Value) -> dict[str, bool | None]:
+def _by_choice(results: RunResults, holds: PointsJudge, law: Value) -> dict[str, bool | None]:
     """Returns the answer for each choice that the run has cells for; none for a claim that needs several sizes."""
     answers: dict[str, bool | None] = {}
     for choice in _swept(results):
@@ -112,7 +112,7 @@ def _swept(results: RunResults) -> list[str]:
         return []
 
 
-def table(law: str, judged: Mapping[str, Holds]) -> ReportTable:
+def table(law: str, judged: Mapping[str, PointsJudge]) -> ReportTable:
     """Returns the table of every claim with every choice, under one law of popularity."""
 
     def made(results: RunResults) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
@@ -130,9 +130,9 @@ def table(law: str, judged: Mapping[str, Holds]) -> ReportTable:
 
 
 _ABOUT: Final = (
-    "Each claim judged with one choice at a time, at the one size of the sweep `choices`; bold where the answer is "
-    "surely another one than as usual. A policy that a choice cannot touch counts as usual. Combinations of choices "
-    "are not swept. At 95 % confidence a few of so many answers are chance."
+    "Each claim judged with one choice at a time, at the one size of the sweep `choices`; bold where the answer "
+    "differs from the usual one beyond the error. A policy that a choice cannot affect counts as usual. Combinations "
+    "of choices are not swept. At 95 % confidence a few of this many answers are due to chance."
 )
 
 
@@ -144,7 +144,7 @@ def _cell(by: Mapping[str, bool | None], choice: str) -> str:
 
 
 def _another(swept: Mapping[Value, Mapping[str, bool | None]], law: Value, choice: str) -> bool:
-    """Whether the usual choice surely has the other answer; for the usual choice, whether another choice or law has."""
+    """Whether the usual choice has the other answer; for the usual choice, whether another choice or law has it."""
     own_answers = swept[law]
     if choice != USUAL:
         return _differ(own_answers[choice], own_answers.get(USUAL))
@@ -152,6 +152,6 @@ def _another(swept: Mapping[Value, Mapping[str, bool | None]], law: Value, choic
     return any(_differ(own_answers[USUAL], other_answer) for other_answer in others)
 
 
-def _differ(one: bool | None, other: bool | None) -> bool:
-    """Whether both are sure, and differ."""
-    return {one, other} == {True, False}
+def _differ(answer: bool | None, other: bool | None) -> bool:
+    """Whether both are decided, and differ."""
+    return {answer, other} == {True, False}

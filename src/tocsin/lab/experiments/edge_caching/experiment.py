@@ -64,20 +64,20 @@ def _figures() -> tuple[Plot, ...]:
 EXPERIMENT: Final = Experiment(
     name="edge-caching",
     title="Edge caching: Table II",
-    about="Ten thousand subscribers who come and go, ten subscriptions each to a thousand interests, and a broker "
-    "whose cache holds a few seconds to a minute of what is made: which policy serves most from the cache? The "
-    "broker's core is the live one. One trace per seed serves all policies and sizes.",
+    about="Ten thousand subscribers log in and out; each has ten subscriptions to a thousand interests. The broker's "
+    "cache holds the results of a few seconds to a minute. Which policy serves the most results from the cache? The "
+    "broker's core is the live one. One workload per seed serves all policies and sizes.",
     source="Uddin, Venkatasubramanian, Edge Caching for Enriched Notifications Delivery in Big Active Data, 2018, §V",
     model=model,
     check=check,
     parameters=(
-        ExperimentParameter("policy", "lsc", f"one of {', '.join(_PLAYED)}; {OPTIMUM} is the bound of all",
+        ExperimentParameter("policy", "lsc", f"one of {', '.join(_PLAYED)}; {OPTIMUM} is an upper bound for all",
                   among=(*_PLAYED, OPTIMUM)),
-        ExperimentParameter("size_mb", 200, "the cache's budget, in megabytes of the whole table", least=1),
+        ExperimentParameter("size_mb", 200, "the cache's budget in megabytes, for the whole of Table II", least=1),
         ExperimentParameter("popularity", "uniform", "which interests subscribers choose: uniform or zipf", among=LAWS),
-        ExperimentParameter("choice", "usual", "what the paper leaves open, one at a time", among=tuple(CHOICES)),
+        ExperimentParameter("choice", "usual", "a choice that the paper leaves open", among=tuple(CHOICES)),
         ExperimentParameter("budget_of",
-            "", "if given: the budget is what this policy holds on average with `size_mb`",
+            "", "if given, the budget is the mean cache size of this policy with `size_mb`",
                   among=("", *_PLAYED)),
         ExperimentParameter("span_s", 6 * 3600.0, "simulated time", quick=1800.0, least=1, most=1e7),
         ExperimentParameter("warm_up_s", 900.0, "time before counting begins", quick=600.0, least=0, most=1e7),
@@ -87,7 +87,7 @@ EXPERIMENT: Final = Experiment(
     sweeps=(
         Sweep(
             "sizes",
-            "The paper's policies and ours at every size under both laws; `optimum` is what none can pass.",
+            "The paper's policies and ours at every size under both laws; `optimum` is an upper bound for all.",
             (
                 along("policy", (*PAPER, *OURS, OPTIMUM), quick=(*CACHING, *OURS, OPTIMUM)),
                 along("size_mb", SIZES, quick=QUICK_SIZES),
@@ -96,7 +96,7 @@ EXPERIMENT: Final = Experiment(
         ),
         Sweep(
             "equal-bytes",
-            "The new policies with just the bytes that `ttl` holds on average with this budget; others fill theirs.",
+            "The new policies with the mean cache size of `ttl` as their budget, which they fill.",
             (
                 Axis(("policy", "budget_of"), tuple((policy, "ttl") for policy in OURS)),
                 along("size_mb", SIZES, quick=QUICK_SIZES),
@@ -105,16 +105,16 @@ EXPERIMENT: Final = Experiment(
         ),
         Sweep(
             "modern",
-            "Modern general policies beside them, at one size.",
+            "The same policies and modern general-purpose ones, at one size.",
             (along("policy", (*CACHING, *MODERN, *OURS, OPTIMUM)), along("popularity", LAWS)),
             fixed={"size_mb": 200},
             quick_fixed={"size_mb": QUICK_SIZES[0]},
         ),
         Sweep(
             "choices",
-            "What the paper leaves open, one choice at a time, each with the policies that it can touch. The effect of "
-            "a choice is a difference between runs of this sweep, for which three quarters of an hour will do; a quick "
-            "run has its own time. Hit ratios are higher than after six hours: nobody has been away for long.",
+            "The choices that the paper leaves open, one at a time, each with the policies that it affects. The effect "
+            "of a choice is the difference between two runs of this sweep, so 45 simulated minutes are enough (a quick "
+            "run has its own time). Hit ratios are higher than after six hours: no subscriber was offline for long.",
             (Axis(("policy", "choice"), _CHOICES, _QUICK_CHOICES), along("popularity", LAWS)),
             fixed={"size_mb": 200, "span_s": 2_700.0},
             # The sweep of sizes has already run this size.
@@ -122,22 +122,22 @@ EXPERIMENT: Final = Experiment(
         ),
     ),
     metrics=(
-        Metric("hit_ratio", "", "share of results that came from the cache, of all that subscribers retrieved"),
+        Metric("hit_ratio", "", "share of the retrieved results that came from the cache"),
         Metric("hit_gb", "GB", "bytes that subscribers got from the cache"),
-        Metric("miss_gb", "GB", "bytes that they got because they were fetched for them"),
-        Metric("fetch_gb", "GB", "what came from the cluster: Vol, and what was missing, once for all who wait for it"),
-        Metric("vol_gb", "GB", "Vol: what the cluster made for the broker"),
-        Metric("latency_s", "s", "mean over results: round trips and transfers, the cluster's for what was missing"),
-        Metric("retrieval_s", "s", "the same, mean over retrievals of any number of results"),
-        Metric("holding_s", "s", "mean time between a result's arrival in the cache and its leaving"),
+        Metric("miss_gb", "GB", "bytes that subscribers got after a fetch from the cluster"),
+        Metric("fetch_gb", "GB", "bytes from the cluster: Vol, and misses, fetched once for all waiting subscribers"),
+        Metric("vol_gb", "GB", "Vol: bytes that the cluster produced for the broker"),
+        Metric("latency_s", "s", "mean per result: round trips and transfers; for misses also those to the cluster"),
+        Metric("retrieval_s", "s", "the same, mean per retrieval of any number of results"),
+        Metric("holding_s", "s", "mean time that a result stays in the cache"),
         Metric("mean_mb", "MB", "cache size, averaged over time"),
         Metric("most_mb", "MB", "largest cache size"),
-        Metric("rho_t_mb", "MB", "Σ ρ·T, what the times to live promise the cache to hold"),
+        Metric("rho_t_mb", "MB", "Σ ρ·T, the cache size that the times to live aim at"),
         Metric("life_s", "s", "mean time to live of an arriving result"),
     ),
     plots=(
         *_figures(),
-        Plot("modern", "Hit ratio beside modern general policies", "modern", x="policy", y="hit_ratio",
+        Plot("modern", "Hit ratio, with modern general-purpose policies", "modern", x="policy", y="hit_ratio",
              by="popularity"),
         Plot("choices", "Hit ratio by open choice, uniform", "choices", x="choice", y="hit_ratio", by="policy",
              where={"popularity": "uniform"}),
@@ -148,11 +148,11 @@ EXPERIMENT: Final = Experiment(
     tables=TABLES,
     replications=10,
     quick_replications=5,
-    notes="Sizes and bytes are those of the whole table, whatever its `scale`. Round trips are constant: 250 ms to a "
-    "subscriber, 500 ms to the cluster; transfers (1 and 10 MB/s) count in latencies. Links have no contention: nobody "
-    "waits for somebody else's transfer. TTL may hold up to twice the size at a moment; at that ceiling it drops what "
-    "expires first (EXP), but for the choice `no-ceiling`. Table II prints a lognormal duration of subscriptions and "
-    "leaves open whether they are renewed; here they last for the whole run, but for the choices `subscriptions-end` "
-    "and `subscriptions-are-renewed`. Fetches of the same range are one, so less is fetched than missed, above all "
-    "without a cache.",
+    notes="Sizes and bytes are those of the whole of Table II, at any `scale`. Round trips are constant: 250 ms to a "
+    "subscriber, 500 ms to the cluster; transfers (1 and 10 MB/s) count in latencies. Links have no contention: no "
+    "transfer waits for another. TTL may hold up to twice the budget for a moment; at that ceiling it drops what "
+    "expires first (EXP), except with the choice `no-ceiling`. Table II has a lognormal duration of subscriptions and "
+    "does not say whether they are renewed. Here they last for the whole run, except with the choices "
+    "`subscriptions-end` and `subscriptions-are-renewed`. Concurrent fetches of the same range are merged, so less is "
+    "fetched than missed, above all without a cache.",
 )  # fmt: skip

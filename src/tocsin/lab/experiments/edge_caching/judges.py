@@ -1,7 +1,7 @@
 """The judges of the claims of §V: each looks at its points, at every size or with an open choice at one size.
 
-A judge returns True if the claim holds beyond the error, False if it surely does not, None if the error leaves it open;
-and the figures.
+A judge returns the figures, and whether the claim holds beyond the error: True, False, or None if the error is too
+large to say.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from tocsin.lab.experiments.comparisons import both, inside, several, surely
+from tocsin.lab.experiments.comparisons import all_above, all_hold, all_within, several
 from tocsin.lab.experiments.declaration import Value
 from tocsin.lab.experiments.edge_caching.points import CACHING, EVICTING, Points, span
 from tocsin.lab.experiments.results import quotient
@@ -18,14 +18,14 @@ from tocsin.lab.experiments.statistics import Estimate, estimate
 
 # The thresholds for the paper's words; docs/lab.md gives the reasons.
 _SIMILAR: Final = 0.03  # "very similar" hit ratios differ by at most this
-_TOLD_APART: Final = 0.001  # hit ratios that differ by at most this are equal
+_EQUAL: Final = 0.001  # hit ratios that differ by at most this are equal
 _ALMOST: Final = (0.95, 1.05)  # "almost exactly"
 _CLOSE: Final = (0.8, 1.05)  # held for "about" the time to live: results that all subscribers have leave earlier
 _OVER_EXP: Final = tuple((policy, "exp") for policy in CACHING if policy != "exp")
 _SLIGHTLY: Final = 1.1  # "slightly": at most this many times the allowed size
 
 
-def grows(points: Points) -> tuple[bool | None, str]:
+def grows_with_size(points: Points) -> tuple[bool | None, str]:
     small, *_, large = several(points.results, points.sweep, "size_mb")
     changed: list[Estimate] = []
     figures = []
@@ -36,13 +36,13 @@ def grows(points: Points) -> tuple[bool | None, str]:
         }
         changed += [_signed(sign, change) for change in changes.values()]
         least = min(changes, key=lambda policy: abs(changes[policy].mean))
-        figures.append(f"{metric} least of all with {least} ({changes[least]})")
-    return surely(changed), f"from {small} to {large} MB: " + ", ".join(figures)
+        figures.append(f"{metric} changes least with {least} ({changes[least]})")
+    return all_above(changed), f"from {small} to {large} MB: " + ", ".join(figures)
 
 
 def highest(points: Points) -> tuple[bool | None, str]:
     gains, closest, least = _compare(points, "hit_ratio", [("ttl", policy) for policy in EVICTING])
-    return surely(gains), f"{closest}: {least}"
+    return all_above(gains), f"{closest}: {least}"
 
 
 def superior(points: Points) -> tuple[bool | None, str]:
@@ -52,44 +52,44 @@ def superior(points: Points) -> tuple[bool | None, str]:
         gains, closest, least = _compare(points, metric, [("ttl", policy) for policy in EVICTING], sign)
         improvements += gains
         figures.append(f"{metric} {closest.removeprefix('ttl ')} {least}")
-    return surely(improvements), "; ".join(figures)
+    return all_above(improvements), "; ".join(figures)
 
 
 def lsc_over_lru(points: Points) -> tuple[bool | None, str]:
     gains = points.more("hit_ratio", "lsc", "lru")
-    return surely(gains.values()), f"lsc over lru: {span(gains)}"
+    return all_above(gains.values()), f"lsc over lru: {span(gains)}"
 
 
 def exp_lowest(points: Points) -> tuple[bool | None, str]:
     gains, lowest, least = _compare(points, "hit_ratio", _OVER_EXP)
-    return surely(gains), f"{lowest}: {least}"
+    return all_above(gains), f"{lowest}: {least}"
 
 
 def lscz_like_lsd(points: Points) -> tuple[bool | None, str]:
     gains = points.more("hit_ratio", "lscz", "lsd")
-    return inside(gains.values(), -_SIMILAR, _SIMILAR), f"lscz over lsd: {span(gains)}"
+    return all_within(gains.values(), -_SIMILAR, _SIMILAR), f"lscz over lsd: {span(gains)}"
 
 
 def together(points: Points) -> tuple[bool | None, str]:
-    """If hit ratios surely differ by more than a thousandth, do the other metrics surely follow?"""
+    """If hit ratios differ by more than a thousandth and the error, do the other metrics follow?"""
     pairs = agree = 0
     against: list[str] = []
     for size in points.sizes:
         for index, first in enumerate(CACHING):
             for other in CACHING[index + 1 :]:
                 ratio = points.difference("hit_ratio", first, other, size)
-                if abs(ratio.mean) <= max(ratio.half_width, _TOLD_APART):
+                if abs(ratio.mean) <= max(ratio.half_width, _EQUAL):
                     continue
                 sign = 1 if ratio.mean > 0 else -1
                 pairs += 1
                 follows = {}
                 for metric, direction in (("hit_gb", 1), ("miss_gb", -1), ("latency_s", -1), ("fetch_gb", -1)):
                     difference = points.difference(metric, first, other, size)
-                    follows[metric] = surely([_signed(direction * sign, difference)])
+                    follows[metric] = all_above([_signed(direction * sign, difference)])
                 agree += all(follows.values())
                 if contrary := [metric for metric, followed in follows.items() if followed is False]:
                     against.append(f"{first} and {other} at {size} MB in {', '.join(contrary)}")
-    figures = f"{agree} of {pairs} pairs surely, {len(against)} surely not"
+    figures = f"{agree} of {pairs} pairs agree beyond the error, {len(against)} disagree"
     if against:
         return False, f"{figures}, for instance {against[0]}"
     return (True if pairs and agree == pairs else None), figures
@@ -114,19 +114,19 @@ def fetches(points: Points) -> tuple[bool | None, str]:
             shares[f"{policy} at {size} MB"] = estimate(beyond)
     least, most = (pick(shares, key=lambda place: shares[place].mean) for pick in (min, max))
     figures = f"fetched beyond Vol / missed: from {shares[least]} ({least}) to {shares[most]} ({most})"
-    return both(is_vol_equal, inside(shares.values(), *_ALMOST)), figures
+    return all_hold(is_vol_equal, all_within(shares.values(), *_ALMOST)), figures
 
 
 def latency(points: Points) -> tuple[bool | None, str]:
     first, second = (points.more("latency_s", *pair) for pair in (("lsc", "ttl"), ("lru", "lsc")))
-    holds = surely(gain for gains in (first, second) for gain in gains.values())
+    holds = all_above(gain for gains in (first, second) for gain in gains.values())
     return holds, f"lsc over ttl {span(first)}; lru over lsc {span(second)}"
 
 
 def holding(points: Points) -> tuple[bool | None, str]:
     longer, closest, least = _compare(points, "holding_s", [("ttl", policy) for policy in EVICTING])
     shorter, lowest, least_over_exp = _compare(points, "holding_s", _OVER_EXP)
-    return surely([*longer, *shorter]), f"{closest}: {least}; {lowest}: {least_over_exp}"
+    return all_above([*longer, *shorter]), f"{closest}: {least}; {lowest}: {least_over_exp}"
 
 
 def slightly_more(points: Points) -> tuple[bool | None, str]:
@@ -134,7 +134,7 @@ def slightly_more(points: Points) -> tuple[bool | None, str]:
     gains, closest, least = _compare(points, "mean_mb", [("ttl", policy) for policy in EVICTING])
     times = points.ratios("ttl", "mean_mb")
     figures = f"MB {closest.removeprefix('ttl ')} {least}; of the allowed size {span(times)}"
-    return both(surely(gains), inside(times.values(), -math.inf, _SLIGHTLY)), figures
+    return all_hold(all_above(gains), all_within(times.values(), -math.inf, _SLIGHTLY)), figures
 
 
 def within(points: Points) -> tuple[bool | None, str]:
@@ -147,12 +147,12 @@ def within(points: Points) -> tuple[bool | None, str]:
         within_limit.append(all(largest <= float(size) for largest in most.values()))
         excess[size] = Estimate(ttl.mean - float(size), ttl.half_width, ttl.runs)
         figures.append(f"{size} MB: ttl at most {ttl}, others {max(most.values()):.4g} in any run")
-    return both(all(within_limit), surely(excess.values())), "; ".join(dict.fromkeys((figures[0], figures[-1])))
+    return all_hold(all(within_limit), all_above(excess.values())), "; ".join(dict.fromkeys((figures[0], figures[-1])))
 
 
 def expected(points: Points) -> tuple[bool | None, str]:
     ratios = points.ratios("ttl", "rho_t_mb")
-    return inside(ratios.values(), *_ALMOST), f"Σ ρT / B {span(ratios)}"
+    return all_within(ratios.values(), *_ALMOST), f"Σ ρT / B {span(ratios)}"
 
 
 def lives(points: Points) -> tuple[bool | None, str]:
@@ -164,7 +164,7 @@ def lives(points: Points) -> tuple[bool | None, str]:
         )
         figures.append(f"{size} MB: lives {life} s, held {holding} s, by lsc {lsc} s")
     ratios = points.ratios("ttl", "holding_s", "life_s")
-    return inside(ratios.values(), *_CLOSE), "; ".join(dict.fromkeys((figures[0], figures[-1])))
+    return all_within(ratios.values(), *_CLOSE), "; ".join(dict.fromkeys((figures[0], figures[-1])))
 
 
 def lives_contrast(points: Points) -> tuple[bool | None, str]:
@@ -184,7 +184,7 @@ def lives_contrast(points: Points) -> tuple[bool | None, str]:
         )
         ttl, lsc = (estimate(list(distances[policy].values())) for policy in ("ttl", "lsc"))
         figures.append(f"{size} MB: ttl {ttl}, lsc {lsc}")
-    return surely(gaps.values()), "; ".join(dict.fromkeys((figures[0], figures[-1])))
+    return all_above(gaps.values()), "; ".join(dict.fromkeys((figures[0], figures[-1])))
 
 
 def _compare(
@@ -198,5 +198,5 @@ def _compare(
     return [gain for pair in pairs for gain in gains[pair]], " over ".join(closest), span(differences[closest])
 
 
-def _signed(sign: int, one: Estimate) -> Estimate:
-    return Estimate(sign * one.mean, one.half_width, one.runs)
+def _signed(sign: int, difference: Estimate) -> Estimate:
+    return Estimate(sign * difference.mean, difference.half_width, difference.runs)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Final
 
+from tocsin.lab.atomic_files import AtomicFile
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.edge_caching.optimum import bound, requests
 from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, caching_settings, core_settings
@@ -40,9 +43,6 @@ CHOICES: Final[dict[str, dict[str, Any]]] = {
     "subscriptions-are-renewed": {"lifetimes": "renewed"},
 }
 _STEP_S: Final = 300.0
-# The mean bytes that `ttl` held, by run: other policies get this budget without running `ttl` again.
-_MEANS: Final[dict[tuple[CachingSettings, EdgeWorkload, tuple[float, float], int], float]] = {}
-_MOST_MEANS: Final = 1_000
 
 
 def check(values: Mapping[str, Value]) -> None:
@@ -58,7 +58,7 @@ def check(values: Mapping[str, Value]) -> None:
 def model(run: Run) -> Mapping[str, float]:
     check(run.values)
     workload = _workload_of(run)
-    events = edge_events(workload, run.seed, run.kept)
+    events = edge_events(workload, run.seed, run.shared)
     window = (run.number("warm_up_s"), workload.span_s)
     if run.text("policy") == OPTIMUM:
         return _bound(run, events, window)
@@ -66,14 +66,23 @@ def model(run: Run) -> Mapping[str, float]:
     other_policy = run.text("budget_of")
     if other_policy:
         other_settings = _caching_of(run, other_policy)
-        mean_mb = _MEANS.get((other_settings, workload, window, run.seed))
-        if mean_mb is None:
-            mean_mb = _played(other_settings, workload, events, window, replace(run, trace=None))["mean_mb"]
+        saved = _mean_file(other_settings, workload, window, run)
+        if saved is not None and saved.exists():
+            mean_mb = float(saved.read_text("utf-8"))
+        else:
+            mean_mb = _simulate(other_settings, workload, events, window, replace(run, trace=None))["mean_mb"]
         settings = replace(settings, budget_bytes=int(mean_mb * 1e6 * run.number("scale")))
-    metrics = _played(settings, workload, events, window, run)
-    if settings.expiry == "ttl" and len(_MEANS) < _MOST_MEANS:
-        _MEANS[settings, workload, window, run.seed] = metrics["mean_mb"]
+    metrics = _simulate(settings, workload, events, window, run)
+    if settings.expiry == "ttl" and (file := _mean_file(settings, workload, window, run)) is not None:
+        with AtomicFile(file) as temporary:
+            temporary.write_text(repr(metrics["mean_mb"]), "utf-8")
     return metrics
+
+
+def _mean_file(settings: CachingSettings, workload: EdgeWorkload, window: tuple[float, float], run: Run) -> Path | None:
+    """Returns the file for the mean cache size of a run: other policies get this budget without running it again."""
+    key = hashlib.sha256(repr((settings, workload, window, run.seed)).encode()).hexdigest()[:24]
+    return None if run.shared is None else run.shared / f"mean-{key}.txt"
 
 
 def _workload_of(run: Run) -> EdgeWorkload:
@@ -95,7 +104,7 @@ def _caching_of(run: Run, policy: str) -> CachingSettings:
     return caching_settings(policy, budget, **chosen)
 
 
-def _played(
+def _simulate(
     settings: CachingSettings, workload: EdgeWorkload, events: WorkloadEvents, window: tuple[float, float], run: Run
 ) -> dict[str, float]:
     simulator = FastBrokerSim(core_settings(settings), workload.interests, trace=run.trace)
@@ -108,7 +117,7 @@ def _played(
     while at_s < end_s:
         at_s = min(end_s, at_s + _STEP_S)
         number = simulator.play(events, at_s, number)
-        expected_bytes.append(_in_expectation(simulator.broker.caches))
+        expected_bytes.append(_expected_bytes(simulator.broker.caches))
     scale = run.number("scale")
     counted = {name: value - before[name] for name, value in _counts(simulator).items()}
     return {
@@ -144,7 +153,7 @@ def _metrics(counted: Mapping[str, float], trips: RoundTrips, span_s: float, sca
     }
 
 
-def _in_expectation(caches: ResultCaches) -> float:
+def _expected_bytes(caches: ResultCaches) -> float:
     """Σ ρ·T: the bytes that the caches are expected to hold."""
     return sum(cache.rates.growth_bytes_s * cache.ttl_s for cache in caches)
 

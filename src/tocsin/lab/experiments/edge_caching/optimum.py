@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
+from tocsin.lab.workloads.laws import Floats
 
-Floats = NDArray[np.float64]
 _SEARCH: Final = 40
 _PRICES: Final = (1e-15, 1e6)
 _GOLDEN: Final = 0.6180339887498949
@@ -162,11 +162,11 @@ def _lowest(of: Callable[[float], float]) -> float:
     return lowest
 
 
-Sessions = dict[int, tuple[Floats, Floats]]
-Holds = dict[int, list[tuple[int, float, float]]]
+_OnlineTimes = dict[int, tuple[Floats, Floats]]
+_HeldSpans = dict[int, list[tuple[int, float, float]]]
 
 
-def _sessions(events: WorkloadEvents) -> Sessions:
+def _sessions(events: WorkloadEvents) -> _OnlineTimes:
     """Returns when each subscriber logs in and out."""
     moments: list[dict[int, Floats]] = []
     for kind in (WorkloadEventKind.LOGGED_IN, WorkloadEventKind.LOGGED_OUT):
@@ -183,9 +183,9 @@ def _sessions(events: WorkloadEvents) -> Sessions:
     }
 
 
-def _subscriptions(events: WorkloadEvents) -> Holds:
+def _subscriptions(events: WorkloadEvents) -> _HeldSpans:
     """Returns who is subscribed to which interest, and from when to when."""
-    holds: Holds = {}
+    holds: _HeldSpans = {}
     begun: dict[tuple[int, int], float] = {}
     chosen = events.of(WorkloadEventKind.SUBSCRIBED) | events.of(WorkloadEventKind.UNSUBSCRIBED)
     columns = (events.at_s, events.kind, events.subscriber, events.interest)
@@ -203,7 +203,7 @@ def _of_interest(
     at_s: Floats,
     size: NDArray[Any],
     holds: list[tuple[int, float, float]],
-    sessions: Sessions,
+    sessions: _OnlineTimes,
     answered_s: float,
     *,
     window: tuple[float, float],

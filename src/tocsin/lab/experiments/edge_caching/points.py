@@ -1,4 +1,4 @@
-"""The points at which judges look: every policy at every size, or with one open choice at one size; under one law."""
+"""The points that judges compare: every policy at every size, or with one open choice at one size; under one law."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tocsin.lab.experiments.declaration import Value
-from tocsin.lab.experiments.results import Place, ResultsRow, RunResults, quotient
+from tocsin.lab.experiments.results import ResultsRow, RunResults, SweepPoint, quotient
 from tocsin.lab.experiments.statistics import Estimate, estimate
 from tocsin.lab.simulators.fast_broker import PAPER
 
@@ -17,19 +17,19 @@ USUAL: Final = "usual"
 # The policies that a choice can affect. Only access times and subscriber counts produce equal ranks. With `ttl` a
 # newcomer could be evicted only at the ceiling, which the size of the choices sweep does not reach. `lsc` computes
 # times to live too: it keeps the same results, but its holding times are compared with them.
-_LIVES: Final = ("lsc", "exp", "ttl")
+_TTL_POLICIES: Final = ("lsc", "exp", "ttl")
 TOUCHED: Final[dict[str, tuple[str, ...]]] = {
     USUAL: CACHING,
     "put-is-no-access": ("lru",),
     "newcomer-stays": EVICTING,
     "newest-of-equals-goes": ("lru", "lsc"),
     "largest-of-equals-goes": ("lru", "lsc"),
-    "lives-without-cap": _LIVES,
-    "lives-without-end": _LIVES,
-    "first-life-30-s": _LIVES,
-    "equal-weights": _LIVES,
-    "averages-of-1-minute": _LIVES,
-    "averages-of-1-hour": _LIVES,
+    "lives-without-cap": _TTL_POLICIES,
+    "lives-without-end": _TTL_POLICIES,
+    "first-life-30-s": _TTL_POLICIES,
+    "equal-weights": _TTL_POLICIES,
+    "averages-of-1-minute": _TTL_POLICIES,
+    "averages-of-1-hour": _TTL_POLICIES,
     "no-ceiling": ("ttl",),
     "latency-of-the-last-fetch": ("lsd",),
     "fetched-results-enter": CACHING,
@@ -54,7 +54,7 @@ class Points:
     def sizes(self) -> list[Value]:
         return self.results.points(self.sweep, "size_mb")
 
-    def at(self, policy: str, size: Value) -> Place:
+    def at(self, policy: str, size: Value) -> SweepPoint:
         where: dict[str, Value] = {"policy": policy, "size_mb": size, "popularity": self.law}
         if self.choice is not None:
             where["choice"] = self.choice if policy in TOUCHED[str(self.choice)] else USUAL
@@ -67,12 +67,12 @@ class Points:
         sweep, where = self.at(policy, size)
         return self.results.mean(metric, sweep, **where)
 
-    def difference(self, metric: str, one: str, other: str, size: Value) -> Estimate:
-        return self.results.between(metric, self.at(one, size), self.at(other, size))
+    def difference(self, metric: str, policy: str, other: str, size: Value) -> Estimate:
+        return self.results.between(metric, self.at(policy, size), self.at(other, size))
 
-    def more(self, metric: str, one: str, other: str) -> dict[Value, Estimate]:
+    def more(self, metric: str, policy: str, other: str) -> dict[Value, Estimate]:
         """Returns how much larger the metric of one policy is than that of another, at every size."""
-        return {size: self.difference(metric, one, other, size) for size in self.sizes}
+        return {size: self.difference(metric, policy, other, size) for size in self.sizes}
 
     def ratios(self, policy: str, metric: str, other: str = "") -> dict[Value, Estimate]:
         """Returns the ratio of two metrics of a policy, or of a metric and the allowed size, paired by run."""
@@ -92,8 +92,8 @@ class Points:
         return quotient(row.metrics[metric], row.metrics[other], what)
 
 
-def span(found: Mapping[Value, Estimate]) -> str:
-    lowest, highest = (pick(found, key=lambda size: found[size].mean) for pick in (min, max))
+def span(estimates: Mapping[Value, Estimate]) -> str:
+    lowest, highest = (pick(estimates, key=lambda size: estimates[size].mean) for pick in (min, max))
     if lowest == highest:
-        return f"{found[lowest]} at {lowest} MB"
-    return f"from {found[lowest]} at {lowest} MB to {found[highest]} at {highest} MB"
+        return f"{estimates[lowest]} at {lowest} MB"
+    return f"from {estimates[lowest]} at {lowest} MB to {estimates[highest]} at {highest} MB"

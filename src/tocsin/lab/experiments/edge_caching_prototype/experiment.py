@@ -14,51 +14,49 @@ QUICK: Final = (50, 100, 400)
 EXPERIMENT: Final = Experiment(
     name="edge-caching-prototype",
     title="Edge caching: the prototype's hour in a city",
-    about="400 subscribers of a city in an emergency with some 3,500 subscriptions to the seven channels of Table III, "
-    "who come, go and move; a publication of 200 to 1,000 bytes about every ten seconds, for an hour; and a broker "
-    "with a cache of 10 KB and more (the paper's begin at 100). The scenario is the same for every policy, the "
+    about="An hour of a city in an emergency. 400 subscribers with about 3,500 subscriptions to the seven channels of "
+    "Table III log in, log out and move; a record of 200 to 1,000 bytes is published about every ten seconds. The "
+    "broker's cache has 10 KB and more (in the paper 100 KB and more). The scenario is the same for every policy, the "
     "broker's core is the live one.",
     source="Uddin, Venkatasubramanian, Edge Caching for Enriched Notifications Delivery in Big Active Data, 2018, §VI",
     model=model,
     parameters=(
         ExperimentParameter("policy", "lsc", f"nc or one of {', '.join(SWEPT[1:])}", among=SWEPT),
         ExperimentParameter("size_kb", 100, "the cache's budget", least=0),
-        ExperimentParameter("put_is_access", True, "for lru: does a new result count as an access of its cache"),
+        ExperimentParameter("put_is_access", True, "for lru: whether a new result counts as an access of its cache"),
         ExperimentParameter("ttl_cap_s", 600.0, "for ttl: the longest time to live", least=1),
         ExperimentParameter("span_s", 3600.0, "simulated time", quick=1800.0, least=120, most=1e6),
-        ExperimentParameter("subscriber_s", 0.01, "round trip to a subscriber, in the same house", least=0, most=1e6),
-        ExperimentParameter(
-            "cluster_s", 0.1, "round trip to the cluster, of which a push takes half", least=0, most=1e6
-        ),
+        ExperimentParameter("subscriber_s", 0.01, "round trip to a subscriber on the same network", least=0, most=1e6),
+        ExperimentParameter("cluster_s", 0.1, "round trip to the cluster; a push takes half of it", least=0, most=1e6),
     ),
     sweeps=(
         Sweep(
             "sizes",
-            "Every policy by cache size; nc, which has no cache, is the same at all of them.",
+            "Every policy at every cache size; nc has no cache, so it is the same at all sizes.",
             (along("policy", SWEPT), along("size_kb", SIZES, quick=QUICK)),
         ),
         Sweep(
             "choices",
-            "LSC and LRU where only reads are accesses.",
+            "LSC and LRU if only reads are accesses.",
             (along("policy", ("lru", "lsc")), along("size_kb", SIZES, quick=QUICK)),
             fixed={"put_is_access": False},
         ),
         Sweep(
             "long-lives",
-            "TTL where results may live for an hour.",
+            "TTL with times to live of up to an hour.",
             (along("policy", ("ttl",)), along("size_kb", SIZES, quick=QUICK)),
             fixed={"ttl_cap_s": 3600.0},
         ),
     ),
     metrics=(
-        Metric("hit_ratio", "", "share of results that came from the cache, of all that subscribers retrieved"),
-        Metric("latency_s", "s", "mean over results, measured: from asking until the subscriber has it"),
-        Metric("fetch_kb", "KB", "what came from the cluster: Vol, and what was missing, once for all who wait for it"),
-        Metric("miss_kb", "KB", "bytes that subscribers got because they were fetched for them"),
-        Metric("vol_kb", "KB", "Vol: what the channels found"),
+        Metric("hit_ratio", "", "share of the retrieved results that came from the cache"),
+        Metric("latency_s", "s", "measured mean per result: from the request until the subscriber has it"),
+        Metric("fetch_kb", "KB", "bytes from the cluster: Vol, and misses, fetched once for all waiting subscribers"),
+        Metric("miss_kb", "KB", "bytes that subscribers got after a fetch from the cluster"),
+        Metric("vol_kb", "KB", "Vol: bytes that the channels found"),
         Metric("mean_kb", "KB", "cache size, averaged over time"),
         Metric("results", "", "results that subscribers retrieved"),
-        Metric("interests", "", "different interests that were subscribed to"),
+        Metric("interests", "", "distinct interests that were subscribed to"),
     ),
     plots=(
         Plot("hit-ratio", "Hit ratio (Fig. 7)", "sizes", x="size_kb", y="hit_ratio", by="policy", log_x=True),
@@ -68,8 +66,8 @@ EXPERIMENT: Final = Experiment(
     claims=claims_of(claims),
     replications=10,
     quick_replications=8,
-    notes="Everything travels over links of 1 MB/s to each subscriber and 10 MB/s to the cluster, half of a round trip "
-    "each way, and waits for what is on them already. An answer comes whole, so what is cached of it waits for what is "
-    "not. Latencies are those of the assumed links; what a cache saves can be compared with the paper's, their size "
-    "cannot. Where a user is, is where it was seen last.",
+    notes="Messages travel over links of 1 MB/s to each subscriber and 10 MB/s to the cluster, take half of the round "
+    "trip each way, and queue on a busy link. An answer is sent as a whole, so its cached part waits for the missing "
+    "part. Latencies are those of the assumed links: what a cache saves can be compared with the paper's, absolute "
+    "latencies cannot. A user's location is the last one reported.",
 )

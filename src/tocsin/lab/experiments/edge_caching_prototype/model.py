@@ -19,7 +19,7 @@ SWEPT: Final = (*PAPER, *OURS)
 
 def model(run: Run) -> Mapping[str, float]:
     span_s = run.number("span_s")
-    scenario, results, interests = hour(span_s, run.seed, run.kept)
+    scenario, results, interests = hour(span_s, run.seed, run.shared)
     caching = caching_settings(
         run.text("policy"),
         int(run.number("size_kb") * 1e3),

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from tocsin.lab.experiments.comparisons import (
-    both,
-    inside,
-    is_surely_ordered,
+    all_above,
+    all_hold,
+    all_within,
+    is_ordered,
     judge_by_choice,
     several,
-    surely,
     verdict,
 )
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
@@ -19,55 +19,61 @@ from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 NOVEL: Final = ("threshold", "mean", "buffer")
-B: Final = "benchmarks"
+BENCHMARKS: Final = "benchmarks"
 
 
 def largest_of(results: RunResults) -> Value:
-    return results.points(B, "records")[-1]
+    return results.points(BENCHMARKS, "records")[-1]
 
 
-def of(name: str) -> Mapping[str, Value]:
+def by_policy(name: str) -> Mapping[str, Value]:
     return {"policy": name}
 
 
 def describe_metric(results: RunResults, metric: str, policies: tuple[str, ...], **where: Value) -> str:
-    return ", ".join(f"{name} {results.mean(metric, B, policy=name, **where)}" for name in policies)
+    return ", ".join(f"{name} {results.mean(metric, BENCHMARKS, policy=name, **where)}" for name in policies)
 
 
 def ahead(results: RunResults, metric: str, one: str, other: str, records: Value) -> Estimate:
     """Returns how much more one policy has than another, on benchmarks of one size."""
-    return results.difference(metric, B, {"policy": one, "records": records}, {"policy": other, "records": records})
+    return results.difference(
+        metric, BENCHMARKS, {"policy": one, "records": records}, {"policy": other, "records": records}
+    )
 
 
 @claim("Without caching no record is a hit, with unlimited caching every one is", "Fig. 8")
 def ends(results: RunResults) -> Judgement:
     records = largest_of(results)
-    none, all_ = (results.mean("hit_rate", B, policy=name, records=records) for name in ("none", "all"))
+    none, all_ = (results.mean("hit_rate", BENCHMARKS, policy=name, records=records) for name in ("none", "all"))
     return verdict(none.mean == 0 and all_.mean == 1, f"none {none}, all {all_}", "a rate is not 0, or not 1")
 
 
 @claim("Each policy's hit rate is nearly the same on every benchmark", "Fig. 8")
 def hit_rate_constant(results: RunResults) -> Judgement:
-    first, *others = several(results, B, "records")
+    first, *others = several(results, BENCHMARKS, "records")
     changes = {
         policy: [
-            results.difference("hit_rate", B, {"policy": policy, "records": size}, {"policy": policy, "records": first})
+            results.difference(
+                "hit_rate", BENCHMARKS, {"policy": policy, "records": size}, {"policy": policy, "records": first}
+            )
             for size in others
         ]
         for policy in NOVEL
     }
-    largest = {policy: max(policy_changes, key=lambda one: abs(one.mean)) for policy, policy_changes in changes.items()}
+    largest = {
+        policy: max(policy_changes, key=lambda change: abs(change.mean)) for policy, policy_changes in changes.items()
+    }
     figures = f"largest change from {first} records: " + ", ".join(
         f"{name} {change}" for name, change in largest.items()
     )
-    holds = inside((change for policy_changes in changes.values() for change in policy_changes), -0.08, 0.08)
+    holds = all_within((change for policy_changes in changes.values() for change in policy_changes), -0.08, 0.08)
     return verdict(holds, figures, "one changes by more than 0.08")
 
 
 @claim("The threshold policy has the lowest hit rate, then mean, then buffer", "Fig. 8")
 def hit_rate_order(results: RunResults) -> Judgement:
     records = largest_of(results)
-    holds = is_surely_ordered(results, "hit_rate", B, [of(name) for name in NOVEL], where={"records": records})
+    holds = is_ordered(results, "hit_rate", BENCHMARKS, [by_policy(name) for name in NOVEL], where={"records": records})
     return unless_tuned(results, holds, describe_metric(results, "hit_rate", NOVEL, records=records))
 
 
@@ -80,8 +86,8 @@ def unless_tuned(results: RunResults, holds: bool | None, figures: str, because:
         f"the tuning: {because}with μ = 0.8, λ = 0.2 the threshold policy lets in more ({fast}) than the mean policy "
         f"with a batch of 20 ({mean})"
     )
-    below = surely([results.between("hit_rate", small_batch, loose_tuning)])
-    return judge_by_choice(holds, both(holds, below), figures, on=on, against="another order with the usual tuning")
+    below = all_above([results.between("hit_rate", small_batch, loose_tuning)])
+    return judge_by_choice(holds, all_hold(holds, below), figures, on=on, against="another order with the usual tuning")
 
 
 # The paper distinguishes hit rates of 0.7 and 0.8 in one figure, so this interval does too.
@@ -90,12 +96,15 @@ _AROUND: Final = 0.75, 0.85
 
 @claim("The buffer policy has the best hit rate of the three on every benchmark, around 0.8", "Fig. 8")
 def buffer_hits(results: RunResults) -> Judgement:
-    rates = {size: results.mean("hit_rate", B, policy="buffer", records=size) for size in results.points(B, "records")}
+    rates = {
+        size: results.mean("hit_rate", BENCHMARKS, policy="buffer", records=size)
+        for size in results.points(BENCHMARKS, "records")
+    }
     first = "tuning-buffer", {"learns_first": True, "last": 0.8, "before": 0.2}
     learning = results.mean("hit_rate", first[0], **first[1])
     figures = ", ".join(f"{size} records {rate}" for size, rate in rates.items()) + f"; learning first {learning}"
     above = {
-        f"{name} on {size} records": surely([ahead(results, "hit_rate", "buffer", name, size)])
+        f"{name} on {size} records": all_above([ahead(results, "hit_rate", "buffer", name, size)])
         for name in ("threshold", "mean")
         for size in rates
     }
@@ -106,8 +115,8 @@ def buffer_hits(results: RunResults) -> Judgement:
     )
     not_above = [name for name, is_above in above.items() if not is_above]
     return judge_by_choice(
-        both(inside(rates.values(), *_AROUND), *above.values()),
-        both(inside([learning], *_AROUND), surely([lead])),
+        all_hold(all_within(rates.values(), *_AROUND), *above.values()),
+        all_hold(all_within([learning], *_AROUND), all_above([lead])),
         figures,
         on=f"{on}; not surely above {', '.join(not_above)}" if not_above else on,
         against="neither deciding nor learning first is it the best and around 0.8",
@@ -115,7 +124,7 @@ def buffer_hits(results: RunResults) -> Judgement:
 
 
 # The hit rates of Fig. 8 in the paper's analysis; its text on the figure itself says 0.8 for the buffer policy.
-_SAID: Final = {"threshold": 0.3, "mean": 0.5, "buffer": 0.7}
+_STATED_RATES: Final = {"threshold": 0.3, "mean": 0.5, "buffer": 0.7}
 
 
 @claim("Hit rates are about 0.3 (threshold), 0.5 (mean) and 0.7 (buffer)", "Analysis")
@@ -123,8 +132,11 @@ def hit_rates(results: RunResults) -> Judgement:
     answers, figures = {}, []
     for shared in (0.5, 0.7):
         rates = {name: results.mean("hit_rate", "shared", policy=name, shared=shared) for name in NOVEL}
-        answers[shared] = both(
-            *(inside([rates[name]], stated_rate - 0.1, stated_rate + 0.1) for name, stated_rate in _SAID.items())
+        answers[shared] = all_hold(
+            *(
+                all_within([rates[name]], stated_rate - 0.1, stated_rate + 0.1)
+                for name, stated_rate in _STATED_RATES.items()
+            )
         )
         figures.append(f"{shared:.0%} shared: " + ", ".join(f"{name} {rate}" for name, rate in rates.items()))
     on = (
@@ -139,7 +151,7 @@ def hit_rates(results: RunResults) -> Judgement:
 def unlimited_duplication(results: RunResults) -> Judgement:
     duplications = {shared: results.mean("duplication", "shared", policy="all", shared=shared) for shared in (0.5, 0.7)}
     figures = ", ".join(f"{shared:.0%} shared: {duplication}" for shared, duplication in duplications.items())
-    return verdict(inside([duplications[0.7]], 1.65, 1.75), figures, "further than 0.05 from 1.7")
+    return verdict(all_within([duplications[0.7]], 1.65, 1.75), figures, "further than 0.05 from 1.7")
 
 
 _CLOSE_TO_2: Final = 1.9
@@ -148,13 +160,15 @@ _CLOSE_TO_2: Final = 1.9
 @claim("The three policies keep more copies per record than unlimited caching; threshold and mean close to 2", "Fig. 9")
 def duplication_high(results: RunResults) -> Judgement:
     records = largest_of(results)
-    duplications = [results.mean("duplication", B, policy=name, records=records) for name in ("threshold", "mean")]
+    duplications = [
+        results.mean("duplication", BENCHMARKS, policy=name, records=records) for name in ("threshold", "mean")
+    ]
     above = [ahead(results, "duplication", name, "all", records) for name in NOVEL]
-    holds = both(surely(duplications, than=_CLOSE_TO_2), surely(above))
+    holds = all_hold(all_above(duplications, than=_CLOSE_TO_2), all_above(above))
     loose = results.mean("duplication", "tuning-threshold", fall=0.8, rise=0.2)
     return judge_by_choice(
         holds,
-        both(holds, surely([loose], than=_CLOSE_TO_2)),
+        all_hold(holds, all_above([loose], than=_CLOSE_TO_2)),
         describe_metric(results, "duplication", ("all", *NOVEL), records=records),
         on=f"the tuning of the threshold policy: with μ = 0.8, λ = 0.2, its fastest, it is {loose}",
         against="one keeps no more than unlimited caching, or threshold or mean are not above 1.9",
@@ -165,14 +179,14 @@ def duplication_high(results: RunResults) -> Judgement:
 def follows_share(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"shared": share} for share in several(results, "shared", "shared")]
     policies = ("all", *NOVEL)
-    ordered = {name: is_surely_ordered(results, "duplication", "shared", points, where=of(name)) for name in policies}
+    ordered = {name: is_ordered(results, "duplication", "shared", points, where=by_policy(name)) for name in policies}
     figures = "; ".join(
         f"{name} " + ", ".join(f"{results.mean('duplication', 'shared', policy=name, **point)}" for point in points)
         for name in policies
     )
     shares = ", ".join(f"{float(point['shared']):.0%}" for point in points)
     against = f"not with {', '.join(name for name, is_ordered in ordered.items() if is_ordered is False)}"
-    return verdict(both(*ordered.values()), f"{shares} shared: {figures}", against)
+    return verdict(all_hold(*ordered.values()), f"{shares} shared: {figures}", against)
 
 
 # A smaller dip is not visible in a figure.
@@ -186,7 +200,8 @@ _SEEN: Final = 1.02
 def fluctuates(results: RunResults) -> Judgement:
     dips = _dips(results, "duplication", 2_000)
     duplications = {
-        size: results.mean("duplication", B, policy="all", records=size) for size in results.points(B, "records")
+        size: results.mean("duplication", BENCHMARKS, policy="all", records=size)
+        for size in results.points(BENCHMARKS, "records")
     }
     figures = "unlimited caching: " + ", ".join(
         f"{size} records {duplication}" for size, duplication in duplications.items()
@@ -198,23 +213,25 @@ def fluctuates(results: RunResults) -> Judgement:
     if dips is False:
         return verdict(False, figures, against)
     first, *later = (size for size in sorted(map(int, duplications)) if size > 2_000)
-    is_constant = inside((_times(results, "duplication", size, first) for size in later), 1 / _SEEN, _SEEN)
-    return verdict(both(dips, is_constant, _dips(results, "throughput_per_s", 1_000)), figures, against)
+    is_constant = all_within((_times(results, "duplication", size, first) for size in later), 1 / _SEEN, _SEEN)
+    return verdict(all_hold(dips, is_constant, _dips(results, "throughput_per_s", 1_000)), figures, against)
 
 
 def _dips(results: RunResults, metric: str, at: int) -> bool | None:
     """Whether the metric is lower at this number of records than at the next sizes below and above. One of the two can
     suffice to refute it."""
-    sizes = sorted(map(int, results.points(B, "records")))
+    sizes = sorted(map(int, results.points(BENCHMARKS, "records")))
     neighbours = [*[size for size in sizes if size < at][-1:], *[size for size in sizes if size > at][:1]]
-    lower = surely((_times(results, metric, size, at) for size in neighbours), than=_SEEN)
+    lower = all_above((_times(results, metric, size, at) for size in neighbours), than=_SEEN)
     if lower is not False and len(neighbours) < 2:
-        raise MissingCellsError(f"{B}: records below and above {at}")
+        raise MissingCellsError(f"{BENCHMARKS}: records below and above {at}")
     return lower
 
 
 def _times(results: RunResults, metric: str, records: int, at: int) -> Estimate:
-    return results.ratio(metric, (B, {"policy": "all", "records": records}), (B, {"policy": "all", "records": at}))
+    return results.ratio(
+        metric, (BENCHMARKS, {"policy": "all", "records": records}), (BENCHMARKS, {"policy": "all", "records": at})
+    )
 
 
 # A smaller lead does not count.
@@ -228,7 +245,7 @@ def shared_kept(results: RunResults) -> Judgement:
     kept_shares = {
         name: {
             row.cell.seed: row.metrics["value"] - row.metrics["hit_rate"]
-            for row in results.select(B, {"policy": name, "records": records})
+            for row in results.select(BENCHMARKS, {"policy": name, "records": records})
         }
         for name in NOVEL
     }
@@ -237,6 +254,6 @@ def shared_kept(results: RunResults) -> Judgement:
         estimate([kept_shares[first][seed] - kept_shares[other][seed] for seed in kept_shares[first]])
         for first, other in (("buffer", "mean"), ("mean", "threshold"))
     )
-    is_level = inside([over_mean], -_LEAD, _LEAD)
+    is_level = all_within([over_mean], -_LEAD, _LEAD)
     against = "mean and buffer both keep nearly every shared record there is" if is_level else "another order"
-    return verdict(surely([over_mean, over_threshold], than=_LEAD), figures, against)
+    return verdict(all_above([over_mean, over_threshold], than=_LEAD), figures, against)

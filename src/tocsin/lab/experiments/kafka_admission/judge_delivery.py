@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from tocsin.lab.experiments.comparisons import is_surely_ordered, judge_by_choice, several, surely, verdict
+from tocsin.lab.experiments.comparisons import all_above, is_ordered, judge_by_choice, several, verdict
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
-    B,
+    BENCHMARKS,
+    by_policy,
     describe_metric,
     largest_of,
-    of,
     unless_tuned,
 )
-from tocsin.lab.experiments.results import Place, RunResults
+from tocsin.lab.experiments.results import RunResults, SweepPoint
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
@@ -23,8 +23,8 @@ _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
 @claim("Latency grows in the order unlimited, buffer, mean, threshold, no caching", "Fig. 10")
 def latency_order(results: RunResults) -> Judgement:
     records = largest_of(results)
-    order = [of(name) for name in _BY_LATENCY]
-    holds = is_surely_ordered(results, "latency_s", B, order, where={"records": records})
+    order = [by_policy(name) for name in _BY_LATENCY]
+    holds = is_ordered(results, "latency_s", BENCHMARKS, order, where={"records": records})
     figures = describe_metric(results, "latency_s", _BY_LATENCY, records=records)
     return unless_tuned(results, holds, figures, "it is the order of the hit rates, and ")
 
@@ -38,9 +38,9 @@ def throughput_order(results: RunResults) -> Judgement:
     records = largest_of(results)
 
     def falls(*policies: str) -> bool | None:
-        places: list[Place] = [(B, {"policy": name, "records": records}) for name in policies]
+        places: list[SweepPoint] = [(BENCHMARKS, {"policy": name, "records": records}) for name in policies]
         steps = itertools.pairwise(places)
-        return surely((results.ratio("throughput_per_s", *step) for step in steps), than=_FASTER)
+        return all_above((results.ratio("throughput_per_s", *step) for step in steps), than=_FASTER)
 
     on = (
         "what throughput is: the paper inverts the latency, which turns the order round by definition; counted as "
@@ -61,13 +61,15 @@ def throughput_far(results: RunResults) -> Judgement:
     records = largest_of(results)
     times = {
         name: results.ratio(
-            "latency_s", (B, {"policy": name, "records": records}), (B, {"policy": "all", "records": records})
+            "latency_s",
+            (BENCHMARKS, {"policy": name, "records": records}),
+            (BENCHMARKS, {"policy": "all", "records": records}),
         )
         for name in _BY_LATENCY[1:]
     }
     close_policies = " and ".join(name for name, ratio in times.items() if ratio.high < 2)
     return verdict(
-        surely(times.values(), than=2),
+        all_above(times.values(), than=2),
         ", ".join(f"{ratio} times that of {name}" for name, ratio in times.items()),
         f"the database keeps up with what {close_policies} leave to it, so that nobody waits in a queue",
     )
@@ -85,7 +87,7 @@ def hundredfold(results: RunResults) -> Judgement:
     }
     figures = ", ".join(f"a record per {every_s * 1000:g} ms: {ratio} times" for every_s, ratio in times.items())
     on = "the load: a hundredfold and more where records come faster than the database takes them, else a few times"
-    holds = [surely([ratio], than=100) for ratio in times.values()]
+    holds = [all_above([ratio], than=100) for ratio in times.values()]
     if True in holds and False in holds:
         return Judgement("depends", figures, on)
     return verdict(None if None in holds else holds[0], figures, "at no load")
@@ -113,15 +115,15 @@ def _growth(gaps: dict[Value, dict[int, float]]) -> list[Estimate]:
 
 @claim("The gap between the two grows with the number of records", "Fig. 10")
 def gap_grows(results: RunResults) -> Judgement:
-    loaded, idle = _gaps(results, B), _gaps(results, "light-load")
+    loaded, idle = _gaps(results, BENCHMARKS), _gaps(results, "light-load")
     gaps_by_load = {"above the database's rate": loaded, "below it": idle}
     figures = "; ".join(
         f"{name}: " + ", ".join(f"{size} records {estimate(list(gap.values()))} s" for size, gap in gaps.items())
         for name, gaps in gaps_by_load.items()
     )
     return judge_by_choice(
-        surely(_growth(loaded), than=_GROWN),
-        surely(_growth(idle), than=_GROWN),
+        all_above(_growth(loaded), than=_GROWN),
+        all_above(_growth(idle), than=_GROWN),
         figures,
         on="the load: the gap grows because a queue does, which the database must cause",
         against="from one size to the next it does not grow by a fifth",

@@ -7,36 +7,36 @@ from collections.abc import Mapping
 from typing import Final
 
 from tocsin.lab.experiments.comparisons import (
-    both,
-    inside,
-    is_surely_ordered,
+    all_above,
+    all_hold,
+    all_within,
+    is_more,
+    is_ordered,
     several,
-    surely,
-    surely_more,
     verdict,
 )
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
+    BENCHMARKS,
     NOVEL,
-    B,
     ahead,
+    by_policy,
     describe_metric,
     largest_of,
-    of,
     unless_tuned,
 )
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 
-_T: Final = "tuning-threshold"
+_THRESHOLD: Final = "tuning-threshold"
 _BUFFER: Final = "tuning-buffer"
 
 
 def _tunings(results: RunResults) -> dict[tuple[Value, Value], Estimate]:
     """Returns the latency of the threshold policy by (μ, λ)."""
-    rows = [dict(row.cell.values) for row in results.select(_T, {})]
+    rows = [dict(row.cell.values) for row in results.select(_THRESHOLD, {})]
     pairs = dict.fromkeys((values["fall"], values["rise"]) for values in rows)
-    return {pair: results.mean("latency_s", _T, fall=pair[0], rise=pair[1]) for pair in pairs}
+    return {pair: results.mean("latency_s", _THRESHOLD, fall=pair[0], rise=pair[1]) for pair in pairs}
 
 
 @claim("The threshold policy is fastest with μ = 0.8, λ = 0.2, and then with 0.3 and 0.1", "Fig. 12")
@@ -47,7 +47,7 @@ def threshold_best(results: RunResults) -> Judgement:
     holds = [_slower(results, pair, second) for pair in latency if pair not in (first, second)]
     fastest = sorted(latency, key=lambda pair: latency[pair].mean)[:2]
     against = f"the fastest of its list are {fastest[0]} and {fastest[1]}"
-    return verdict(both(_slower(results, second, first), *holds), figures, against)
+    return verdict(all_hold(_slower(results, second, first), *holds), figures, against)
 
 
 @claim("It is slowest with μ = 0.8, λ = 0.8", "Analysis of Fig. 12")
@@ -55,8 +55,8 @@ def threshold_worst(results: RunResults) -> Judgement:
     latency = _tunings(results)
     claimed = (0.8, 0.8)
     worst = max(latency, key=lambda pair: latency[pair].mean)
-    figures = f"{worst} {latency[worst]} s, {claimed} {results.mean('latency_s', _T, **_pair(claimed))} s"
-    holds = both(*(_slower(results, claimed, pair) for pair in latency if pair != claimed))
+    figures = f"{worst} {latency[worst]} s, {claimed} {results.mean('latency_s', _THRESHOLD, **_pair(claimed))} s"
+    holds = all_hold(*(_slower(results, claimed, pair) for pair in latency if pair != claimed))
     reason = f"a high μ lowers latency, as the paper itself explains; the slowest of its list is {worst}"
     return verdict(holds, figures, reason)
 
@@ -68,16 +68,16 @@ def threshold_rates(results: RunResults) -> Judgement:
     by_rise = [(fast, slow) for fast, slow in pairs if fast[0] == slow[0] and float(fast[1]) < float(slow[1])]
     by_fall = [(fast, slow) for fast, slow in pairs if fast[1] == slow[1] and float(fast[0]) > float(slow[0])]
     if not (by_rise and by_fall):
-        raise MissingCellsError(f"{_T}: pairs that differ in μ alone and in λ alone")
+        raise MissingCellsError(f"{_THRESHOLD}: pairs that differ in μ alone and in λ alone")
     holds = {
-        f"{fast} and {slow}": both(
-            _slower(results, slow, fast), surely_more(results, "hit_rate", _T, _pair(fast), _pair(slow))
+        f"{fast} and {slow}": all_hold(
+            _slower(results, slow, fast), is_more(results, "hit_rate", _THRESHOLD, _pair(fast), _pair(slow))
         )
         for fast, slow in by_rise + by_fall
     }
     figures = f"{sum(answer is True for answer in holds.values())} of {len(holds)} pairs of tunings"
     against = f"not so: {', '.join(name for name, answer in holds.items() if answer is False)}"
-    return verdict(both(*holds.values()), figures, against)
+    return verdict(all_hold(*holds.values()), figures, against)
 
 
 def _pair(pair: tuple[Value, Value]) -> dict[str, Value]:
@@ -85,17 +85,17 @@ def _pair(pair: tuple[Value, Value]) -> dict[str, Value]:
 
 
 def _slower(results: RunResults, one: tuple[Value, Value], other: tuple[Value, Value]) -> bool | None:
-    return surely_more(results, "latency_s", _T, _pair(one), _pair(other))
+    return is_more(results, "latency_s", _THRESHOLD, _pair(one), _pair(other))
 
 
 @claim("The mean policy's latency falls as its batch grows, since the first batch is let in whole", "Fig. 13")
 def tuning_mean(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"batch": batch} for batch in several(results, "tuning-mean", "batch")]
     rates = ", ".join(f"batch {point['batch']}: {results.mean('hit_rate', 'tuning-mean', **point)}" for point in points)
-    rises = is_surely_ordered(results, "hit_rate", "tuning-mean", points, where={})
-    falls = is_surely_ordered(results, "latency_s", "tuning-mean", points[::-1], where={})
+    rises = is_ordered(results, "hit_rate", "tuning-mean", points, where={})
+    falls = is_ordered(results, "latency_s", "tuning-mean", points[::-1], where={})
     against = "from one batch to the next, hits do not rise or latency does not fall"
-    return verdict(both(falls, rises), f"hit rates: {rates}", against)
+    return verdict(all_hold(falls, rises), f"hit rates: {rates}", against)
 
 
 @claim("The buffer policy with γ = 1 lets in everything", "Analysis of Fig. 14")
@@ -145,7 +145,7 @@ def buffer_best(results: RunResults) -> Judgement:
     holds, figures = {}, []
     for first, word in _ORDERS.items():
         gaps = {pair: _gap(results, first, pair, (1.0, 0.0)) for pair in _latencies(results, first) if pair[0] != 1}
-        holds[first] = surely(gaps.values())
+        holds[first] = all_above(gaps.values())
         nearest = min(gaps, key=lambda pair: gaps[pair].mean)
         figures.append(f"{word} first: {nearest} slower by {gaps[nearest]} s")
     return _by_order(holds, "; ".join(figures), "another pair is faster")
@@ -157,7 +157,7 @@ def buffer_local(results: RunResults) -> Judgement:
     for first, word in _ORDERS.items():
         gaps = {pair: _gap(results, first, pair, (0.8, 0.2)) for pair in ((0.9, 0.1), (0.7, 0.3))}
         is_equal = any(gap.low == gap.high == 0 for gap in gaps.values())
-        holds[first] = False if is_equal else surely(gaps.values())
+        holds[first] = False if is_equal else all_above(gaps.values())
         figures.append(f"{word} first: " + ", ".join(f"{pair} slower by {gap} s" for pair, gap in gaps.items()))
     reason = "where a record has one consumer or two, all weights between 0 and 1 decide alike"
     return _by_order(holds, "; ".join(figures), reason)
@@ -172,7 +172,7 @@ def buffer_flat(results: RunResults) -> Judgement:
         least, most = (pick(latencies, key=lambda pair: latencies[pair].mean) for pick in (min, max))
         slow, fast = ((_BUFFER, {"learns_first": first, **_weights(pair)}) for pair in (most, least))
         ratio = results.ratio("latency_s", slow, fast)
-        holds[first] = inside([ratio], 0.9, 1.1)
+        holds[first] = all_within([ratio], 0.9, 1.1)
         figures.append(f"{word} first: most {ratio} times the least")
     return _by_order(holds, "; ".join(figures), "it varies by more than a tenth")
 
@@ -182,7 +182,7 @@ def equal_value(results: RunResults) -> Judgement:
     records = largest_of(results)
     gaps = [ahead(results, "value", first, other, records) for first, other in itertools.combinations(NOVEL, 2)]
     reason = "duplication is nearly the same and hit rates are not, as the paper's own 0.3, 0.5 and 0.7 say"
-    return verdict(inside(gaps, -0.1, 0.1), describe_metric(results, "value", NOVEL, records=records), reason)
+    return verdict(all_within(gaps, -0.1, 0.1), describe_metric(results, "value", NOVEL, records=records), reason)
 
 
 # A smaller difference in copies per record does not count.
@@ -195,10 +195,10 @@ _AS_MANY: Final = 0.02
 def ranking(results: RunResults) -> Judgement:
     records = largest_of(results)
     figures = "; ".join(
-        f"{name} keeps {results.mean('hit_rate', B, policy=name, records=records)} of the records, "
-        f"each {results.mean('duplication', B, policy=name, records=records)} times"
+        f"{name} keeps {results.mean('hit_rate', BENCHMARKS, policy=name, records=records)} of the records, "
+        f"each {results.mean('duplication', BENCHMARKS, policy=name, records=records)} times"
         for name in NOVEL
     )
-    fewer = is_surely_ordered(results, "hit_rate", B, [of(name) for name in NOVEL], where={"records": records})
+    fewer = is_ordered(results, "hit_rate", BENCHMARKS, [by_policy(name) for name in NOVEL], where={"records": records})
     shared = [ahead(results, "duplication", first, other, records) for first, other in itertools.pairwise(NOVEL)]
-    return unless_tuned(results, both(fewer, surely(shared, than=-_AS_MANY)), figures)
+    return unless_tuned(results, all_hold(fewer, all_above(shared, than=-_AS_MANY)), figures)

@@ -22,7 +22,7 @@ ITEMS: Final = "tocsin_items"
 FORMAT: Final = "tocsin_format"
 SEQUENCE: Final = "tocsin_sequence_fits"
 
-Arguments = Sequence[exp.Expr]
+_Arguments = Sequence[exp.Expr]
 _ANY_DISTANCE: Final = 2**31 - 1
 
 
@@ -34,19 +34,19 @@ def _text(value: exp.Expr) -> exp.Expr:
     return value if constant_string(value) is not None else exp.cast(value, "STRING")
 
 
-def _levenshtein(given: Arguments) -> exp.Expr:
+def _levenshtein(given: _Arguments) -> exp.Expr:
     most = given[2] if len(given) > 2 else exp.Literal.number(_ANY_DISTANCE)
     return _call(LEVENSHTEIN, _text(given[0]), _text(given[1]), exp.cast(most, "INT"))
 
 
-def _repeat(given: Arguments) -> exp.Expr:
+def _repeat(given: _Arguments) -> exp.Expr:
     return _call(REPEAT, _text(given[0]), exp.cast(given[1], "INT"))
 
 
-def _guarded(name: str, place: int, guard: str) -> Callable[[Arguments], exp.Expr]:
+def _guarded(name: str, place: int, guard: str) -> Callable[[_Arguments], exp.Expr]:
     """Returns a builder of the call that passes a computed number through a guard."""
 
-    def made(given: Arguments) -> exp.Expr:
+    def made(given: _Arguments) -> exp.Expr:
         size = given[place]
         if constant_whole(size) is not None:
             return _call(name, *given)
@@ -55,8 +55,8 @@ def _guarded(name: str, place: int, guard: str) -> Callable[[Arguments], exp.Exp
     return made
 
 
-def _formatted(name: str) -> Callable[[Arguments], exp.Expr]:
-    def made(given: Arguments) -> exp.Expr:
+def _formatted(name: str) -> Callable[[_Arguments], exp.Expr]:
+    def made(given: _Arguments) -> exp.Expr:
         form = given[0]
         return _call(name, form if constant_string(form) is not None else _call(FORMAT, _text(form), string(name)),
                      *given[1:])  # fmt: skip
@@ -64,7 +64,7 @@ def _formatted(name: str) -> Callable[[Arguments], exp.Expr]:
     return made
 
 
-def _sequence(given: Arguments) -> exp.Expr:
+def _sequence(given: _Arguments) -> exp.Expr:
     if all(constant_whole(one) is not None for one in given):
         return _call("sequence", *given)
     step = given[2] if len(given) > 2 else exp.Literal.number(0)
@@ -79,7 +79,7 @@ def _sequence(given: Arguments) -> exp.Expr:
 
 
 # The allowed numbers of arguments, and the builder.
-REWRITES: Final[dict[str, tuple[range, Callable[[Arguments], exp.Expr]]]] = {
+REWRITES: Final[dict[str, tuple[range, Callable[[_Arguments], exp.Expr]]]] = {
     "levenshtein": (range(2, 4), _levenshtein),
     "repeat": (range(2, 3), _repeat),
     "space": (range(1, 2), _guarded("space", 0, LETTERS)),

@@ -20,13 +20,13 @@ POSITION: Final = "tocsin_regexp_instr"
 REPLACE: Final = "tocsin_regexp_replace"
 SPLIT: Final = "tocsin_split"
 
-Arguments = Sequence[exp.Expr]
+_Arguments = Sequence[exp.Expr]
 
 
-def _call(name: str, texts: int, numbers: Sequence[int]) -> Callable[[Arguments], exp.Expr]:
+def _call(name: str, texts: int, numbers: Sequence[int]) -> Callable[[_Arguments], exp.Expr]:
     """Returns a builder of a call with this number of texts, then numbers. `numbers` has their defaults."""
 
-    def made(given: Arguments) -> exp.Expr:
+    def made(given: _Arguments) -> exp.Expr:
         rest = [*given[texts:], *map(_number, numbers[len(given) - texts :])]
         return exp.Anonymous(
             this=name, expressions=[*map(_text, given[:texts]), *(exp.cast(argument, "INT") for argument in rest)]
@@ -43,15 +43,15 @@ def _text(value: exp.Expr) -> exp.Expr:
     return value if constant_string(value) is not None else exp.cast(value, "STRING")
 
 
-def _count(given: Arguments) -> exp.Expr:
+def _count(given: _Arguments) -> exp.Expr:
     return exp.Anonymous(this="size", expressions=[_extract_all([*given, _number(0)])])
 
 
-def _substring(given: Arguments) -> exp.Expr:
+def _substring(given: _Arguments) -> exp.Expr:
     return exp.Anonymous(this="nullif", expressions=[_extract([*given, _number(0)]), string("")])
 
 
-def _map(given: Arguments) -> exp.Expr:
+def _map(given: _Arguments) -> exp.Expr:
     """Rewrites str_to_map, whose delimiters are regular expressions."""
     text, pair_delimiter, key_delimiter = [*given, *map(string, (",", ":")[len(given) - 1 :])]
     return build(
@@ -62,10 +62,10 @@ def _map(given: Arguments) -> exp.Expr:
     )  # fmt: skip
 
 
-def _url_part(name: str) -> Callable[[Arguments], exp.Expr]:
+def _url_part(name: str) -> Callable[[_Arguments], exp.Expr]:
     """Rewrites parse_url. Spark takes its key for a regular expression, so quote the key."""
 
-    def made(given: Arguments) -> exp.Expr:
+    def made(given: _Arguments) -> exp.Expr:
         texts = {"_q": string(r"\Q"), "_e": string(r"\E"), "_quoted": string(r"\E\\E\Q")}
         keys = [build("concat(_q, replace(_key, _e, _quoted), _e)", _key=_text(key), **texts) for key in given[2:]]
         return exp.Anonymous(this=name, expressions=[*given[:2], *keys])
@@ -76,7 +76,7 @@ def _url_part(name: str) -> Callable[[Arguments], exp.Expr]:
 _extract, _extract_all, _split = _call(EXTRACT, 2, [1]), _call(EXTRACT_ALL, 2, [1]), _call(SPLIT, 2, [-1])
 _like = _call(LIKE, 2, [])
 # The allowed numbers of arguments, and the builder.
-REWRITES: Final[dict[str, tuple[range, Callable[[Arguments], exp.Expr]]]] = {
+REWRITES: Final[dict[str, tuple[range, Callable[[_Arguments], exp.Expr]]]] = {
     "rlike": (range(2, 3), _like),
     "regexp": (range(2, 3), _like),
     "regexp_like": (range(2, 3), _like),

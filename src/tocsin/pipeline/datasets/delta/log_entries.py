@@ -27,7 +27,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "metaData": (),
     "protocol": (),
 }
-Mark = Sequence[Any]
+LogMark = Sequence[Any]
 
 
 class EntryState(Enum):
@@ -41,12 +41,12 @@ def split_lines(text: str) -> list[str]:
     return [line for line in text.split("\n") if line]
 
 
-def mark_actions(actions: Iterable[Mapping[str, Any]]) -> list[Mark]:
+def mark_actions(actions: Iterable[Mapping[str, Any]]) -> list[LogMark]:
     """The parts of these actions that the checksum covers."""
     return [_mark(kind, action[kind]) for action in actions for kind in _FIELDS if kind in action]
 
 
-def add_checksum(said: Mapping[str, Any], marks: Sequence[Mark]) -> dict[str, Any]:
+def add_checksum(said: Mapping[str, Any], marks: Sequence[LogMark]) -> dict[str, Any]:
     """A commit's own information, with a checksum of it and of the actions."""
     counted = {**said, ACTIONS_KEY: len(marks)}
     return {**counted, CHECK_KEY: _checksum(counted, marks)}
@@ -147,13 +147,13 @@ def _actions_in(content: bytes) -> Iterator[dict[str, Any]]:
             yield action
 
 
-def _mark(kind: str, action: Any) -> Mark:
+def _mark(kind: str, action: Any) -> LogMark:
     if not _FIELDS[kind]:
         return kind, action
     return (kind, *(action.get(field) if isinstance(action, dict) else None for field in _FIELDS[kind]))
 
 
-def _checksum(said: Mapping[str, Any], marks: Iterable[Mark]) -> str:
+def _checksum(said: Mapping[str, Any], marks: Iterable[LogMark]) -> str:
     listed = [["said", key, said[key]] for key in sorted(said)] + sorted((list(mark) for mark in marks), key=repr)
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
 

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
-from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, Found
+from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, ReadRecord
 from tocsin.rules.model import adm
 from tocsin.rules.model.record_frames import Braces, FrameError
 from tocsin.rules.model.type_check import describe_value
@@ -14,7 +14,7 @@ from tocsin.rules.model.type_check import describe_value
 _CHUNK_BYTES: Final = 1 << 18
 
 
-def read(file: BinaryIO) -> Iterator[Found]:
+def read(file: BinaryIO) -> Iterator[ReadRecord]:
     """The objects of a file, each with the line on which it begins."""
     for item in each(file):
         if isinstance(item, BadRecord):
@@ -22,7 +22,7 @@ def read(file: BinaryIO) -> Iterator[Found]:
         yield item
 
 
-def each(file: BinaryIO) -> Iterator[Found | BadRecord]:
+def each(file: BinaryIO) -> Iterator[ReadRecord | BadRecord]:
     """Like `read`, but yields an unreadable object as a BadRecord and goes on, if the end of the object is visible."""
     for line, text in frame_objects(file):
         if isinstance(line, BadRecord):

@@ -14,7 +14,7 @@ from tocsin.pipeline.sources.reader_types import (
     RECORD_LIMIT_BYTES,
     BadFile,
     BadRecord,
-    Found,
+    ReadRecord,
     not_utf8,
     too_long,
 )
@@ -69,7 +69,7 @@ def form_of(given: Mapping[str, str], *, header: bool) -> DelimitedFormat:
     return DelimitedFormat(delimiter, header_text == "true", quote, given.get("null"))
 
 
-def read(file: BinaryIO, kind: ObjectType, form: DelimitedFormat, generated: str | None = None) -> Iterator[Found]:
+def read(file: BinaryIO, kind: ObjectType, form: DelimitedFormat, generated: str | None = None) -> Iterator[ReadRecord]:
     """The rows of a file as objects.
 
     Without a header the columns are the declared fields in order; the file may leave out the `generated` field.
@@ -86,7 +86,7 @@ def each(
     form: DelimitedFormat,
     generated: str | None = None,
     limit_bytes: int = RECORD_LIMIT_BYTES,
-) -> Iterator[Found | BadRecord]:
+) -> Iterator[ReadRecord | BadRecord]:
     """Like `read`, but yields an unreadable row as a BadRecord and goes on."""
     lines = _LineIterator(file, limit_bytes)
     rows = csv.reader(

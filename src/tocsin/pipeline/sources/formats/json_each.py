@@ -14,7 +14,7 @@ from tocsin.pipeline.sources.formats import adm_text
 from tocsin.pipeline.sources.formats.json_text import NotJson, parse_quickly
 from tocsin.pipeline.sources.json_body import line_pieces
 from tocsin.pipeline.sources.pieces import BodyLimits
-from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, Found, too_long
+from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, ReadRecord, too_long
 from tocsin.rules.model.record_frames import Braces, FrameError
 from tocsin.rules.model.type_check import describe_value
 
@@ -22,7 +22,7 @@ _HEAD_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 16
 
 
-def each(file: BinaryIO, limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Found | BadRecord]:
+def each(file: BinaryIO, limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[ReadRecord | BadRecord]:
     """The objects of a seekable file, each with the line on which it begins, or what is wrong there."""
     head = file.read(_HEAD_BYTES)
     file.seek(0)
@@ -57,7 +57,7 @@ def _is_framed(head: bytes) -> bool:
     return bool(texts) and all(isinstance(_parsed(text), dict) for text in texts)
 
 
-def _lines(file: BinaryIO, limit_bytes: int) -> Iterator[Found | BadRecord]:
+def _lines(file: BinaryIO, limit_bytes: int) -> Iterator[ReadRecord | BadRecord]:
     number = 0
     # One byte more than the limit shows whether a line of exactly the limit is complete.
     while line := file.readline(limit_bytes + 1):
@@ -85,7 +85,7 @@ def _lines(file: BinaryIO, limit_bytes: int) -> Iterator[Found | BadRecord]:
         yield _item(value, number, line)
 
 
-def _item(value: Any, number: int, text: bytes) -> Found | BadRecord:
+def _item(value: Any, number: int, text: bytes) -> ReadRecord | BadRecord:
     if value.__class__ is dict:
         return number, value, len(text)
     if isinstance(value, BadRecord):
@@ -94,7 +94,7 @@ def _item(value: Any, number: int, text: bytes) -> Found | BadRecord:
     return BadRecord(number, f"expected an object, got {describe_value(value)}", raw=text)
 
 
-def _framed(file: BinaryIO) -> Iterator[Found | BadRecord]:
+def _framed(file: BinaryIO) -> Iterator[ReadRecord | BadRecord]:
     for line, text in adm_text.frame_objects(file):
         if isinstance(line, BadRecord):
             yield line

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, Found, not_utf8, too_long
+from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, ReadRecord, not_utf8, too_long
 from tocsin.rules.model.constructors import DIGITS_LIMIT
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -26,7 +26,7 @@ _AS_DIGITS: Final = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 
 _MANY_DIGITS: Final = b"0" * 19
 
 
-def read(file: BinaryIO, window_bytes: int = 1 << 20) -> Iterator[Found]:
+def read(file: BinaryIO, window_bytes: int = 1 << 20) -> Iterator[ReadRecord]:
     """The objects of a file, each with the line on which it begins. Reads `window_bytes` at a time, or the length of a
     longer object."""
     number = 0
@@ -113,7 +113,7 @@ class _RunningText:
         self._ended = False
         self._take(begun)
 
-    def records(self) -> Iterator[Found]:
+    def records(self) -> Iterator[ReadRecord]:
         # The state between records: "" outside arrays, otherwise the last token of the array: "[", "{" (an object) or
         # ",".
         state, opened_on = "", 0
@@ -146,7 +146,7 @@ class _RunningText:
             if not self._more():
                 return ""
 
-    def _object(self) -> Found:
+    def _object(self) -> ReadRecord:
         while True:
             try:
                 record, end = _EXACT.raw_decode(self._text, self._at)

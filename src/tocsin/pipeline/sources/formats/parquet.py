@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tocsin.pipeline.sources.reader_types import BadFile, BadRecord, Found
+from tocsin.pipeline.sources.reader_types import BadFile, BadRecord, ReadRecord
 from tocsin.rules.model.type_check import field_step
 from tocsin.rules.model.values import Duration
 
@@ -20,7 +20,7 @@ _BUFFER_BYTES: Final = 1 << 20
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[ReadRecord]:
     """The rows of a file as objects, each with its number; a null column is NULL."""
     for row in each(path):
         if isinstance(row, BadRecord):
@@ -28,7 +28,7 @@ def read(path: Path) -> Iterator[Found]:
         yield row
 
 
-def each(path: Path) -> Iterator[Found | BadRecord]:
+def each(path: Path) -> Iterator[ReadRecord | BadRecord]:
     """Like `read`, but a row with a value that cannot be stored is yielded as a BadRecord."""
     number = 0
     try:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from tocsin.pipeline.sources.formats.delimited_text import cell
 from tocsin.pipeline.sources.formats.xml_elements import Element, elements
-from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, Found
+from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, ReadRecord
 from tocsin.rules.model.type_check import RecordError, field_step
 from tocsin.rules.model.types import (
     STRING,
@@ -33,7 +33,7 @@ TEXT_FIELD: Final = "_text"
 _NIL: Final = ("http://www.w3.org/2001/XMLSchema-instance", "nil")
 
 
-def read(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found]:
+def read(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[ReadRecord]:
     """The records of a file, each with the line on which it begins."""
     for item in each(file, kind, record):
         if isinstance(item, BadRecord):
@@ -41,7 +41,7 @@ def read(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found]:
         yield item
 
 
-def each(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[Found | BadRecord]:
+def each(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[ReadRecord | BadRecord]:
     """Like `read`, but yields an element that is no record as a BadRecord and goes on. Ends if the file is not XML."""
     try:
         for element in find_elements(file, record):

@@ -18,7 +18,7 @@ from tocsin.patience import wait_despite_cancel
 from tocsin.rules.model.cursors import Cursor, SubscriptionId
 from tocsin.store.broker.sqlite.subscriptions import put_markers
 from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
-from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, transaction
+from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, transaction
 
 _T = TypeVar("_T")
 
@@ -148,7 +148,7 @@ class GroupCommits(SqliteFile):
         return answer
 
 
-class GroupedWrite(ReadCall[Parameters, _T]):
+class GroupedWrite(ReadCall[CallParameters, _T]):
     """A method of a store, made of a function that writes on a connection, in a commit that it shares with others."""
 
     def run(self, store: Any, work: Callable[[sqlite3.Connection], _T]) -> Coroutine[Any, Any, _T]:

@@ -26,7 +26,7 @@ from tocsin.store.broker.rows import (
 from tocsin.store.broker.sqlite import accounts, subscriptions
 from tocsin.store.broker.sqlite.subscriptions import PUBLIC_BYTES
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
-from tocsin.wire.subscriber import Mode
+from tocsin.wire.subscriber import DeliveryMode
 
 GROUPS: Final = "SELECT g.id, g.application, g.name, g.created_us FROM user_groups g "
 HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_us
@@ -138,7 +138,7 @@ def subscribe_group(
     group: int,
     interest: InterestId,
     *,
-    mode: Mode = "inline",
+    mode: DeliveryMode = "inline",
     backends: Sequence[NewBackendRow] = (),
     created_us: int,
     at_most: int | None = None,

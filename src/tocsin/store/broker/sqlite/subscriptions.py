@@ -25,7 +25,7 @@ from tocsin.store.broker.rows import (
     ReboundBackend,
 )
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
-from tocsin.wire.subscriber import Mode
+from tocsin.wire.subscriber import DeliveryMode
 
 PUBLIC_BYTES: Final = 16
 
@@ -233,7 +233,7 @@ def hold(
     connection: sqlite3.Connection,
     subscriber: int,
     interest: InterestId,
-    mode: Mode,
+    mode: DeliveryMode,
     *,
     since: Cursor | None,
     created_us: int,

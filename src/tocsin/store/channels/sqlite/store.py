@@ -21,7 +21,7 @@ from tocsin.store.channels.sqlite import subscriptions as subscription_rows
 from tocsin.store.channels.sqlite.retention import STEP, StoredBytes
 from tocsin.store.channels.sqlite.upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, transaction
+from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, StoreLayout, transaction
 from tocsin.wire.errors import NotFoundError
 
 _T = TypeVar("_T")
@@ -29,11 +29,11 @@ _T = TypeVar("_T")
 TRIMMED: Final = 1_000
 
 
-class WriteCall(ReadCall[Parameters, _T]):
+class WriteCall(ReadCall[CallParameters, _T]):
     """A method that changes the store in one transaction. `point` names its crash points."""
 
     def __init__(
-        self, work: Callable[Concatenate[sqlite3.Connection, Parameters], _T], point: str | None = None
+        self, work: Callable[Concatenate[sqlite3.Connection, CallParameters], _T], point: str | None = None
     ) -> None:
         super().__init__(work)
         self._point = point

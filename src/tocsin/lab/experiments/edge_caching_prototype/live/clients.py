@@ -21,7 +21,7 @@ from tocsin.lab.scenarios.scenario import Scenario
 from tocsin.sdk import Available, Client, Result
 from tocsin.wire.errors import NotFoundError, TocsinError, UnavailableError
 
-PASSWORD: Final = "a good secret"  # noqa: S105 - a password of people who do not exist
+PASSWORD: Final = "a good secret"  # noqa: S105 - of simulated subscribers
 _PATIENCE_S: Final = 300.0
 _AT_ONCE: Final = 16
 
@@ -43,7 +43,7 @@ class LiveClient:
 
     def __init__(self, name: str, url: str, seen: ClientFigures) -> None:
         self._name, self._url, self._seen = name, url, seen
-        self._desk = Client(url, name, PASSWORD, register=True, patience_s=_PATIENCE_S)
+        self._client = Client(url, name, PASSWORD, register=True, patience_s=_PATIENCE_S)
         self._open = False
         self._stream: Client | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -51,7 +51,7 @@ class LiveClient:
         self._order, self._places, self._pulling = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
 
     async def register(self) -> None:
-        await self._desk.__aenter__()
+        await self._client.__aenter__()
         self._open = True
 
     async def perform(self, act: acts.Act) -> None:
@@ -59,48 +59,48 @@ class LiveClient:
             # Publishing a location has its own lock, so that it does not delay a logout.
             async with self._places:
                 record = schema.location_record(self._name, act.east_m, act.north_m)
-                await publish(self._desk, "LocationFeed", record)
+                await publish(self._client, "LocationFeed", record)
             return
         async with self._order:
             match act:
                 case acts.LogInStep():
-                    await self._come()
+                    await self._log_in()
                 case acts.LogOutStep():
-                    await self._go()
+                    await self._log_out()
                 case acts.SubscribeStep(_, channel, parameters):
                     full = f"{schema.DATAVERSE}.{channel}"
-                    subscription = await self._desk.subscribe(full, parameters, mode="notify")
+                    subscription = await self._client.subscribe(full, parameters, mode="notify")
                     self._seen.interests.add(subscription.interest)
                 case acts.UnsubscribeStep(_, channel, parameters):
                     full = f"{schema.DATAVERSE}.{channel}"
-                    for current in list(self._desk.known.values()):
+                    for current in list(self._client.known.values()):
                         if current.channel == full and tuple(current.parameters) == parameters:
-                            await self._desk.unsubscribe(current)
+                            await self._client.unsubscribe(current)
                 case _:
                     raise TypeError(act)
 
     async def leave(self) -> None:
-        await self._go()
+        await self._log_out()
         if self._open:
-            await self._desk.close()
+            await self._client.close()
 
-    async def _come(self) -> None:
-        assert self._desk.who is not None
-        until_s = time() + _PATIENCE_S
+    async def _log_in(self) -> None:
+        assert self._client.who is not None
+        deadline_s = time() + _PATIENCE_S
         while True:
-            stream = Client(self._url, token=self._desk.who.token, patience_s=_PATIENCE_S)
+            stream = Client(self._url, token=self._client.who.token, patience_s=_PATIENCE_S)
             try:
                 await stream.__aenter__()
                 break
             except UnavailableError:
                 # Retry: a busy broker accepts connections late, and the SDK gives up on a broker that it never reached.
-                if time() > until_s:
+                if time() > deadline_s:
                     raise
         self._stream = stream
         self._since_s = time()
         self._listening = asyncio.create_task(self._listen(self._stream))
 
-    async def _go(self) -> None:
+    async def _log_out(self) -> None:
         if self._listening is not None:
             # Finish and acknowledge a pull that is under way before leaving.
             async with self._pulling:
@@ -120,9 +120,9 @@ class LiveClient:
                     with suppress(NotFoundError):  # it has just unsubscribed
                         await self._pull(event)
 
-    async def _pull(self, told: Available) -> None:
+    async def _pull(self, available: Available) -> None:
         figures, began_s, waited_s, count = self._seen, perf_counter(), 0.0, 0
-        async for event in self._desk.pull(told):
+        async for event in self._client.pull(available):
             waited_s = perf_counter() - began_s
             if isinstance(event, Result):
                 count += 1
@@ -142,8 +142,8 @@ class LiveClients:
     first.
     """
 
-    def __init__(self, made: Scenario, brokers: Mapping[str, str], tasks: asyncio.TaskGroup) -> None:
-        names = sorted({act.subscriber for step in made.steps if not isinstance(act := step.act, acts.PublishStep)})
+    def __init__(self, scenario: Scenario, brokers: Mapping[str, str], tasks: asyncio.TaskGroup) -> None:
+        names = sorted({act.subscriber for step in scenario.steps if not isinstance(act := step.act, acts.PublishStep)})
         self.seen = {broker: ClientFigures() for broker in brokers}
         self._at = {
             name: [LiveClient(name, url, self.seen[broker]) for broker, url in brokers.items()] for name in names
@@ -165,13 +165,13 @@ class LiveClients:
         everybody = [client for clients in self._at.values() for client in clients]
         done = 0
 
-        async def register(one: LiveClient) -> None:
+        async def register_client(client: LiveClient) -> None:
             nonlocal done
-            await one.register()
+            await client.register()
             done += 1
             on_registered(done, len(everybody))
 
-        await _few_at_once(partial(register, client) for client in everybody)
+        await _few_at_once(partial(register_client, client) for client in everybody)
 
     async def publish(self, feed: str, record: Mapping[str, object], *, visible: bool = False) -> None:
         await publish(self._agency, feed, record, visible=visible)
@@ -208,11 +208,11 @@ async def publish(client: Client, feed: str, record: Mapping[str, object], *, vi
 async def _few_at_once(work: Iterable[Callable[[], Awaitable[None]]]) -> None:
     limit = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(each: Callable[[], Awaitable[None]]) -> None:
+    async def run(job: Callable[[], Awaitable[None]]) -> None:
         async with limit:
-            await each()
+            await job()
 
-    results: Sequence[BaseException | None] = await asyncio.gather(*(one(job) for job in work), return_exceptions=True)
+    results: Sequence[BaseException | None] = await asyncio.gather(*(run(job) for job in work), return_exceptions=True)
     for error in results:
         if isinstance(error, BaseException):
             raise error

@@ -30,7 +30,7 @@ _DRILL: Final = "drill"
 _DRILLS: Final = 3
 _DRILL_LIMIT_S: Final = 120.0
 _FAR_M: Final = -1e6  # far from everybody in the city
-_TELL_EVERY: Final = 0.05  # share of the hour between progress reports
+_REPORT_EVERY: Final = 0.05  # share of the hour between progress reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class LiveHour:
     """Whether a replay of the broker's trace under virtual time gave the same figures."""
 
 
-async def live(
-    made: Scenario, end_s: float, cells: Sequence[LiveCell], speed: float, *, folder: Path, traces: Path, say: Say
+async def run_hour(
+    scenario: Scenario, end_s: float, cells: Sequence[LiveCell], speed: float, *, folder: Path, traces: Path, say: Say
 ) -> dict[LiveCell, LiveHour]:
     """Runs the hour with a broker for each cell. `folder` holds the servers and is deleted; the traces stay."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         async with LiveServers(folder) as servers:
-            hours = await _lived(made, end_s, cells, speed, servers=servers, traces=traces, say=say)
+            hours = await _play_hour(scenario, end_s, cells, speed, servers=servers, traces=traces, say=say)
     except BaseExceptionGroup as group:
         raise _first(group) from group
     # The traces are complete only after the servers have ended.
@@ -70,8 +70,8 @@ async def live(
     return {cell: replace(hour, replayed=replays[cell].same) for cell, hour in hours.items()}
 
 
-async def _lived(
-    made: Scenario,
+async def _play_hour(
+    scenario: Scenario,
     end_s: float,
     cells: Sequence[LiveCell],
     speed: float,
@@ -94,15 +94,15 @@ async def _lived(
     urls = {cell.name: server.url for cell, server in brokers.items()}
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(servers.ended())
-        async with LiveClients(made, urls, tasks) as clients:
-            say("everybody registers, at every broker")
-            await clients.register(_tenths(lambda done, all_: say(f"registered: {done} of {all_}")))
-            await _rehearse(clients, list(urls.values()), say)
+        async with LiveClients(scenario, urls, tasks) as clients:
+            say("registering all subscribers at every broker")
+            await clients.register(_at_tenths(lambda done, all_: say(f"registered: {done} of {all_}")))
+            await _warm_up(clients, list(urls.values()), say)
             before = {cell: await _figures(server) for cell, server in brokers.items()}
             used_before_s = _cpu_s(cluster, brokers)
             say(f"the hour begins: {end_s:g} s, {speed:g} times as fast, in {end_s / speed / 60:.1f} minutes")
             clock = WallClock(asyncio.get_running_loop().time, asyncio.sleep, speed=speed)
-            late_s = await play(made, _Told(clients, end_s, speed, say), clock)
+            late_s = await play(scenario, _ProgressReporter(clients, end_s, speed, say), clock)
             await clock.until(end_s)
             after = {cell: await _figures(server) for cell, server in brokers.items()}
             used_before_s = {name: now_s - used_before_s[name] for name, now_s in _cpu_s(cluster, brokers).items()}
@@ -123,35 +123,35 @@ async def _lived(
     }
 
 
-class _Told:
-    """Reports the progress while it passes acts on."""
+class _ProgressReporter:
+    """Passes acts on to the clients, and reports the progress."""
 
-    def __init__(self, town: LiveClients, end_s: float, speed: float, say: Say) -> None:
-        self._town, self._end_s, self._speed, self._say = town, end_s, speed, say
-        self._next = _TELL_EVERY
+    def __init__(self, clients: LiveClients, end_s: float, speed: float, say: Say) -> None:
+        self._clients, self._end_s, self._speed, self._say = clients, end_s, speed, say
+        self._next = _REPORT_EVERY
         self._lags = 0
 
     async def perform(self, act: Act, at_s: float) -> None:
         if at_s >= self._next * self._end_s:
-            self._next = int(at_s / self._end_s / _TELL_EVERY + 1) * _TELL_EVERY
-            self._tell(at_s)
-        await self._town.perform(act, at_s)
+            self._next = int(at_s / self._end_s / _REPORT_EVERY + 1) * _REPORT_EVERY
+            self._report(at_s)
+        await self._clients.perform(act, at_s)
 
-    def _tell(self, at_s: float) -> None:
-        everybody = self._town.seen.values()
+    def _report(self, at_s: float) -> None:
+        everybody = self._clients.seen.values()
         first = next(iter(everybody))
         newest = sorted(first.lags_s[self._lags :])
         self._lags = len(first.lags_s)
-        late = f"; the latest were told after {newest[len(newest) // 2] * self._speed:.1f} s" if newest else ""
+        late = f"; the median of the newest lags is {newest[len(newest) // 2] * self._speed:.1f} s" if newest else ""
         self._say(
             f"{at_s / self._end_s:4.0%} of the hour, {sum(figures.results for figures in everybody):,} results{late}"
         )
 
 
-async def _rehearse(town: LiveClients, urls: Sequence[str], say: Say) -> None:
-    """Warms up: sends a few reports that concern nobody through all channels, because first executions are slower."""
-    say("the channels rehearse")
-    await town.publish("LocationFeed", schema.location_record(_DRILL, _FAR_M, _FAR_M), visible=True)
+async def _warm_up(clients: LiveClients, urls: Sequence[str], say: Say) -> None:
+    """Sends a few reports through all channels that no subscriber gets, because first executions are slower."""
+    say("warming up the channels")
+    await clients.publish("LocationFeed", schema.location_record(_DRILL, _FAR_M, _FAR_M), visible=True)
     async with AsyncExitStack() as stack:
         drill_clients: list[tuple[Client, list[Subscription]]] = []
         for url in urls:
@@ -163,13 +163,15 @@ async def _rehearse(town: LiveClients, urls: Sequence[str], say: Say) -> None:
         }  # fmt: skip
         for _ in range(_DRILLS):
             began_s = perf_counter()
-            await town.publish("ReportFeed", schema.report_record(record))
+            await clients.publish("ReportFeed", schema.report_record(record))
             try:
                 async with asyncio.timeout(_DRILL_LIMIT_S):
-                    await asyncio.gather(*(_heard(client, len(CHANNELS)) for client, _ in drill_clients))
+                    await asyncio.gather(*(_receive(client, len(CHANNELS)) for client, _ in drill_clients))
             except TimeoutError:
-                raise UnavailableError(f"a report was not told by all channels after {_DRILL_LIMIT_S:.0f} s") from None
-            say(f"a report was told by all channels after {perf_counter() - began_s:.1f} s")
+                raise UnavailableError(
+                    f"not all channels had a result of a test report after {_DRILL_LIMIT_S:.0f} s"
+                ) from None
+            say(f"all channels had a result of a test report after {perf_counter() - began_s:.1f} s")
         for client, subscriptions in drill_clients:
             for subscription in subscriptions:
                 await client.unsubscribe(subscription)
@@ -183,7 +185,7 @@ def _drills() -> list[tuple[str, list[Any]]]:
     ]
 
 
-async def _heard(client: Client, count: int) -> None:
+async def _receive(client: Client, count: int) -> None:
     async for event in client.results():
         if isinstance(event, Result):
             count -= 1
@@ -209,8 +211,8 @@ def _cpu_s(cluster: LiveServer, brokers: Mapping[LiveCell, LiveServer]) -> dict[
     return {"cluster": cluster.cpu_s(), "clients": process_time(), **by_broker}
 
 
-def _tenths(tell: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    return lambda done, all_: tell(done, all_) if done * 10 // all_ > (done - 1) * 10 // all_ else None
+def _at_tenths(report: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    return lambda done, all_: report(done, all_) if done * 10 // all_ > (done - 1) * 10 // all_ else None
 
 
 def _trace(traces: Path, cell: LiveCell) -> Path:

@@ -84,7 +84,7 @@ class LiveOptions:
         return {"city": asdict(self.city), "speed": self.speed, "late_s": self.late_s, "seed": self.seed}
 
 
-def options(settings: Mapping[str, str], *, quick: bool, seed: int) -> LiveOptions:
+def parse_options(settings: Mapping[str, str], *, quick: bool, seed: int) -> LiveOptions:
     """Parses the settings. `InputError` names the setting that does not fit."""
     remaining = dict(settings)
     defaults = LiveOptions(replace(_QUICK) if quick else City(join_s=_JOIN_S), seed=seed, code=code_digest(EXPERIMENT))

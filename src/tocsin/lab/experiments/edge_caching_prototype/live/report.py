@@ -24,11 +24,11 @@ from tocsin.lab.experiments.report import markdown_table
 from tocsin.lab.scenarios.city import City
 from tocsin.wire.version import version
 
-_TOLD: Final = {
+_FIGURE_TITLES: Final = {
     "found": "results that the channels found",
     "hit_ratio": "hit ratio",
-    "miss_kb": "bytes that subscribers got because they were fetched for them (KB)",
-    "fetch_kb": "fetched from the cluster in all (KB)",
+    "miss_kb": "bytes that subscribers got after a fetch from the cluster (KB)",
+    "fetch_kb": "all bytes from the cluster (KB)",
 }
 
 
@@ -58,7 +58,7 @@ class LiveOutcome:
     @property
     def verdict(self) -> str:
         if not self.compared:
-            return "nothing was lived through"
+            return "nothing was run"
         if not self.in_time:
             return "not judged: the machine was too slow for this speed"
         return "agree" if self.agreed == self.compared else "DISAGREE"
@@ -69,55 +69,56 @@ class LiveOutcome:
 
 
 def write(
-    wanted: LiveOptions, rows: Sequence[MeasuredFigures], path: Path, *, quick: bool, table: Path | None
+    options: LiveOptions, rows: Sequence[MeasuredFigures], path: Path, *, quick: bool, table: Path | None
 ) -> LiveOutcome:
     """Writes the report, and the figures as CSV if a path is given."""
     agreed = sum(row.agrees(name) for row in rows for name in TOLERANCE)
-    in_time = all(row.numbers["lag_95_s"] <= wanted.late_s for row in rows)
-    replayed = all(row.numbers["relived"] for row in rows)
+    in_time = all(row.numbers["lag_95_s"] <= options.late_s for row in rows)
+    replayed = all(row.numbers["replayed"] for row in rows)
     outcome = LiveOutcome(path, agreed, len(rows) * len(TOLERANCE), in_time, replayed)
     path.parent.mkdir(parents=True, exist_ok=True)
     with AtomicFile(path) as temporary:
-        temporary.write_text("\n".join(_lines(wanted, rows, outcome, quick=quick)) + "\n", "utf-8")
+        temporary.write_text("\n".join(_lines(options, rows, outcome, quick=quick)) + "\n", "utf-8")
     if table is not None:
         _write_csv(rows, table)
     return outcome
 
 
-def _lines(wanted: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveOutcome, *, quick: bool) -> list[str]:
-    city = wanted.city
-    words = [*(["--quick"] if quick else []), f"--seed {wanted.seed}"]
-    words += [f"--set {shlex.quote(setting)}" for setting in wanted.given]
+def _lines(options: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveOutcome, *, quick: bool) -> list[str]:
+    city = options.city
+    words = [*(["--quick"] if quick else []), f"--seed {options.seed}"]
+    words += [f"--set {shlex.quote(setting)}" for setting in options.given]
     about = (
-        "An hour of the city that [the simulated sweep](edge-caching-prototype.md) has, on the live system: a cluster "
-        f"with Spark and the seven channels of Table III, a broker for each policy, and {city.subscribers} subscribers "
-        f"with {city.subscriptions:,} subscriptions at every broker, each a client of the SDK, told by WebSocket, that "
-        f"pulls. {city.span_s:g} seconds, {wanted.speed:g} times as fast; what policies measure in seconds shrinks "
-        "with them. What was stated below comes from simulations of this very scenario file, with the same core."
+        "An hour of the city of [the simulated sweep](edge-caching-prototype.md) on the live system: a cluster with "
+        f"Spark and the seven channels of Table III, a broker for each policy, and {city.subscribers} subscribers with "
+        f"{city.subscriptions:,} subscriptions at every broker. Each subscriber is a client of the SDK, notified "
+        f"over a WebSocket, that pulls its results. The scenario has {city.span_s:g} seconds and is played "
+        f"{options.speed:g} times as fast; settings in seconds are divided by that speed. The stated intervals come "
+        "from simulations of the same scenario file, with the same core."
     )
     stated = (
-        f"Stated before: the intervals that one more run lies in with {CONFIDENCE:.0%} confidence, with all figures at "
-        f"once, from {RUNS} simulations of the scenario that differ as live runs do (when in its period a channel "
-        f"begins, each execution late by up to {wanted.late_s:g} s, fetches that take now more and now less time), and "
-        "a tolerance of "
-        f"{TOLERANCE['hit_ratio']:g} of the hit ratio and {TOLERANCE['fetch_kb']:.0%} of the others. Of all that is "
-        "fetched the upper end is what it would be if nobody shared a fetch with others: in the simulation all who "
-        "are told together ask at one moment, live moments apart."
+        f"The intervals were stated before the live run: one more run lies in all of them with {CONFIDENCE:.0%} "
+        f"confidence. They come from {RUNS} simulations of the scenario whose timing varies as it does live: when a "
+        f"channel's periods begin, how late each execution is (up to {options.late_s:g} s), how long a fetch takes. A "
+        f"tolerance of {TOLERANCE['hit_ratio']:g} of the hit ratio and {TOLERANCE['fetch_kb']:.0%} of the others is "
+        "added. The upper end for the bytes from the cluster assumes that no fetch is shared: in the simulation, "
+        "subscribers that are notified together request at the same moment and share a fetch; live they request "
+        "moments apart."
     )
     lines = [
-        "# Edge caching: the prototype's hour, lived",
+        "# Edge caching: the prototype's hour on the live system",
         "",
         about,
         "",
-        _unlike_the_sweep(wanted),
+        _unlike_the_sweep(options),
         "",
-        f"Tocsin {version()}, code {wanted.code[:8]}. This file is generated; to live through it again:",
+        f"Tocsin {version()}, code {options.code[:8]}. This file is generated; to reproduce it:",
         "",
         f"    tocsin lab run edge-caching-prototype --live {' '.join(words)}",
         "",
-        "## Do both agree?",
+        "## Do the simulation and the live run agree?",
         "",
-        f"**{outcome.verdict}**: {outcome.agreed} of {outcome.compared} figures lie where they had been stated.",
+        f"**{outcome.verdict}**: {outcome.agreed} of {outcome.compared} figures lie in the stated intervals.",
         "",
         stated,
         "",
@@ -127,7 +128,7 @@ def _lines(wanted: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveOu
         (
             row.cell.policy,
             f"{row.cell.size_kb:g}",
-            _TOLD[name],
+            _FIGURE_TITLES[name],
             f"{stated.low:.4g} to {stated.high:.4g}",
             f"{stated.mean:.4g}",
             f"{row.numbers[name]:.4g}",
@@ -141,60 +142,60 @@ def _lines(wanted: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveOu
         "",
         *_replayed(rows, outcome),
         "",
-        *_time(wanted, rows),
+        *_time(options, rows),
         "",
         *_figure_7(rows),
     ]
     return lines
 
 
-def _unlike_the_sweep(wanted: LiveOptions) -> str:
+def _unlike_the_sweep(options: LiveOptions) -> str:
     defaults = asdict(City())
     changed = [
         f"`{name}` is {value} (there {defaults[name]})"
-        for name, value in asdict(wanted.city).items()
+        for name, value in asdict(options.city).items()
         if value != defaults[name]
     ]
     return (
-        "So the figures here are not those of that sweep, which differs in this: "
-        + "".join(f"{change}; " for change in changed)
-        + f"this is one scenario (seed {wanted.seed}), of which {wanted.end_s - wanted.city.span_s:g} s beyond its end "
-        "are played as well, and there each point is a mean over several that end when their time is over; executions "
-        "are late, and begin at any moment of a period, where there they take no time and begin with it. The stated "
-        "simulations are of the same town, with the same links, on which messages wait for each other: "
-        f"{SUBSCRIBER_S:g} s to a subscriber and back. But the way to the cluster and back, there {FETCH_S:g} s, takes "
-        "none, as within one machine; what takes time is the cluster's work at a fetch, half of them longer than "
-        f"{FETCH_S:g} s, with a lognormal law whose sigma is {SPREAD:g}, as live brokers measured it. Hit ratios, "
-        "counts and bytes are compared, with the simulations of the same file; latencies are compared with nothing."
+        "The figures differ from those of that sweep for these reasons. "
+        + "".join(f"{change}. " for change in changed)
+        + f"This is one scenario (seed {options.seed}), played for {options.end_s - options.city.span_s:g} s beyond "
+        "its end; there each point is a mean over several scenarios without that time. Live executions are late, and "
+        "the periods of a channel begin at any moment; there executions take no time and periods begin at once. "
+        "The stated simulations have the same city and the same links to subscribers, on which messages queue, with a "
+        f"round trip of {SUBSCRIBER_S:g} s. The round trip to the cluster, there {FETCH_S:g} s, takes no time, because "
+        "all servers are on one machine. Instead the cluster's work for a fetch takes time: a lognormal duration with "
+        f"a median of {FETCH_S:g} s and a sigma of {SPREAD:g}, as live brokers measured it. Hit ratios, counts and "
+        "bytes are compared with the simulations; latencies are not compared."
     )
 
 
 def _replayed(rows: Sequence[MeasuredFigures], outcome: LiveOutcome) -> list[str]:
-    same_figures = "the same hits, misses, evictions and bytes as its live broker had"
-    different = [row.cell.name for row in rows if not row.numbers["relived"]]
+    same_figures = "the same hits, misses, evictions and bytes as the live broker"
+    different = [row.cell.name for row in rows if not row.numbers["replayed"]]
     return [
-        "Each broker's trace was given to the core again under virtual time (`tocsin lab replay-trace`): "
+        "Each broker's trace was replayed by the core under virtual time (`tocsin lab replay-trace`): "
         + (
-            f"every one had {same_figures}."
+            f"each replay had {same_figures}."
             if outcome.replayed
-            else f"not all had {same_figures}: {', '.join(different)} differ."
+            else f"not all replays had {same_figures}: {', '.join(different)} differ."
         )
     ]
 
 
-def _time(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
+def _time(options: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
     hours = dict.fromkeys((row.numbers["lag_50_s"], row.numbers["lag_95_s"], row.numbers["late_s"]) for row in rows)
-    lines = ["## Did it keep its time?", "", *_cost(wanted, rows), ""]
+    lines = ["## Was the run in time?", "", *_cost(options, rows), ""]
     for half_s, most_s, late_s in hours:
         lines.append(
-            f"In seconds of the scenario, {wanted.speed:g} to each real one: half of the subscribers who were there "
-            f"had a result {half_s:.2g} s after its execution was due, 95 % within {most_s:.2g} s; the driver began "
-            f"no step more than {late_s:.2g} s late. The stated error counts on {wanted.late_s:g} s."
+            f"In seconds of the scenario ({options.speed:g} per real second): half of the online subscribers had a "
+            f"result within {half_s:.2g} s after its execution was due, 95 % within {most_s:.2g} s; no step of the "
+            f"driver was more than {late_s:.2g} s late. The stated intervals assume at most {options.late_s:g} s."
         )
     return lines
 
 
-def _cost(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
+def _cost(options: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
     """Reports processor time, which shows better than the clock how fast the run could have been."""
     if not rows:
         return []
@@ -205,9 +206,8 @@ def _cost(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
     all_s = cluster_s + together * (broker_s + clients_s)
     cost = (
         f"The hour took {all_s:.0f} s of processor time with {together:.0f} brokers: the cluster with Spark "
-        f"{cluster_s:.0f} s, each broker {broker_s:.0f} s, and everybody who is its client {clients_s:.0f} s. A "
-        f"processor that does nothing else keeps up with {wanted.city.span_s / all_s:.2g} times the scenario's speed "
-        "at most."
+        f"{cluster_s:.0f} s, each broker {broker_s:.0f} s, and the clients of each broker {clients_s:.0f} s. An "
+        f"otherwise idle processor can play the scenario at most {options.city.span_s / all_s:.2g} times as fast."
     )
     return [cost]
 
@@ -215,14 +215,14 @@ def _cost(wanted: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
 def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
     without_cache = next((row.numbers for row in rows if row.cell.policy == "nc"), None)
     about = (
-        "Latency is from asking until a result is there, as the clients measured it: within one machine, where all "
-        "servers and clients share the processors. So a miss costs a fetch over the loopback, what a cache saves is "
-        "less than with a cluster that is away, and neither the paper's latencies nor simulated ones can be compared "
-        "with these."
+        "Latency is the time from a request until a result is received, as the clients measured it: on one machine, "
+        "where all servers and clients share the processors. A miss costs a fetch over loopback, so a cache saves less "
+        "than with a remote cluster, and these latencies can be compared neither with the paper's nor with simulated "
+        "ones."
     )
-    lines = ["## Figure 7, lived", "", about, ""]
+    lines = ["## Figure 7, live", "", about, ""]
     all_s = without_cache["latency_s"] if without_cache else 0.0
-    head = "policy, KB, hit ratio, latency (ms), of that without a cache, fetched (KB), results, interests".split(", ")
+    head = "policy, KB, hit ratio, latency (ms), share of nc's latency, fetched (KB), results, interests".split(", ")
     body = []
     for row in rows:
         latency_s, share = row.numbers["latency_s"], f"{row.numbers['latency_s'] / all_s:.0%}" if all_s else ""

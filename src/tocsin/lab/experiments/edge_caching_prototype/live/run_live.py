@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from tocsin.lab.atomic_files import AtomicFile
-from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour, live
-from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, LiveOptions, options
+from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour, Say, run_hour
+from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, LiveOptions, parse_options
 from tocsin.lab.experiments.edge_caching_prototype.live.report import LiveOutcome, MeasuredFigures, write
 from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import StatedFigures, expect
 from tocsin.lab.experiments.journal import Journal
@@ -33,12 +33,12 @@ NAME: Final = "edge-caching-prototype-live"
 _RUN: Final = "run.json"
 _STATED: Final = "stated.json"
 
-Say = Callable[[str], None]
 
-
-def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Say) -> LiveOutcome:
+def run_and_report(
+    settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Say
+) -> LiveOutcome:
     """Runs the cells that the folder does not have yet, then writes the report. Finished hours are saved at once."""
-    live_options = options(settings, quick=quick, seed=seed)
+    live_options = parse_options(settings, quick=quick, seed=seed)
     folder = _folder(out, quick=quick).resolve()
     cells = live_options.cells()
     scenario = city_scenario(live_options.city, live_options.seed)
@@ -57,7 +57,7 @@ def conduct(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, f
             with _stopped_cleanly(say):
                 (folder / "traces").mkdir(exist_ok=True)
                 results = asyncio.run(
-                    live(
+                    run_hour(
                         scenario,
                         live_options.end_s,
                         together,
@@ -80,7 +80,7 @@ def report(out: Path, *, quick: bool, to: Path | None) -> LiveOutcome:
         raise NotFoundError(f"{folder}: no finished live run", hint="tocsin lab run edge-caching-prototype --live")
     try:
         run = json.loads((folder / _RUN).read_text("utf-8"))
-        live_options = replace(options(run["settings"], quick=quick, seed=run["seed"]), code=run["code"])
+        live_options = replace(parse_options(run["settings"], quick=quick, seed=run["seed"]), code=run["code"])
         stated = _known(live_options, live_options.cells(), folder)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "tocsin lab run edge-caching-prototype --live writes them anew"
@@ -95,17 +95,17 @@ def _folder(out: Path, *, quick: bool) -> Path:
 
 
 def _state(
-    made: Scenario, wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
+    made: Scenario, options: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
     """Returns the simulation's expectations: saved before the first hour begins, and reused by a resumed run."""
-    stated = _known(wanted, cells, folder)
+    stated = _known(options, cells, folder)
     new = [cell for cell in cells if cell not in stated]
     if new:
-        say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state what will be")
-        stated |= expect(made, wanted.end_s, new, late_s=wanted.late_s, seed=wanted.seed)
+        say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state the expected figures")
+        stated |= expect(made, options.end_s, new, late_s=options.late_s, seed=options.seed)
         cells_json = [
             {
-                "key": wanted.key(cell),
+                "key": options.key(cell),
                 "cell": asdict(cell),
                 "stated": {name: asdict(stated_figure) for name, stated_figure in figures.items()},
             }
@@ -121,7 +121,7 @@ def _state(
     return stated
 
 
-def _known(wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict[LiveCell, dict[str, StatedFigures]]:
+def _known(options: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict[LiveCell, dict[str, StatedFigures]]:
     path = folder / _STATED
     if not path.exists():
         return {}
@@ -130,11 +130,11 @@ def _known(wanted: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict
         saved["key"]: {name: StatedFigures(**bounds) for name, bounds in saved["stated"].items()}
         for saved in saved_cells
     }
-    return {cell: by_key[key] for cell in cells if (key := wanted.key(cell)) in by_key}
+    return {cell: by_key[key] for cell in cells if (key := options.key(cell)) in by_key}
 
 
 def _report(
-    wanted: LiveOptions,
+    options: LiveOptions,
     stated: Mapping[LiveCell, Mapping[str, StatedFigures]],
     journal: Journal,
     path: Path,
@@ -143,16 +143,22 @@ def _report(
     table: Path | None,
 ) -> LiveOutcome:
     measured = {
-        cell: saved_figures for cell in wanted.cells() if (saved_figures := journal.known(wanted.key(cell))) is not None
+        cell: saved_figures
+        for cell in options.cells()
+        if (saved_figures := journal.known(options.key(cell))) is not None
     }
-    rows = [MeasuredFigures(cell, numbers, stated[cell]) for cell, numbers in measured.items()]
-    return write(wanted, rows, path, quick=quick, table=table)
+    # Journals of version 0.1.0 have the key "relived".
+    rows = [
+        MeasuredFigures(cell, {"replayed": figures.get("relived", 0.0), **figures}, stated[cell])
+        for cell, figures in measured.items()
+    ]
+    return write(options, rows, path, quick=quick, table=table)
 
 
-def numbers(lived: LiveHour, together: int) -> dict[str, float]:
+def numbers(hour: LiveHour, together: int) -> dict[str, float]:
     """Returns all figures of an hour at one broker; `together` brokers ran in that hour."""
-    client_figures = lived.seen
-    figures = {name: value for name, value in lived.figures.items() if name not in ("most_bytes", "hit_ratio")}
+    client_figures = hour.seen
+    figures = {name: value for name, value in hour.figures.items() if name not in ("most_bytes", "hit_ratio")}
     requested = figures["hits"] + figures["misses"]
     return {
         **figures,
@@ -164,14 +170,14 @@ def numbers(lived: LiveHour, together: int) -> dict[str, float]:
         "results": float(client_figures.results),
         "latency_s": client_figures.waited_s / max(1, client_figures.results),
         "interests": float(len(client_figures.interests)),
-        "late_s": lived.late_s,
-        "lag_50_s": lived.lag_s[0],
-        "lag_95_s": lived.lag_s[1],
-        "lag_100_s": lived.lag_s[2],
-        "cluster_cpu_s": lived.cpu_s[0],
-        "broker_cpu_s": lived.cpu_s[1],
-        "clients_cpu_s": lived.cpu_s[2],
-        "relived": float(lived.replayed),
+        "late_s": hour.late_s,
+        "lag_50_s": hour.lag_s[0],
+        "lag_95_s": hour.lag_s[1],
+        "lag_100_s": hour.lag_s[2],
+        "cluster_cpu_s": hour.cpu_s[0],
+        "broker_cpu_s": hour.cpu_s[1],
+        "clients_cpu_s": hour.cpu_s[2],
+        "replayed": float(hour.replayed),
         "together": float(together),
     }
 
@@ -181,5 +187,5 @@ def _stopped_cleanly(say: Say) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say("stopped; nothing is left running, and the hours that are over are kept")
+        say("stopped; no server is left running, and finished hours are kept")
         raise

@@ -34,7 +34,7 @@ class LiveServer:
     async def ended(self) -> None:
         """Raises if the server ends too early."""
         await self.process.wait()
-        raise UnavailableError(f"the {self.name} has ended:\n{self.last_words()}")
+        raise UnavailableError(f"the {self.name} has ended:\n{self.log_tail()}")
 
     def cpu_s(self) -> float:
         """Returns the processor time of the process and its children so far; children that have ended do not count."""
@@ -57,8 +57,8 @@ class LiveServer:
                 self.process.kill()
                 await self.process.wait()
 
-    def last_words(self) -> str:
-        return self.log.read_bytes()[-2_000:].decode(errors="replace").strip() or "it said nothing"
+    def log_tail(self) -> str:
+        return self.log.read_bytes()[-2_000:].decode(errors="replace").strip() or "its log is empty"
 
 
 class LiveServers:
@@ -117,8 +117,8 @@ class LiveServers:
     async def stop(self) -> None:
         """Stops the brokers first, so that none looks for its cluster."""
         brokers = [server for server in self._started if server.name != "cluster"]
-        await _all_stopped(brokers)
-        await _all_stopped(server for server in self._started if server.name == "cluster")
+        await _stop_all(brokers)
+        await _stop_all(server for server in self._started if server.name == "cluster")
         self._started.clear()
 
     async def _start(
@@ -140,12 +140,12 @@ class LiveServers:
         except TimeoutError:
             raise UnavailableError(f"the {name} was not ready after {START_LIMIT_S:.0f} s") from None
         if f"tocsin {what}" not in first_line or " ready at " not in first_line:
-            raise UnavailableError(f"the {name} did not start:\n{server.last_words()}")
+            raise UnavailableError(f"the {name} did not start:\n{server.log_tail()}")
         server.url = first_line.split(" ready at ")[1].split()[0]
         return server
 
 
-async def _all_stopped(servers: Iterable[LiveServer]) -> None:
+async def _stop_all(servers: Iterable[LiveServer]) -> None:
     await asyncio.gather(*(server.stop() for server in servers))
 
 

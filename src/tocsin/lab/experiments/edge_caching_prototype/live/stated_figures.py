@@ -93,7 +93,7 @@ def time_channels(made: Scenario, stream: np.random.Generator, late_s: float) ->
             at_s = max(result.at_s + float(stream.uniform(0, late_s)), last_s.get(channel, 0.0))
             over_s[channel, result.at_s] = last_s[channel] = at_s
         delayed.append(replace(result, at_s=over_s[channel, result.at_s]))
-    run.found = sorted(delayed, key=lambda one: one.at_s)
+    run.found = sorted(delayed, key=lambda result: result.at_s)
     return run
 
 

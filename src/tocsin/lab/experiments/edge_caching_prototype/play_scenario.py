@@ -18,21 +18,21 @@ from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links, simulat
 from tocsin.lab.workloads.city_channels import find
 from tocsin.wire.errors import InputError
 
-# Figure, unit and description: the same for both.
+# Figure, unit and description, of a simulated and of a live broker.
 FIGURES: Final = (
     ("hit_ratio", "", "share of results that came from the cache"),
-    ("results", "", "results that subscribers got"),
-    ("latency_s", "s", "from asking until a result is there, on average"),
-    ("miss_kb", "KB", "what subscribers got because it was fetched for them"),
-    ("fetch_kb", "KB", "what came from the cluster in all"),
-    ("found", "", "results that came to the broker"),
-    ("evicted", "", "results that made room for others"),
-    ("expired", "", "results whose time to live was over"),
+    ("results", "", "results that subscribers received"),
+    ("latency_s", "s", "mean time from a request until the result is received"),
+    ("miss_kb", "KB", "bytes that subscribers received after a fetch from the cluster"),
+    ("fetch_kb", "KB", "all bytes from the cluster"),
+    ("found", "", "results that arrived at the broker"),
+    ("evicted", "", "results evicted to make space for others"),
+    ("expired", "", "results whose time to live ended"),
 )
 # The time after the last step in which all results arrive: the longest period, and a reserve.
 _AFTER_S: Final = max(period_s for _, _, period_s in CHANNELS) + 60.0
 # Names that our own clients use, live and in the simulator.
-_TAKEN: Final = ("agency", "drill")
+_OWN_CLIENTS: Final = ("agency", "drill")
 _PLACES: Final = (CLUSTER, BROKER)
 
 
@@ -52,38 +52,42 @@ def load_city(path: Path) -> Scenario:
 
 
 def simulate(
-    made: Scenario, cells: Sequence[LiveCell], links: Links, trace: RunTrace | None = None
+    scenario: Scenario, cells: Sequence[LiveCell], links: Links, trace: RunTrace | None = None
 ) -> Iterator[PlayedScenario]:
     """Plays the scenario to a simulated broker for each cell."""
-    _refuse(made, _PLACES)
-    results = find(made).made()
+    _check_names(scenario, _PLACES)
+    results = find(scenario).made()
     for cell in cells:
         settings = core_settings(cell.caching())
-        simulator = simulate_scenario(made, results, settings, links, until_s=made.span_s() + _AFTER_S, trace=trace)
+        simulator = simulate_scenario(
+            scenario, results, settings, links, until_s=scenario.span_s() + _AFTER_S, trace=trace
+        )
         yield PlayedScenario(cell, {"results": float(simulator.results), **simulator.figures()})
 
 
 def live(
-    made: Scenario, cells: Sequence[LiveCell], folder: Path, *, speed: float, say: Callable[[str], None]
+    scenario: Scenario, cells: Sequence[LiveCell], folder: Path, *, speed: float, say: Callable[[str], None]
 ) -> Iterator[PlayedScenario]:
     """Plays the scenario to live brokers, one for each cell, on their own cluster. The folder keeps their traces."""
     from tocsin.lab.experiments.edge_caching_prototype.live import hour_run, run_live, schema
 
-    _refuse(made, _TAKEN)
+    _check_names(scenario, _OWN_CLIENTS)
     try:
         schema.script(speed)
     except ValueError as error:
         raise InputError(str(error), hint="take a lower speed") from None
     traces = folder / "traces"
     traces.mkdir(parents=True, exist_ok=True)
-    end_s = made.span_s() + _AFTER_S
-    hours = asyncio.run(hour_run.live(made, end_s, cells, speed, folder=folder / "servers", traces=traces, say=say))
+    end_s = scenario.span_s() + _AFTER_S
+    hours = asyncio.run(
+        hour_run.run_hour(scenario, end_s, cells, speed, folder=folder / "servers", traces=traces, say=say)
+    )
     for cell, hour in hours.items():
         yield PlayedScenario(cell, run_live.numbers(hour, len(cells)))
 
 
-def _refuse(made: Scenario, taken: Sequence[str]) -> None:
-    people = {act.subscriber for step in made.steps if not isinstance(act := step.act, PublishStep)}
-    for name in taken:
+def _check_names(scenario: Scenario, reserved: Sequence[str]) -> None:
+    people = {act.subscriber for step in scenario.steps if not isinstance(act := step.act, PublishStep)}
+    for name in reserved:
         if name in people:
-            raise InputError(f"a subscriber is called {name}, as one of ours is", hint="give it another name")
+            raise InputError(f"{name} is a reserved name, and a subscriber has it", hint="give it another name")
