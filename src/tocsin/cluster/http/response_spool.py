@@ -37,10 +37,10 @@ class _File:
     def is_read(self) -> bool:
         return self.read_bytes == self.size_bytes
 
-    def write(self, chunk: bytes) -> None:
+    def write(self, some: bytes) -> None:
         written = 0
-        while written < len(chunk):
-            written += os.pwrite(self.content.fileno(), chunk[written:], self.size_bytes + written)
+        while written < len(some):
+            written += os.pwrite(self.content.fileno(), some[written:], self.size_bytes + written)
         self.size_bytes += written
 
     def read(self) -> bytes:
@@ -74,17 +74,17 @@ class ResponseSpool:
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
 
-    async def put(self, chunk: bytes) -> None:
+    async def put(self, some: bytes) -> None:
         """Adds a piece. ConnectionResetError if nobody reads any more, LimitError if the client is too slow."""
         self._check()
-        if not self._files and self._memory_bytes + len(chunk) <= self._memory_limit_bytes:
-            self._memory.append(chunk)
-            self._memory_bytes += len(chunk)
+        if not self._files and self._memory_bytes + len(some) <= self._memory_limit_bytes:
+            self._memory.append(some)
+            self._memory_bytes += len(some)
         else:
-            await self._have_room(len(chunk))
+            await self._have_room(len(some))
             self._writing = True
             try:
-                await wait_despite_cancel(asyncio.to_thread(self._write, chunk))
+                await wait_despite_cancel(asyncio.to_thread(self._write, some))
             finally:
                 self._writing = False
         self._filled.set()
@@ -159,11 +159,11 @@ class ResponseSpool:
     def _size_bytes(self) -> int:
         return sum(file.size_bytes for file in self._files)
 
-    def _write(self, chunk: bytes) -> None:
+    def _write(self, some: bytes) -> None:
         if not self._files or self._files[-1].size_bytes >= _FILE_BYTES:
             file = tempfile.TemporaryFile(dir=self._folder, prefix="answer-", buffering=0)  # noqa: SIM115
             self._files.append(_File(file))
-        self._files[-1].write(chunk)
+        self._files[-1].write(some)
 
     def _check(self) -> None:
         if self._broken is not None:
