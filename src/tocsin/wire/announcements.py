@@ -110,9 +110,9 @@ def parse_announcement(body: bytes) -> Announcement:
         raise InputError(f"this is not an announcement: {error}") from None
 
 
-def _pushed(told: list[dict[str, Any]], payloads: bytes) -> list[PushedResults]:
+def _pushed(entries: list[dict[str, Any]], payloads: bytes) -> list[PushedResults]:
     pushed, at = [], 0
-    for entry in told:
+    for entry in entries:
         results = []
         for cursor, executed_us, size_bytes in entry["results"]:
             results.append(FetchedResult(parse_cursor(cursor), executed_us, payloads[at : at + size_bytes]))

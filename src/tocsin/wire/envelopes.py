@@ -171,13 +171,13 @@ def envelope_schema(kind: str) -> JsonObject:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def event_of(said: Any) -> WireEvent | None:
+def event_of(given: Any) -> WireEvent | None:
     """The event of a decoded envelope; None for an unknown type. Raises InputError if it is not an envelope."""
     try:
-        if said["specversion"] != "1.0":
-            raise InputError(f"this is not an envelope of CloudEvents 1.0: {str(said['specversion'])[:60]}")
-        if (kind := EVENTS.get(said["type"])) is None:
+        if given["specversion"] != "1.0":
+            raise InputError(f"this is not an envelope of CloudEvents 1.0: {str(given['specversion'])[:60]}")
+        if (kind := EVENTS.get(given["type"])) is None:
             return None
-        return kind.parse({**said["data"], "channel": said["channel"], "interest": said["interest"]})
+        return kind.parse({**given["data"], "channel": given["channel"], "interest": given["interest"]})
     except (KeyError, TypeError) as error:
         raise InputError(f"this is not an envelope: {error!r}") from None

@@ -247,17 +247,17 @@ class UnavailableError(TocsinError):
     retry = True
 
 
-def error_of(said: dict[str, Any], status: int | None = None) -> TocsinError:
+def error_of(given: dict[str, Any], status: int | None = None) -> TocsinError:
     """Rebuilds the error that the other side raised from its `to_json`, with all details."""
     classes = {error_class.code: error_class for error_class in _tree(TocsinError)}
     fields = {"code", "message", "hint", "statement", "line", "column", "retry"}
-    place = {name: said.get(name) for name in ("hint", "statement", "line", "column")}
-    error = classes.get(str(said["code"]), TocsinError)(str(said["message"]), **place)
-    error.details = {name: value for name, value in said.items() if name not in fields}
+    place = {name: given.get(name) for name in ("hint", "statement", "line", "column")}
+    error = classes.get(str(given["code"]), TocsinError)(str(given["message"]), **place)
+    error.details = {name: value for name, value in given.items() if name not in fields}
     if status is not None:
         error.status = status
-    if "id" in said:
-        error.hint = error.hint or f"look for {said['id']} in the server's log"
+    if "id" in given:
+        error.hint = error.hint or f"look for {given['id']} in the server's log"
     return error
 
 

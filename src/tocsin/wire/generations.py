@@ -21,8 +21,8 @@ def generation_header(broker: str, generation: Position) -> dict[str, str]:
     return {BROKER_HEADER: f"{quote(broker, safe='')} {position_text(generation)}"}
 
 
-def parse_generation_header(said: str) -> tuple[str, Position]:
-    name, _, generation = said.partition(" ")
+def parse_generation_header(text: str) -> tuple[str, Position]:
+    name, _, generation = text.partition(" ")
     try:
         return unquote(name, errors="strict"), parse_position(generation)
     except (InputError, UnicodeDecodeError):

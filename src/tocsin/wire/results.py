@@ -149,27 +149,27 @@ class FrameReader:
         self.ended = False
         self.next: NextRange | None = None
         self.error: dict[str, Any] | None = None
-        self._kept = bytearray()
+        self._buffer = bytearray()
         self._head: dict[str, Any] | None = None
 
-    def feed(self, some: bytes) -> Iterator[FetchedPart]:
+    def feed(self, chunk: bytes) -> Iterator[FetchedPart]:
         """Yields the parts that are complete with these bytes."""
-        self._kept += some
+        self._buffer += chunk
         while not self.ended:
             if self._head is None:
-                line, line_feed, rest = self._kept.partition(_LF)
+                line, line_feed, rest = self._buffer.partition(_LF)
                 if not line_feed:
                     return
-                self._kept = rest
+                self._buffer = rest
                 head = orjson.loads(line)
                 if "parts" not in head:
                     self._finish(head)
                     return
                 self._head = head
-            if len(self._kept) < self._head["bytes"]:
+            if len(self._buffer) < self._head["bytes"]:
                 return
-            body = bytes(self._kept[: self._head["bytes"]])
-            del self._kept[: self._head["bytes"]]
+            body = bytes(self._buffer[: self._head["bytes"]])
+            del self._buffer[: self._head["bytes"]]
             parts, self._head = self._head["parts"], None
             yield from _parts(parts, body)
 

@@ -188,9 +188,9 @@ def parse_request(frame: bytes | str) -> Request | BadRequest:
         return BadRequest(error, ref)
 
 
-def _parse_body(keyword: str, said: object) -> Body:
+def _parse_body(keyword: str, given: object) -> Body:
     if keyword != "ack":
-        return REQUESTS[keyword].parse(said)
-    if not isinstance(said, dict):
+        return REQUESTS[keyword].parse(given)
+    if not isinstance(given, dict):
         raise InputError(f"expected {AckRequest.SHAPE}")
-    return AckRequest.parse({"acks": said})
+    return AckRequest.parse({"acks": given})

@@ -175,8 +175,8 @@ class ClusterClient:
     def _channel(self, name: str) -> str:
         return f"/v1/channels/{quote(name, safe='')}/subscriptions"
 
-    async def _ask(self, method: str, path: str, said: Any = None) -> Any:
-        body = await self._raw(method, path, None if said is None else orjson.dumps(said))
+    async def _ask(self, method: str, path: str, message: Any = None) -> Any:
+        body = await self._raw(method, path, None if message is None else orjson.dumps(message))
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError:

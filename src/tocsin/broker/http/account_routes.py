@@ -265,10 +265,10 @@ class AccountRoutes:
 
     async def change_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]
-        said = await read_json(request)
-        change = RightsChange.parse(said)
+        body = await read_json(request)
+        change = RightsChange.parse(body)
         rights = {"channels": _full_names(change.channels), "feeds": _full_names(change.feeds), "limits": change.limits}
-        changes: dict[str, Any] = {right: rights[right] for right in said}
+        changes: dict[str, Any] = {right: rights[right] for right in body}
         current = await self._accounts.application(by, name)
 
         async def whole() -> ApplicationRow:

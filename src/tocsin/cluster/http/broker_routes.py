@@ -45,7 +45,7 @@ class BrokerRoutes:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.put("/v1/brokers/{name}", self.register),
-            web.get("/v1/brokers/{name}", self.one),
+            web.get("/v1/brokers/{name}", self.show),
             web.delete("/v1/brokers/{name}", self.remove),
             web.post("/v1/brokers/{name}/secret", self.renew_secret),
             web.get("/v1/brokers/{name}/announcements", self.announcements),
@@ -71,7 +71,7 @@ class BrokerRoutes:
         )
         return answer(info.to_json(), status=201 if registration.made else 200)
 
-    async def one(self, request: web.Request) -> web.Response:
+    async def show(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         entry = self._brokers.known(*path_name(request))
         broker = BrokerName(entry.dataverse, entry.name)

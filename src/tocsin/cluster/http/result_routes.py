@@ -72,9 +72,9 @@ class ResultRoutes:
         )
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/results:fetch", self.fetch), web.get("/v1/results/{interest}", self.one)]
+        return [web.post("/v1/results:fetch", self.fetch), web.get("/v1/results/{interest}", self.fetch_one)]
 
-    async def one(self, request: web.Request) -> web.Response:
+    async def fetch_one(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         interest_text = request.match_info["interest"]
         if not (interest_text.isascii() and interest_text.isdecimal() and len(interest_text) <= 20):
@@ -173,12 +173,12 @@ class ResultRoutes:
             await self._write(request, response, error_line + b"\n")
         return response
 
-    async def _write(self, request: web.Request, response: web.StreamResponse, some: bytes) -> None:
+    async def _write(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
         # Prepare the response as late as possible: an error before the first byte still gets its own status.
         if not response.prepared:
             await response.prepare(request)
         async with asyncio.timeout(self._limits.write_timeout_s):
-            await response.write(some)
+            await response.write(data)
 
 
 @dataclass(slots=True)

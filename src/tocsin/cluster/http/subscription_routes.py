@@ -51,7 +51,7 @@ class SubscriptionRoutes:
             web.post(all_, self.subscribe),
             web.get(all_, self.list),
             web.post(f"{all_}:remove", self.remove),
-            web.get(single, self.one),
+            web.get(single, self.show),
             web.patch(single, self.change),
             web.delete(single, self.delete),
             web.get("/v1/brokers/{name}/subscriptions", self.of_broker),
@@ -107,7 +107,7 @@ class SubscriptionRoutes:
         broker = await self._broker(request, change.broker)
         return answer(_json(await self._subscriptions.change_broker(channel, identity, broker)))
 
-    async def one(self, request: web.Request) -> web.Response:
+    async def show(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         return answer(_json(await self._subscriptions.one(self._channel(request), request.match_info["id"])))
 
