@@ -38,6 +38,7 @@ from tocsin.cluster.catalog.refs import (
     function_ref,
     index_ref,
     join_names,
+    list_some,
     nearest,
     procedure_ref,
     quote_name,
@@ -210,7 +211,7 @@ class Catalog:
         if ref in self.entries and (not replace or ref.kind == "dataverse"):
             raise ConflictError(f"{ref} exists already")
         if replace and ref.kind == "type" and (users := self.users_of(ref)):
-            raise ConflictError(f"{ref} cannot be replaced: it is used by {_listed(users)}")
+            raise ConflictError(f"{ref} cannot be replaced: it is used by {list_some(users)}")
         _check_names(entry)
         if not isinstance(entry, DataverseEntry):
             self.dataverse(ref.dataverse)
@@ -230,7 +231,7 @@ class Catalog:
             raise ConflictError(f"{ref} cannot be dropped", hint="drop what is in it" if ref.name == DEFAULT else None)
         if users := self.users_of(ref):
             what = "something in it" if ref.kind == "dataverse" else "it"
-            raise ConflictError(f"{ref} cannot be dropped: {what} is used by {_listed(users)}")
+            raise ConflictError(f"{ref} cannot be dropped: {what} is used by {list_some(users)}")
         removed_refs = {entry.ref for entry in self.belonging_to(ref)}
         return Catalog(MappingProxyType({key: entry for key, entry in self.entries.items() if key not in removed_refs}))
 
@@ -358,24 +359,24 @@ def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[St
             case Put(entry=entry, when_taken=when_taken):
                 exists = entry.ref in catalog.entries
                 catalog = catalog.with_(entry, replace=when_taken == "replace")
-                steps.append(_writing(entry, replace=exists))
+                steps.append(_write_step(entry, replace=exists))
             case Remove(ref=ref, if_exists=True) if ref not in catalog.entries:
                 pass
             case Remove(ref=ref):
                 removed_refs = [entry.ref for entry in catalog.belonging_to(ref)] if ref in catalog.entries else []
                 catalog = catalog.without(ref)
-                steps += [_removing(removed_ref) for removed_ref in removed_refs]
+                steps += [_remove_step(removed_ref) for removed_ref in removed_refs]
     return catalog, steps
 
 
-def _writing(entry: CatalogEntry, *, replace: bool) -> Step:
+def _write_step(entry: CatalogEntry, *, replace: bool) -> Step:
     ref, body = entry.ref, entry_to_json(entry)
     if replace:
         return lambda tx: tx.replace_entry(ref.kind, ref.dataverse, ref.name, body)
     return lambda tx: tx.add_entry(ref.kind, ref.dataverse, ref.name, body)
 
 
-def _removing(ref: Ref) -> Step:
+def _remove_step(ref: Ref) -> Step:
     return lambda tx: tx.remove_entry(ref.kind, ref.dataverse, ref.name)
 
 
@@ -385,8 +386,3 @@ def _check_names(entry: CatalogEntry) -> None:
         check_text("name", name, _IDENTIFIER_LIMIT)
         if not name:
             raise InputError("a name cannot be empty")
-
-
-def _listed(users: Sequence[Ref], limit: int = 3) -> str:
-    listed = ", ".join(str(user) for user in users[:limit])
-    return listed if len(users) <= limit else f"{listed} and {len(users) - limit} more"
