@@ -359,24 +359,24 @@ def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[St
             case Put(entry=entry, when_taken=when_taken):
                 exists = entry.ref in catalog.entries
                 catalog = catalog.with_(entry, replace=when_taken == "replace")
-                steps.append(_write_step(entry, replace=exists))
+                steps.append(_writing(entry, replace=exists))
             case Remove(ref=ref, if_exists=True) if ref not in catalog.entries:
                 pass
             case Remove(ref=ref):
                 removed_refs = [entry.ref for entry in catalog.belonging_to(ref)] if ref in catalog.entries else []
                 catalog = catalog.without(ref)
-                steps += [_remove_step(removed_ref) for removed_ref in removed_refs]
+                steps += [_removing(removed_ref) for removed_ref in removed_refs]
     return catalog, steps
 
 
-def _write_step(entry: CatalogEntry, *, replace: bool) -> Step:
+def _writing(entry: CatalogEntry, *, replace: bool) -> Step:
     ref, body = entry.ref, entry_to_json(entry)
     if replace:
         return lambda tx: tx.replace_entry(ref.kind, ref.dataverse, ref.name, body)
     return lambda tx: tx.add_entry(ref.kind, ref.dataverse, ref.name, body)
 
 
-def _remove_step(ref: Ref) -> Step:
+def _removing(ref: Ref) -> Step:
     return lambda tx: tx.remove_entry(ref.kind, ref.dataverse, ref.name)
 
 

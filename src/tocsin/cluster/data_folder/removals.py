@@ -58,8 +58,8 @@ def plan_removals(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry],
     had, has = _possessions(before), _possessions(after)
     removals = [Removal(*key, dropped_at=now) for key in had if key not in has]
     return [
-        *(_add_step(removal) for removal in removals),
-        *(_forget_step(*key) for key in has if key not in had),
+        *(_adding(removal) for removal in removals),
+        *(_forgetting(*key) for key in has if key not in had),
     ]
 
 
@@ -68,11 +68,11 @@ def _possessions(entries: Iterable[CatalogEntry]) -> Mapping[tuple[str, str], No
     return dict.fromkeys((removal.kind, removal.name) for removal in removals if removal is not None)
 
 
-def _add_step(removal: Removal) -> Step:
+def _adding(removal: Removal) -> Step:
     return lambda tx: tx.add_removal(removal)
 
 
-def _forget_step(kind: str, name: str) -> Step:
+def _forgetting(kind: str, name: str) -> Step:
     return lambda tx: tx.forget_removal(kind, name)
 
 
