@@ -281,7 +281,7 @@ async def opened_store(settings: Settings, *, set_aside: bool = False) -> AsyncI
     make_private(settings.data)
     if not set_aside:
         refuse_missing_catalog(settings.data)
-    async with _opened(SqliteStore(settings.data / CATALOG)) as store:
+    async with _open(SqliteStore(settings.data / CATALOG)) as store:
         yield store
 
 
@@ -313,11 +313,11 @@ def opened_channel_store(
     settings: Settings, now: Callable[[], datetime] = _now
 ) -> AbstractAsyncContextManager[ChannelStore]:
     """A new store derives its first epoch from `now`, which must be later than the epochs of a store that was lost."""
-    return _opened(SqliteChannelStore(settings.data / CHANNELS, now=now))
+    return _open(SqliteChannelStore(settings.data / CHANNELS, now=now))
 
 
 @asynccontextmanager
-async def _opened(store: _AnyStore) -> AsyncIterator[_AnyStore]:
+async def _open(store: _AnyStore) -> AsyncIterator[_AnyStore]:
     await store.open()
     try:
         yield store

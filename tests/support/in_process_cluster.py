@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from tocsin import compose
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
+from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.settings import Settings
 
@@ -48,6 +49,7 @@ class LocalCluster:
         *,
         limits: ExecutionLimits | None = None,
         feed_limits: FeedLimits = USUAL_LIMITS,
+        make_engine: Callable[..., Engine] = Engine,
         **flags: Any,
     ) -> None:
         self.before_landing: Callable[[Ref], None] = lambda _dataset: None
@@ -65,7 +67,9 @@ class LocalCluster:
         self._stack = AsyncExitStack()
         self.cluster = self.wait(
             self._stack.enter_async_context(
-                compose.assemble_cluster(self.settings, spark, limits=limits, feed_limits=feed_limits)
+                compose.assemble_cluster(
+                    self.settings, spark, limits=limits, feed_limits=feed_limits, make_engine=make_engine
+                )
             )
         )
 

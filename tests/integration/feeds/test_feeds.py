@@ -327,18 +327,17 @@ def test_a_record_on_which_the_function_fails_is_set_aside_alone(place: Place) -
     ],
 )
 def test_a_function_that_fails_on_many_records_is_asked_once_which(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+    spark: SparkSession, tmp_path: Path, function: str
 ) -> None:
     asked: list[str] = []
-    rows = Engine.rows
 
-    def counted(engine: Engine, sql: str, limit: int | None = None) -> pa.Table:
-        if threading.current_thread().name.startswith("landing"):
-            asked.append(sql)
-        return rows(engine, sql, limit)
+    class CountingEngine(Engine):
+        def rows(self, sql: str, limit: int | None = None) -> pa.Table:
+            if threading.current_thread().name.startswith("landing"):
+                asked.append(sql)
+            return super().rows(sql, limit)
 
-    monkeypatch.setattr(Engine, "rows", counted)
-    cluster = LocalCluster(spark, tmp_path, feed_limits=FeedLimits(reasons=2))
+    cluster = LocalCluster(spark, tmp_path, feed_limits=FeedLimits(reasons=2), make_engine=CountingEngine)
     try:
         cluster.run("CREATE DATAVERSE v")
         place = Place(cluster, "v")

@@ -200,13 +200,11 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_blocks_nothing(
 def test_a_file_that_is_gone_before_it_is_read_is_set_aside(
     cluster: LocalCluster, place: Place, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync = Checkpoint.sync
+    def lose(point: str) -> None:
+        if point == "files.batch.synced":
+            (folder / "a.json").unlink(missing_ok=True)
 
-    def lose(checkpoint: Any) -> None:
-        sync(checkpoint)
-        (folder / "a.json").unlink(missing_ok=True)
-
-    monkeypatch.setattr(Checkpoint, "sync", lose)
+    monkeypatch.setattr("tocsin.faults.reach", lose)
     arrive(folder / "a.json", said(1))
     arrive(folder / "b.json", said(2))
     start(place, folder)

@@ -38,6 +38,7 @@ from tocsin.cluster.catalog.refs import (
     function_ref,
     index_ref,
     join_names,
+    list_some,
     nearest,
     procedure_ref,
     quote_name,
@@ -210,7 +211,7 @@ class Catalog:
         if ref in self.entries and (not replace or ref.kind == "dataverse"):
             raise ConflictError(f"{ref} exists already")
         if replace and ref.kind == "type" and (users := self.users_of(ref)):
-            raise ConflictError(f"{ref} cannot be replaced: it is used by {_listed(users)}")
+            raise ConflictError(f"{ref} cannot be replaced: it is used by {list_some(users)}")
         _check_names(entry)
         if not isinstance(entry, DataverseEntry):
             self.dataverse(ref.dataverse)
@@ -230,7 +231,7 @@ class Catalog:
             raise ConflictError(f"{ref} cannot be dropped", hint="drop what is in it" if ref.name == DEFAULT else None)
         if users := self.users_of(ref):
             what = "something in it" if ref.kind == "dataverse" else "it"
-            raise ConflictError(f"{ref} cannot be dropped: {what} is used by {_listed(users)}")
+            raise ConflictError(f"{ref} cannot be dropped: {what} is used by {list_some(users)}")
         removed_refs = {entry.ref for entry in self.belonging_to(ref)}
         return Catalog(MappingProxyType({key: entry for key, entry in self.entries.items() if key not in removed_refs}))
 
@@ -385,8 +386,3 @@ def _check_names(entry: CatalogEntry) -> None:
         check_text("name", name, _IDENTIFIER_LIMIT)
         if not name:
             raise InputError("a name cannot be empty")
-
-
-def _listed(users: Sequence[Ref], limit: int = 3) -> str:
-    listed = ", ".join(str(user) for user in users[:limit])
-    return listed if len(users) <= limit else f"{listed} and {len(users) - limit} more"

@@ -64,7 +64,7 @@ class TypeEntry:
 
     @property
     def uses(self) -> tuple[Ref, ...]:
-        type_names = (inner for field in self.type.fields for inner in _named(field.type))
+        type_names = (inner for field in self.type.fields for inner in _type_names(field.type))
         return tuple(dict.fromkeys(_type_named(name, self.dataverse) for name in type_names))
 
 
@@ -278,18 +278,18 @@ def channel_of(dataset: Ref) -> Ref | None:
 
 def types_in(type_: Type, dataverse: str) -> tuple[Ref, ...]:
     """Returns the named types that a type contains."""
-    return tuple(dict.fromkeys(_type_named(name, dataverse) for name in _named(type_)))
+    return tuple(dict.fromkeys(_type_named(name, dataverse) for name in _type_names(type_)))
 
 
-def _named(type_: Type) -> Iterator[str]:
+def _type_names(type_: Type) -> Iterator[str]:
     match type_:
         case ObjectType(name=str() as name):
             yield name
         case ObjectType(fields=fields):
             for field in fields:
-                yield from _named(field.type)
+                yield from _type_names(field.type)
         case ArrayType(item=item) | MultisetType(item=item):
-            yield from _named(item)
+            yield from _type_names(item)
 
 
 def _type_named(text: str, dataverse: str) -> Ref:

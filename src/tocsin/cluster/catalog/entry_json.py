@@ -115,7 +115,7 @@ def entry_from_json(row: CatalogRow) -> CatalogEntry:
     if kind is None:
         raise StoreError(f"the catalog holds a {row.kind} named {row.name}, and this Tocsin does not know what that is")
     try:
-        return kind(**_names(row), **_decoded(kind, row.body))
+        return kind(**_names(row), **_decode_fields(kind, row.body))
     except (KeyError, TypeError, ValueError) as problem:
         where = f"{row.kind} {join_names(row.dataverse, row.name)}"
         raise StoreError(
@@ -133,7 +133,7 @@ def _names(row: CatalogRow) -> dict[str, str]:
     return {"dataverse": row.dataverse, "name": row.name.rpartition("@")[0] if has_arity else row.name}
 
 
-def _decoded(kind: Any, body: dict[str, Any]) -> dict[str, Any]:
+def _decode_fields(kind: Any, body: dict[str, Any]) -> dict[str, Any]:
     left_out = _IN_REF + (_PYTHON_ONLY if body.get("language", "SQL") == "SQL" else ())
     names = [field.name for field in fields(kind) if field.name not in left_out]
     return {name: _FROM_JSON.get(name, _unchanged)(body[name]) for name in names}

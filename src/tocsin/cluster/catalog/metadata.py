@@ -74,7 +74,7 @@ def _parts(function: Ref) -> list[str]:
     return [function.dataverse, name, arity]
 
 
-def _called(function: Ref) -> str:
+def _call_name(function: Ref) -> str:
     dataverse, name, arity = _parts(function)
     return f"{join_names(dataverse, name)}@{arity}"
 
@@ -83,7 +83,7 @@ def _paths(paths: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(path) for path in paths]
 
 
-def _returned(function: FunctionEntry) -> str:
+def _return_type(function: FunctionEntry) -> str:
     is_plain = function.returns == t.ANY or not function.optional
     return f"{function.returns}" if is_plain else f"{function.returns}?"
 
@@ -119,7 +119,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
         ),
         _dataset(
             "Function", lambda catalog: catalog.functions, DataverseName=_DATAVERSE, Name=_NAME,
-            Arity=(t.BIGINT, "arity"), Params=_PARAMETERS, ReturnType=(t.STRING, lambda entry, _: _returned(entry)),
+            Arity=(t.BIGINT, "arity"), Params=_PARAMETERS, ReturnType=(t.STRING, lambda entry, _: _return_type(entry)),
             Language=(t.STRING, "language"), Definition=(t.STRING, "body"),
         ),
         _dataset(
@@ -140,7 +140,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
             DatasetDataverseName=(t.STRING, lambda pair, _: pair[1].dataset.dataverse),
             DatasetName=(t.STRING, lambda pair, _: pair[1].dataset.name),
             AppliedFunctions=(
-                _STRINGS, lambda pair, _: [] if pair[1].function is None else [_called(pair[1].function)]
+                _STRINGS, lambda pair, _: [] if pair[1].function is None else [_call_name(pair[1].function)]
             ),
         ),
         _dataset(

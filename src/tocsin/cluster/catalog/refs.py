@@ -27,7 +27,7 @@ def join_names(*names: str) -> str:
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Returns the names from which `qualified` made this text."""
+    """Returns the names from which `join_names` made this text."""
     names, position = [], 0
     while match := _PART.match(text, position):
         names.append(match[2] if match[1] is None else match[1].replace("``", "`"))
@@ -118,3 +118,10 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     lowered = {candidate.lower(): candidate for candidate in names}
     matches = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
     return lowered[matches[0]] if matches else None
+
+
+def list_some(names: Iterable[object], limit: int = 3) -> str:
+    """Returns the first names as a text, and how many more there are."""
+    all_names = [str(name) for name in names]
+    more = f" and {len(all_names) - limit} more" if len(all_names) > limit else ""
+    return ", ".join(all_names[:limit]) + more

@@ -14,7 +14,7 @@ from typing import Final
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import ChannelEntry
-from tocsin.cluster.catalog.refs import full_name
+from tocsin.cluster.catalog.refs import full_name, list_some
 from tocsin.cluster.data_folder.lost_folder import LOST
 from tocsin.cluster.data_folder.removals import list_paths
 from tocsin.store.channels.interface import ChannelStore
@@ -22,7 +22,6 @@ from tocsin.store.cluster.interface import ClusterStore
 from tocsin.wire.errors import StoreError
 
 _FLAG: Final = "--set-aside"
-_SHOWN: Final = 3
 
 
 def refuse_missing_catalog(data: Path) -> None:
@@ -70,7 +69,7 @@ def _data_in(data: Path) -> list[Path]:
 def _refuse_lost_catalog(data: Path, beside: Sequence[Path]) -> None:
     if beside:
         raise _lost_store(
-            f"the data folder {data} holds data ({_listed(str(path.relative_to(data)) for path in beside)}), and its "
+            f"the data folder {data} holds data ({list_some(str(path.relative_to(data)) for path in beside)}), and its "
             f"catalog {CATALOG}",
             data / CATALOG,
             f"to begin anew, {_start_anew(data)} moves the data to {data / LOST}",
@@ -81,7 +80,7 @@ def _refuse_lost_channels(path: Path, lost: Iterable[ChannelEntry]) -> None:
     names = [full_name(entry) for entry in lost]
     if names:
         raise _lost_store(
-            f"the catalog knows channels ({_listed(names)}), and the channels' store {path}",
+            f"the catalog knows channels ({list_some(names)}), and the channels' store {path}",
             path,
             f"{_start_anew(path.parent)} begins these channels anew, without their subscriptions and results",
         )
@@ -97,9 +96,3 @@ def _lost_store(problem: str, path: Path, otherwise: str) -> StoreError:
 
 def _start_anew(data: Path) -> str:
     return f"tocsin up {_FLAG} --data {shlex.quote(str(data.absolute()))}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    all_names = list(names)
-    more = f" and {len(all_names) - _SHOWN} more" if len(all_names) > _SHOWN else ""
-    return ", ".join(all_names[:_SHOWN]) + more

@@ -409,9 +409,9 @@ class Engine:
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
         """Returns the whole result in memory; with a limit, at most that many rows."""
-        return self.with_translated_errors(lambda: self._collected(sql, limit))
+        return self.with_translated_errors(lambda: self._collect(sql, limit))
 
-    def _collected(self, sql: str, limit: int | None) -> pa.Table:
+    def _collect(self, sql: str, limit: int | None) -> pa.Table:
         frame = analyse_query(self.spark, sql)
         frame = _nullable(frame if limit is None else frame.limit(limit))
         # Plan the query here and not in the thread that serves the rows: if that thread runs out of memory, it ends

@@ -129,10 +129,10 @@ class WorkThreads:
             return True
         give_up()
         self._lost[future] = (pool, self._askers.get(asyncio.current_task()))
-        future.add_done_callback(self._ended)
+        future.add_done_callback(self._forget)
         return False
 
-    def _ended(self, future: asyncio.Future[Any]) -> None:
+    def _forget(self, future: asyncio.Future[Any]) -> None:
         self._lost.pop(future, None)
         _retrieve(future)
 

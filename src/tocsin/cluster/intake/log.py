@@ -220,9 +220,9 @@ class IntakeLog:
                 return recent
             # Each segment is synced up to this size; the writer may be writing after it.
             readable = [(segment, segment.size_bytes) for segment in self._segments if segment.end > after]
-        return list(within(self._stored(readable, after), max_rows, max_bytes))
+        return list(within(self._read_stored(readable, after), max_rows, max_bytes))
 
-    def _stored(self, known: list[tuple[Segment, int]], after: int) -> Iterator[LogEntry]:
+    def _read_stored(self, known: list[tuple[Segment, int]], after: int) -> Iterator[LogEntry]:
         for segment, size_bytes in known:
             try:
                 for _, entry in segment.read(after, size_bytes):

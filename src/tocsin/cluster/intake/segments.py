@@ -165,7 +165,7 @@ def recover_segments(folder: Path, start: int, take: Callable[[LogEntry], None])
                 raise StoreError(
                     f"the intake log {folder} has a gap: the positions from {end} to {first} are missing", hint=_RESTORE
                 )
-            segment = _opened(folder, first, before_bytes)
+            segment = _open_segment(folder, first, before_bytes)
             for entry in _entries(segment, newest=first == firsts[-1]):
                 take(entry)
             before_bytes += segment.frames_bytes
@@ -175,7 +175,7 @@ def recover_segments(folder: Path, start: int, take: Callable[[LogEntry], None])
         raise explain_os_errors_of_log(problem, folder) from problem
 
 
-def _opened(folder: Path, first: int, before_bytes: int) -> Segment:
+def _open_segment(folder: Path, first: int, before_bytes: int) -> Segment:
     path = path_of(folder, first)
     with path.open("rb") as file:
         try:
@@ -266,7 +266,7 @@ def inspect(folder: Path) -> InspectedLog:
             raise StoreError(
                 f"the intake log {folder} has a gap: the positions from {end} to {first} are missing", hint=_RESTORE
             )
-        segment = _opened(folder, first, 0)
+        segment = _open_segment(folder, first, 0)
         # A write may be under way after the last whole frame.
         for _ in _entries(segment, newest=first == firsts[-1], warn=False):
             pass

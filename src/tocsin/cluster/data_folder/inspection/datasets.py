@@ -44,7 +44,7 @@ class DatasetInspection:
 
     def find_damage(self) -> Iterator[Finding]:
         if not self._folder.is_dir():
-            yield self._damaged(self._folder, "is missing")
+            yield self._damage(self._folder, "is missing")
             return
         try:
             named_files = yield from self._log()
@@ -52,7 +52,7 @@ class DatasetInspection:
         except OSError as error:
             yield unreadable_finding(error, Path(error.filename or self._folder), self._what)
 
-    def _damaged(self, path: Path, problem: str, remedy: str = BRING_BACK) -> Finding:
+    def _damage(self, path: Path, problem: str, remedy: str = BRING_BACK) -> Finding:
         return Finding("damaged", path, self._what, problem, remedy)
 
     # ------------------------------------------------------------ log
@@ -68,7 +68,7 @@ class DatasetInspection:
             path = entry_path(self._folder, version)
             if version > base:
                 if version != expected:
-                    yield self._damaged(entry_path(self._folder, expected), "is missing, and later entries are there")
+                    yield self._damage(entry_path(self._folder, expected), "is missing, and later entries are there")
                 expected = version + 1
             try:
                 content = path.read_bytes()
@@ -79,14 +79,14 @@ class DatasetInspection:
             if state is EntryState.TORN and can_be_torn(self._folder, version, entries):
                 yield Finding("note", path, self._what, "was torn by a power cut", _NEWEST_TORN)
             elif state is not EntryState.WHOLE:
-                yield self._damaged(path, "is not as it was written")
+                yield self._damage(path, "is not as it was written")
             else:
                 named_files |= list_added_files(content)
                 digests.update([mark] if (mark := read_checkpoint_mark(content)) is not None else [])
         for version in checkpoints:
             yield from self._checkpoint(checkpoint_path(self._folder, version), digests.get(version))
         if not entries and not checkpoints:
-            yield self._damaged(self._folder / "_delta_log", "is missing or empty")
+            yield self._damage(self._folder / "_delta_log", "is missing or empty")
         return named_files
 
     def _checkpoint(self, path: Path, digest: str | None) -> Iterator[Finding]:
@@ -94,14 +94,14 @@ class DatasetInspection:
             if path in self._whole:
                 return
             if digest is not None and compute_digest(path) != digest:
-                yield self._damaged(path, "is not as it was written: its checksum differs", _DERIVED)
+                yield self._damage(path, "is not as it was written: its checksum differs", _DERIVED)
                 return
             size_bytes = path.stat().st_size
             pq.read_table(path)
         except FileNotFoundError:
             return  # the cluster's clean-up removed it
         except (pa.ArrowException, ValueError) as error:
-            yield self._damaged(path, f"cannot be read as Parquet: {_first_line(error)}", _DERIVED)
+            yield self._damage(path, f"cannot be read as Parquet: {_first_line(error)}", _DERIVED)
             return
         self._count(path, size_bytes)
 
@@ -111,7 +111,7 @@ class DatasetInspection:
         try:
             actions = pa.table(DeltaTable(str(self._folder)).get_add_actions(flatten=True))
         except (DeltaError, ValueError) as error:
-            yield self._damaged(self._folder / "_delta_log", f"cannot be opened: {_first_line(error)}")
+            yield self._damage(self._folder / "_delta_log", f"cannot be opened: {_first_line(error)}")
             return
         current: dict[str, tuple[int | None, int | None]] = {
             str(path): (size_bytes, rows)
@@ -131,29 +131,29 @@ class DatasetInspection:
         try:
             actual_bytes = path.stat().st_size
             if size_bytes is not None and actual_bytes != size_bytes:
-                yield self._damaged(path, f"has {actual_bytes:,} bytes instead of {size_bytes:,}")
+                yield self._damage(path, f"has {actual_bytes:,} bytes instead of {size_bytes:,}")
                 return
             # Open the file here: Arrow reports a missing file and an unreadable one by the same error class.
             with path.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
                 if rows is not None and file.metadata.num_rows != rows:
-                    yield self._damaged(path, f"has {file.metadata.num_rows:,} rows instead of {rows:,}")
+                    yield self._damage(path, f"has {file.metadata.num_rows:,} rows instead of {rows:,}")
                     return
                 checksum = checksum_in(path.name)
                 if self._deep and checksum is None:
                     for _ in file.iter_batches(batch_size=64 << 10):
                         pass
             if self._deep and checksum is not None and compute_checksum(path) != checksum:
-                yield self._damaged(path, "is not as it was written: its checksum differs")
+                yield self._damage(path, "is not as it was written: its checksum differs")
                 return
         except FileNotFoundError:
             if needed:
-                yield self._damaged(path, "is missing, and the newest state names it")
+                yield self._damage(path, "is missing, and the newest state names it")
             return
         except (pa.ArrowException, ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 yield unreadable_finding(error, path, self._what)
             else:
-                yield self._damaged(path, f"cannot be read as Parquet: {_first_line(error)}")
+                yield self._damage(path, f"cannot be read as Parquet: {_first_line(error)}")
             return
         self._count(path, actual_bytes)
 

@@ -92,18 +92,18 @@ class Inspection:
     def run(self) -> InspectionReport:
         if not self._data.is_dir():
             raise NotFoundError(f"there is no data folder {self._data}", hint="choose it with --data")
-        catalog = self._known()
+        catalog = self._read_catalog()
         brokers = sorted(self._data.glob(PATTERN))
         steps: list[tuple[str, Callable[[], list[Finding]]]] = [
             ("catalog", lambda: self._store(self._data / CATALOG, "catalog", "the catalog")),
             ("channels", lambda: self._store(self._data / CHANNELS, "channels", "the channels' store")),
             *((path.name, lambda path=path: self._store(path, "broker", _broker(path))) for path in brokers),
-            *((_named(entry), lambda entry=entry: self._dataset(entry)) for entry in catalog.datasets),
-            *((_named(entry), lambda entry=entry: self._feed(entry)) for entry in catalog.feeds),
+            *((_name_for_people(entry), lambda entry=entry: self._dataset(entry)) for entry in catalog.datasets),
+            *((_name_for_people(entry), lambda entry=entry: self._feed(entry)) for entry in catalog.feeds),
             *((path.name, lambda path=path: self._folder(path)) for path in self._folders_alone(catalog)),
             (CLOCK, lambda: confirm_findings(self._clock)),
             ("channels' rows", lambda: confirm_findings(self._channels)),
-            ("lost", lambda: [*confirm_findings(self._unexplained), *self._lost()]),
+            ("lost", lambda: [*confirm_findings(self._find_unexplained), *self._lost()]),
         ]  # fmt: skip
         findings = list(self._unreadable)
         for index, (what, step) in enumerate(steps):
@@ -111,12 +111,12 @@ class Inspection:
             findings += step()
         self._on_progress(len(steps), len(steps), "")
         # Drop findings about datasets and feeds that were dropped meanwhile.
-        after = self._known()
+        after = self._read_catalog()
         dropped = catalog.folders - after.folders if after.readable else set()
         self._report.findings = [finding for finding in findings if dropped.isdisjoint(finding.path.parts)]
         return self._report
 
-    def _known(self) -> _Known:
+    def _read_catalog(self) -> _Known:
         path = self._data / CATALOG
         entries: list[CatalogEntry] = []
         self._unreadable = []
@@ -161,7 +161,7 @@ class Inspection:
     def _channels(self) -> Iterator[Finding]:
         """Finds channels without rows, and datasets that end before a commit that a channel has read."""
         path = self._data / CHANNELS
-        catalog = self._known()
+        catalog = self._read_catalog()
         try:
             vectors = read_channel_vectors(path) if path.exists() else {}
         except (sqlite3.DatabaseError, OSError):
@@ -172,10 +172,10 @@ class Inspection:
         newest_read: dict[str, tuple[int, str]] = {}
         for entry in catalog.channels:
             if entry.channel_id not in vectors:
-                problem = f"has no rows of the channel {_named(entry)}"
-                yield Finding("damaged", path, _named(entry), problem)
+                problem = f"has no rows of the channel {_name_for_people(entry)}"
+                yield Finding("damaged", path, _name_for_people(entry), problem)
             for folder, number in vectors.get(entry.channel_id, {}).items():
-                newest_read[folder] = max(newest_read.get(folder, (0, "")), (number, _named(entry)))
+                newest_read[folder] = max(newest_read.get(folder, (0, "")), (number, _name_for_people(entry)))
         # Read the datasets after the vectors, because datasets grow.
         for dataset in catalog.datasets:
             number, channel = newest_read.get(dataset.folder, (0, ""))
@@ -183,7 +183,7 @@ class Inspection:
             newest = read_commit_number(folder_path) if number else None
             if newest is not None and newest < number:
                 problem = f"ends at commit {newest}, and the {channel} has read up to commit {number}"
-                yield Finding("damaged", folder_path / LOG_FOLDER, _named(dataset), problem, _NEWEST_GONE)
+                yield Finding("damaged", folder_path / LOG_FOLDER, _name_for_people(dataset), problem, _NEWEST_GONE)
 
     def _clock(self) -> Iterator[Finding]:
         path = self._data / CLOCK
@@ -201,23 +201,23 @@ class Inspection:
     def _dataset(self, entry: DatasetEntry) -> list[Finding]:
         self._report.datasets += 1
         inspection = DatasetInspection(
-            self._data / DATASETS / entry.folder, _named(entry), self._report, deep=self._deep
+            self._data / DATASETS / entry.folder, _name_for_people(entry), self._report, deep=self._deep
         )
         return [*confirm_findings(inspection.find_damage), *inspection.list_set_aside()]
 
     def _feed(self, entry: FeedEntry) -> list[Finding]:
         self._report.feeds += 1
-        folder, what = self._data / INTAKE / entry.folder, _named(entry)
+        folder, what = self._data / INTAKE / entry.folder, _name_for_people(entry)
         options = feed_options(dict(entry.options))
         if options.files is not None:
-            return confirm_findings(lambda: inspect_notes(folder, what, landed=self._landed(entry)))
+            return confirm_findings(lambda: inspect_notes(folder, what, landed=self._furthest_position(entry)))
 
         def look() -> Iterator[Finding]:
             # The log's begin moves up when records have landed, and its end grows: so read first the begin, then the
             # positions, then the end.
             first = segments.find_first(folder)
             yield from inspect_positions(folder, what, first, self._positions(entry))
-            yield from inspect_log(folder, what, begun=entry.started, landed=self._landed(entry))
+            yield from inspect_log(folder, what, begun=entry.started, landed=self._furthest_position(entry))
             if options.polling is not None:
                 yield from inspect_seen_items(folder, what)
 
@@ -238,7 +238,7 @@ class Inspection:
             return confirm_findings(lambda: inspect_notes(path, f"feed {path.name}"))
         return confirm_findings(lambda: inspect_log(path, f"feed {path.name}", begun=True, landed=0))
 
-    def _landed(self, feed: FeedEntry) -> int:
+    def _furthest_position(self, feed: FeedEntry) -> int:
         """Returns the furthest position of the feed's datasets."""
         return max(self._position(feed, feed.rejected) or 0, *self._positions(feed).values(), 0)
 
@@ -253,13 +253,13 @@ class Inspection:
         return positions
 
     def _position(self, feed: FeedEntry, dataset: Ref) -> int | None:
-        folder = next((entry.folder for entry in self._known().datasets if entry.ref == dataset), None)
+        folder = next((entry.folder for entry in self._read_catalog().datasets if entry.ref == dataset), None)
         return None if folder is None else read_landed_position(self._data / DATASETS / folder, feed.folder)
 
     # ------------------------------------------------------------ unknown and lost files
 
-    def _unexplained(self) -> Iterator[Finding]:
-        catalog = self._known()
+    def _find_unexplained(self) -> Iterator[Finding]:
+        catalog = self._read_catalog()
         if not catalog.entries:
             return  # the catalog itself is missing, damaged or empty
         for parent, kind, owned in (
@@ -299,7 +299,7 @@ _NEWEST_GONE = (
 _CATALOG_REMEDY = "put catalog.sqlite back together with its -wal file, or restore a backup (tocsin restore)"
 
 
-def _named(entry: DatasetEntry | FeedEntry | ChannelEntry) -> str:
+def _name_for_people(entry: DatasetEntry | FeedEntry | ChannelEntry) -> str:
     return f"{entry.ref.kind} {full_name(entry)}"
 
 
