@@ -1,4 +1,7 @@
-"""Runs the broker core: hands it events with the time, has its actions performed, and wakes it at `next_wake_s`."""
+"""Runs the broker core: hands it events with the time, has its actions performed, and wakes it at `next_wake_s`.
+
+The core itself has no clock and does no I/O, so that the simulators run the same core under virtual time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Manages applications and their tokens, for the operator."""
+"""Manages applications and their tokens, for the operator.
+
+A removal goes in batches, so that other writers never wait long, and continues after a restart.
+"""
 
 from __future__ import annotations
 

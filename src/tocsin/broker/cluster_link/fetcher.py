@@ -1,4 +1,7 @@
-"""Fetches results from the cluster. All fetches that the core wants at one moment go into one request."""
+"""Fetches results from the cluster. All fetches that the core wants at one moment go into one request.
+
+One execution often has results for many interests, and a request for each would cost more than the results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Counts each subscriber's open connections, and closes them when their token or session ends or the broker stops."""
+"""Counts each subscriber's open connections, and closes them when their token or session ends or the broker stops.
+
+A token is checked when a connection opens, so its end has to close the connection.
+"""
 
 from __future__ import annotations
 

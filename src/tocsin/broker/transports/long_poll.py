@@ -1,4 +1,7 @@
-"""Long poll: a request waits until there are events, and is answered with everything that is not acknowledged."""
+"""Long poll: a request waits until there are events, and is answered with everything that is not acknowledged.
+
+It needs nothing but plain requests, for clients whose proxies let no stream through.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""WebSocket transport: requests in, replies and events out, in any order."""
+"""WebSocket transport: requests in, replies and events out, in any order.
+
+Requests of a connection run at the same time, so that a slow one does not delay the next.
+"""
 
 from __future__ import annotations
 

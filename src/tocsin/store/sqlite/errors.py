@@ -1,4 +1,7 @@
-"""Translates SQLite's failures into Tocsin's errors."""
+"""Translates SQLite's failures into Tocsin's errors.
+
+Callers must not depend on the kind of store that they use.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stores and fetches results, as rows of an SQLite connection. The caller holds the transaction."""
+"""Stores and fetches results, as rows of an SQLite connection. The caller holds the transaction.
+
+Many interests can share a payload, so an execution stores each payload once.
+"""
 
 from __future__ import annotations
 
