@@ -19,7 +19,7 @@ from tocsin.broker.core.broker import Broker
 from tocsin.broker.trace import BrokerTrace
 from tocsin.rules.model.cursors import InterestId
 
-FLUSH_EVERY_S: Final = 1.0
+_FLUSH_EVERY_S: Final = 1.0
 
 _log = structlog.get_logger("tocsin.broker.core_runtime")
 
@@ -105,7 +105,7 @@ class CoreRuntime:
 
     def _flush_soon(self) -> None:
         if self._flush is None:
-            self._flush = asyncio.get_running_loop().call_later(FLUSH_EVERY_S, self._flush_now)
+            self._flush = asyncio.get_running_loop().call_later(_FLUSH_EVERY_S, self._flush_now)
 
     def _flush_now(self) -> None:
         self._flush = None

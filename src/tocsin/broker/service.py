@@ -41,10 +41,10 @@ from tocsin.wire.answers import Subscription, SubscriptionsPage
 from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import PullRequest, SubscribeRequest
 
-HELD_PER_REQUEST: Final = 50
+_HELD_PER_REQUEST: Final = 50
 """A request over all subscriptions of a subscriber costs its rate limit one token more for each 50 subscriptions."""
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class BrokerService:
     def check_rate(self, who: Session, *, whole: bool = False) -> None:
         """Applies the rate limit. `whole`: the request covers all subscriptions, and costs more the more there are."""
         count = len(self._parts.runtime.core.subscriptions_of(who.subscriber)) if whole else 0
-        self._rate_limiter.check(who.subscriber, time.monotonic(), 1.0 + count / HELD_PER_REQUEST)
+        self._rate_limiter.check(who.subscriber, time.monotonic(), 1.0 + count / _HELD_PER_REQUEST)
 
     # --- connections
 
@@ -237,7 +237,7 @@ class BrokerService:
 
     # --- changes of accounts
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+    async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Runs the work to its end even if the client disconnects: store and core must agree."""
         return await self._parts.subscriptions.finish(work)
 

@@ -31,7 +31,7 @@ from tocsin.wire.errors import ConflictError, LimitError, NotFoundError, TocsinE
 from tocsin.wire.results import FetchedPart
 from tocsin.wire.subscriber import SubscribeRequest
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _log = structlog.get_logger("tocsin.broker.subscriptions")
 
@@ -265,7 +265,7 @@ class SubscriptionService:
             return None
         return True
 
-    async def finish(self, work: Coroutine[Any, Any, T]) -> T:
+    async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Shields the work: it runs to its end even if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)

@@ -19,9 +19,9 @@ from tocsin.broker.accounts.policy import PasswordCost
 from tocsin.patience import wait_despite_cancel
 from tocsin.serving.limits import WaitingLine
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
-PATIENCE: Final = 10
+_PATIENCE: Final = 10
 """The niceness of the threads, which lowers their priority below the rest of the broker."""
 
 
@@ -65,7 +65,7 @@ class Passwords:
         except (VerificationError, InvalidHashError):
             return False
 
-    async def _run(self, work: Callable[[], Answer], origin: str | None) -> Answer:
+    async def _run(self, work: Callable[[], _Answer], origin: str | None) -> _Answer:
         async with self._line.passed(origin or ""):
             # A thread cannot be cancelled, so it occupies its slot until it is done.
             return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(self._threads, work))
@@ -74,4 +74,4 @@ class Passwords:
 def _give_way() -> None:
     if sys.platform == "linux":  # Elsewhere the call would change the priority of the whole process.
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PATIENCE)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PATIENCE)

@@ -27,21 +27,21 @@ from tocsin.wire import subscriber as said
 from tocsin.wire.answers import error_reply, events_page, ok_reply
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError
 
-AT_ONCE: Final = 4
+_AT_ONCE: Final = 4
 """The number of requests of one connection that run at a time. Requests that complete together (such as many
 subscriptions in one answer of the cluster) continue in one iteration of the event loop, and all other clients wait for
 it. In the small form of `./dev bench hostile` the p99 of other clients was 1.3 times the undisturbed one with 32, and
 1.2 times with 4."""
-BAD_LIMIT: Final = 20
+_BAD_LIMIT: Final = 20
 """The number of invalid messages in a row after which the connection is closed."""
-UNAUTHORIZED: Final = 4401
+_UNAUTHORIZED: Final = 4401
 LIMITED: Final = 4429
 
 CLOSES: Final[dict[int, str]] = {
     WSCloseCode.GOING_AWAY: "the broker stops",
-    WSCloseCode.POLICY_VIOLATION: f"{BAD_LIMIT} messages in a row made no sense",
+    WSCloseCode.POLICY_VIOLATION: f"{_BAD_LIMIT} messages in a row made no sense",
     WSCloseCode.MESSAGE_TOO_BIG: "a message was larger than broker.limits.message_bytes",
-    UNAUTHORIZED: "nobody has logged in, or the token has ended",
+    _UNAUTHORIZED: "nobody has logged in, or the token has ended",
     LIMITED: "the subscriber has too many connections, or asks too much",
 }
 """Close codes and the reasons for them."""
@@ -85,7 +85,7 @@ class WebSockets(Transport):
             except TocsinError as error:
                 with suppress(ConnectionError, RuntimeError):
                     await websocket.send_str(error_reply(None, error).decode())
-                    await websocket.close(code=UNAUTHORIZED, message=error.message.encode()[:120])
+                    await websocket.close(code=_UNAUTHORIZED, message=error.message.encode()[:120])
                 return websocket
         await WebSocketSession(service, websocket, who, cast("ClientConnection", request.protocol)).run(ref)
         return websocket
@@ -163,7 +163,7 @@ class WebSocketSession:
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 return
             await self._take(said.parse_request(message.data))
-            if self._bad >= BAD_LIMIT:
+            if self._bad >= _BAD_LIMIT:
                 await self._websocket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many bad messages")
                 return
 
@@ -187,11 +187,11 @@ class WebSocketSession:
         await self._begin(ref, self._answer(body, ref))
 
     async def _begin(self, ref: int | None, work: Coroutine[Any, Any, Any]) -> None:
-        """Answers requests as they complete, at most AT_ONCE at a time."""
+        """Answers requests as they complete, at most _AT_ONCE at a time."""
         task = asyncio.get_running_loop().create_task(self._reply(ref, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if len(self._tasks) >= AT_ONCE:
+        if len(self._tasks) >= _AT_ONCE:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def _reply(self, ref: int | None, work: Coroutine[Any, Any, Any]) -> None:
@@ -239,7 +239,7 @@ class WebSocketSession:
 
     def _end(self, reason: str) -> None:
         """Closes the connection because the token has ended or the broker stops."""
-        code = WSCloseCode.GOING_AWAY if reason == STOPPING else UNAUTHORIZED
+        code = WSCloseCode.GOING_AWAY if reason == STOPPING else _UNAUTHORIZED
         task = asyncio.get_running_loop().create_task(self._close(code, reason))
         self._closing = task
 

@@ -17,7 +17,7 @@ from tocsin.wire.subscriber import Mode
 
 PERSON_LIMIT: Final = 128
 """The maximum length of the name of an application, a user or a group, in characters."""
-CHANNEL_LIMIT: Final = DATAVERSE_LIMIT + 1 + NAME_LIMIT
+_CHANNEL_LIMIT: Final = DATAVERSE_LIMIT + 1 + NAME_LIMIT
 URL_LIMIT: Final = 2_048
 TEXT_LIMIT: Final = 4_096
 """The maximum length of a fact, a secret, a hash or a token's id, in characters."""
@@ -53,7 +53,7 @@ def mode(given: str) -> None:
 
 
 def backend(given: NewBackendRow) -> None:
-    check_text("channel", given.channel, CHANNEL_LIMIT)
+    check_text("channel", given.channel, _CHANNEL_LIMIT)
     check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
     _granted(given)
     number("interest", given.interest)
@@ -96,7 +96,7 @@ def allowed(given: ApplicationRights) -> None:
         if len(names or ()) > LISTED:
             raise LimitError(f"an application cannot name {len(names or ())} {what}", hint=f"at most {LISTED}")
         for name in names or ():
-            check_text(f"name among the {what}", name, CHANNEL_LIMIT)
+            check_text(f"name among the {what}", name, _CHANNEL_LIMIT)
     if len(given.limits) > LIMITS:
         raise LimitError(f"an application cannot have {len(given.limits)} limits", hint=f"at most {LIMITS}")
     for name, limit in given.limits.items():

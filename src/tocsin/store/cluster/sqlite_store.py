@@ -31,7 +31,7 @@ from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, Upgrade
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 CLUSTER_UPGRADES: Final[tuple[Upgrade, ...]] = (
     Upgrade(
@@ -225,12 +225,12 @@ class SqliteStore(SqliteFile):
         set_fact(writer, CREATED_AT, now.isoformat())
 
 
-class TransactionCall(ReadCall[Parameters, Result]):
+class _TransactionCall(ReadCall[Parameters, _Result]):
     """A method that reads or writes within the transaction."""
 
     def run(
-        self, store: SqliteTransaction, work: Callable[[sqlite3.Connection], Result]
-    ) -> Coroutine[Any, Any, Result]:
+        self, store: SqliteTransaction, work: Callable[[sqlite3.Connection], _Result]
+    ) -> Coroutine[Any, Any, _Result]:
         return store.run(work)
 
 
@@ -247,19 +247,19 @@ class SqliteTransaction:
     def committed(self) -> bool:
         return self._committed
 
-    entries = TransactionCall(entries)
-    entry = TransactionCall(entry)
-    tokens = TransactionCall(tokens)
-    facts = TransactionCall(facts)
-    removals = TransactionCall(removals)
-    add_entry = TransactionCall(add_entry)
-    replace_entry = TransactionCall(replace_entry)
-    remove_entry = TransactionCall(remove_entry)
-    set_fact = TransactionCall(set_fact)
-    add_removal = TransactionCall(add_removal)
-    forget_removal = TransactionCall(forget_removal)
-    add_token = TransactionCall(add_token)
-    revoke_token = TransactionCall(revoke_token)
+    entries = _TransactionCall(entries)
+    entry = _TransactionCall(entry)
+    tokens = _TransactionCall(tokens)
+    facts = _TransactionCall(facts)
+    removals = _TransactionCall(removals)
+    add_entry = _TransactionCall(add_entry)
+    replace_entry = _TransactionCall(replace_entry)
+    remove_entry = _TransactionCall(remove_entry)
+    set_fact = _TransactionCall(set_fact)
+    add_removal = _TransactionCall(add_removal)
+    forget_removal = _TransactionCall(forget_removal)
+    add_token = _TransactionCall(add_token)
+    revoke_token = _TransactionCall(revoke_token)
 
     def begin(self) -> None:
         with explain_sqlite_errors(self._store.path):
@@ -281,8 +281,8 @@ class SqliteTransaction:
             with explain_sqlite_errors(self._store.path):
                 self._store.writer().execute("ROLLBACK")
 
-    async def run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        def guarded() -> Result:
+    async def run(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        def guarded() -> _Result:
             if self._over:
                 raise RuntimeError("this transaction is over")
             if self._failure is not None:

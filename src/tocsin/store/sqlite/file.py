@@ -26,14 +26,14 @@ from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 
 Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
-BUSY_TIMEOUT_S: Final = 5.0
+_BUSY_TIMEOUT_S: Final = 5.0
 # The write-ahead log may keep this size after a checkpoint.
-LOG_LIMIT_BYTES: Final = 64 << 20
+_LOG_LIMIT_BYTES: Final = 64 << 20
 
 
-Dialect: TypeAlias = Literal["sqlite"]
+_Dialect: TypeAlias = Literal["sqlite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Upgrade:
 
     version: int
     effect: str
-    statements: Mapping[Dialect, tuple[str, ...]]
+    statements: Mapping[_Dialect, tuple[str, ...]]
 
 
 def pending_upgrades(version: int, chain: Sequence[Upgrade]) -> list[Upgrade]:
@@ -102,7 +102,7 @@ class SqliteFile(ABC):
         self._chain = opening.get("chain", self.layout.chain)
         self._max_bytes = opening.get("max_bytes")
         self._now = opening.get("now", lambda: datetime.now(UTC))
-        self._busy_timeout_s = opening.get("busy_timeout_s", BUSY_TIMEOUT_S)
+        self._busy_timeout_s = opening.get("busy_timeout_s", _BUSY_TIMEOUT_S)
         self._thread: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._writer: sqlite3.Connection | None = None
@@ -151,14 +151,14 @@ class SqliteFile(ABC):
         # The copy uses its own thread and connection, so that it delays neither reads nor transactions.
         await wait_despite_cancel(asyncio.to_thread(self.copy_to, path))
 
-    async def call(self, work: Callable[[], Result]) -> Result:
+    async def call(self, work: Callable[[], _Result]) -> _Result:
         """Runs a function on the writer's thread."""
         return await self._run(self._thread, work)
 
-    async def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def read(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
         """Runs a function on a reader's thread. It sees one committed state from its first statement to its last."""
 
-        def reading() -> Result:
+        def reading() -> _Result:
             try:
                 # There are as many connections as threads, so the queue is empty only before the store is open.
                 reader = self._idle.get_nowait()
@@ -187,7 +187,7 @@ class SqliteFile(ABC):
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
         """Inserts the rows that a store has from its creation on, in the transaction that creates its tables."""
 
-    async def _run(self, executor: Executor | None, work: Callable[[], Result]) -> Result:
+    async def _run(self, executor: Executor | None, work: Callable[[], _Result]) -> _Result:
         if executor is None:
             raise self._not_open()
         return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(executor, work))
@@ -204,7 +204,7 @@ class SqliteFile(ABC):
             writer.execute(f"PRAGMA page_size = {self.layout.page_bytes}")
             writer.execute("PRAGMA journal_mode = WAL")
             writer.execute("PRAGMA synchronous = FULL")
-            writer.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
+            writer.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
             writer.execute(f"PRAGMA cache_size = -{self.layout.cache_bytes >> 10}")
             if self._max_bytes is not None:
                 page_bytes = writer.execute("PRAGMA page_size").fetchone()[0]
@@ -277,20 +277,20 @@ class SqliteFile(ABC):
                 raise
 
 
-class ReadCall(Generic[Parameters, Result]):
+class ReadCall(Generic[Parameters, _Result]):
     """A method of a store, made of a function that reads on a connection: `state = ReadCall(rows.state)`."""
 
-    def __init__(self, work: Callable[Concatenate[sqlite3.Connection, Parameters], Result]) -> None:
+    def __init__(self, work: Callable[Concatenate[sqlite3.Connection, Parameters], _Result]) -> None:
         self._work = work
 
-    def __get__(self, store: Any, owner: type[Any]) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
-        def call(*args: Parameters.args, **named: Parameters.kwargs) -> Coroutine[Any, Any, Result]:
+    def __get__(self, store: Any, owner: type[Any]) -> Callable[Parameters, Coroutine[Any, Any, _Result]]:
+        def call(*args: Parameters.args, **named: Parameters.kwargs) -> Coroutine[Any, Any, _Result]:
             return self.run(store, lambda connection: self._work(connection, *args, **named))
 
         return call
 
-    def run(self, store: Any, work: Callable[[sqlite3.Connection], Result]) -> Coroutine[Any, Any, Result]:
-        read: Coroutine[Any, Any, Result] = store.read(work)
+    def run(self, store: Any, work: Callable[[sqlite3.Connection], _Result]) -> Coroutine[Any, Any, _Result]:
+        read: Coroutine[Any, Any, _Result] = store.read(work)
         return read
 
 

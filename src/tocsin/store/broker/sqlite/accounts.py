@@ -89,7 +89,7 @@ def add_application(
         (name, digest, *_written(allowed), created_us),
     )
     assert inserted.lastrowid is not None, "a row was inserted"
-    return existing_application(connection, inserted.lastrowid)
+    return _existing_application(connection, inserted.lastrowid)
 
 
 def change_application(connection: sqlite3.Connection, application: int, allowed: ApplicationRights) -> ApplicationRow:
@@ -97,18 +97,18 @@ def change_application(connection: sqlite3.Connection, application: int, allowed
     connection.execute(
         "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?", (*_written(allowed), application)
     )
-    return existing_application(connection, application)
+    return _existing_application(connection, application)
 
 
 def renew_application_token(connection: sqlite3.Connection, application: int, digest: str) -> ApplicationRow:
     check.kept("digest", digest)
     _check_digest(connection, digest)
     connection.execute("UPDATE applications SET digest = ? WHERE id = ?", (digest, application))
-    return existing_application(connection, application)
+    return _existing_application(connection, application)
 
 
 def close_application(connection: sqlite3.Connection, application: int) -> None:
-    existing_application(connection, application)
+    _existing_application(connection, application)
     connection.execute("UPDATE applications SET closed = 1 WHERE id = ?", (application,))
 
 
@@ -138,7 +138,7 @@ def application(connection: sqlite3.Connection, application: int) -> Application
     return None if row is None else _application(row)
 
 
-def existing_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
+def _existing_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
     row = application(connection, id_)
     if row is None:
         raise NotFoundError(f"there is no application {id_}")
@@ -146,7 +146,7 @@ def existing_application(connection: sqlite3.Connection, id_: int) -> Applicatio
 
 
 def check_open(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
-    row = existing_application(connection, id_)
+    row = _existing_application(connection, id_)
     if row.closed:
         raise NotFoundError(f"the application {row.name} is being removed")
     return row

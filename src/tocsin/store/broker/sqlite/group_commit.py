@@ -20,11 +20,11 @@ from tocsin.store.broker.sqlite.subscriptions import put_markers
 from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
 from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, transaction
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class PendingWrite:
+class _PendingWrite:
     """A write that waits for its transaction, and the future of its answer."""
 
     work: Callable[[sqlite3.Connection], Any]
@@ -32,7 +32,7 @@ class PendingWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedWrite:
+class _FailedWrite:
     """The error of a write that was undone alone."""
 
     error: BaseException
@@ -46,7 +46,7 @@ class GroupCommits(SqliteFile):
         super().__init__(path, **opening)
         self._commit_writes = commit_writes
         self.commits = 0
-        self._waiting: list[PendingWrite] = []
+        self._waiting: list[_PendingWrite] = []
         self._markers: dict[SubscriptionId, Cursor] = {}
         self._marked: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
@@ -56,13 +56,13 @@ class GroupCommits(SqliteFile):
             await wait_despite_cancel(self._committing)
         await super().close()
 
-    async def write(self, work: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    async def write(self, work: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
         """Runs the work in a transaction and returns its answer once it is durable. Works run in the order of
         arrival.
         """
         self.check_open()
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(PendingWrite(work, answer))
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_PendingWrite(work, answer))
         self._begin()
         return await wait_despite_cancel(answer)
 
@@ -101,7 +101,7 @@ class GroupCommits(SqliteFile):
 
     async def _commit(
         self,
-        works: Sequence[PendingWrite],
+        works: Sequence[_PendingWrite],
         markers: Mapping[SubscriptionId, Cursor],
         marked: asyncio.Future[None] | None,
     ) -> None:
@@ -115,7 +115,7 @@ class GroupCommits(SqliteFile):
             return
         self.commits += 1
         for write, answer in zip(works, answers, strict=True):
-            if isinstance(answer, FailedWrite):
+            if isinstance(answer, _FailedWrite):
                 write.answer.set_exception(answer.error)
             else:
                 write.answer.set_result(answer)
@@ -143,14 +143,14 @@ class GroupCommits(SqliteFile):
                 raise
             writer.execute("ROLLBACK TO alone")
             writer.execute("RELEASE alone")
-            return FailedWrite(translate_sqlite_error(error, self.path) if isinstance(error, sqlite3.Error) else error)
+            return _FailedWrite(translate_sqlite_error(error, self.path) if isinstance(error, sqlite3.Error) else error)
         writer.execute("RELEASE alone")
         return answer
 
 
-class GroupedWrite(ReadCall[Parameters, Answer]):
+class GroupedWrite(ReadCall[Parameters, _Answer]):
     """A method of a store, made of a function that writes on a connection, in a commit that it shares with others."""
 
-    def run(self, store: Any, work: Callable[[sqlite3.Connection], Answer]) -> Coroutine[Any, Any, Answer]:
-        write: Coroutine[Any, Any, Answer] = store.write(work)
+    def run(self, store: Any, work: Callable[[sqlite3.Connection], _Answer]) -> Coroutine[Any, Any, _Answer]:
+        write: Coroutine[Any, Any, _Answer] = store.write(work)
         return write

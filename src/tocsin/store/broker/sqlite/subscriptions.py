@@ -32,7 +32,7 @@ PUBLIC_BYTES: Final = 16
 BACKENDS: Final = """SELECT b.interest, b.channel, b.parameters, b.subscription, b.since_epoch, b.since_place,
         h.epoch, h.place
     FROM backends b JOIN heads h ON h.backend = b.id """
-FRONTENDS: Final = """SELECT f.id, f.public_id, f.subscriber, b.interest, f.mode, f.since_epoch, f.since_place,
+_FRONTENDS: Final = """SELECT f.id, f.public_id, f.subscriber, b.interest, f.mode, f.since_epoch, f.since_place,
         m.epoch, m.place, f.created_us, f.own
     FROM frontends f JOIN backends b ON b.id = f.backend JOIN markers m ON m.frontend = f.id """
 
@@ -76,10 +76,10 @@ def record_announcement(connection: sqlite3.Connection, position: Position, head
         WHERE (position_epoch, position_number) < (?1, ?2)""",
         position,
     )
-    put_heads(connection, heads)
+    _put_heads(connection, heads)
 
 
-def put_heads(connection: sqlite3.Connection, heads: Mapping[InterestId, Cursor]) -> None:
+def _put_heads(connection: sqlite3.Connection, heads: Mapping[InterestId, Cursor]) -> None:
     connection.executemany(
         """UPDATE heads SET epoch = ?2, place = ?3
         WHERE backend = (SELECT id FROM backends WHERE interest = ?1) AND (epoch, place) < (?2, ?3)""",
@@ -109,7 +109,7 @@ def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackendRow]
         ).fetchall()
         if existing == [(new_backend.interest, new_backend.channel, new_backend.parameters)]:
             if new_backend.head is not None:
-                put_heads(connection, {new_backend.interest: new_backend.head})
+                _put_heads(connection, {new_backend.interest: new_backend.head})
             continue
         if existing:
             raise ConflictError(
@@ -143,7 +143,7 @@ def rebind(connection: sqlite3.Connection, rebound: Sequence[ReboundBackend]) ->
         except sqlite3.IntegrityError as error:
             raise ConflictError(f"the interest {binding.new_interest} is another's") from error
     # Only after all backends have their new numbers.
-    put_heads(
+    _put_heads(
         connection,
         {
             binding.new_interest: binding.since if binding.head is None else max(binding.since, binding.head)
@@ -346,7 +346,7 @@ def read_frontends(connection: sqlite3.Connection, ids: Sequence[int]) -> list[F
 
 
 def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]) -> list[FrontendRow]:
-    rows = connection.execute(FRONTENDS + which, values).fetchall()
+    rows = connection.execute(_FRONTENDS + which, values).fetchall()
     groups: dict[int, list[int]] = defaultdict(list)
     if connection.execute("SELECT EXISTS (SELECT 1 FROM group_subscriptions)").fetchone()[0]:
         for id_, group in _holding(connection, [row[0] for row in rows]):

@@ -24,23 +24,23 @@ from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, transaction
 from tocsin.wire.errors import NotFoundError
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
-TRIMMED: Final = 1_000
+_TRIMMED: Final = 1_000
 
 
-class WriteCall(ReadCall[Parameters, Answer]):
+class _WriteCall(ReadCall[Parameters, _Answer]):
     """A method that changes the store in one transaction. `point` names its crash points."""
 
     def __init__(
-        self, work: Callable[Concatenate[sqlite3.Connection, Parameters], Answer], point: str | None = None
+        self, work: Callable[Concatenate[sqlite3.Connection, Parameters], _Answer], point: str | None = None
     ) -> None:
         super().__init__(work)
         self._point = point
 
     def run(
-        self, store: SqliteChannelStore, work: Callable[[sqlite3.Connection], Answer]
-    ) -> Coroutine[Any, Any, Answer]:
+        self, store: SqliteChannelStore, work: Callable[[sqlite3.Connection], _Answer]
+    ) -> Coroutine[Any, Any, _Answer]:
         return store.write(work, self._point)
 
 
@@ -83,7 +83,7 @@ class SqliteChannelStore(SqliteFile):
 
     # --- channels
 
-    add_channel = WriteCall(channels.add_channel)
+    add_channel = _WriteCall(channels.add_channel)
     channel_ids = ReadCall(channels.channel_ids)
     state = ReadCall(channels.state)
 
@@ -93,9 +93,9 @@ class SqliteChannelStore(SqliteFile):
 
     # --- subscriptions and interests
 
-    subscribe = WriteCall(subscription_rows.subscribe, "channel-store.subscriptions")
-    unsubscribe = WriteCall(subscription_rows.unsubscribe, "channel-store.subscriptions")
-    change_broker = WriteCall(subscription_rows.change_broker, "channel-store.subscriptions")
+    subscribe = _WriteCall(subscription_rows.subscribe, "channel-store.subscriptions")
+    unsubscribe = _WriteCall(subscription_rows.unsubscribe, "channel-store.subscriptions")
+    change_broker = _WriteCall(subscription_rows.change_broker, "channel-store.subscriptions")
     subscription = ReadCall(subscription_rows.subscription)
     subscriptions = ReadCall(subscription_rows.subscriptions)
     subscriptions_of = ReadCall(subscription_rows.subscriptions_of)
@@ -116,7 +116,7 @@ class SqliteChannelStore(SqliteFile):
 
     # --- executions
 
-    record_failure = WriteCall(channels.add_failure)
+    record_failure = _WriteCall(channels.add_failure)
     executions = ReadCall(channels.executions)
 
     async def commit_execution(
@@ -178,7 +178,7 @@ class SqliteChannelStore(SqliteFile):
         await self.state(channel_id)
         removed = 0
         cursors = iter(below.items())
-        while batch := dict(islice(cursors, TRIMMED)):
+        while batch := dict(islice(cursors, _TRIMMED)):
             removed += await self.write(partial(retention.trim, channel_id=channel_id, below=batch))
             faults.reach("channel-store.retention.step")
         await self._compact(channel_id)
@@ -189,7 +189,7 @@ class SqliteChannelStore(SqliteFile):
     position = ReadCall(brokers.position)
     dropped = ReadCall(brokers.count_dropped)
     new_results = ReadCall(brokers.new_results)
-    acknowledge = WriteCall(brokers.acknowledge)
+    acknowledge = _WriteCall(brokers.acknowledge)
 
     async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[InterestId, Cursor]]:
         after: int | None = 0
@@ -201,12 +201,12 @@ class SqliteChannelStore(SqliteFile):
 
     # --- registered brokers
 
-    register = WriteCall(brokers.register)
-    claim = WriteCall(brokers.claim)
-    renew_secret = WriteCall(brokers.renew_secret)
+    register = _WriteCall(brokers.register)
+    claim = _WriteCall(brokers.claim)
+    renew_secret = _WriteCall(brokers.renew_secret)
     registrations = ReadCall(brokers.registrations)
     registration = ReadCall(brokers.registration)
-    record_position = WriteCall(brokers.record_position)
+    record_position = _WriteCall(brokers.record_position)
 
     async def unregister(self, broker: rows.BrokerName) -> None:
         while page := await self.subscriptions_of(broker, limit=STEP):
@@ -263,8 +263,8 @@ class SqliteChannelStore(SqliteFile):
     async def _evict(self, channel_id: int, number: int, above: list[int], shares: list[int]) -> int:
         places = await self.read(lambda reader: share_rows.evicted_places(reader, channel_id, number, above, shares))
         removed = 0
-        for at in range(0, len(places), TRIMMED):
-            batch = places[at : at + TRIMMED]
+        for at in range(0, len(places), _TRIMMED):
+            batch = places[at : at + _TRIMMED]
             removed += await self.write(partial(retention.evict, channel_id=channel_id, number=number, places=batch))
             faults.reach("channel-store.retention.step")
         for execution in await self.read(lambda reader: retention.partly_dead(reader, channel_id, number)):
@@ -309,11 +309,11 @@ class SqliteChannelStore(SqliteFile):
             total += count
         return total
 
-    async def write(self, work: Callable[[sqlite3.Connection], Answer], point: str | None = None) -> Answer:
+    async def write(self, work: Callable[[sqlite3.Connection], _Answer], point: str | None = None) -> _Answer:
         async with self.turn:
             return await self.call(lambda: self._transact(work, point))
 
-    def _transact(self, work: Callable[[sqlite3.Connection], Answer], point: str | None) -> Answer:
+    def _transact(self, work: Callable[[sqlite3.Connection], _Answer], point: str | None) -> _Answer:
         writer = self.writer()
         with explain_sqlite_errors(self.path), transaction(writer):
             answer = work(writer)

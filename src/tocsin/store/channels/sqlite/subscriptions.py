@@ -28,7 +28,7 @@ from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.store.channels.sqlite import shares as sqlite_shares
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
-Hold: TypeAlias = tuple[int, int, int]
+_Hold: TypeAlias = tuple[int, int, int]
 """An interest, a broker and a share that holds the interest."""
 
 SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.dataverse, b.name, s.since, s.created_us,
@@ -261,7 +261,7 @@ def _count(connection: sqlite3.Connection, channel_id: int, interests: int, subs
     connection.execute(sql, (interests, subscriptions, channel_id))
 
 
-def _count_new(connection: sqlite3.Connection, held: Counter[Hold], first: int, at_most: int | None) -> None:
+def _count_new(connection: sqlite3.Connection, held: Counter[_Hold], first: int, at_most: int | None) -> None:
     """Counts the interests that a share did not hold before. Interests from `first` on are new to everyone. Raises
     LimitError if a share has more than it may.
     """
@@ -281,7 +281,7 @@ def _count_new(connection: sqlite3.Connection, held: Counter[Hold], first: int, 
         )  # fmt: skip
 
 
-def _release(connection: sqlite3.Connection, holds: Counter[Hold]) -> None:
+def _release(connection: sqlite3.Connection, holds: Counter[_Hold]) -> None:
     ended: Counter[int] = Counter()
     for (interest, broker, share), count in holds.items():
         sql = "UPDATE holds SET subscriptions = subscriptions - ? WHERE interest = ? AND broker = ? AND share = ?"
