@@ -44,7 +44,7 @@ def cursor(given: Cursor) -> None:
 
 def position(given: Position) -> None:
     if not (0 <= given.epoch <= HIGHEST and 0 <= given.number <= HIGHEST):
-        raise InputError(f"the position {given.epoch}-{given.number} is beyond all news")
+        raise InputError(f"the position {given.epoch}-{given.number} is beyond every announcement")
 
 
 def mode(given: str) -> None:
@@ -55,23 +55,23 @@ def mode(given: str) -> None:
 def backend(given: NewBackendRow) -> None:
     check_text("channel", given.channel, _CHANNEL_LIMIT)
     check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
-    _granted(given)
+    _subscription(given)
     number("interest", given.interest)
 
 
 def rebound(given: ReboundBackend) -> None:
-    _granted(given)
+    _subscription(given)
     number("interest", given.new_interest)
 
 
-def _granted(given: NewBackendRow | ReboundBackend) -> None:
+def _subscription(given: NewBackendRow | ReboundBackend) -> None:
     check_text("subscription's id", given.subscription, SUBSCRIPTION_ID_LIMIT)
     cursor(given.since)
     if given.head is not None:
         cursor(given.head)
 
 
-def wanted(given: FrontendRequest) -> None:
+def request(given: FrontendRequest) -> None:
     mode(given.mode)
     if given.since is not None:
         cursor(given.since)
@@ -86,12 +86,12 @@ def url(given: str) -> None:
     check_text("URL", given, URL_LIMIT)
 
 
-def kept(what: str, *texts: str) -> None:
-    for text in texts:
+def texts(what: str, *given: str) -> None:
+    for text in given:
         check_text(what, text, TEXT_LIMIT)
 
 
-def allowed(given: ApplicationRights) -> None:
+def rights(given: ApplicationRights) -> None:
     for what, names in (("channels", given.channels), ("feeds", given.feeds)):
         if len(names or ()) > LISTED:
             raise LimitError(f"an application cannot name {len(names or ())} {what}", hint=f"at most {LISTED}")

@@ -60,7 +60,7 @@ def record_registration(
     connection: sqlite3.Connection, *, epoch: int, position: Position, secret: str | None = None
 ) -> None:
     check.position(position)
-    check.kept("secret", secret or "")
+    check.texts("secret", secret or "")
     connection.execute(
         "UPDATE link SET epoch = ?, position_epoch = ?, position_number = ?, secret = coalesce(?, secret)",
         (epoch, *position, secret),
@@ -205,7 +205,7 @@ def subscribe(
     at_most: int | None = None,
 ) -> list[FrontendOutcome]:
     for request in wanted:
-        check.wanted(request)
+        check.request(request)
     add_backends(connection, backends)
     frontend_ids: list[tuple[SubscriptionId, bool]] = []
     for request in wanted:
