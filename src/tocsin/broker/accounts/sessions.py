@@ -91,22 +91,13 @@ class SessionTokens:
         try:
             # The times are checked below, against our own clock.
             payload = jwt.decode(
-                token,
-                self._key,
-                algorithms=[_ALGORITHM],
-                issuer=_ISSUER,
-                options={
-                    "require": ["sub", "jti", "iat", "exp"],
-                    "verify_exp": False,
-                    "verify_iat": False,
-                    "verify_nbf": False,
-                },
-            )
+                token, self._key, algorithms=[_ALGORITHM], issuer=_ISSUER,
+                options={"require": ["sub", "jti", "iat", "exp"], "verify_exp": False, "verify_iat": False,
+                         "verify_nbf": False},
+            )  # fmt: skip
             # An old token without a session is a session of its own.
-            session_id, began_us = (
-                str(payload.get("sid", payload["jti"])),
-                _us(payload.get("auth_time", payload["iat"])),
-            )
+            session_id = str(payload.get("sid", payload["jti"]))
+            began_us = _us(payload.get("auth_time", payload["iat"]))
             claims = Claims(
                 str(payload["jti"]), int(payload["sub"]), _us(payload["iat"]), _us(payload["exp"]), session_id, began_us
             )

@@ -23,7 +23,7 @@ from tocsin.broker.transports.transport import Transport
 from tocsin.serving.connections import ClientConnection
 from tocsin.serving.rate_limit import TokenBucket
 from tocsin.serving.tokens import secret_in
-from tocsin.wire import subscriber as said
+from tocsin.wire import subscriber as wire
 from tocsin.wire.answers import error_reply, events_page, ok_reply
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError
 
@@ -99,10 +99,10 @@ class WebSockets(Transport):
             raise UnauthorizedError("nobody has logged in") from None
         if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
             raise UnauthorizedError("nobody has logged in")
-        request = said.parse_request(message.data)
-        if isinstance(request, said.BadRequest):
+        request = wire.parse_request(message.data)
+        if isinstance(request, wire.BadRequest):
             raise request.error
-        if not isinstance(request.body, said.LoginRequest):
+        if not isinstance(request.body, wire.LoginRequest):
             raise UnauthorizedError("the first message is a login", hint='{"login": {"token": "…"}}')
         return await self._service.identify(request.body.token), request.ref
 
@@ -162,20 +162,20 @@ class WebSocketSession:
                     await self._connection._drain_helper()
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 return
-            await self._take(said.parse_request(message.data))
+            await self._take(wire.parse_request(message.data))
             if self._bad >= _BAD_LIMIT:
                 await self._websocket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many bad messages")
                 return
 
-    async def _take(self, asked: said.Request | said.BadRequest) -> None:
+    async def _take(self, request: wire.Request | wire.BadRequest) -> None:
         """Handles one message: acknowledgements at once, other requests as tasks."""
-        if isinstance(asked, said.BadRequest):
+        if isinstance(request, wire.BadRequest):
             self._bad += 1
-            self._send(error_reply(asked.ref, asked.error))
+            self._send(error_reply(request.ref, request.error))
             return
         self._bad = 0
-        body, ref = asked.body, asked.ref
-        if isinstance(body, said.AckRequest):
+        body, ref = request.body, request.ref
+        if isinstance(body, wire.AckRequest):
             try:
                 self._service.acknowledge(self._who.subscriber, body.acks)
             except InputError as error:
@@ -210,25 +210,25 @@ class WebSocketSession:
         await self._service.acks_durable()
         return {"acknowledged": count}
 
-    async def _answer(self, body: said.Body, ref: int | None) -> Any:
+    async def _answer(self, body: wire.Body, ref: int | None) -> Any:
         service, who = self._service, self._who
-        service.check_rate(who, whole=isinstance(body, said.ListRequest))
+        service.check_rate(who, whole=isinstance(body, wire.ListRequest))
         match body:
-            case said.SubscribeRequest():
+            case wire.SubscribeRequest():
                 # The reply must go out before the first event of the subscription.
-                def first(made: Any) -> None:
+                def first(new_subscription: Any) -> None:
                     if ref is not None:
-                        self._send(ok_reply(ref, made.subscription.to_json()))
+                        self._send(ok_reply(ref, new_subscription.subscription.to_json()))
 
-                made = await service.subscribe(who, body, first=first)
-                return None if body.group is None else made.subscription.to_json()
-            case said.UnsubscribeRequest():
+                new_subscription = await service.subscribe(who, body, first=first)
+                return None if body.group is None else new_subscription.subscription.to_json()
+            case wire.UnsubscribeRequest():
                 await service.unsubscribe(who, body.id)
                 return {}
-            case said.PullRequest():
+            case wire.PullRequest():
                 events, more = await service.pull(who, body)
                 return events_page([event.envelope for event in events], more=more)
-            case said.ListRequest():
+            case wire.ListRequest():
                 return (await service.list_subscriptions(who.subscriber, body.after)).to_json()
             case _:
                 raise InputError("you are logged in already")

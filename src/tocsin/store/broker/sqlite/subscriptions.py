@@ -100,8 +100,8 @@ def backend(connection: sqlite3.Connection, channel: str, parameters: str) -> Ba
     return None if row is None else _backend(row)
 
 
-def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackendRow]) -> None:
-    for new_backend in wanted:
+def add_backends(connection: sqlite3.Connection, new_backends: Sequence[NewBackendRow]) -> None:
+    for new_backend in new_backends:
         check.backend(new_backend)
         existing = connection.execute(
             "SELECT interest, channel, parameters FROM backends WHERE interest = ? OR (channel = ? AND parameters = ?)",
@@ -198,17 +198,17 @@ def _remove_backends(connection: sqlite3.Connection, ids: Sequence[int]) -> None
 
 def subscribe(
     connection: sqlite3.Connection,
-    wanted: Sequence[FrontendRequest],
+    requests: Sequence[FrontendRequest],
     *,
     backends: Sequence[NewBackendRow] = (),
     created_us: int,
     at_most: int | None = None,
 ) -> list[FrontendOutcome]:
-    for request in wanted:
+    for request in requests:
         check.request(request)
     add_backends(connection, backends)
     frontend_ids: list[tuple[SubscriptionId, bool]] = []
-    for request in wanted:
+    for request in requests:
         if connection.execute("SELECT 1 FROM subscribers WHERE id = ?", (request.subscriber,)).fetchone() is None:
             raise NotFoundError(f"there is no subscriber {request.subscriber}")
         frontend_ids.append(
@@ -223,7 +223,7 @@ def subscribe(
             )
         )
     if at_most is not None:
-        for subscriber in {request.subscriber for request in wanted}:
+        for subscriber in {request.subscriber for request in requests}:
             _check_owned(connection, subscriber, at_most)
     frontends = {frontend.id: frontend for frontend in read_frontends(connection, [id_ for id_, _ in frontend_ids])}
     return [FrontendOutcome(frontends[id_], made) for id_, made in frontend_ids]

@@ -39,23 +39,23 @@ SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.datave
 def subscribe(
     connection: sqlite3.Connection,
     channel_id: int,
-    wanted: Sequence[BackendRequest],
+    requests: Sequence[BackendRequest],
     *,
     created_us: int,
     interests_at_most: int | None = None,
 ) -> list[SubscribeOutcome]:
-    for request in wanted:
+    for request in requests:
         request.check()
     last = rows.last_execution(connection, channel_id)
     since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
-    existing = _named(connection, channel_id, [request.id for request in wanted if request.id is not None])
-    brokers = {broker: rows.make_broker_id(connection, broker) for broker in {request.broker for request in wanted}}
+    existing = _named(connection, channel_id, [request.id for request in requests if request.id is not None])
+    brokers = {broker: rows.make_broker_id(connection, broker) for broker in {request.broker for request in requests}}
     shares = {
         (broker, application): sqlite_shares.find_or_make_share(connection, brokers[broker], application)
-        for broker, application in {(request.broker, request.application) for request in wanted}
+        for broker, application in {(request.broker, request.application) for request in requests}
     }
-    interests = _interests(connection, channel_id, {request.parameters for request in wanted})
-    unknown = list(dict.fromkeys(request.parameters for request in wanted if request.parameters not in interests))
+    interests = _interests(connection, channel_id, {request.parameters for request in requests})
+    unknown = list(dict.fromkeys(request.parameters for request in requests if request.parameters not in interests))
     first, change = (
         rows.reserve_numbers(connection, "interest", len(unknown)),
         _change(connection, channel_id, len(unknown)),
@@ -64,7 +64,7 @@ def subscribe(
 
     answers: list[SubscribeOutcome] = []
     new_rows: list[tuple[int, str, int, int, int, int, int]] = []
-    for request in wanted:
+    for request in requests:
         row = existing.get(request.id) if request.id is not None else None
         if row is None:
             id_, interest = request.id or str(uuid4()), interests[request.parameters]
