@@ -19,7 +19,7 @@ from tocsin.broker.accounts.policy import PasswordCost
 from tocsin.patience import wait_despite_cancel
 from tocsin.serving.limits import WaitingLine
 
-_Answer = TypeVar("_Answer")
+_T = TypeVar("_T")
 
 _PATIENCE: Final = 10
 """The niceness of the threads, which lowers their priority below the rest of the broker."""
@@ -67,7 +67,7 @@ class Passwords:
         except (VerificationError, InvalidHashError):
             return False
 
-    async def _run(self, work: Callable[[], _Answer], origin: str | None) -> _Answer:
+    async def _run(self, work: Callable[[], _T], origin: str | None) -> _T:
         async with self._line.passed(origin or ""):
             # A thread cannot be cancelled, so it occupies its slot until it is done.
             return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(self._threads, work))

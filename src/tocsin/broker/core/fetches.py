@@ -81,7 +81,7 @@ class PendingAnswer:
 # The range, and whether it was pulled. Pulls and catch-ups of the same range are kept apart.
 AnswerKey = tuple[Cursor, Cursor, bool]
 # The cursor up to which the parts can be delivered, their results, and the end of a gap.
-_Delivered = tuple[Cursor, tuple[BrokerResult, ...], Cursor | None]
+Delivered = tuple[Cursor, tuple[BrokerResult, ...], Cursor | None]
 # Hits, their bytes, misses, their bytes.
 Counts = tuple[int, int, int, int]
 
@@ -199,7 +199,7 @@ def split_runs(
     return parts
 
 
-def join_parts(after: Cursor, parts: Sequence[Part]) -> tuple[_Delivered, Counts]:
+def join_parts(after: Cursor, parts: Sequence[Part]) -> tuple[Delivered, Counts]:
     """Joins the parts, up to the first whose fetch did not reach the end of the part."""
     to, gap = after, None
     results: tuple[BrokerResult, ...] = ()

@@ -28,10 +28,10 @@ from tocsin.store.cluster.interface import (
     next_epoch,
 )
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, Upgrade
+from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, StoreLayout, Upgrade
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
-_Result = TypeVar("_Result")
+_T = TypeVar("_T")
 
 CLUSTER_UPGRADES: Final[tuple[Upgrade, ...]] = (
     Upgrade(
@@ -225,12 +225,10 @@ class SqliteStore(SqliteFile):
         set_fact(writer, CREATED_AT, now.isoformat())
 
 
-class _TransactionCall(ReadCall[Parameters, _Result]):
+class TransactionCall(ReadCall[CallParameters, _T]):
     """A method that reads or writes within the transaction."""
 
-    def run(
-        self, store: SqliteTransaction, work: Callable[[sqlite3.Connection], _Result]
-    ) -> Coroutine[Any, Any, _Result]:
+    def run(self, store: SqliteTransaction, work: Callable[[sqlite3.Connection], _T]) -> Coroutine[Any, Any, _T]:
         return store.run(work)
 
 
@@ -247,19 +245,19 @@ class SqliteTransaction:
     def committed(self) -> bool:
         return self._committed
 
-    entries = _TransactionCall(entries)
-    entry = _TransactionCall(entry)
-    tokens = _TransactionCall(tokens)
-    facts = _TransactionCall(facts)
-    removals = _TransactionCall(removals)
-    add_entry = _TransactionCall(add_entry)
-    replace_entry = _TransactionCall(replace_entry)
-    remove_entry = _TransactionCall(remove_entry)
-    set_fact = _TransactionCall(set_fact)
-    add_removal = _TransactionCall(add_removal)
-    forget_removal = _TransactionCall(forget_removal)
-    add_token = _TransactionCall(add_token)
-    revoke_token = _TransactionCall(revoke_token)
+    entries = TransactionCall(entries)
+    entry = TransactionCall(entry)
+    tokens = TransactionCall(tokens)
+    facts = TransactionCall(facts)
+    removals = TransactionCall(removals)
+    add_entry = TransactionCall(add_entry)
+    replace_entry = TransactionCall(replace_entry)
+    remove_entry = TransactionCall(remove_entry)
+    set_fact = TransactionCall(set_fact)
+    add_removal = TransactionCall(add_removal)
+    forget_removal = TransactionCall(forget_removal)
+    add_token = TransactionCall(add_token)
+    revoke_token = TransactionCall(revoke_token)
 
     def begin(self) -> None:
         with explain_sqlite_errors(self._store.path):
@@ -281,8 +279,8 @@ class SqliteTransaction:
             with explain_sqlite_errors(self._store.path):
                 self._store.writer().execute("ROLLBACK")
 
-    async def run(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
-        def guarded() -> _Result:
+    async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        def guarded() -> _T:
             if self._over:
                 raise RuntimeError("this transaction is over")
             if self._failure is not None:

@@ -25,8 +25,8 @@ from tocsin.patience import wait_despite_cancel
 from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 
-Parameters = ParamSpec("Parameters")
-_Result = TypeVar("_Result")
+CallParameters = ParamSpec("CallParameters")
+_T = TypeVar("_T")
 
 _BUSY_TIMEOUT_S: Final = 5.0
 # The write-ahead log may keep this size after a checkpoint.
@@ -151,14 +151,14 @@ class SqliteFile(ABC):
         # The copy uses its own thread and connection, so that it delays neither reads nor transactions.
         await wait_despite_cancel(asyncio.to_thread(self.copy_to, path))
 
-    async def call(self, work: Callable[[], _Result]) -> _Result:
+    async def call(self, work: Callable[[], _T]) -> _T:
         """Runs a function on the writer's thread."""
         return await self._run(self._thread, work)
 
-    async def read(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
+    async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Runs a function on a reader's thread. It sees one committed state from its first statement to its last."""
 
-        def reading() -> _Result:
+        def reading() -> _T:
             try:
                 # There are as many connections as threads, so the queue is empty only before the store is open.
                 reader = self._idle.get_nowait()
@@ -187,7 +187,7 @@ class SqliteFile(ABC):
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
         """Inserts the rows that a store has from its creation on, in the transaction that creates its tables."""
 
-    async def _run(self, executor: Executor | None, work: Callable[[], _Result]) -> _Result:
+    async def _run(self, executor: Executor | None, work: Callable[[], _T]) -> _T:
         if executor is None:
             raise self._not_open()
         return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(executor, work))
@@ -277,20 +277,20 @@ class SqliteFile(ABC):
                 raise
 
 
-class ReadCall(Generic[Parameters, _Result]):
+class ReadCall(Generic[CallParameters, _T]):
     """A method of a store, made of a function that reads on a connection: `state = ReadCall(rows.state)`."""
 
-    def __init__(self, work: Callable[Concatenate[sqlite3.Connection, Parameters], _Result]) -> None:
+    def __init__(self, work: Callable[Concatenate[sqlite3.Connection, CallParameters], _T]) -> None:
         self._work = work
 
-    def __get__(self, store: Any, owner: type[Any]) -> Callable[Parameters, Coroutine[Any, Any, _Result]]:
-        def call(*args: Parameters.args, **named: Parameters.kwargs) -> Coroutine[Any, Any, _Result]:
+    def __get__(self, store: Any, owner: type[Any]) -> Callable[CallParameters, Coroutine[Any, Any, _T]]:
+        def call(*args: CallParameters.args, **named: CallParameters.kwargs) -> Coroutine[Any, Any, _T]:
             return self.run(store, lambda connection: self._work(connection, *args, **named))
 
         return call
 
-    def run(self, store: Any, work: Callable[[sqlite3.Connection], _Result]) -> Coroutine[Any, Any, _Result]:
-        read: Coroutine[Any, Any, _Result] = store.read(work)
+    def run(self, store: Any, work: Callable[[sqlite3.Connection], _T]) -> Coroutine[Any, Any, _T]:
+        read: Coroutine[Any, Any, _T] = store.read(work)
         return read
 
 

@@ -18,13 +18,13 @@ from tocsin.patience import wait_despite_cancel
 from tocsin.rules.model.cursors import Cursor, SubscriptionId
 from tocsin.store.broker.sqlite.subscriptions import put_markers
 from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
-from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, transaction
+from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, transaction
 
-_Answer = TypeVar("_Answer")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class _PendingWrite:
+class PendingWrite:
     """A write that waits for its transaction, and the future of its answer."""
 
     work: Callable[[sqlite3.Connection], Any]
@@ -46,7 +46,7 @@ class GroupCommits(SqliteFile):
         super().__init__(path, **opening)
         self._commit_writes = commit_writes
         self.commits = 0
-        self._waiting: list[_PendingWrite] = []
+        self._waiting: list[PendingWrite] = []
         self._markers: dict[SubscriptionId, Cursor] = {}
         self._marked: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
@@ -56,13 +56,13 @@ class GroupCommits(SqliteFile):
             await wait_despite_cancel(self._committing)
         await super().close()
 
-    async def write(self, work: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
+    async def write(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Runs the work in a transaction and returns its answer once it is durable. Works run in the order of
         arrival.
         """
         self.check_open()
-        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_PendingWrite(work, answer))
+        answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(PendingWrite(work, answer))
         self._begin()
         return await wait_despite_cancel(answer)
 
@@ -101,7 +101,7 @@ class GroupCommits(SqliteFile):
 
     async def _commit(
         self,
-        works: Sequence[_PendingWrite],
+        works: Sequence[PendingWrite],
         markers: Mapping[SubscriptionId, Cursor],
         marked: asyncio.Future[None] | None,
     ) -> None:
@@ -148,9 +148,9 @@ class GroupCommits(SqliteFile):
         return answer
 
 
-class GroupedWrite(ReadCall[Parameters, _Answer]):
+class GroupedWrite(ReadCall[CallParameters, _T]):
     """A method of a store, made of a function that writes on a connection, in a commit that it shares with others."""
 
-    def run(self, store: Any, work: Callable[[sqlite3.Connection], _Answer]) -> Coroutine[Any, Any, _Answer]:
-        write: Coroutine[Any, Any, _Answer] = store.write(work)
+    def run(self, store: Any, work: Callable[[sqlite3.Connection], _T]) -> Coroutine[Any, Any, _T]:
+        write: Coroutine[Any, Any, _T] = store.write(work)
         return write

@@ -21,26 +21,24 @@ from tocsin.store.channels.sqlite import subscriptions as subscription_rows
 from tocsin.store.channels.sqlite.retention import STEP, StoredBytes
 from tocsin.store.channels.sqlite.upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite.errors import explain_sqlite_errors
-from tocsin.store.sqlite.file import OpeningMode, Parameters, ReadCall, SqliteFile, StoreLayout, transaction
+from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, StoreLayout, transaction
 from tocsin.wire.errors import NotFoundError
 
-_Answer = TypeVar("_Answer")
+_T = TypeVar("_T")
 
 _TRIMMED: Final = 1_000
 
 
-class _WriteCall(ReadCall[Parameters, _Answer]):
+class WriteCall(ReadCall[CallParameters, _T]):
     """A method that changes the store in one transaction. `point` names its crash points."""
 
     def __init__(
-        self, work: Callable[Concatenate[sqlite3.Connection, Parameters], _Answer], point: str | None = None
+        self, work: Callable[Concatenate[sqlite3.Connection, CallParameters], _T], point: str | None = None
     ) -> None:
         super().__init__(work)
         self._point = point
 
-    def run(
-        self, store: SqliteChannelStore, work: Callable[[sqlite3.Connection], _Answer]
-    ) -> Coroutine[Any, Any, _Answer]:
+    def run(self, store: SqliteChannelStore, work: Callable[[sqlite3.Connection], _T]) -> Coroutine[Any, Any, _T]:
         return store.write(work, self._point)
 
 
@@ -83,7 +81,7 @@ class SqliteChannelStore(SqliteFile):
 
     # --- channels
 
-    add_channel = _WriteCall(channels.add_channel)
+    add_channel = WriteCall(channels.add_channel)
     channel_ids = ReadCall(channels.channel_ids)
     state = ReadCall(channels.state)
 
@@ -93,9 +91,9 @@ class SqliteChannelStore(SqliteFile):
 
     # --- subscriptions and interests
 
-    subscribe = _WriteCall(subscription_rows.subscribe, "channel-store.subscriptions")
-    unsubscribe = _WriteCall(subscription_rows.unsubscribe, "channel-store.subscriptions")
-    change_broker = _WriteCall(subscription_rows.change_broker, "channel-store.subscriptions")
+    subscribe = WriteCall(subscription_rows.subscribe, "channel-store.subscriptions")
+    unsubscribe = WriteCall(subscription_rows.unsubscribe, "channel-store.subscriptions")
+    change_broker = WriteCall(subscription_rows.change_broker, "channel-store.subscriptions")
     subscription = ReadCall(subscription_rows.subscription)
     subscriptions = ReadCall(subscription_rows.subscriptions)
     subscriptions_of = ReadCall(subscription_rows.subscriptions_of)
@@ -116,7 +114,7 @@ class SqliteChannelStore(SqliteFile):
 
     # --- executions
 
-    record_failure = _WriteCall(channels.add_failure)
+    record_failure = WriteCall(channels.add_failure)
     executions = ReadCall(channels.executions)
 
     async def commit_execution(
@@ -189,7 +187,7 @@ class SqliteChannelStore(SqliteFile):
     position = ReadCall(brokers.position)
     dropped = ReadCall(brokers.count_dropped)
     new_results = ReadCall(brokers.new_results)
-    acknowledge = _WriteCall(brokers.acknowledge)
+    acknowledge = WriteCall(brokers.acknowledge)
 
     async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[InterestId, Cursor]]:
         after: int | None = 0
@@ -201,12 +199,12 @@ class SqliteChannelStore(SqliteFile):
 
     # --- registered brokers
 
-    register = _WriteCall(brokers.register)
-    claim = _WriteCall(brokers.claim)
-    renew_secret = _WriteCall(brokers.renew_secret)
+    register = WriteCall(brokers.register)
+    claim = WriteCall(brokers.claim)
+    renew_secret = WriteCall(brokers.renew_secret)
     registrations = ReadCall(brokers.registrations)
     registration = ReadCall(brokers.registration)
-    record_position = _WriteCall(brokers.record_position)
+    record_position = WriteCall(brokers.record_position)
 
     async def unregister(self, broker: rows.BrokerName) -> None:
         while page := await self.subscriptions_of(broker, limit=STEP):
@@ -309,11 +307,11 @@ class SqliteChannelStore(SqliteFile):
             total += count
         return total
 
-    async def write(self, work: Callable[[sqlite3.Connection], _Answer], point: str | None = None) -> _Answer:
+    async def write(self, work: Callable[[sqlite3.Connection], _T], point: str | None = None) -> _T:
         async with self.turn:
             return await self.call(lambda: self._transact(work, point))
 
-    def _transact(self, work: Callable[[sqlite3.Connection], _Answer], point: str | None) -> _Answer:
+    def _transact(self, work: Callable[[sqlite3.Connection], _T], point: str | None) -> _T:
         writer = self.writer()
         with explain_sqlite_errors(self.path), transaction(writer):
             answer = work(writer)
