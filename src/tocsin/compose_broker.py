@@ -63,7 +63,7 @@ async def broker(
     try:
         if take_over:
             await BrokerGeneration.renew(store)
-        accounts = LocalAccounts(store, account_policy(broker_settings))
+        accounts = LocalAccounts(store, _account_policy(broker_settings))
         await accounts.open()
         try:
             async with run_broker(
@@ -96,7 +96,7 @@ def broker_file(settings: Settings) -> Path:
     return settings.data / file_of(settings.broker.name)
 
 
-def account_policy(settings: BrokerSettings) -> AccountPolicy:
+def _account_policy(settings: BrokerSettings) -> AccountPolicy:
     accounts, limits = settings.accounts, settings.limits
     return AccountPolicy(
         operator_token=accounts.admin_token.get_secret_value(),

@@ -1,4 +1,8 @@
-"""Composes a running broker: starts its parts in the order of their dependencies and stops them in reverse."""
+"""Composes a running broker: starts its parts in the order of their dependencies and stops them in reverse.
+
+The subscriptions are restored before a transport takes connections, and the link to the cluster starts last: neither a
+client nor an announcement meets a core without its subscriptions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Runs the broker core: hands it events with the time, has its actions performed, and wakes it at `next_wake_s`."""
+"""Runs the broker core: hands it events with the time, has its actions performed, and wakes it at `next_wake_s`.
+
+The core itself has no clock and does no I/O, so that the simulators run the same core under virtual time.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tocsin.broker.core.broker import Broker
 from tocsin.broker.trace import BrokerTrace
 from tocsin.rules.model.cursors import InterestId
 
-FLUSH_EVERY_S: Final = 1.0
+_FLUSH_EVERY_S: Final = 1.0
 
 _log = structlog.get_logger("tocsin.broker.core_runtime")
 
@@ -102,7 +105,7 @@ class CoreRuntime:
 
     def _flush_soon(self) -> None:
         if self._flush is None:
-            self._flush = asyncio.get_running_loop().call_later(FLUSH_EVERY_S, self._flush_now)
+            self._flush = asyncio.get_running_loop().call_later(_FLUSH_EVERY_S, self._flush_now)
 
     def _flush_now(self) -> None:
         self._flush = None

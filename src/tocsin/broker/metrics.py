@@ -17,7 +17,7 @@ from tocsin.rules.caching.counters import CacheCounters
 if TYPE_CHECKING:
     from tocsin.broker.service import BrokerParts
 
-BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _CACHING = {
     "arrived": "Results that arrived from the cluster.",
     "admitted": "Results that the admission policy let into a cache.",
@@ -37,11 +37,11 @@ _CACHING = {
 
 class BrokerCounters:
     """Plain counters, read by the metrics. `latencies` is a histogram of deliveries by the time since the execution,
-    one bucket more than BUCKETS_S."""
+    one bucket more than _BUCKETS_S."""
 
     def __init__(self) -> None:
         self.delivered = 0
-        self.latencies = [0] * (len(BUCKETS_S) + 1)
+        self.latencies = [0] * (len(_BUCKETS_S) + 1)
         self.latency_sum_s = 0.0
         self.announcements: Counter[str] = Counter()
         self.acknowledged = 0
@@ -57,7 +57,7 @@ class BrokerCounters:
         self.delivered += len(executed_us) * listeners
         for made_us in executed_us:
             took_s = (now_us - made_us) / 1e6
-            self.latencies[bisect_left(BUCKETS_S, took_s)] += listeners
+            self.latencies[bisect_left(_BUCKETS_S, took_s)] += listeners
             self.latency_sum_s += took_s * listeners
 
 
@@ -73,7 +73,7 @@ class BrokerCollector(Collector):
         yield from self._counters()
         counters, buckets = self._parts.counters, []
         total = 0
-        for bound, count in zip([*BUCKETS_S, None], counters.latencies, strict=True):
+        for bound, count in zip([*_BUCKETS_S, None], counters.latencies, strict=True):
             total += count
             buckets.append(("+Inf" if bound is None else str(bound), float(total)))
         yield HistogramMetricFamily(

@@ -41,7 +41,7 @@ from tocsin.wire.answers import Subscription, SubscriptionsPage
 from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import PullRequest, SubscribeRequest
 
-HELD_PER_REQUEST: Final = 50
+_HELD_PER_REQUEST: Final = 50
 """A request over all subscriptions of a subscriber costs its rate limit one token more for each 50 subscriptions."""
 
 _T = TypeVar("_T")
@@ -95,7 +95,7 @@ class BrokerService:
     def check_rate(self, who: Session, *, whole: bool = False) -> None:
         """Applies the rate limit. `whole`: the request covers all subscriptions, and costs more the more there are."""
         count = len(self._parts.runtime.core.subscriptions_of(who.subscriber)) if whole else 0
-        self._rate_limiter.check(who.subscriber, time.monotonic(), 1.0 + count / HELD_PER_REQUEST)
+        self._rate_limiter.check(who.subscriber, time.monotonic(), 1.0 + count / _HELD_PER_REQUEST)
 
     # --- connections
 

@@ -282,12 +282,12 @@ class SubscriptionService:
 
     async def apply_change(self, change: InterestChange) -> None:
         """Ends or renumbers subscriptions after a comparison with the cluster."""
-        ended_interests = {backend.interest for backend in change.gone}
-        for lost in change.gone:
+        ended_interests = {backend.interest for backend in change.lost}
+        for backend in change.lost:
             self._runtime.handle(
-                ev.BackendSubscriptionLost(lost.interest, f"the channel {lost.channel} does not have it any more")
+                ev.BackendSubscriptionLost(backend.interest, f"the channel {backend.channel} does not have it any more")
             )
-            self.index.remove(lost)
+            self.index.remove(backend)
         if ended_interests:
             self._ids = {key: subscription for key, subscription in self._ids.items() if key[1] not in ended_interests}
         if change.rebound:

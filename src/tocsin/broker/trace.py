@@ -21,7 +21,7 @@ from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.events import BrokerEvent, CachePoliciesChanged, FetchesSucceeded, FetchSucceeded, ResultArrived
 from tocsin.rules.caching.entries import BrokerResult
 
-COUNTERS_EVERY_S: Final = 60.0
+_COUNTERS_EVERY_S: Final = 60.0
 
 _log = structlog.get_logger("tocsin.broker.trace")
 
@@ -32,7 +32,7 @@ class BrokerTrace:
     def __init__(self, path: Path, core: Broker, began_s: float) -> None:
         self._core = core
         self._began_s = began_s
-        self._counters_due_s = began_s + COUNTERS_EVERY_S
+        self._counters_due_s = began_s + _COUNTERS_EVERY_S
         _spare(path)
         self._file: Any = path.open("wb")
         self._write({"settings": dataclasses.asdict(core.settings), "policy": core.settings.caching.policy})
@@ -40,7 +40,7 @@ class BrokerTrace:
     def record(self, event: BrokerEvent, now_s: float) -> None:
         """Call this before the core handles the event: counters that are due describe the state before it."""
         if now_s >= self._counters_due_s:
-            self._counters_due_s = now_s + COUNTERS_EVERY_S
+            self._counters_due_s = now_s + _COUNTERS_EVERY_S
             self._record_counters(now_s)
         self._write({"at_s": round(now_s - self._began_s, 6), "event": type(event).__name__, **_fields(event)})
 

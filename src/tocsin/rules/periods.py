@@ -14,8 +14,8 @@ from typing import Final
 
 from tocsin.rules.model.values import Duration, parse_duration
 
-SHORTEST: Final = Duration(micros=100_000)
-LONGEST_YEARS: Final = 100
+_SHORTEST: Final = Duration(micros=100_000)
+_LONGEST_YEARS: Final = 100
 
 
 def parse_period(text: str) -> Duration:
@@ -26,11 +26,11 @@ def parse_period(text: str) -> Duration:
 def checked_period(period: Duration) -> Duration:
     if period.months < 0 or period.micros < 0:
         raise ValueError("a period goes forward: no part of it can be negative")
-    if period.months == 0 and period.micros < SHORTEST.micros:
+    if period.months == 0 and period.micros < _SHORTEST.micros:
         raise ValueError('a period is at least a tenth of a second: "PT0.1S"')
     days = period.micros / 86_400_000_000
-    if period.months / 12 + days / 366 > LONGEST_YEARS:
-        raise ValueError(f"a period is at most {LONGEST_YEARS} years")
+    if period.months / 12 + days / 366 > _LONGEST_YEARS:
+        raise ValueError(f"a period is at most {_LONGEST_YEARS} years")
     return period
 
 

@@ -6,23 +6,23 @@
  *     const client = new Client({ url: "http://127.0.0.1:8480", user: "ann", password: "a good secret", register: true });
  *     await client.open();
  *     await client.subscribe("emergency.Alerts", [-41.29, 174.78]);
- *     for await (const told of client.results()) console.log(told.channel, told.result);
+ *     for await (const event of client.results()) console.log(event.channel, event.result);
  *
- * Everything made after subscribing arrives, in order and once, whatever happens to the connection: the client connects
- * again by itself, the broker goes on after the last acknowledgement that reached it, and what comes twice is dropped by
- * (interest, cursor). Asking for the next result acknowledges the one before. What the broker no longer has is told
- * as a gap. Whole numbers in results beyond 2^53 are rounded, as JSON.parse does; cursors and interests are texts.
+ * Every result made after subscribing arrives once and in order. After a broken connection the client connects again,
+ * the broker continues after the last acknowledgement that it received, and the client drops duplicates by
+ * (interest, cursor). Asking for the next result acknowledges the one before. Results that no longer exist are reported
+ * as a gap. Whole numbers in results beyond 2^53 are rounded, as JSON.parse does; cursors and interests are strings.
  */
 
 const FIRST_PAUSE_MS = 200;
 const LONGEST_PAUSE_MS = 30_000;
-const WELL_MS = 10_000; // a connection that held for so long is followed by a short pause
-const ACKS_AT_ONCE = 500; // well within the size that a broker takes
+const WELL_MS = 10_000; // a connection that lasted longer resets the back-off
+const ACKS_AT_ONCE = 500; // well below a broker's message limit
 const RENEW_SHARE = 0.75; // of a token's life
 const TOKEN_ENDED = 4401;
 const START = "0-0-0";
 
-/** What went wrong, as the broker says it: `code`, `status`, `hint`, `retry` (the same may succeed later). */
+/** An error, mostly of the broker: `code`, `status`, `hint`, `retry` (the same request may succeed later). */
 export class TocsinError extends Error {
   constructor(message, { code = "error", status = 0, hint = null, retry = false, retryAfterS = 0 } = {}) {
     super(hint ? `${message} (${hint})` : message);
@@ -62,14 +62,14 @@ class BackOff {
 /**
  * One subscriber at one broker.
  *
- *   url               where the broker is; without it, where the page came from
- *   user, password    who it is; or `token`, which is renewed while the client is open
- *   application       whose user it is ("default")
- *   register          make the user where it is not there yet
+ *   url               the address of the broker; by default the server of the page
+ *   user, password    the credentials; or `token`, which is renewed while the client is open
+ *   application       the application of the user ("default")
+ *   register          registers the user if it does not exist
  *   ack               "auto": a result is acknowledged when the next one is asked for; "manual": by ack()
- *   buffer            so many results wait for the consumer; beyond that the connection is left until it has room
- *   patienceS         how long a request is tried again while the broker is away; the stream of results never gives up
- *   heartbeatS        a connection that is silent for so long is tried
+ *   buffer            the largest number of results that wait for the consumer; then nothing is read until it has room
+ *   patienceS         how long a request is retried while the broker is away; the stream of results is retried forever
+ *   heartbeatS        a connection that is silent for this time is checked
  *   onstate           is called with "connected" or "disconnected"
  */
 export class Client {
@@ -89,8 +89,8 @@ export class Client {
   #held = null;
   #seen = new Map(); // per interest: the last cursor that came
   #taken = new Map(); // the last that the consumer has taken
-  #untold = new Map(); // what of that the broker is to be told
-  #unsure = new Map(); // what it was told, without an answer that it is durable
+  #unsent = new Map(); // acknowledgements that were not sent yet
+  #unsure = new Map(); // sent, but not confirmed as durable
   #ackTimer = null;
   #iterator;
 
@@ -167,12 +167,12 @@ export class Client {
     const id = subscription.id ?? subscription;
     if (subscription.group !== undefined && id.startsWith("grp_")) await this.unsubscribeGroup(subscription.group, id);
     else await this.#ask("DELETE", `/v1/subscriptions/${encodeURIComponent(id)}`);
-    for (const [interest, one] of this.known) {
-      if (one.id === id) this.#forget(interest);
+    for (const [interest, subscription] of this.known) {
+      if (subscription.id === id) this.#forget(interest);
     }
   }
 
-  /** All of one's subscriptions, with the cursors up to which they are acknowledged. */
+  /** All subscriptions of the subscriber, with the cursors up to which they are acknowledged. */
   async subscriptions() {
     const found = [];
     let after = null;
@@ -181,7 +181,7 @@ export class Client {
       found.push(...page.subscriptions);
       after = page.next;
     } while (after !== null);
-    this.known = new Map(found.map((one) => [one.interest, one]));
+    this.known = new Map(found.map((subscription) => [subscription.interest, subscription]));
     return found;
   }
 
@@ -193,22 +193,22 @@ export class Client {
   // --- results
 
   /**
-   * Everything that comes, in the order of each subscription: what was missed first, then what is new. Each has `type`,
+   * All events, in order within each subscription: first those that were missed, then new ones. Each has `type`,
    * `channel` and `interest`, and
    *
    *   result         cursor, executed_at, result
-   *   gap            cursor: results up to it that did not come are gone for good
-   *   available      cursor: there are results up to it, to be pulled
-   *   ended          reason: the subscription is gone
+   *   gap            cursor: results up to it that did not arrive no longer exist
+   *   available      cursor: there are results up to it to pull
+   *   ended          reason: the subscription has ended
    *
-   * Ends when the client is closed; throws only what trying again does not mend. Asking for the next one acknowledges
-   * the one before; the one that the consumer holds when it leaves comes again, unless ack() was called for it.
+   * Ends when the client is closed; throws only errors that a retry cannot fix. Asking for the next event acknowledges
+   * the one before; the event that the consumer holds when it leaves comes again, unless ack() was called for it.
    */
   results() {
     return this.#iterator;
   }
 
-  /** What there is and was not acknowledged, or everything after the cursor `after`; waits up to `waitS` for the first. */
+  /** The results that are not acknowledged, or all after the cursor `after`; waits up to `waitS` for the first. */
   async *pull(subscription, { after = null, limit = 1000, waitS = 0 } = {}) {
     const id = subscription.id ?? (await this.#idOf(subscription.interest));
     for (let more = true; more; ) {
@@ -218,8 +218,8 @@ export class Client {
       const page = await this.#ask("GET", `/v1/subscriptions/${encodeURIComponent(id)}/results?${query}`);
       waitS = 0;
       for (const event of page.events) {
-        for (const { told, interest, reached } of entries(event, START)) {
-          if (told !== null) yield told;
+        for (const { item, interest, reached } of entries(event, START)) {
+          if (item !== null) yield item;
           if (reached !== null && this.#options.ack === "auto") {
             this.#see(interest, reached);
             this.#take(interest, reached);
@@ -232,19 +232,19 @@ export class Client {
     await this.flush();
   }
 
-  /** These, and everything before them of their interests, are taken and need not come again. */
+  /** Acknowledges these results, and everything before them of their interests. */
   ack(...taken) {
-    for (const one of taken) this.#take(one.interest, one.cursor);
+    for (const event of taken) this.#take(event.interest, event.cursor);
   }
 
   /** Resolves when everything acknowledged so far is durable at the broker. */
   async flush() {
     for (;;) {
-      const acks = [...new Map([...this.#unsure, ...this.#untold])].slice(0, ACKS_AT_ONCE);
+      const acks = [...new Map([...this.#unsure, ...this.#unsent])].slice(0, ACKS_AT_ONCE);
       if (acks.length === 0) return;
       await this.#ask("POST", "/v1/acks", { acks: Object.fromEntries(acks) });
       for (const [interest, cursor] of acks) {
-        for (const kept of [this.#unsure, this.#untold]) if (kept.get(interest) === cursor) kept.delete(interest);
+        for (const open of [this.#unsure, this.#unsent]) if (open.get(interest) === cursor) open.delete(interest);
       }
     }
   }
@@ -259,14 +259,14 @@ export class Client {
    * publish the same twice; one is made where none is given. `visible` waits until queries see the records.
    */
   async publish(feed, records, { key = newKey(), visible = false } = {}) {
-    const body = [records].flat().map((one) => JSON.stringify(one)).join("\n");
+    const body = [records].flat().map((record) => JSON.stringify(record)).join("\n");
     const path = `/v1/feeds/${encodeURIComponent(feed)}${visible ? "?wait=visible" : ""}`;
     return this.#ask("POST", path, body, { "Idempotency-Key": key });
   }
 
-  // --- groups, and one's own account
+  // --- groups, and the subscriber's own account
 
-  /** Those that one is in: {name, created_at}. */
+  /** The groups that the subscriber is in: {name, created_at}. */
   async groups() {
     const found = [];
     let after = null;
@@ -283,9 +283,9 @@ export class Client {
     const members = [];
     for (let after = null; ; ) {
       const query = after === null ? "" : `?after=${encodeURIComponent(after)}`;
-      const { next, ...told } = await this.#ask("GET", `/v1/groups/${encodeURIComponent(name)}${query}`);
-      members.push(...told.members);
-      if (next === null) return { ...told, members };
+      const { next, ...group } = await this.#ask("GET", `/v1/groups/${encodeURIComponent(name)}${query}`);
+      members.push(...group.members);
+      if (next === null) return { ...group, members };
       after = next;
     }
   }
@@ -301,7 +301,7 @@ export class Client {
     await this.#ask("DELETE", `/v1/groups/${encodeURIComponent(name)}/subscriptions/${encodeURIComponent(id)}`);
   }
 
-  /** All tokens from before end, and with them what is connected elsewhere; this client goes on with a new one. */
+  /** Changes the password. Earlier tokens and other connections end; this client continues with a new token. */
   async changePassword(old, password) {
     const { user, application } = this.who;
     await this.#ask("PUT", `/v1/subscribers/${encodeURIComponent(user)}/password`, { old, password });
@@ -325,7 +325,7 @@ export class Client {
       }
       this.#held = this.#inbox.shift();
       if (this.#inbox.length <= this.#options.buffer / 2) this.#room();
-      if (this.#held.told !== null) return { done: false, value: this.#held.told };
+      if (this.#held.item !== null) return { done: false, value: this.#held.item };
     }
   }
 
@@ -346,24 +346,24 @@ export class Client {
   }
 
   #tell(interest, cursor) {
-    this.#untold.set(interest, cursor);
+    this.#unsent.set(interest, cursor);
     this.#ackTimer ??= setTimeout(() => this.#sendAcks(), this.#options.ackEveryMs);
   }
 
   #forget(interest) {
-    for (const each of [this.known, this.#seen, this.#taken, this.#untold, this.#unsure]) each.delete(interest);
+    for (const cursors of [this.known, this.#seen, this.#taken, this.#unsent, this.#unsure]) cursors.delete(interest);
   }
 
   #sendAcks() {
     this.#ackTimer = null;
-    if (!this.connected || this.#untold.size === 0) return; // Said when there is a connection again.
-    const acks = [...this.#untold].slice(0, ACKS_AT_ONCE);
+    if (!this.connected || this.#unsent.size === 0) return; // They are sent after the next connect.
+    const acks = [...this.#unsent].slice(0, ACKS_AT_ONCE);
     for (const [interest, cursor] of acks) {
-      this.#untold.delete(interest);
+      this.#unsent.delete(interest);
       this.#unsure.set(interest, cursor);
     }
     this.#socket.send(JSON.stringify({ ack: Object.fromEntries(acks) }));
-    if (this.#untold.size > 0) this.#ackTimer = setTimeout(() => this.#sendAcks(), this.#options.ackEveryMs);
+    if (this.#unsent.size > 0) this.#ackTimer = setTimeout(() => this.#sendAcks(), this.#options.ackEveryMs);
   }
 
   // --- the connection
@@ -527,7 +527,7 @@ export class Client {
     if (this.#closed) return;
     // A clock that goes wrong must not renew without end, or never; a timer takes at most 2^31 ms.
     const lifeMs = Math.min(Math.max(new Date(who.expires_at) - Date.now(), 10_000), 2 ** 31);
-    // Where it fails, whoever needs the token next is told.
+    // If it fails, the next request that needs the token gets the error.
     this.#renewTimer = setTimeout(() => this.#renew().catch(() => {}), lifeMs * RENEW_SHARE);
   }
 
@@ -593,22 +593,22 @@ export class Client {
 /** What is new of an event after the cursor `before`, as it is handed out; `reached`: who has taken it has all up to there. */
 function entries({ type, channel, interest, data }, before) {
   if (type === "tocsin.ended") {
-    return [{ told: { type: "ended", channel, interest, reason: data.reason }, interest, reached: null }];
+    return [{ item: { type: "ended", channel, interest, reason: data.reason }, interest, reached: null }];
   }
   if (type === "tocsin.available") {
-    return [{ told: { type: "available", channel, interest, cursor: data.to }, interest, reached: null }];
+    return [{ item: { type: "available", channel, interest, cursor: data.to }, interest, reached: null }];
   }
-  const fresh = data.results.filter((one) => later(one.cursor, before));
-  const told = fresh.map((one, i) => ({
-    told: { type: "result", channel, interest, ...one },
+  const fresh = data.results.filter((result) => later(result.cursor, before));
+  const list = fresh.map((result, i) => ({
+    item: { type: "result", channel, interest, ...result },
     interest,
-    reached: i === fresh.length - 1 ? data.to : one.cursor,
+    reached: i === fresh.length - 1 ? data.to : result.cursor,
   }));
   const reached = fresh.length === 0 ? data.to : null;
   if (data.gap !== null && later(data.gap, before)) {
-    told.unshift({ told: { type: "gap", channel, interest, cursor: data.gap }, interest, reached });
-  } else if (fresh.length === 0) told.push({ told: null, interest, reached });
-  return told;
+    list.unshift({ item: { type: "gap", channel, interest, cursor: data.gap }, interest, reached });
+  } else if (fresh.length === 0) list.push({ item: null, interest, reached });
+  return list;
 }
 
 function errorOf({ code = "error", message = "the broker refused", hint = null, retry = false, retry_after_s = 0 }, response) {

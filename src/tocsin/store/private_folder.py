@@ -1,4 +1,7 @@
-"""Keeps data folders private to the user who runs Tocsin."""
+"""Keeps data folders private to the user who runs Tocsin.
+
+The stores in them have secrets and hashes of passwords.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Load:
 
     def __init__(self, here: World, channels: list[ChannelEntry]) -> None:
         self._here = here
-        self._channels = channels
+        self.channels = channels
         self.interests: list[tuple[ChannelEntry, int]] = []
         self.made: dict[str, list[Any]] = {}
         self._number = 0
@@ -38,7 +38,7 @@ class Load:
         self.made.setdefault(interest, [])
 
     async def once(self) -> None:
-        for channel in self._channels:
+        for channel in self.channels:
             found: dict[int, list[Any]] = {}
             for of, interest in self.interests:
                 if of is channel:

@@ -33,7 +33,7 @@ async def test_the_older_of_two_brokers_ends_and_the_newer_delivers_everything(t
         async with broker_process(Path(old_data), here.url, free_port(), **OFTEN) as old:
             ann = Subscriber(old.url, "ann")
             await ann.enter()
-            for channel in load._channels:
+            for channel in load.channels:
                 subscribed = await ann.subscribe(f"v.{channel.name}", 1)
                 load.add(channel, subscribed["interest"])
             async with AsyncExitStack() as under_load:

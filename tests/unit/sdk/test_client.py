@@ -434,8 +434,8 @@ def test_however_stretches_overlap_each_result_is_handed_out_once_and_in_order(d
             while len(inbox):
                 entry = await inbox.get()
                 assert entry is not None
-                if isinstance(entry.told, Result):
-                    found.append(entry.told.result)
+                if isinstance(entry.event, Result):
+                    found.append(entry.event.result)
                 if entry.reached is not None:
                     marks.take(7, entry.reached)
         assert found == list(range(1, sent + 1))

@@ -1,4 +1,7 @@
-"""Manages applications and their tokens, for the operator."""
+"""Manages applications and their tokens, for the operator.
+
+A removal goes in batches, so that other writers never wait long, and continues after a restart.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
 # The store's key for an application whose channels were restricted, until its excluded subscriptions have ended.
-NARROWED: Final = "narrowed-{}"
+_NARROWED: Final = "narrowed-{}"
 
 
 class Applications:
@@ -35,7 +38,7 @@ class Applications:
                 # No client is connected yet, so there is no subscriber to notify.
                 async for _ in self._remove(application):
                     pass
-            elif await self._store.fact(NARROWED.format(application.id)):
+            elif await self._store.fact(_NARROWED.format(application.id)):
                 async for _ in self.end_outside(application.id):
                     pass
 
@@ -57,7 +60,7 @@ class Applications:
         application = self._open_one(name)
         async with self._narrowing:
             if allowed.channels is not None:
-                await self._store.set_fact(NARROWED.format(application.id), "yes")
+                await self._store.set_fact(_NARROWED.format(application.id), "yes")
             await self._store.change_application(application.id, allowed)
             return await self._read_again(application)
 
@@ -70,7 +73,7 @@ class Applications:
                 ):
                     last = frontends[-1].id
                     yield frontends
-            await self._store.set_fact(NARROWED.format(application), "")
+            await self._store.set_fact(_NARROWED.format(application), "")
 
     async def renew_application_token(self, by: Principal, name: str) -> NewApplicationToken:
         application = self._directory.scope(by, name)

@@ -1,4 +1,7 @@
-"""The applications, all in memory, and the rules of who may manage which."""
+"""The applications, all in memory, and the rules of who may manage which.
+
+Every request asks for rights, so they must not cost a read of the store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Login throttle: limits the wrong passwords that may be tried for one user."""
+"""Login throttle: limits the wrong passwords that may be tried for one user.
+
+Checking a password is expensive for the broker and guessing is cheap, so guesses are limited before they are checked.
+"""
 
 from __future__ import annotations
 

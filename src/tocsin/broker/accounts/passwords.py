@@ -21,7 +21,7 @@ from tocsin.serving.limits import WaitingLine
 
 _T = TypeVar("_T")
 
-PATIENCE: Final = 10
+_PATIENCE: Final = 10
 """The niceness of the threads, which lowers their priority below the rest of the broker."""
 
 
@@ -50,18 +50,20 @@ class Passwords:
     async def hash(self, password: str, origin: str | None = None) -> str:
         return await self._run(lambda: self._hasher.hash(password), origin)
 
-    async def matches(self, password: str, kept: str | None, origin: str | None = None) -> bool:
+    async def matches(self, password: str, stored_hash: str | None, origin: str | None = None) -> bool:
         """Whether the password matches the hash. Without a hash it takes as long, so that timing reveals no users."""
-        matched = await self._run(lambda: self._is_match(self._decoy if kept is None else kept, password), origin)
-        return matched and kept is not None
+        matched = await self._run(
+            lambda: self._is_match(self._decoy if stored_hash is None else stored_hash, password), origin
+        )
+        return matched and stored_hash is not None
 
-    def is_outdated(self, kept: str) -> bool:
+    def is_outdated(self, stored_hash: str) -> bool:
         """Whether the hash was made at another cost than the present one."""
-        return self._hasher.check_needs_rehash(kept)
+        return self._hasher.check_needs_rehash(stored_hash)
 
-    def _is_match(self, kept: str, password: str) -> bool:
+    def _is_match(self, stored_hash: str, password: str) -> bool:
         try:
-            return self._verify(kept, password)
+            return self._verify(stored_hash, password)
         except (VerificationError, InvalidHashError):
             return False
 
@@ -74,4 +76,4 @@ class Passwords:
 def _give_way() -> None:
     if sys.platform == "linux":  # Elsewhere the call would change the priority of the whole process.
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PATIENCE)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PATIENCE)

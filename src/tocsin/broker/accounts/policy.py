@@ -1,4 +1,7 @@
-"""The policy of accounts: its settings, and the rules for names and passwords."""
+"""The policy of accounts: its settings, and the rules for names and passwords.
+
+Names are normalized here, so that names that look the same are the same everywhere.
+"""
 
 from __future__ import annotations
 

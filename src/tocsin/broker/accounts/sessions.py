@@ -19,11 +19,11 @@ from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import SESSION_KEY
 from tocsin.wire.errors import UnauthorizedError
 
-KEY_BYTES: Final = 32
-ALGORITHM: Final = "HS256"
-TOKEN_LIMIT: Final = 2_000
-ISSUER: Final = "tocsin"
-LONGEST_US: Final = 86_400_000_000
+_KEY_BYTES: Final = 32
+_ALGORITHM: Final = "HS256"
+_TOKEN_LIMIT: Final = 2_000
+_ISSUER: Final = "tocsin"
+_LONGEST_US: Final = 86_400_000_000
 """The longest life of a token, independent of the setting at its issue."""
 
 
@@ -53,7 +53,7 @@ class SessionTokens:
         self._forget_at_us = 0
 
     async def open(self) -> None:
-        new_key = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+        new_key = base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
         self._key = base64.b64decode(await self._store.first_fact(SESSION_KEY, new_key))
         await self._forget()
         self._revoked = await self._store.revoked_tokens()
@@ -74,7 +74,7 @@ class SessionTokens:
         token_id, expires_us = secrets.token_urlsafe(12), issued_us + self._token_us
         claims = Claims(token_id, subscriber, issued_us, expires_us, session_id, began_us)
         payload = {
-            "iss": ISSUER,
+            "iss": _ISSUER,
             "sub": str(subscriber),
             "jti": claims.token_id,
             "iat": claims.issued_us / 1e6,
@@ -82,31 +82,22 @@ class SessionTokens:
             "sid": session_id,
             "auth_time": began_us / 1e6,
         }
-        return jwt.encode(payload, self._key, ALGORITHM), claims
+        return jwt.encode(payload, self._key, _ALGORITHM), claims
 
     def read(self, token: str) -> Claims:
         """The claims of a token of ours; raises UnauthorizedError if it is forged, expired or revoked."""
-        if len(token) > TOKEN_LIMIT:
+        if len(token) > _TOKEN_LIMIT:
             raise _bad()
         try:
             # The times are checked below, against our own clock.
             payload = jwt.decode(
-                token,
-                self._key,
-                algorithms=[ALGORITHM],
-                issuer=ISSUER,
-                options={
-                    "require": ["sub", "jti", "iat", "exp"],
-                    "verify_exp": False,
-                    "verify_iat": False,
-                    "verify_nbf": False,
-                },
-            )
+                token, self._key, algorithms=[_ALGORITHM], issuer=_ISSUER,
+                options={"require": ["sub", "jti", "iat", "exp"], "verify_exp": False, "verify_iat": False,
+                         "verify_nbf": False},
+            )  # fmt: skip
             # An old token without a session is a session of its own.
-            session_id, began_us = (
-                str(payload.get("sid", payload["jti"])),
-                _us(payload.get("auth_time", payload["iat"])),
-            )
+            session_id = str(payload.get("sid", payload["jti"]))
+            began_us = _us(payload.get("auth_time", payload["iat"]))
             claims = Claims(
                 str(payload["jti"]), int(payload["sub"]), _us(payload["iat"]), _us(payload["exp"]), session_id, began_us
             )
@@ -126,7 +117,7 @@ class SessionTokens:
     async def end(self, session_id: str) -> None:
         """Revokes all tokens of the session."""
         # It takes effect at once in memory, and is durable before the answer.
-        expires_us = self._revoked[session_id] = self._now_us() + LONGEST_US
+        expires_us = self._revoked[session_id] = self._now_us() + _LONGEST_US
         await self._store.revoke(session_id, expires_us=expires_us)
         if self._now_us() >= self._forget_at_us:
             await self._forget()

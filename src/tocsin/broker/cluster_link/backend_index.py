@@ -1,4 +1,7 @@
-"""Finds the broker's backend subscriptions by interest and by parameter values, with their heads and ids."""
+"""Finds the broker's backend subscriptions by interest and by parameter values, with their heads and ids.
+
+Every announcement and every new subscription needs one of these lookups.
+"""
 
 from __future__ import annotations
 

@@ -56,10 +56,10 @@ class _Share:
 
 @dataclass(frozen=True, slots=True)
 class InterestChange:
-    """The outcome of a comparison with the cluster. `gone`: backend subscriptions whose channel no longer exists.
+    """The outcome of a comparison with the cluster. `lost`: backend subscriptions whose channel no longer exists.
     `rebound`: those that have another number now, each with its old number."""
 
-    gone: list[BackendSubscription]
+    lost: list[BackendSubscription]
     rebound: list[tuple[InterestId, BackendSubscription]]
 
 
@@ -252,10 +252,10 @@ class BackendSubscriptions:
         return backend
 
     async def _subscribe(
-        self, channel: str, wanted: Sequence[tuple[str, str]], application: str
+        self, channel: str, requests: Sequence[tuple[str, str]], application: str
     ) -> list[GrantedSubscription]:
         """Subscribes with these pairs of id and parameters."""
-        values = [(identity, orjson.Fragment(parameters)) for identity, parameters in wanted]
+        values = [(identity, orjson.Fragment(parameters)) for identity, parameters in requests]
         return await self._client.subscribe(channel, values, application)
 
     async def _register_shares(self, shares: Iterable[tuple[BackendSubscription, str]]) -> None:
@@ -337,7 +337,7 @@ class BackendSubscriptions:
             if isinstance(error, NotFoundError) or len(backends) == 1:
                 # The channel was dropped, or takes other values now.
                 await self._store.drop_backends([backend.interest for backend in backends])
-                changed.gone.extend(backends)
+                changed.lost.extend(backends)
                 return
             half = len(backends) // 2
             await self._subscribe_batch_again(channel, application, backends[:half], changed)

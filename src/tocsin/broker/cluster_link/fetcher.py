@@ -1,4 +1,7 @@
-"""Fetches results from the cluster. All fetches that the core wants at one moment go into one request."""
+"""Fetches results from the cluster. All fetches that the core wants at one moment go into one request.
+
+One execution often has results for many interests, and a request for each would cost more than the results.
+"""
 
 from __future__ import annotations
 
@@ -55,30 +58,30 @@ class ResultFetcher:
         self._counters = counters
         self._on_gone = on_gone
         self._at_once = at_once
-        self._wanted: list[ac.Fetch] = []
+        self._queue: list[ac.Fetch] = []
         self._running: set[asyncio.Task[None]] = set()
-        self._called = False
+        self._begins_soon = False
 
     def add(self, fetch: ac.Fetch) -> None:
-        self._wanted.append(fetch)
+        self._queue.append(fetch)
         self._soon()
 
     async def close(self) -> None:
-        self._wanted.clear()
+        self._queue.clear()
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _soon(self) -> None:
-        if not self._called and len(self._running) < self._at_once:
-            self._called = True
+        if not self._begins_soon and len(self._running) < self._at_once:
+            self._begins_soon = True
             # Wait for the next iteration of the event loop, so that all fetches of this moment go together.
             asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        self._called = False
-        while self._wanted and len(self._running) < self._at_once:
-            batch, self._wanted = self._wanted[:TOGETHER], self._wanted[TOGETHER:]
+        self._begins_soon = False
+        while self._queue and len(self._running) < self._at_once:
+            batch, self._queue = self._queue[:TOGETHER], self._queue[TOGETHER:]
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(self._ended)
@@ -87,28 +90,28 @@ class ResultFetcher:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a fetch failed unexpectedly", exc_info=error)
-        if self._wanted:
+        if self._queue:
             self._soon()
 
     async def _run(self, fetches: Sequence[ac.Fetch]) -> None:
         began_s = time.monotonic()
-        coming = [_FetchInProgress(fetch) for fetch in fetches]
+        in_progress_fetches = [_FetchInProgress(fetch) for fetch in fetches]
         self._counters.fetches += 1
         try:
-            await self._fetch(coming, began_s)
+            await self._fetch(in_progress_fetches, began_s)
         except TocsinError as error:
             self._counters.fetch_failures += 1
             _log.debug("a fetch failed", ranges=len(fetches), error=str(error))
         finally:
             # Report every fetch to the core in any case; otherwise the core would wait for it forever.
-            for pending in coming:
+            for pending in in_progress_fetches:
                 if not pending.done:
                     self._runtime.handle(ev.FetchFailed(pending.fetch.fetch))
 
-    async def _fetch(self, coming: Sequence[_FetchInProgress], began_s: float) -> None:
+    async def _fetch(self, in_progress_fetches: Sequence[_FetchInProgress], began_s: float) -> None:
         """Fetches the ranges, and continues where an answer stopped because it was too large. A range is reported to
         the core as soon as the next one begins."""
-        ranges = [_range(pending.fetch) for pending in coming]
+        ranges = [_range(pending.fetch) for pending in in_progress_fetches]
         first = 0
         while True:
             next_range: NextRange | None = None
@@ -119,17 +122,17 @@ class ResultFetcher:
                     continue
                 index = first + part.range
                 for finished in range(last, index):
-                    await self._finish(coming[finished], finished, began_s)
+                    await self._finish(in_progress_fetches[finished], finished, began_s)
                 last = index
-                self._take(coming[index], part)
+                self._take(in_progress_fetches[index], part)
             if next_range is None:
                 break
             for finished in range(last, first + next_range.range):
-                await self._finish(coming[finished], finished, began_s)
+                await self._finish(in_progress_fetches[finished], finished, began_s)
             ranges = remaining_ranges(ranges, next_range)
             first += next_range.range
-        for finished in range(last, len(coming)):
-            await self._finish(coming[finished], finished, began_s)
+        for finished in range(last, len(in_progress_fetches)):
+            await self._finish(in_progress_fetches[finished], finished, began_s)
 
     def _take(self, in_progress: _FetchInProgress, part: FetchedPart) -> None:
         in_progress.results += [to_broker_result(result) for result in part.results]

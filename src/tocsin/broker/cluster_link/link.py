@@ -36,9 +36,9 @@ from tocsin.wire.signatures import verify
 
 _log = structlog.get_logger("tocsin.broker.link")
 
-SECRET_EVERY_S: Final = 60.0
+_SECRET_EVERY_S: Final = 60.0
 """The shortest time between two requests for a new secret, which a message with a bad signature causes."""
-DOUBT_EVERY_S: Final = 10.0
+_DOUBT_EVERY_S: Final = 10.0
 """The shortest time between two such checks of the cluster: anybody can send a message with a bad signature."""
 TURN_EVENTS: Final = 100
 """The number of events of an announcement that are handled before other tasks run."""
@@ -69,7 +69,7 @@ class ClusterLink:
         first_retry_s: float,
         last_retry_s: float,
         check_every_s: float,
-        doubt_every_s: float = DOUBT_EVERY_S,
+        doubt_every_s: float = _DOUBT_EVERY_S,
     ) -> None:
         self._client = client
         self._health = ClusterHealth(client)
@@ -88,7 +88,7 @@ class ClusterLink:
         self._position = Position(0, 0)
         self._epoch = 0
         self._secret: str | None = None
-        self._secret_asked_s = -SECRET_EVERY_S
+        self._secret_asked_s = -_SECRET_EVERY_S
         # A message had a bad signature: our secret may be outdated.
         self._doubtful = False
         # Our backend subscriptions have been compared with the cluster's since the last change there.
@@ -208,7 +208,7 @@ class ClusterLink:
             missed = await self._compare_and_catch_up() or missed
         if self._doubtful:
             self._doubtful = False
-            if missed and time.monotonic() - self._secret_asked_s >= SECRET_EVERY_S:
+            if missed and time.monotonic() - self._secret_asked_s >= _SECRET_EVERY_S:
                 # There were announcements that we did not get, and a message came that was not signed with our secret.
                 await self._new_secret()
 

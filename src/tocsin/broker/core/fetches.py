@@ -1,4 +1,7 @@
-"""Pending fetches and the answers that wait for them. Misses of the same range share one fetch."""
+"""Pending fetches and the answers that wait for them. Misses of the same range share one fetch.
+
+Many subscribers lack the same results after an interruption; the cluster is asked for them once.
+"""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from tocsin.broker.core.interest_state import CoreState, InterestState
 from tocsin.rules.model.cursors import SubscriptionId
 from tocsin.wire.errors import ConflictError, NotFoundError
 
-Activate = Callable[[InterestState, FrontendState, float, list[Action]], None]
+_Activate = Callable[[InterestState, FrontendState, float, list[Action]], None]
 
 
 class MergedSubscriptions:
     """Handles the events that make and end subscriptions. `activate` attaches a new subscription to its cache."""
 
-    def __init__(self, state: CoreState, activate: Activate, *, grace_s: float) -> None:
+    def __init__(self, state: CoreState, activate: _Activate, *, grace_s: float) -> None:
         self._state = state
         self._activate = activate
         self._grace_s = grace_s

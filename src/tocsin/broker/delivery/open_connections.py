@@ -1,4 +1,7 @@
-"""Counts each subscriber's open connections, and closes them when their token or session ends or the broker stops."""
+"""Counts each subscriber's open connections, and closes them when their token or session ends or the broker stops.
+
+A token is checked when a connection opens, so its end has to close the connection.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from contextlib import contextmanager
 from tocsin.broker.accounts.accounts import Session
 from tocsin.wire.errors import LimitError
 
-SWEEP_S = 1.0
-EXPIRED = "the token has expired"
+_SWEEP_S = 1.0
+_EXPIRED = "the token has expired"
 ENDED = "the token was ended"
 STOPPING = "the broker is stopping"
 
@@ -70,13 +73,13 @@ class OpenConnections:
     def _sweep_soon(self) -> None:
         """Starts the timer for all connections. A timer for each would take more memory than the rest of its entry."""
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(SWEEP_S, self._end_expired)
+            self._sweep = asyncio.get_running_loop().call_later(_SWEEP_S, self._end_expired)
 
     def _end_expired(self) -> None:
         self._sweep, now_s = None, time.time()
         for token in [token_id for token_id, ends_s in self._ends_s.items() if ends_s <= now_s]:
             for close in list(self._of_token.get(token, ())):
-                close(EXPIRED)
+                close(_EXPIRED)
         if self._ends_s:
             self._sweep_soon()
 

@@ -1,4 +1,7 @@
-"""Pulls: a subscription asks for results and waits for them (the GET of Algorithm 1)."""
+"""Pulls: a subscription asks for results and waits for them (the GET of Algorithm 1).
+
+A client that asks again while its first request waits costs the core nothing: both share one request.
+"""
 
 from __future__ import annotations
 

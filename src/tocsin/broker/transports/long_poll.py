@@ -1,4 +1,7 @@
-"""Long poll: a request waits until there are events, and is answered with everything that is not acknowledged."""
+"""Long poll: a request waits until there are events, and is answered with everything that is not acknowledged.
+
+It needs nothing but plain requests, for clients whose proxies let no stream through.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from tocsin.wire.subscriber import PullRequest
 GATHER_S: Final = 0.01
 """Events that follow the first one within this time are answered with it."""
 
-FIRST: Final = 4
+_FIRST: Final = 4
 TOGETHER: Final = 100
 """The number of subscriptions that are pulled at a time: FIRST at first, because each may have a full page of results,
 and twice as many in each further round, up to TOGETHER."""
@@ -48,7 +51,7 @@ class LongPoll(Transport):
         service = self._service
         events, interests = service.lacking(who)
         size_bytes, failed = 0, None
-        begin, count = 0, FIRST
+        begin, count = 0, _FIRST
         while begin < len(interests) and size_bytes < service.settings.delivery.buffer_bytes:
             requests = [PullRequest(interest, None, None) for interest in interests[begin : begin + count]]
             begin, count = begin + count, min(2 * count, TOGETHER)

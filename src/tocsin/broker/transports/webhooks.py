@@ -41,10 +41,10 @@ from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
 from tocsin.wire.signatures import secret_text, sign
 
-SECRET_BYTES: Final = 32
-WAITING: Final = 4
+_SECRET_BYTES: Final = 32
+_WAITING: Final = 4
 """Messages of one receiver that wait in memory; further ones come from the cache when there is room."""
-BACK_OFFS_KEPT: Final = 10_000
+_BACK_OFFS_KEPT: Final = 10_000
 """Back-offs that are remembered for subscribers without a webhook at the moment."""
 
 _log = structlog.get_logger("tocsin.broker.webhooks")
@@ -100,7 +100,7 @@ class Webhooks(Transport):
         subscriber = (await subscriber_of(self._service, request)).subscriber
         url = (await read_message(request, WebhookRequest)).url
         self._check(url)
-        secret = secret_text(secrets.token_bytes(SECRET_BYTES))
+        secret = secret_text(secrets.token_bytes(_SECRET_BYTES))
         webhook = await self._service.put_webhook(subscriber, url, secret)
         # No await between these lines: a concurrent put finds this sender and ends it.
         previous = self._senders.pop(subscriber, None)
@@ -144,7 +144,7 @@ class Webhooks(Transport):
             resolver=self._resolver,
             on_gone=self._end_gone,
         )
-        if len(self._back_offs) > len(self._senders) + BACK_OFFS_KEPT:
+        if len(self._back_offs) > len(self._senders) + _BACK_OFFS_KEPT:
             self._back_offs = {
                 subscriber: known_back_off
                 for subscriber, known_back_off in self._back_offs.items()
@@ -231,7 +231,7 @@ class WebhookSender:
         self._waiting: deque[EncodedEvent] = deque()
         self._some = asyncio.Event()
         self._attached = False
-        self._outlet = PlainOutlet(self._take, lambda: len(self._waiting) >= WAITING, self._shed)
+        self._outlet = PlainOutlet(self._take, lambda: len(self._waiting) >= _WAITING, self._shed)
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(_ended)
         self._attach()
@@ -282,7 +282,7 @@ class WebhookSender:
             self._back_off.note_success()
             self._waiting.popleft()
             self._acknowledge(event)
-            if len(self._waiting) < WAITING:
+            if len(self._waiting) < _WAITING:
                 self._service.resume_outlet(self._outlet)
 
     def _acknowledge(self, event: EncodedEvent) -> None:

@@ -1,4 +1,7 @@
-"""WebSocket transport: requests in, replies and events out, in any order."""
+"""WebSocket transport: requests in, replies and events out, in any order.
+
+Requests of a connection run at the same time, so that a slow one does not delay the next.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +23,25 @@ from tocsin.broker.transports.transport import Transport
 from tocsin.serving.connections import ClientConnection
 from tocsin.serving.rate_limit import TokenBucket
 from tocsin.serving.tokens import secret_in
-from tocsin.wire import subscriber as said
+from tocsin.wire import subscriber as wire
 from tocsin.wire.answers import error_reply, events_page, ok_reply
 from tocsin.wire.errors import InputError, TocsinError, UnauthorizedError
 
-AT_ONCE: Final = 4
+_AT_ONCE: Final = 4
 """The number of requests of one connection that run at a time. Requests that complete together (such as many
 subscriptions in one answer of the cluster) continue in one iteration of the event loop, and all other clients wait for
 it. In the small form of `./dev bench hostile` the p99 of other clients was 1.3 times the undisturbed one with 32, and
 1.2 times with 4."""
-BAD_LIMIT: Final = 20
+_BAD_LIMIT: Final = 20
 """The number of invalid messages in a row after which the connection is closed."""
-UNAUTHORIZED: Final = 4401
+_UNAUTHORIZED: Final = 4401
 LIMITED: Final = 4429
 
 CLOSES: Final[dict[int, str]] = {
     WSCloseCode.GOING_AWAY: "the broker stops",
-    WSCloseCode.POLICY_VIOLATION: f"{BAD_LIMIT} messages in a row made no sense",
+    WSCloseCode.POLICY_VIOLATION: f"{_BAD_LIMIT} messages in a row made no sense",
     WSCloseCode.MESSAGE_TOO_BIG: "a message was larger than broker.limits.message_bytes",
-    UNAUTHORIZED: "nobody has logged in, or the token has ended",
+    _UNAUTHORIZED: "nobody has logged in, or the token has ended",
     LIMITED: "the subscriber has too many connections, or asks too much",
 }
 """Close codes and the reasons for them."""
@@ -82,7 +85,7 @@ class WebSockets(Transport):
             except TocsinError as error:
                 with suppress(ConnectionError, RuntimeError):
                     await websocket.send_str(error_reply(None, error).decode())
-                    await websocket.close(code=UNAUTHORIZED, message=error.message.encode()[:120])
+                    await websocket.close(code=_UNAUTHORIZED, message=error.message.encode()[:120])
                 return websocket
         await WebSocketSession(service, websocket, who, cast("ClientConnection", request.protocol)).run(ref)
         return websocket
@@ -96,10 +99,10 @@ class WebSockets(Transport):
             raise UnauthorizedError("nobody has logged in") from None
         if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
             raise UnauthorizedError("nobody has logged in")
-        request = said.parse_request(message.data)
-        if isinstance(request, said.BadRequest):
+        request = wire.parse_request(message.data)
+        if isinstance(request, wire.BadRequest):
             raise request.error
-        if not isinstance(request.body, said.LoginRequest):
+        if not isinstance(request.body, wire.LoginRequest):
             raise UnauthorizedError("the first message is a login", hint='{"login": {"token": "…"}}')
         return await self._service.identify(request.body.token), request.ref
 
@@ -159,20 +162,20 @@ class WebSocketSession:
                     await self._connection._drain_helper()
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 return
-            await self._take(said.parse_request(message.data))
-            if self._bad >= BAD_LIMIT:
+            await self._take(wire.parse_request(message.data))
+            if self._bad >= _BAD_LIMIT:
                 await self._websocket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"too many bad messages")
                 return
 
-    async def _take(self, asked: said.Request | said.BadRequest) -> None:
+    async def _take(self, request: wire.Request | wire.BadRequest) -> None:
         """Handles one message: acknowledgements at once, other requests as tasks."""
-        if isinstance(asked, said.BadRequest):
+        if isinstance(request, wire.BadRequest):
             self._bad += 1
-            self._send(error_reply(asked.ref, asked.error))
+            self._send(error_reply(request.ref, request.error))
             return
         self._bad = 0
-        body, ref = asked.body, asked.ref
-        if isinstance(body, said.AckRequest):
+        body, ref = request.body, request.ref
+        if isinstance(body, wire.AckRequest):
             try:
                 self._service.acknowledge(self._who.subscriber, body.acks)
             except InputError as error:
@@ -184,11 +187,11 @@ class WebSocketSession:
         await self._begin(ref, self._answer(body, ref))
 
     async def _begin(self, ref: int | None, work: Coroutine[Any, Any, Any]) -> None:
-        """Answers requests as they complete, at most AT_ONCE at a time."""
+        """Answers requests as they complete, at most _AT_ONCE at a time."""
         task = asyncio.get_running_loop().create_task(self._reply(ref, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if len(self._tasks) >= AT_ONCE:
+        if len(self._tasks) >= _AT_ONCE:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def _reply(self, ref: int | None, work: Coroutine[Any, Any, Any]) -> None:
@@ -207,25 +210,25 @@ class WebSocketSession:
         await self._service.acks_durable()
         return {"acknowledged": count}
 
-    async def _answer(self, body: said.Body, ref: int | None) -> Any:
+    async def _answer(self, body: wire.Body, ref: int | None) -> Any:
         service, who = self._service, self._who
-        service.check_rate(who, whole=isinstance(body, said.ListRequest))
+        service.check_rate(who, whole=isinstance(body, wire.ListRequest))
         match body:
-            case said.SubscribeRequest():
+            case wire.SubscribeRequest():
                 # The reply must go out before the first event of the subscription.
-                def first(made: Any) -> None:
+                def first(new_subscription: Any) -> None:
                     if ref is not None:
-                        self._send(ok_reply(ref, made.subscription.to_json()))
+                        self._send(ok_reply(ref, new_subscription.subscription.to_json()))
 
-                made = await service.subscribe(who, body, first=first)
-                return None if body.group is None else made.subscription.to_json()
-            case said.UnsubscribeRequest():
+                new_subscription = await service.subscribe(who, body, first=first)
+                return None if body.group is None else new_subscription.subscription.to_json()
+            case wire.UnsubscribeRequest():
                 await service.unsubscribe(who, body.id)
                 return {}
-            case said.PullRequest():
+            case wire.PullRequest():
                 events, more = await service.pull(who, body)
                 return events_page([event.envelope for event in events], more=more)
-            case said.ListRequest():
+            case wire.ListRequest():
                 return (await service.list_subscriptions(who.subscriber, body.after)).to_json()
             case _:
                 raise InputError("you are logged in already")
@@ -236,7 +239,7 @@ class WebSocketSession:
 
     def _end(self, reason: str) -> None:
         """Closes the connection because the token has ended or the broker stops."""
-        code = WSCloseCode.GOING_AWAY if reason == STOPPING else UNAUTHORIZED
+        code = WSCloseCode.GOING_AWAY if reason == STOPPING else _UNAUTHORIZED
         task = asyncio.get_running_loop().create_task(self._close(code, reason))
         self._closing = task
 

@@ -1,4 +1,7 @@
-"""Counters by which a caching policy is judged."""
+"""Counters by which a caching policy is judged.
+
+Each policy has its own, so that policies can be compared when they are switched while a broker runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Moving averages: how fast a result cache grows, and how long a fetch from the cluster takes."""
+"""Moving averages: how fast a result cache grows, and how long a fetch from the cluster takes.
+
+They smooth single bursts, and forget the past, so that they follow changes.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tocsin.wire.subscriber import DeliveryMode
 
 PERSON_LIMIT: Final = 128
 """The maximum length of the name of an application, a user or a group, in characters."""
-CHANNEL_LIMIT: Final = DATAVERSE_LIMIT + 1 + NAME_LIMIT
+_CHANNEL_LIMIT: Final = DATAVERSE_LIMIT + 1 + NAME_LIMIT
 URL_LIMIT: Final = 2_048
 TEXT_LIMIT: Final = 4_096
 """The maximum length of a fact, a secret, a hash or a token's id, in characters."""
@@ -45,7 +45,7 @@ def cursor(given: Cursor) -> None:
 
 def position(given: Position) -> None:
     if not (0 <= given.epoch <= HIGHEST and 0 <= given.number <= HIGHEST):
-        raise InputError(f"the position {given.epoch}-{given.number} is beyond all news")
+        raise InputError(f"the position {given.epoch}-{given.number} is beyond every announcement")
 
 
 def mode(given: str) -> None:
@@ -54,25 +54,25 @@ def mode(given: str) -> None:
 
 
 def backend(given: NewBackendRow) -> None:
-    check_text("channel", given.channel, CHANNEL_LIMIT)
+    check_text("channel", given.channel, _CHANNEL_LIMIT)
     check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
-    _granted(given)
+    _subscription(given)
     number("interest", given.interest)
 
 
 def rebound(given: ReboundBackend) -> None:
-    _granted(given)
+    _subscription(given)
     number("interest", given.new_interest)
 
 
-def _granted(given: NewBackendRow | ReboundBackend) -> None:
+def _subscription(given: NewBackendRow | ReboundBackend) -> None:
     check_text("subscription's id", given.subscription, SUBSCRIPTION_ID_LIMIT)
     cursor(given.since)
     if given.head is not None:
         cursor(given.head)
 
 
-def wanted(given: FrontendRequest) -> None:
+def request(given: FrontendRequest) -> None:
     mode(given.mode)
     if given.since is not None:
         cursor(given.since)
@@ -87,17 +87,17 @@ def url(given: str) -> None:
     check_text("URL", given, URL_LIMIT)
 
 
-def kept(what: str, *texts: str) -> None:
-    for text in texts:
+def texts(what: str, *given: str) -> None:
+    for text in given:
         check_text(what, text, TEXT_LIMIT)
 
 
-def allowed(given: ApplicationRights) -> None:
+def rights(given: ApplicationRights) -> None:
     for what, names in (("channels", given.channels), ("feeds", given.feeds)):
         if len(names or ()) > LISTED:
             raise LimitError(f"an application cannot name {len(names or ())} {what}", hint=f"at most {LISTED}")
         for name in names or ():
-            check_text(f"name among the {what}", name, CHANNEL_LIMIT)
+            check_text(f"name among the {what}", name, _CHANNEL_LIMIT)
     if len(given.limits) > LIMITS:
         raise LimitError(f"an application cannot have {len(given.limits)} limits", hint=f"at most {LIMITS}")
     for name, limit in given.limits.items():

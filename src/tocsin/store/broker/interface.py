@@ -121,7 +121,7 @@ class BrokerStore(Protocol):
 
     async def subscribe(
         self,
-        wanted: Sequence[FrontendRequest],
+        requests: Sequence[FrontendRequest],
         *,
         backends: Sequence[NewBackendRow] = (),
         created_us: int,

@@ -1,4 +1,7 @@
-"""Rows of the broker's store: what it stores and returns (see store/broker/interface.py)."""
+"""Rows of the broker's store: what it stores and returns (see store/broker/interface.py).
+
+They are plain values, so that every backend of the store returns the same.
+"""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class ChannelStore(Protocol):
     async def subscribe(
         self,
         channel_id: int,
-        wanted: Sequence[BackendRequest],
+        requests: Sequence[BackendRequest],
         *,
         created_us: int,
         interests_at_most: int | None = None,

@@ -1,4 +1,7 @@
-"""Rows of the channel store: what it stores and returns (see store/channels/interface.py)."""
+"""Rows of the channel store: what it stores and returns (see store/channels/interface.py).
+
+They are plain values, so that every backend of the store returns the same.
+"""
 
 from __future__ import annotations
 

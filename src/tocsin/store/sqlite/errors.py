@@ -1,4 +1,7 @@
-"""Translates SQLite's failures into Tocsin's errors."""
+"""Translates SQLite's failures into Tocsin's errors.
+
+Callers must not depend on the kind of store that they use.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from typing import Final
 from tocsin.durable_files import NO_ROOM
 from tocsin.wire.errors import StorageFullError, StoreError, TocsinError, UnavailableError
 
-PROBE: Final = b"\0" * 4096
-PROBE_BYTES: Final = 1 << 20
+_PROBE: Final = b"\0" * 4096
+_PROBE_BYTES: Final = 1 << 20
 
 
 @contextlib.contextmanager
@@ -65,8 +68,8 @@ def _no_room_beside(path: Path) -> bool:
     """Whether another file in the same folder cannot grow either: only a probe tells why a write was refused."""
     try:
         with tempfile.TemporaryFile(dir=path.parent, buffering=0) as probe:
-            for _ in range(PROBE_BYTES // len(PROBE)):
-                probe.write(PROBE)
+            for _ in range(_PROBE_BYTES // len(_PROBE)):
+                probe.write(_PROBE)
             os.fsync(probe.fileno())
     except OSError as error:
         return error.errno in NO_ROOM

@@ -28,12 +28,12 @@ from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 CallParameters = ParamSpec("CallParameters")
 _T = TypeVar("_T")
 
-BUSY_TIMEOUT_S: Final = 5.0
+_BUSY_TIMEOUT_S: Final = 5.0
 # The write-ahead log may keep this size after a checkpoint.
-LOG_LIMIT_BYTES: Final = 64 << 20
+_LOG_LIMIT_BYTES: Final = 64 << 20
 
 
-Dialect: TypeAlias = Literal["sqlite"]
+_Dialect: TypeAlias = Literal["sqlite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Upgrade:
 
     version: int
     effect: str
-    statements: Mapping[Dialect, tuple[str, ...]]
+    statements: Mapping[_Dialect, tuple[str, ...]]
 
 
 def pending_upgrades(version: int, chain: Sequence[Upgrade]) -> list[Upgrade]:
@@ -102,7 +102,7 @@ class SqliteFile(ABC):
         self._chain = opening.get("chain", self.layout.chain)
         self._max_bytes = opening.get("max_bytes")
         self._now = opening.get("now", lambda: datetime.now(UTC))
-        self._busy_timeout_s = opening.get("busy_timeout_s", BUSY_TIMEOUT_S)
+        self._busy_timeout_s = opening.get("busy_timeout_s", _BUSY_TIMEOUT_S)
         self._thread: ThreadPoolExecutor | None = None
         self._reading: ThreadPoolExecutor | None = None
         self._writer: sqlite3.Connection | None = None
@@ -204,7 +204,7 @@ class SqliteFile(ABC):
             writer.execute(f"PRAGMA page_size = {self.layout.page_bytes}")
             writer.execute("PRAGMA journal_mode = WAL")
             writer.execute("PRAGMA synchronous = FULL")
-            writer.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
+            writer.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
             writer.execute(f"PRAGMA cache_size = -{self.layout.cache_bytes >> 10}")
             if self._max_bytes is not None:
                 page_bytes = writer.execute("PRAGMA page_size").fetchone()[0]

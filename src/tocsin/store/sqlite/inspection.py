@@ -15,7 +15,7 @@ from tocsin.store.cluster.interface import CatalogRow, Removal
 from tocsin.store.cluster.sqlite_store import entries, removals
 from tocsin.store.sqlite.file import StoreLayout
 
-PROBLEMS_LIMIT: Final = 10
+_PROBLEMS_LIMIT: Final = 10
 _BUSY_S: Final = 10.0
 
 
@@ -31,7 +31,7 @@ def find_problems(path: Path, layout: StoreLayout) -> list[str]:
                 return ["it is not a store of this kind"]
             if version > layout.chain[-1].version:
                 return [f"it has version {version}, newer than this program knows"]
-            rows_found = connection.execute(f"PRAGMA integrity_check({PROBLEMS_LIMIT})").fetchall()
+            rows_found = connection.execute(f"PRAGMA integrity_check({_PROBLEMS_LIMIT})").fetchall()
             return [row[0] for row in rows_found if row[0] != "ok"]
     except sqlite3.DatabaseError as error:
         return [str(error)]

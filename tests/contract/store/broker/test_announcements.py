@@ -69,7 +69,7 @@ async def test_news_move_position_and_heads_together_and_never_back(store: Broke
     assert [each.head for each in await all_backends(store)] == [at(3), at(1)]
     await store.record_announcement(Position(8, 1), {})
     assert (await store.link()).position == Position(8, 1)
-    with pytest.raises(InputError, match="beyond all news"):
+    with pytest.raises(InputError, match="beyond every announcement"):
         await store.record_announcement(Position(8, 1 << 63), {1: at(4)})
     assert (await all_backends(store))[0].head == at(3)
 

@@ -26,7 +26,7 @@ def cursor(execution: int, ordinal: int = 0) -> Cursor:
     return Cursor(1, execution, ordinal)
 
 
-class Store:
+class FakeStore:
     """Rows in memory, in the order in which they were asked for. A write takes a few turns."""
 
     def __init__(self) -> None:
@@ -56,15 +56,15 @@ class Store:
         assert self.heads[interest] >= marker, "a head that is kept is not behind a marker"
 
 
-class Core:
+class FakeCore:
     """Counts what it is told in each turn."""
 
     def __init__(self) -> None:
-        self.told: list[ev.ResultArrived | ev.ResultsAnnounced] = []
+        self.events: list[ev.ResultArrived | ev.ResultsAnnounced] = []
         self.turns: list[int] = [0]
 
     def handle(self, event: Any) -> None:
-        self.told.append(event)
+        self.events.append(event)
         self.turns[-1] += 1
 
     def wake_waiters(self, _interest: object) -> None: ...
@@ -84,10 +84,10 @@ class Outcomes(dict[str, int]):
         super().__setitem__(outcome, count)
 
 
-class Place:
+class LinkHarness:
     def __init__(self) -> None:
-        self.store: Any = Store()
-        self.core: Any = Core()
+        self.store: Any = FakeStore()
+        self.core: Any = FakeCore()
         self.index = BackendIndex("v.b", "store")
         self.early: dict[int, Cursor] = {}
         self.counted: list[str] = []
@@ -106,9 +106,9 @@ class Place:
         self.store.add(holding)
         return holding
 
-    async def announced(self, told: Announcement) -> None:
-        body = told.to_bytes()
-        await self.link.receive_announcement(sign(SECRET, told.id, int(time.time()), body), body)
+    async def receive(self, announcement: Announcement) -> None:
+        body = announcement.to_bytes()
+        await self.link.receive_announcement(sign(SECRET, announcement.id, int(time.time()), body), body)
 
 
 def pushed(interest: int, count: int, execution: int = 2) -> PushedResults:
@@ -116,52 +116,52 @@ def pushed(interest: int, count: int, execution: int = 2) -> PushedResults:
 
 
 @pytest.fixture
-async def place() -> Any:
+async def harness() -> Any:
     """The link reads its state from the store. It then fails to register, since there is no cluster."""
-    place = Place()
-    await place.link.start()
-    yield place
-    await place.link.close()
+    harness = LinkHarness()
+    await harness.link.start()
+    yield harness
+    await harness.link.close()
 
 
-async def turn_by_turn(place: Place, work: Any, between: Any) -> int:
+async def turn_by_turn(harness: LinkHarness, work: Any, between: Any) -> int:
     """In how many turns it was done. `between` happens in each."""
     task = asyncio.create_task(work)
     await asyncio.sleep(0)
     turns = 0
     while not task.done():
         turns += 1
-        place.core.turns.append(0)
+        harness.core.turns.append(0)
         between(turns)
         await asyncio.sleep(0)
     await task
     return turns
 
 
-async def test_what_is_acknowledged_in_between_is_known_to_the_store(place: Place) -> None:
-    place.hold(7)
+async def test_what_is_acknowledged_in_between_is_known_to_the_store(harness: LinkHarness) -> None:
+    harness.hold(7)
 
     there: list[Cursor] = []
 
     def acknowledge(_turn: int) -> None:
         # What the core handed on in the turn before has reached a client, and its acknowledgement is kept at once.
         if there:
-            place.store.acknowledge(7, there[-1])
-        there.extend(event.cursor for event in place.core.told[-1:])
+            harness.store.acknowledge(7, there[-1])
+        there.extend(event.cursor for event in harness.core.events[-1:])
 
-    told = Announcement("v.b", Position(1, 1), Position(1, 2), pushed=[pushed(7, 10 * TURN_EVENTS)])
-    assert await turn_by_turn(place, place.announced(told), acknowledge) >= 10
-    assert max(place.core.turns) <= TURN_EVENTS
-    assert [event.cursor for event in place.core.told] == [cursor(2, n) for n in range(10 * TURN_EVENTS)]
-    assert place.store.log.count("ack 7") >= 9
-    assert place.store.heads[7] == place.index.get(7).head == cursor(2, 10 * TURN_EVENTS - 1)  # type: ignore[union-attr]
-    assert place.link.position == place.store.position == Position(1, 2)
+    announcement = Announcement("v.b", Position(1, 1), Position(1, 2), pushed=[pushed(7, 10 * TURN_EVENTS)])
+    assert await turn_by_turn(harness, harness.receive(announcement), acknowledge) >= 10
+    assert max(harness.core.turns) <= TURN_EVENTS
+    assert [event.cursor for event in harness.core.events] == [cursor(2, n) for n in range(10 * TURN_EVENTS)]
+    assert harness.store.log.count("ack 7") >= 9
+    assert harness.store.heads[7] == harness.index.get(7).head == cursor(2, 10 * TURN_EVENTS - 1)  # type: ignore[union-attr]
+    assert harness.link.position == harness.store.position == Position(1, 2)
 
 
-async def test_what_is_subscribed_to_in_between_begins_where_the_announcement_ends(place: Place) -> None:
+async def test_what_is_subscribed_to_in_between_begins_where_the_announcement_ends(harness: LinkHarness) -> None:
     """Its row may be written before or after the news are; the head is told once, and must be in one of both."""
     interests = range(100, 100 + 5 * TURN_EVENTS)
-    told = Announcement(
+    announcement = Announcement(
         "v.b", Position(1, 1), Position(1, 2), heads={"v.c": [(interest, cursor(3)) for interest in interests]},
         pushed=[pushed(1, 3 * TURN_EVENTS)],
     )  # fmt: skip
@@ -170,49 +170,49 @@ async def test_what_is_subscribed_to_in_between_begins_where_the_announcement_en
     def subscribe(_turn: int) -> None:
         for interest in [next(waiting, None) for _ in range(20)]:
             if interest is not None:
-                place.hold(interest)
+                harness.hold(interest)
 
-    await turn_by_turn(place, place.announced(told), subscribe)
+    await turn_by_turn(harness, harness.receive(announcement), subscribe)
     subscribe(0)
-    held = {holding.interest: holding.head for holding in place.index}
+    held = {holding.interest: holding.head for holding in harness.index}
     assert len(held) > 50
-    assert held == place.store.heads
+    assert held == harness.store.heads
     assert {interest: head for interest, head in held.items() if interest != 1 and head != cursor(3)} == {}
 
 
-async def test_another_announcement_waits_for_its_turn_and_begins_where_this_one_ends(place: Place) -> None:
-    place.hold(7)
+async def test_another_announcement_waits_for_its_turn_and_begins_where_this_one_ends(harness: LinkHarness) -> None:
+    harness.hold(7)
     first = Announcement("v.b", Position(1, 1), Position(1, 2), pushed=[pushed(7, 3 * TURN_EVENTS, 2)])
     second = Announcement("v.b", Position(1, 2), Position(1, 3), pushed=[pushed(7, 3 * TURN_EVENTS, 3)])
     again = Announcement("v.b", Position(1, 1), Position(1, 2), pushed=first.pushed)
-    await asyncio.gather(*map(place.announced, (first, second, again)))
-    assert place.counted == ["taken", "taken", "again"]
-    cursors = [event.cursor for event in place.core.told]
+    await asyncio.gather(*map(harness.receive, (first, second, again)))
+    assert harness.counted == ["taken", "taken", "again"]
+    cursors = [event.cursor for event in harness.core.events]
     assert cursors == sorted(set(cursors))
-    assert place.link.position == Position(1, 3)
-    assert place.store.heads[7] == cursor(3, 3 * TURN_EVENTS - 1)
+    assert harness.link.position == Position(1, 3)
+    assert harness.store.heads[7] == cursor(3, 3 * TURN_EVENTS - 1)
 
 
-async def test_one_that_is_given_up_in_between_is_told_again_in_full(place: Place) -> None:
-    place.hold(7)
-    told = Announcement("v.b", Position(1, 1), Position(1, 2), pushed=[pushed(7, 5 * TURN_EVENTS)])
-    task = asyncio.create_task(place.announced(told))
-    while not place.core.told:
+async def test_one_that_is_given_up_in_between_is_told_again_in_full(harness: LinkHarness) -> None:
+    harness.hold(7)
+    announcement = Announcement("v.b", Position(1, 1), Position(1, 2), pushed=[pushed(7, 5 * TURN_EVENTS)])
+    task = asyncio.create_task(harness.receive(announcement))
+    while not harness.core.events:
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert place.link.position == Position(1, 1)
-    await place.announced(told)
-    assert place.counted == ["taken"]
-    assert place.core.told[-1].cursor == place.store.heads[7] == cursor(2, 5 * TURN_EVENTS - 1)
+    assert harness.link.position == Position(1, 1)
+    await harness.receive(announcement)
+    assert harness.counted == ["taken"]
+    assert harness.core.events[-1].cursor == harness.store.heads[7] == cursor(2, 5 * TURN_EVENTS - 1)
 
 
-async def test_a_new_life_of_the_cluster_is_noticed_when_its_announcement_is_taken(place: Place) -> None:
-    place.hold(7)
+async def test_a_new_life_of_the_cluster_is_noticed_when_its_announcement_is_taken(harness: LinkHarness) -> None:
+    harness.hold(7)
     life = Announcement("v.b", Position(1, 1), Position(2, 5), pushed=[pushed(7, 3 * TURN_EVENTS)])
     older = Announcement("v.b", Position(1, 1), Position(1, 9), heads={"v.c": [(7, cursor(9))]})
-    await asyncio.gather(place.announced(life), place.announced(older))
-    assert place.counted == ["taken", "again"]
-    assert place.link.position == place.store.position == Position(2, 5)
-    assert place.link.is_compared is False
+    await asyncio.gather(harness.receive(life), harness.receive(older))
+    assert harness.counted == ["taken", "again"]
+    assert harness.link.position == harness.store.position == Position(2, 5)
+    assert harness.link.is_compared is False

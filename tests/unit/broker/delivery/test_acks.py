@@ -21,7 +21,7 @@ from tocsin.store.broker.interface import BrokerStore
 from tocsin.wire.errors import StorageFullError
 
 
-class Store:
+class FakeStore:
     def __init__(self) -> None:
         self.calls: list[dict[int, Cursor]] = []
         self.full = False
@@ -37,7 +37,7 @@ class Store:
         self.calls.append(dict(markers))
 
 
-def subscription_service(store: Store, subscriptions: int = 3, every_s: float = 0.01) -> tuple[AckBatcher, CoreRuntime]:
+def ack_batcher(store: FakeStore, subscriptions: int = 3, every_s: float = 0.01) -> tuple[AckBatcher, CoreRuntime]:
     runtime = CoreRuntime(Broker(CoreSettings(), 0.0))
     runtime.performers = dict.fromkeys((ac.SubscribeBackend, ac.Fetch, ac.ReportConsumed), lambda _: None)
     for one in range(subscriptions):
@@ -49,8 +49,8 @@ def subscription_service(store: Store, subscriptions: int = 3, every_s: float = 
 
 
 async def test_those_of_many_are_one_transaction_and_never_beyond_what_there_is() -> None:
-    store = Store()
-    acks, runtime = subscription_service(store)
+    store = FakeStore()
+    acks, runtime = ack_batcher(store)
     acks.acknowledge(0, 7, Cursor(1, 1, 0))
     acks.acknowledge(1, 7, Cursor(9, 9, 9))
     acks.acknowledge(2, 7, Cursor(1, 1, 0))
@@ -63,9 +63,9 @@ async def test_those_of_many_are_one_transaction_and_never_beyond_what_there_is(
 
 
 async def test_what_comes_while_one_is_written_is_written_next_and_waited_for() -> None:
-    store = Store()
+    store = FakeStore()
     store.hold = asyncio.Event()
-    acks, _ = subscription_service(store)
+    acks, _ = ack_batcher(store)
     acks.acknowledge(0, 7, Cursor(1, 1, 0))
     first = asyncio.create_task(acks.durable())
     await until(lambda: store.writing)
@@ -79,9 +79,9 @@ async def test_what_comes_while_one_is_written_is_written_next_and_waited_for() 
 
 
 async def test_a_full_disk_is_told_to_who_waits_and_nothing_is_lost() -> None:
-    store = Store()
+    store = FakeStore()
     store.full = True
-    acks, _ = subscription_service(store)
+    acks, _ = ack_batcher(store)
     acks.acknowledge(0, 7, Cursor(1, 1, 0))
     with pytest.raises(StorageFullError):
         await acks.durable()
@@ -89,15 +89,15 @@ async def test_a_full_disk_is_told_to_who_waits_and_nothing_is_lost() -> None:
     store.full = False
     await until(lambda: store.calls)
     await acks.close()
-    told: dict[Any, Any] = {}
+    written: dict[Any, Any] = {}
     for one in store.calls:
-        told |= one
-    assert told == {0: Cursor(1, 1, 0), 1: Cursor(1, 2, 0)}
+        written |= one
+    assert written == {0: Cursor(1, 1, 0), 1: Cursor(1, 2, 0)}
 
 
 async def test_what_was_acknowledged_is_written_at_the_end() -> None:
-    store = Store()
-    acks, _ = subscription_service(store, every_s=60.0)
+    store = FakeStore()
+    acks, _ = ack_batcher(store, every_s=60.0)
     acks.acknowledge(0, 7, Cursor(1, 1, 0))
     await acks.close()
     assert store.calls == [{0: Cursor(1, 1, 0)}]

@@ -36,22 +36,22 @@ class Outlet:
         self.position = dict(marker)
         self.given_up = False
 
-    def write(self, told: EncodedEvent) -> None:
+    def write(self, event: EncodedEvent) -> None:
         assert not self.full, "nothing is written to who has no room"
-        said = orjson.loads(told.envelope)["data"]
+        said = orjson.loads(event.envelope)["data"]
         after = Cursor(*map(int, said["after"].split("-")))
         to = Cursor(*map(int, said["to"].split("-")))
-        have = self.position.get(told.interest, after)
-        assert after == have, f"{told.interest}: {have} was followed by {after}"
+        have = self.position.get(event.interest, after)
+        assert after == have, f"{event.interest}: {have} was followed by {after}"
         assert len(said["results"]) == to.execution - after.execution, "nothing is left out"
-        self.position[told.interest] = to
+        self.position[event.interest] = to
         self.full = self._rng.random() < 0.1
 
     def shed(self) -> None:
         self.given_up = True
 
 
-class Here:
+class FanOutHarness:
     """A core that is told everything, a cluster that answers at once, and people."""
 
     def __init__(self, rng: random.Random, people: int, interests: int, at_once: int = 2) -> None:
@@ -131,68 +131,68 @@ class Here:
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_happens_while_results_are_fanned_out_each_gets_all_in_order(seed: int) -> None:
     rng = random.Random(seed)
-    here = Here(rng, people=7, interests=2)
+    harness = FanOutHarness(rng, people=7, interests=2)
     for _ in range(400):
-        here.step(rng.randrange(7), rng.randrange(2))
+        harness.step(rng.randrange(7), rng.randrange(2))
         if rng.random() < 0.4:
             await asyncio.sleep(0)
-    await here.settle()
-    assert here.outlets
-    await here.fan_out.close()
+    await harness.settle()
+    assert harness.outlets
+    await harness.fan_out.close()
 
 
 async def test_a_large_audience_does_not_keep_a_small_one_waiting() -> None:
-    here = Here(random.Random(1), people=40, interests=1)
-    here.results[1] = []
-    here.fan_out.add_subscription(99, 9901)
-    here.runtime.handle(ev.SubscribeRequested(9901, 99, 1, None, ev.Mode.INLINE))
+    harness = FanOutHarness(random.Random(1), people=40, interests=1)
+    harness.results[1] = []
+    harness.fan_out.add_subscription(99, 9901)
+    harness.runtime.handle(ev.SubscribeRequested(9901, 99, 1, None, ev.Mode.INLINE))
     for person in (*range(40), 99):
-        here.outlets[person] = Outlet(random.Random(2), {0: Cursor(1, 0, 0), 1: Cursor(1, 0, 0)})
-        here.fan_out.attach(person, here.outlets[person])
+        harness.outlets[person] = Outlet(random.Random(2), {0: Cursor(1, 0, 0), 1: Cursor(1, 0, 0)})
+        harness.fan_out.attach(person, harness.outlets[person])
     for interest in (0, 1):
         one = to_broker_result(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
-        here.runtime.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
-    assert here.outlets[99].position[1].execution == 1
-    assert sum(one.position[0].execution for one in here.outlets.values()) < 40
-    here.results = {0: [one], 1: [one]}
-    await until(lambda: sum(here.outlets[person].position[0].execution for person in range(40)) == 40)
+        harness.runtime.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
+    assert harness.outlets[99].position[1].execution == 1
+    assert sum(one.position[0].execution for one in harness.outlets.values()) < 40
+    harness.results = {0: [one], 1: [one]}
+    await until(lambda: sum(harness.outlets[person].position[0].execution for person in range(40)) == 40)
 
 
 @pytest.mark.parametrize("at_once", [2, 500])
 async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else(
     at_once: int,
 ) -> None:
-    here = Here(random.Random(1), people=7, interests=1, at_once=at_once)
+    harness = FanOutHarness(random.Random(1), people=7, interests=1, at_once=at_once)
 
     class Broken(Outlet):
-        def write(self, told: EncodedEvent) -> None:
+        def write(self, event: EncodedEvent) -> None:
             raise RuntimeError("the handler is closed")
 
     for person in range(7):
         kind = Broken if person in (0, 3) else Outlet
-        here.outlets[person] = kind(random.Random(2), {0: Cursor(1, 0, 0)})
-        here.fan_out.attach(person, here.outlets[person])
+        harness.outlets[person] = kind(random.Random(2), {0: Cursor(1, 0, 0)})
+        harness.fan_out.attach(person, harness.outlets[person])
     for number in (1, 2):
         one = to_broker_result(FetchedResult(Cursor(1, number, 0), 1, b"1"))
-        here.runtime.handle(ev.ResultArrived(0, one.cursor, one.size_bytes, one.payload))
-        whole = [outlet for person, outlet in here.outlets.items() if person not in (0, 3)]
+        harness.runtime.handle(ev.ResultArrived(0, one.cursor, one.size_bytes, one.payload))
+        whole = [outlet for person, outlet in harness.outlets.items() if person not in (0, 3)]
         await until(lambda: {outlet.position[0].execution for outlet in whole} == {number})  # noqa: B023
-    assert [person for person, one in here.outlets.items() if one.given_up] == [0, 3]
+    assert [person for person, one in harness.outlets.items() if one.given_up] == [0, 3]
 
 
 async def test_who_only_catches_up_is_no_slow_consumer() -> None:
-    here = Here(random.Random(1), people=1, interests=1)
+    harness = FanOutHarness(random.Random(1), people=1, interests=1)
     outlet = Outlet(random.Random(2), {})
-    here.fan_out.attach(0, outlet)
+    harness.fan_out.attach(0, outlet)
     page = to_broker_result(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
     more = ac.Deliver(0, Cursor(1, 0, 0), Cursor(1, 1, 0), (page,), (0,), ac.DeliveryReason.CAUGHT_UP, more=True)
     outlet.full = False
-    here.fan_out.deliver(more)
-    assert here.fan_out.behind == int(outlet.full) == 0
+    harness.fan_out.deliver(more)
+    assert harness.fan_out.behind == int(outlet.full) == 0
     outlet.full = True
-    here.fan_out.deliver(more)
-    assert here.fan_out.behind == 1
-    await here.fan_out.close()
+    harness.fan_out.deliver(more)
+    assert harness.fan_out.behind == 1
+    await harness.fan_out.close()
 
 
 async def test_an_action_that_fails_does_not_keep_others_from_being_performed() -> None:

@@ -12,7 +12,7 @@ from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import START, Cursor
 
 
-class Story:
+class PolicyRun:
     """Results with names, as a policy sees them."""
 
     def __init__(self, policy: PerResultPolicy) -> None:
@@ -45,47 +45,47 @@ class Story:
 
 
 def test_sieve_passes_over_who_was_read_and_goes_on_from_there() -> None:
-    story = Story(Sieve())
-    story.admit("abcd")
-    story.read("ab")
-    assert story.dropped() == "c"
-    story.admit("e")
-    assert story.dropped() == "d", "the hand has passed a and b"
-    assert story.dropped(spared="e") == "a", "from the beginning again, where the marks are gone"
+    run = PolicyRun(Sieve())
+    run.admit("abcd")
+    run.read("ab")
+    assert run.dropped() == "c"
+    run.admit("e")
+    assert run.dropped() == "d", "the hand has passed a and b"
+    assert run.dropped(spared="e") == "a", "from the beginning again, where the marks are gone"
 
 
 def test_s3fifo_drops_who_was_not_read_in_the_small_queue_and_gives_lives_to_who_was() -> None:
-    story = Story(SmallThenMain())
-    story.admit("abc")
-    story.read("a")
-    assert story.dropped() == "b", "a has moved on to the main queue"
-    story.read("a", readers=5)
-    story.admit("d")
-    assert [story.dropped(), story.dropped()] == ["c", "d"]
-    assert story.dropped() == "a", "in the end everybody goes"
+    run = PolicyRun(SmallThenMain())
+    run.admit("abc")
+    run.read("a")
+    assert run.dropped() == "b", "a has moved on to the main queue"
+    run.read("a", readers=5)
+    run.admit("d")
+    assert [run.dropped(), run.dropped()] == ["c", "d"]
+    assert run.dropped() == "a", "in the end everybody goes"
 
 
 def test_s3fifo_remembers_who_went_unread() -> None:
     policy = SmallThenMain()
-    story = Story(policy)
-    story.admit("ab")
-    again = story.entries["a"]
-    assert story.dropped() == "a"
+    run = PolicyRun(policy)
+    run.admit("ab")
+    again = run.entries["a"]
+    assert run.dropped() == "a"
     again.resident = True
     policy.on_admitted(again, 0.0)
-    assert story.dropped() == "b", "who comes again begins in the main queue"
+    assert run.dropped() == "b", "who comes again begins in the main queue"
 
 
 def test_wtinylfu_keeps_who_leaves_the_window_only_if_its_interest_is_read_more() -> None:
-    story = Story(WindowedFrequency())
-    story.admit("abc")
-    story.read("c", readers=2)
-    story.admit("d")
+    run = PolicyRun(WindowedFrequency())
+    run.admit("abc")
+    run.read("c", readers=2)
+    run.admit("d")
     # There was room for a and b, without a comparison. c leaves the window now, and is read more than a.
-    assert story.dropped() == "a"
-    story.admit("e")
-    assert story.dropped() == "d", "d leaves the window and is read no more than b"
-    assert story.dropped() == "b", "nobody is left to be compared: the oldest goes"
+    assert run.dropped() == "a"
+    run.admit("e")
+    assert run.dropped() == "d", "d leaves the window and is read no more than b"
+    assert run.dropped() == "b", "nobody is left to be compared: the oldest goes"
 
 
 def test_wtinylfu_forgets_the_reads_of_interests_that_are_gone() -> None:
@@ -105,29 +105,29 @@ def test_wtinylfu_forgets_the_reads_of_interests_that_are_gone() -> None:
 
 
 def test_gdsf_counts_readers_by_size_above_a_level_that_rises() -> None:
-    story = Story(GreedyDual())
-    story.admit("a", size=100)
-    story.admit("b", size=10)
-    story.read("a", readers=4)
-    assert story.dropped() == "a", "5/100 is less than 1/10"
-    story.admit("c", size=20)
-    assert story.entries["c"].worth == 5 / 100 + 1 / 20, "the level has risen to a's worth"
-    assert story.dropped() == "b", "and c is level with b, which is older"
+    run = PolicyRun(GreedyDual())
+    run.admit("a", size=100)
+    run.admit("b", size=10)
+    run.read("a", readers=4)
+    assert run.dropped() == "a", "5/100 is less than 1/10"
+    run.admit("c", size=20)
+    assert run.entries["c"].worth == 5 / 100 + 1 / 20, "the level has risen to a's worth"
+    assert run.dropped() == "b", "and c is level with b, which is older"
 
 
 def test_worth_keeps_what_is_being_told_until_it_is_read_or_old() -> None:
-    story = Story(MostHits())
-    story.admit("a", size=10, needed=5)
-    story.admit("b", size=100, needed=2)
-    story.needed("a", 4)
-    assert story.dropped(at_s=1.0) == "a", "b is being told"
-    story.admit("c", size=10, needed=1, at_s=1.5)
-    assert story.dropped(at_s=2.1) == "b", "two seconds have passed for b and not for c"
+    run = PolicyRun(MostHits())
+    run.admit("a", size=10, needed=5)
+    run.admit("b", size=100, needed=2)
+    run.needed("a", 4)
+    assert run.dropped(at_s=1.0) == "a", "b is being told"
+    run.admit("c", size=10, needed=1, at_s=1.5)
+    assert run.dropped(at_s=2.1) == "b", "two seconds have passed for b and not for c"
 
 
 def test_worth_weighs_size_and_saving_does_not() -> None:
     for policy, goes in ((MostHits(), "b"), (MostBytes(), "a")):
-        story = Story(policy)
-        story.admit("a", size=10, needed=2)
-        story.admit("b", size=100, needed=3)
-        assert story.dropped(at_s=5.0) == goes
+        run = PolicyRun(policy)
+        run.admit("a", size=10, needed=2)
+        run.admit("b", size=100, needed=3)
+        assert run.dropped(at_s=5.0) == goes

@@ -41,13 +41,13 @@ def fact(connection: sqlite3.Connection, name: str) -> str | None:
 
 
 def set_fact(connection: sqlite3.Connection, name: str, value: str) -> None:
-    check.kept("fact", name, value)
+    check.texts("fact", name, value)
     sql = "INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
     connection.execute(sql, (name, value))
 
 
 def first_fact(connection: sqlite3.Connection, name: str, value: str) -> str:
-    check.kept("fact", name, value)
+    check.texts("fact", name, value)
     connection.execute("INSERT INTO facts VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value))
     stored = fact(connection, name)
     assert stored is not None, "it was just put there"
@@ -79,8 +79,8 @@ def add_application(
     created_us: int,
 ) -> ApplicationRow:
     check.person("name of an application", name)
-    check.allowed(allowed)
-    check.kept("digest", digest or "")
+    check.rights(allowed)
+    check.texts("digest", digest or "")
     if connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchone() is not None:
         raise ConflictError(f"there is an application {name} already")
     _check_digest(connection, digest)
@@ -89,26 +89,26 @@ def add_application(
         (name, digest, *_written(allowed), created_us),
     )
     assert inserted.lastrowid is not None, "a row was inserted"
-    return existing_application(connection, inserted.lastrowid)
+    return _existing_application(connection, inserted.lastrowid)
 
 
 def change_application(connection: sqlite3.Connection, application: int, allowed: ApplicationRights) -> ApplicationRow:
-    check.allowed(allowed)
+    check.rights(allowed)
     connection.execute(
         "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?", (*_written(allowed), application)
     )
-    return existing_application(connection, application)
+    return _existing_application(connection, application)
 
 
 def renew_application_token(connection: sqlite3.Connection, application: int, digest: str) -> ApplicationRow:
-    check.kept("digest", digest)
+    check.texts("digest", digest)
     _check_digest(connection, digest)
     connection.execute("UPDATE applications SET digest = ? WHERE id = ?", (digest, application))
-    return existing_application(connection, application)
+    return _existing_application(connection, application)
 
 
 def close_application(connection: sqlite3.Connection, application: int) -> None:
-    existing_application(connection, application)
+    _existing_application(connection, application)
     connection.execute("UPDATE applications SET closed = 1 WHERE id = ?", (application,))
 
 
@@ -138,7 +138,7 @@ def application(connection: sqlite3.Connection, application: int) -> Application
     return None if row is None else _application(row)
 
 
-def existing_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
+def _existing_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
     row = application(connection, id_)
     if row is None:
         raise NotFoundError(f"there is no application {id_}")
@@ -146,7 +146,7 @@ def existing_application(connection: sqlite3.Connection, id_: int) -> Applicatio
 
 
 def check_open(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
-    row = existing_application(connection, id_)
+    row = _existing_application(connection, id_)
     if row.closed:
         raise NotFoundError(f"the application {row.name} is being removed")
     return row
@@ -165,7 +165,7 @@ def add_subscriber(
     at_most: int | None = None,
 ) -> SubscriberRow:
     check.person("user's name", user)
-    check.kept("hash", password)
+    check.texts("hash", password)
     owner = check_open(connection, application)
     if subscriber(connection, application, user) is not None:
         raise ConflictError(f"there is a user {user} already", hint="choose another name, or log in")
@@ -186,7 +186,7 @@ def add_subscriber(
 def change_subscriber(
     connection: sqlite3.Connection, subscriber: int, *, password: str, tokens_from_us: int | None = None
 ) -> None:
-    check.kept("hash", password)
+    check.texts("hash", password)
     sql = "UPDATE subscribers SET password = ?, tokens_from_us = coalesce(?, tokens_from_us) WHERE id = ?"
     if not connection.execute(sql, (password, tokens_from_us, subscriber)).rowcount:
         raise NotFoundError(f"there is no subscriber {subscriber}")
@@ -243,7 +243,7 @@ def put_webhook(
     connection: sqlite3.Connection, subscriber: int, url: str, secret: str, *, created_us: int
 ) -> WebhookRow:
     check.url(url)
-    check.kept("secret", secret)
+    check.texts("secret", secret)
     owner = subscriber_by_id(connection, subscriber)
     if owner is None:
         raise NotFoundError(f"there is no subscriber {subscriber}")

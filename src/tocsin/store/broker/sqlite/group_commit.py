@@ -32,7 +32,7 @@ class PendingWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedWrite:
+class _FailedWrite:
     """The error of a write that was undone alone."""
 
     error: BaseException
@@ -115,7 +115,7 @@ class GroupCommits(SqliteFile):
             return
         self.commits += 1
         for write, answer in zip(works, answers, strict=True):
-            if isinstance(answer, FailedWrite):
+            if isinstance(answer, _FailedWrite):
                 write.answer.set_exception(answer.error)
             else:
                 write.answer.set_result(answer)
@@ -143,7 +143,7 @@ class GroupCommits(SqliteFile):
                 raise
             writer.execute("ROLLBACK TO alone")
             writer.execute("RELEASE alone")
-            return FailedWrite(translate_sqlite_error(error, self.path) if isinstance(error, sqlite3.Error) else error)
+            return _FailedWrite(translate_sqlite_error(error, self.path) if isinstance(error, sqlite3.Error) else error)
         writer.execute("RELEASE alone")
         return answer
 

@@ -29,7 +29,7 @@ from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 from tocsin.wire.subscriber import DeliveryMode
 
 GROUPS: Final = "SELECT g.id, g.application, g.name, g.created_us FROM user_groups g "
-HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_us
+_HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_us
     FROM group_subscriptions g JOIN backends b ON b.id = g.backend """
 
 
@@ -147,7 +147,7 @@ def subscribe_group(
     owner = _group(connection, group)
     subscriptions.add_backends(connection, backends)
     backend = subscriptions.backend_id(connection, interest)
-    row = connection.execute(HELD + "WHERE g.group_id = ? AND g.backend = ?", (group, backend)).fetchone()
+    row = connection.execute(_HELD + "WHERE g.group_id = ? AND g.backend = ?", (group, backend)).fetchone()
     if row is not None:
         return GroupSubscriptionOutcome(GroupSubscriptionRow(*row), False, [])
     subscription = GroupSubscriptionRow(f"grp_{secrets.token_urlsafe(PUBLIC_BYTES)}", group, interest, mode, created_us)
@@ -185,7 +185,7 @@ def unsubscribe_group(connection: sqlite3.Connection, group: int, public_id: str
 
 def group_subscriptions(connection: sqlite3.Connection, group: int) -> list[GroupSubscriptionRow]:
     return [
-        GroupSubscriptionRow(*row) for row in connection.execute(HELD + "WHERE g.group_id = ? ORDER BY g.id", (group,))
+        GroupSubscriptionRow(*row) for row in connection.execute(_HELD + "WHERE g.group_id = ? ORDER BY g.id", (group,))
     ]
 
 

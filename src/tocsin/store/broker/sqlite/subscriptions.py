@@ -32,7 +32,7 @@ PUBLIC_BYTES: Final = 16
 BACKENDS: Final = """SELECT b.interest, b.channel, b.parameters, b.subscription, b.since_epoch, b.since_place,
         h.epoch, h.place
     FROM backends b JOIN heads h ON h.backend = b.id """
-FRONTENDS: Final = """SELECT f.id, f.public_id, f.subscriber, b.interest, f.mode, f.since_epoch, f.since_place,
+_FRONTENDS: Final = """SELECT f.id, f.public_id, f.subscriber, b.interest, f.mode, f.since_epoch, f.since_place,
         m.epoch, m.place, f.created_us, f.own
     FROM frontends f JOIN backends b ON b.id = f.backend JOIN markers m ON m.frontend = f.id """
 
@@ -60,7 +60,7 @@ def record_registration(
     connection: sqlite3.Connection, *, epoch: int, position: Position, secret: str | None = None
 ) -> None:
     check.position(position)
-    check.kept("secret", secret or "")
+    check.texts("secret", secret or "")
     connection.execute(
         "UPDATE link SET epoch = ?, position_epoch = ?, position_number = ?, secret = coalesce(?, secret)",
         (epoch, *position, secret),
@@ -76,10 +76,10 @@ def record_announcement(connection: sqlite3.Connection, position: Position, head
         WHERE (position_epoch, position_number) < (?1, ?2)""",
         position,
     )
-    put_heads(connection, heads)
+    _put_heads(connection, heads)
 
 
-def put_heads(connection: sqlite3.Connection, heads: Mapping[InterestId, Cursor]) -> None:
+def _put_heads(connection: sqlite3.Connection, heads: Mapping[InterestId, Cursor]) -> None:
     connection.executemany(
         """UPDATE heads SET epoch = ?2, place = ?3
         WHERE backend = (SELECT id FROM backends WHERE interest = ?1) AND (epoch, place) < (?2, ?3)""",
@@ -100,8 +100,8 @@ def backend(connection: sqlite3.Connection, channel: str, parameters: str) -> Ba
     return None if row is None else _backend(row)
 
 
-def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackendRow]) -> None:
-    for new_backend in wanted:
+def add_backends(connection: sqlite3.Connection, new_backends: Sequence[NewBackendRow]) -> None:
+    for new_backend in new_backends:
         check.backend(new_backend)
         existing = connection.execute(
             "SELECT interest, channel, parameters FROM backends WHERE interest = ? OR (channel = ? AND parameters = ?)",
@@ -109,7 +109,7 @@ def add_backends(connection: sqlite3.Connection, wanted: Sequence[NewBackendRow]
         ).fetchall()
         if existing == [(new_backend.interest, new_backend.channel, new_backend.parameters)]:
             if new_backend.head is not None:
-                put_heads(connection, {new_backend.interest: new_backend.head})
+                _put_heads(connection, {new_backend.interest: new_backend.head})
             continue
         if existing:
             raise ConflictError(
@@ -143,7 +143,7 @@ def rebind(connection: sqlite3.Connection, rebound: Sequence[ReboundBackend]) ->
         except sqlite3.IntegrityError as error:
             raise ConflictError(f"the interest {binding.new_interest} is another's") from error
     # Only after all backends have their new numbers.
-    put_heads(
+    _put_heads(
         connection,
         {
             binding.new_interest: binding.since if binding.head is None else max(binding.since, binding.head)
@@ -198,17 +198,17 @@ def _remove_backends(connection: sqlite3.Connection, ids: Sequence[int]) -> None
 
 def subscribe(
     connection: sqlite3.Connection,
-    wanted: Sequence[FrontendRequest],
+    requests: Sequence[FrontendRequest],
     *,
     backends: Sequence[NewBackendRow] = (),
     created_us: int,
     at_most: int | None = None,
 ) -> list[FrontendOutcome]:
-    for request in wanted:
-        check.wanted(request)
+    for request in requests:
+        check.request(request)
     add_backends(connection, backends)
     frontend_ids: list[tuple[SubscriptionId, bool]] = []
-    for request in wanted:
+    for request in requests:
         if connection.execute("SELECT 1 FROM subscribers WHERE id = ?", (request.subscriber,)).fetchone() is None:
             raise NotFoundError(f"there is no subscriber {request.subscriber}")
         frontend_ids.append(
@@ -223,7 +223,7 @@ def subscribe(
             )
         )
     if at_most is not None:
-        for subscriber in {request.subscriber for request in wanted}:
+        for subscriber in {request.subscriber for request in requests}:
             _check_owned(connection, subscriber, at_most)
     frontends = {frontend.id: frontend for frontend in read_frontends(connection, [id_ for id_, _ in frontend_ids])}
     return [FrontendOutcome(frontends[id_], made) for id_, made in frontend_ids]
@@ -346,7 +346,7 @@ def read_frontends(connection: sqlite3.Connection, ids: Sequence[int]) -> list[F
 
 
 def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]) -> list[FrontendRow]:
-    rows = connection.execute(FRONTENDS + which, values).fetchall()
+    rows = connection.execute(_FRONTENDS + which, values).fetchall()
     groups: dict[int, list[int]] = defaultdict(list)
     if connection.execute("SELECT EXISTS (SELECT 1 FROM group_subscriptions)").fetchone()[0]:
         for id_, group in _holding(connection, [row[0] for row in rows]):

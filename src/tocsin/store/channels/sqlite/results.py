@@ -1,4 +1,7 @@
-"""Stores and fetches results, as rows of an SQLite connection. The caller holds the transaction."""
+"""Stores and fetches results, as rows of an SQLite connection. The caller holds the transaction.
+
+Many interests can share a payload, so an execution stores each payload once.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ RANGES: Final = 1_000
 
 # CROSS JOIN and INDEXED BY fix the order of the loops, hence of the rows: range by range, each by place. Sorting would
 # read all rows before it returns the first.
-FETCH: Final = f"""
+_FETCH: Final = f"""
     WITH asked (key, interest, after, upto, channel_id) AS MATERIALIZED (
         SELECT key, value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?))
     SELECT a.key, r.place, coalesce(r.payload, s.payload), coalesce(e.tick_us, e.started_us)
@@ -122,7 +125,7 @@ def _not_of(connection: sqlite3.Connection, channel_id: int, interests: set[Inte
 # --- fetch
 
 
-class FetchRemainder(NamedTuple):
+class _FetchRemainder(NamedTuple):
     """The rest of a range: the results after the place `after` (None before the first read)."""
 
     number: int
@@ -132,7 +135,7 @@ class FetchRemainder(NamedTuple):
     after: int | None = None
 
 
-def plan_fetch(ranges: Sequence[Range]) -> list[FetchRemainder]:
+def plan_fetch(ranges: Sequence[Range]) -> list[_FetchRemainder]:
     for range_ in ranges:
         if range_.limit is not None and not 0 < range_.limit <= HIGHEST:
             raise InputError(f"a limit of {range_.limit} results makes no sense", hint="at least 1")
@@ -144,14 +147,14 @@ def plan_fetch(ranges: Sequence[Range]) -> list[FetchRemainder]:
         for range_ in ranges
     ]
     return [
-        FetchRemainder(number, range_, range_.limit, HIGHEST if range_.limit_bytes is None else range_.limit_bytes)
+        _FetchRemainder(number, range_, range_.limit, HIGHEST if range_.limit_bytes is None else range_.limit_bytes)
         for number, range_ in enumerate(known)
     ]
 
 
 def fetch(
-    connection: sqlite3.Connection, todo: Sequence[FetchRemainder], chunk_bytes: int
-) -> tuple[list[FetchedRange], list[FetchRemainder]]:
+    connection: sqlite3.Connection, todo: Sequence[_FetchRemainder], chunk_bytes: int
+) -> tuple[list[FetchedRange], list[_FetchRemainder]]:
     """Fetches a chunk of `todo`, which has at most RANGES ranges. Returns the chunk and the rest of `todo`."""
     epochs = rows.ChannelEpochs(connection)
     sql = """SELECT j.key, i.channel_id, i.lost FROM json_each(?) j CROSS JOIN interests i ON i.id = j.value
@@ -188,7 +191,7 @@ def fetch(
 
     size_bytes = passed_bytes = 0
     current, left_bytes = -1, 0
-    fetched = connection.execute(FETCH, (orjson.dumps(query).decode(),))
+    fetched = connection.execute(_FETCH, (orjson.dumps(query).decode(),))
     for key, place, payload, executed_us in fetched:
         channel_epochs = owners[key]
         assert channel_epochs is not None, "only interests that are known have results"

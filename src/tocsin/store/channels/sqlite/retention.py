@@ -50,7 +50,7 @@ def partly_dead(connection: sqlite3.Connection, channel_id: int, number: int | N
     return [StoredBytes(*row) for row in connection.execute(sql, (channel_id, number))]
 
 
-def stored_bytes(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
+def _stored_bytes(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
     return [StoredBytes(*row) for row in connection.execute(f"{STORED} ORDER BY number LIMIT 100", (channel_id,))]
 
 
@@ -62,7 +62,7 @@ def too_old(connection: sqlite3.Connection, channel_id: int, ended_before_us: in
 def too_much(connection: sqlite3.Connection, channel_id: int, max_bytes: int) -> list[StoredBytes]:
     """The oldest executions that must go until the rest fits; the newest always stays."""
     remaining_bytes = rows.state(connection, channel_id).result_bytes
-    executions = connection.execute(f"{STORED_BYTES} ORDER BY number LIMIT 101", (channel_id,)).fetchall()
+    executions = connection.execute(f"{_STORED_BYTES} ORDER BY number LIMIT 101", (channel_id,)).fetchall()
     victims = []
     for *row, size_bytes in executions[:-1]:
         if remaining_bytes <= max_bytes:
@@ -89,7 +89,7 @@ def dead_rows(connection: sqlite3.Connection, execution: StoredBytes) -> list[in
 
 
 STORED: Final = "SELECT number, first, last, live FROM executions WHERE channel_id = ? AND stored > 0"
-STORED_BYTES: Final = "SELECT number, first, last, live, bytes FROM executions WHERE channel_id = ? AND stored > 0"
+_STORED_BYTES: Final = "SELECT number, first, last, live, bytes FROM executions WHERE channel_id = ? AND stored > 0"
 
 
 # --- steps, on the writer's connection
@@ -258,7 +258,7 @@ def hide(connection: sqlite3.Connection, channel_id: int) -> None:
 
 def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
     """Removes some rows of a hidden channel, the channel's own row last. Returns whether there are more."""
-    for execution in stored_bytes(connection, channel_id):
+    for execution in _stored_bytes(connection, channel_id):
         remove_rows(connection, channel_id, execution.number, records_gap=False)
         return 0, True
     held = connection.execute("SELECT id FROM interests WHERE channel_id = ? LIMIT ?", (channel_id, STEP)).fetchall()

@@ -27,7 +27,7 @@ EXECUTIONS: Final = 100
 
 # Counts the bytes of an execution's live results for each share. Results with equal payloads store the payload once:
 # the first row has it, and the others refer to that row in `same_as`.
-COUNT: Final = f"""
+_COUNT: Final = f"""
     SELECT share, sum(count) * {ROW_BYTES} + sum(size_bytes) FROM (
         SELECT h.share, count(*) AS count, max(length(coalesce(r.payload, s.payload))) AS size_bytes
         FROM results r
@@ -37,7 +37,7 @@ COUNT: Final = f"""
         WHERE r.id BETWEEN ? AND ? GROUP BY h.share, coalesce(r.same_as, r.id))
     GROUP BY share"""  # noqa: S608 - our own number
 # No share has the number 0. Its row in execution_shares records how many results were live at the time of counting.
-COUNTED: Final = 0
+_COUNTED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def uncounted_executions(connection: sqlite3.Connection, channel_id: int) -> lis
         """SELECT e.number FROM executions e LEFT JOIN execution_shares s
             ON s.channel_id = e.channel_id AND s.number = e.number AND s.share = ?
         WHERE e.channel_id = ? AND e.stored > 0 AND s.bytes IS NOT e.live ORDER BY e.number LIMIT ?""",
-        (COUNTED, channel_id, EXECUTIONS),
+        (_COUNTED, channel_id, EXECUTIONS),
     )
     return [row[0] for row in executions]
 
@@ -107,8 +107,8 @@ def count_shares(connection: sqlite3.Connection, channel_id: int, number: int) -
     if row is None:
         return []
     first, last, live = row
-    shares = connection.execute(COUNT, (first, last)).fetchall()
-    return [(channel_id, number, share, size_bytes) for share, size_bytes in [(COUNTED, live), *shares]]
+    shares = connection.execute(_COUNT, (first, last)).fetchall()
+    return [(channel_id, number, share, size_bytes) for share, size_bytes in [(_COUNTED, live), *shares]]
 
 
 def eviction(
@@ -122,7 +122,7 @@ def eviction(
     if excess <= 0:
         return None
     sql = "SELECT share, sum(bytes) FROM execution_shares WHERE channel_id = ? AND share <> ? GROUP BY share"
-    totals: dict[int, int] = dict(connection.execute(sql, (channel_id, COUNTED)).fetchall())
+    totals: dict[int, int] = dict(connection.execute(sql, (channel_id, _COUNTED)).fetchall())
     level = fair_level(totals.values(), max_bytes)
     above = [share for share, total in totals.items() if total > level]
     stored = connection.execute(

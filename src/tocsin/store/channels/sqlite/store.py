@@ -26,7 +26,7 @@ from tocsin.wire.errors import NotFoundError
 
 _T = TypeVar("_T")
 
-TRIMMED: Final = 1_000
+_TRIMMED: Final = 1_000
 
 
 class WriteCall(ReadCall[CallParameters, _T]):
@@ -176,7 +176,7 @@ class SqliteChannelStore(SqliteFile):
         await self.state(channel_id)
         removed = 0
         cursors = iter(below.items())
-        while batch := dict(islice(cursors, TRIMMED)):
+        while batch := dict(islice(cursors, _TRIMMED)):
             removed += await self.write(partial(retention.trim, channel_id=channel_id, below=batch))
             faults.reach("channel-store.retention.step")
         await self._compact(channel_id)
@@ -261,8 +261,8 @@ class SqliteChannelStore(SqliteFile):
     async def _evict(self, channel_id: int, number: int, above: list[int], shares: list[int]) -> int:
         places = await self.read(lambda reader: share_rows.evicted_places(reader, channel_id, number, above, shares))
         removed = 0
-        for at in range(0, len(places), TRIMMED):
-            batch = places[at : at + TRIMMED]
+        for at in range(0, len(places), _TRIMMED):
+            batch = places[at : at + _TRIMMED]
             removed += await self.write(partial(retention.evict, channel_id=channel_id, number=number, places=batch))
             faults.reach("channel-store.retention.step")
         for execution in await self.read(lambda reader: retention.partly_dead(reader, channel_id, number)):

@@ -28,7 +28,7 @@ from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.store.channels.sqlite import shares as sqlite_shares
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
-Hold: TypeAlias = tuple[int, int, int]
+_Hold: TypeAlias = tuple[int, int, int]
 """An interest, a broker and a share that holds the interest."""
 
 SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.dataverse, b.name, s.since, s.created_us,
@@ -39,23 +39,23 @@ SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.datave
 def subscribe(
     connection: sqlite3.Connection,
     channel_id: int,
-    wanted: Sequence[BackendRequest],
+    requests: Sequence[BackendRequest],
     *,
     created_us: int,
     interests_at_most: int | None = None,
 ) -> list[SubscribeOutcome]:
-    for request in wanted:
+    for request in requests:
         request.check()
     last = rows.last_execution(connection, channel_id)
     since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
-    existing = _named(connection, channel_id, [request.id for request in wanted if request.id is not None])
-    brokers = {broker: rows.make_broker_id(connection, broker) for broker in {request.broker for request in wanted}}
+    existing = _named(connection, channel_id, [request.id for request in requests if request.id is not None])
+    brokers = {broker: rows.make_broker_id(connection, broker) for broker in {request.broker for request in requests}}
     shares = {
         (broker, application): sqlite_shares.find_or_make_share(connection, brokers[broker], application)
-        for broker, application in {(request.broker, request.application) for request in wanted}
+        for broker, application in {(request.broker, request.application) for request in requests}
     }
-    interests = _interests(connection, channel_id, {request.parameters for request in wanted})
-    unknown = list(dict.fromkeys(request.parameters for request in wanted if request.parameters not in interests))
+    interests = _interests(connection, channel_id, {request.parameters for request in requests})
+    unknown = list(dict.fromkeys(request.parameters for request in requests if request.parameters not in interests))
     first, change = (
         rows.reserve_numbers(connection, "interest", len(unknown)),
         _change(connection, channel_id, len(unknown)),
@@ -64,7 +64,7 @@ def subscribe(
 
     answers: list[SubscribeOutcome] = []
     new_rows: list[tuple[int, str, int, int, int, int, int]] = []
-    for request in wanted:
+    for request in requests:
         row = existing.get(request.id) if request.id is not None else None
         if row is None:
             id_, interest = request.id or str(uuid4()), interests[request.parameters]
@@ -261,7 +261,7 @@ def _count(connection: sqlite3.Connection, channel_id: int, interests: int, subs
     connection.execute(sql, (interests, subscriptions, channel_id))
 
 
-def _count_new(connection: sqlite3.Connection, held: Counter[Hold], first: int, at_most: int | None) -> None:
+def _count_new(connection: sqlite3.Connection, held: Counter[_Hold], first: int, at_most: int | None) -> None:
     """Counts the interests that a share did not hold before. Interests from `first` on are new to everyone. Raises
     LimitError if a share has more than it may.
     """
@@ -281,7 +281,7 @@ def _count_new(connection: sqlite3.Connection, held: Counter[Hold], first: int, 
         )  # fmt: skip
 
 
-def _release(connection: sqlite3.Connection, holds: Counter[Hold]) -> None:
+def _release(connection: sqlite3.Connection, holds: Counter[_Hold]) -> None:
     ended: Counter[int] = Counter()
     for (interest, broker, share), count in holds.items():
         sql = "UPDATE holds SET subscriptions = subscriptions - ? WHERE interest = ? AND broker = ? AND share = ?"
