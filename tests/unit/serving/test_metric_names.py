@@ -7,9 +7,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.doc_tables import complete_application
 from tests.support.in_process_broker import both
 from tests.support.sparkless_cluster import fake_broker, world
-from tests.unit.test_docs import application
 from tocsin.serving.metrics import ServerMetrics
 
 
@@ -43,7 +43,7 @@ async def test_no_name_means_one_thing_at_the_cluster_and_another_at_a_broker(tm
         of_cluster = (await here.ask("GET", "/metrics"))[1].decode()
         of_broker = (await made.ask("GET", "/metrics"))[1].decode()
     metrics = ServerMetrics()
-    application(metrics)
+    complete_application(metrics)
     every = {family.name: (family.type, family.documentation) for family in metrics.registry.collect()}
     assert "tocsin_cluster_announcements" in every
     agree(meanings(of_broker), meanings(of_cluster) | every)
