@@ -144,7 +144,7 @@ class Hours:
 def run(out: Path, hours: Hours, monkeypatch: pytest.MonkeyPatch, **more: str) -> Any:
     monkeypatch.setattr(run_live, "run_hour", hours)
     settings = {**TINY, "policy": "lsc", "size_kb": "2,3", "at_once": "1", **more}
-    return run_live.run_and_report(settings, out, quick=False, seed=1, fresh=False, say=lambda _: None)
+    return run_live.run(settings, out, quick=False, seed=1, fresh=False, say=lambda _: None)
 
 
 @pytest.fixture

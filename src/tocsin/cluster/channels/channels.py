@@ -38,7 +38,7 @@ from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import CHANNEL
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.statements.dml import decode_rows
-from tocsin.cluster.statements.outcomes import StatementSummary
+from tocsin.cluster.statements.outcomes import SummaryFields
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.channels.compiler import SharedQuery
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
@@ -170,7 +170,7 @@ class Channels:
 
     # ------------------------------------------------------------ statements
 
-    async def create(self, statement: st.CreateChannel, scope: StatementScope) -> StatementSummary:
+    async def create(self, statement: st.CreateChannel, scope: StatementScope) -> SummaryFields:
         dataverse = statement.name.dataverse or scope.dataverse
         ref = channel_ref(dataverse, statement.name.name)
         if statement.if_not_exists and scope.catalog.find(ref) is not None:
@@ -277,7 +277,7 @@ class Channels:
             if parameter.type is not None
         }
 
-    async def drop(self, statement: st.DropChannel, scope: StatementScope) -> StatementSummary:
+    async def drop(self, statement: st.DropChannel, scope: StatementScope) -> SummaryFields:
         ref = channel_ref(statement.name.dataverse or scope.dataverse, statement.name.name)
         if scope.catalog.find(ref) is None:
             if statement.if_exists:
@@ -308,14 +308,14 @@ class Channels:
 
     # ------------------------------------------------------------ subscriptions
 
-    async def subscribe(self, statement: st.SubscribeStatement, scope: StatementScope) -> StatementSummary:
+    async def subscribe(self, statement: st.SubscribeStatement, scope: StatementScope) -> SummaryFields:
         entry = self._entry(statement.channel, scope)
         broker = self._broker(statement.broker, scope)
         request = BackendRequest(await self._text(entry, statement.arguments, scope), broker)
         (subscription,) = await self._store.subscribe(entry.channel_id, [request], created_us=to_us(scope.now))
         return {"subscription": subscription.id, "interest": subscription.interest}
 
-    async def unsubscribe(self, statement: st.UnsubscribeStatement, scope: StatementScope) -> StatementSummary:
+    async def unsubscribe(self, statement: st.UnsubscribeStatement, scope: StatementScope) -> SummaryFields:
         entry = self._entry(statement.channel, scope)
         outcome = await self._store.unsubscribe(entry.channel_id, [statement.subscription])
         if not outcome.removed:
@@ -325,7 +325,7 @@ class Channels:
             )
         return {"subscription": statement.subscription}
 
-    async def change_subscription(self, statement: st.ChangeSubscription, scope: StatementScope) -> StatementSummary:
+    async def change_subscription(self, statement: st.ChangeSubscription, scope: StatementScope) -> SummaryFields:
         entry = self._entry(statement.channel, scope)
         broker = self._broker(statement.broker, scope)
         if statement.arguments is not None:

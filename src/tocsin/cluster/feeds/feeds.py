@@ -31,7 +31,7 @@ from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.cluster.feeds.running_feeds import AnyFeed, RunningFeeds, decoder_of
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.cluster.statements.outcomes import StatementSummary
+from tocsin.cluster.statements.outcomes import SummaryFields
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
@@ -139,7 +139,7 @@ class Feeds:
             await feed.until_landed(accepted.position)
         return accepted
 
-    def described(self, name: str) -> StatementSummary:
+    def described(self, name: str) -> SummaryFields:
         """Describes the format of the feed's records for publishers."""
         entry = self._named(name)
         return {"feed": full_name(entry), **feed_options(dict(entry.options)).written()}
@@ -168,17 +168,17 @@ class Feeds:
 
     # ------------------------------------------------------------ statements
 
-    async def run(self, statement: st.Statement, scope: StatementScope) -> StatementSummary:
+    async def run(self, statement: st.Statement, scope: StatementScope) -> SummaryFields:
         """Executes a statement about a feed, after the earlier statements about the same feed."""
         handler = _HANDLERS[type(statement)]
         feed_name: st.Name = getattr(statement, "feed", None) or statement.name  # type: ignore[attr-defined]
         lock = self._turns.setdefault(feed_ref(feed_name.dataverse or scope.dataverse, feed_name.name), asyncio.Lock())
         async with lock:
             scope.catalog = self._catalog.catalog  # the statement may have waited while another changed the feed
-            summary: StatementSummary = await handler(self, statement, scope)
+            summary: SummaryFields = await handler(self, statement, scope)
             return summary
 
-    async def _create(self, statement: st.CreateFeed, scope: StatementScope) -> StatementSummary:
+    async def _create(self, statement: st.CreateFeed, scope: StatementScope) -> SummaryFields:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         if scope.catalog.find(feed_ref(dataverse, name)) is not None:
             if statement.if_not_exists:
@@ -222,7 +222,7 @@ class Feeds:
                 await wait_despite_cancel(self._tables.discard(rejected.folder))
         return {"name": name}
 
-    async def _connect(self, statement: st.ConnectFeed, scope: StatementScope) -> StatementSummary:
+    async def _connect(self, statement: st.ConnectFeed, scope: StatementScope) -> SummaryFields:
         entry = self._entry(statement.feed, scope)
         dataset = scope.catalog.dataset(statement.dataset.dataverse or scope.dataverse, statement.dataset.name)
         if any(connection.dataset == dataset.ref for connection in entry.connections):
@@ -267,7 +267,7 @@ class Feeds:
         finally:
             asyncio.run(intake.close())
 
-    async def _disconnect(self, statement: st.DisconnectFeed, scope: StatementScope) -> StatementSummary:
+    async def _disconnect(self, statement: st.DisconnectFeed, scope: StatementScope) -> SummaryFields:
         entry = self._entry(statement.feed, scope)
         ref = dataset_ref(statement.dataset.dataverse or scope.dataverse, statement.dataset.name)
         remaining = tuple(connection for connection in entry.connections if connection.dataset != ref)
@@ -311,7 +311,7 @@ class Feeds:
             raise NotFoundError(f"the feed {entry.name} was dropped meanwhile")
         await self._catalog.apply([Put(entry, when_taken="replace")])
 
-    async def _start(self, statement: st.StartFeed, scope: StatementScope) -> StatementSummary:
+    async def _start(self, statement: st.StartFeed, scope: StatementScope) -> SummaryFields:
         entry = self._entry(statement.feed, scope)
         if not entry.connections:
             raise ConflictError(
@@ -334,7 +334,7 @@ class Feeds:
             faults.reach("feeds.start.recorded")
         return {"name": entry.name}
 
-    async def _stop(self, statement: st.StopFeed, scope: StatementScope) -> StatementSummary:
+    async def _stop(self, statement: st.StopFeed, scope: StatementScope) -> SummaryFields:
         entry = self._entry(statement.feed, scope)
         if not entry.started:
             return {"name": entry.name, "already": True}
@@ -358,7 +358,7 @@ class Feeds:
             elif feed is not None:
                 feed.open()
 
-    async def _drop(self, statement: st.DropFeed, scope: StatementScope) -> StatementSummary:
+    async def _drop(self, statement: st.DropFeed, scope: StatementScope) -> SummaryFields:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         entry = scope.catalog.find(feed_ref(dataverse, name))
         if not isinstance(entry, FeedEntry):

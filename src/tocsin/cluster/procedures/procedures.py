@@ -28,7 +28,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.cluster.statements.ddl import arity_to_drop
 from tocsin.cluster.statements.dml import DmlHandler, decode_rows, keys_to_delete
-from tocsin.cluster.statements.outcomes import StatementSummary
+from tocsin.cluster.statements.outcomes import SummaryFields
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
@@ -246,7 +246,7 @@ class Procedures:
 
     # ------------------------------------------------------------ CREATE, DROP
 
-    async def create(self, statement: st.CreateProcedure, scope: StatementScope) -> StatementSummary:
+    async def create(self, statement: st.CreateProcedure, scope: StatementScope) -> SummaryFields:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         existing = scope.catalog.find(procedure_ref(dataverse, name, len(statement.parameters)))
         if statement.if_not_exists and existing is not None:
@@ -290,7 +290,7 @@ class Procedures:
             used.add(target.ref)
         return tuple(sorted(used, key=lambda ref: (ref.kind, ref.dataverse, ref.name)))
 
-    async def drop(self, statement: st.DropProcedure, scope: StatementScope) -> StatementSummary:
+    async def drop(self, statement: st.DropProcedure, scope: StatementScope) -> SummaryFields:
         dataverse, name = statement.name.dataverse or scope.dataverse, statement.name.name
         arity = arity_to_drop(statement, scope.catalog.procedures_named(dataverse, name))
         ref = procedure_ref(dataverse, name, arity)

@@ -20,7 +20,7 @@ from tocsin.cluster.catalog.refs import Ref, dataset_ref, dataverse_ref, functio
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.statements.options import dataset_options
-from tocsin.cluster.statements.outcomes import StatementSummary
+from tocsin.cluster.statements.outcomes import SummaryFields
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import statements as st
 from tocsin.language.syntax.script import parsed_body
@@ -44,10 +44,10 @@ class DdlHandler:
 
     # ------------------------------------------------------------ CREATE
 
-    async def create_dataverse(self, statement: st.CreateDataverse, _scope: StatementScope) -> StatementSummary:
+    async def create_dataverse(self, statement: st.CreateDataverse, _scope: StatementScope) -> SummaryFields:
         return await self._put(DataverseEntry(statement.name), statement.if_not_exists)
 
-    async def create_type(self, statement: st.CreateType, scope: StatementScope) -> StatementSummary:
+    async def create_type(self, statement: st.CreateType, scope: StatementScope) -> SummaryFields:
         dataverse = statement.name.dataverse or scope.dataverse
         type_ = resolve_type(statement.type, self._types(scope))
         if not isinstance(type_, ObjectType):
@@ -70,7 +70,7 @@ class DdlHandler:
 
         return look_up
 
-    async def create_dataset(self, statement: st.CreateDataset, scope: StatementScope) -> StatementSummary:
+    async def create_dataset(self, statement: st.CreateDataset, scope: StatementScope) -> SummaryFields:
         dataverse = statement.name.dataverse or scope.dataverse
         ref = dataset_ref(dataverse, statement.name.name)
         if statement.if_not_exists and scope.catalog.find(ref) is not None:
@@ -101,7 +101,7 @@ class DdlHandler:
             if not isinstance(current, DatasetEntry) or current.folder != entry.folder:
                 await wait_despite_cancel(self._tables.discard(entry.folder))
 
-    async def create_index(self, statement: st.CreateIndex, scope: StatementScope) -> StatementSummary:
+    async def create_index(self, statement: st.CreateIndex, scope: StatementScope) -> SummaryFields:
         dataverse = statement.dataset.dataverse or scope.dataverse
         dataset = scope.catalog.dataset(dataverse, statement.dataset.name)
         for path in statement.fields:
@@ -110,7 +110,7 @@ class DdlHandler:
         entry = IndexEntry(dataverse, dataset.name, statement.name, statement.fields, kind)
         return await self._put(entry, statement.if_not_exists)
 
-    async def create_function(self, statement: st.CreateFunction, scope: StatementScope) -> StatementSummary:
+    async def create_function(self, statement: st.CreateFunction, scope: StatementScope) -> SummaryFields:
         dataverse = statement.name.dataverse or scope.dataverse
 
         def uses() -> tuple[Ref, ...]:
@@ -135,9 +135,7 @@ class DdlHandler:
         )
         return await self._put(entry, statement.if_not_exists)
 
-    async def create_python_function(
-        self, statement: st.CreatePythonFunction, scope: StatementScope
-    ) -> StatementSummary:
+    async def create_python_function(self, statement: st.CreatePythonFunction, scope: StatementScope) -> SummaryFields:
         dataverse = statement.name.dataverse or scope.dataverse
         returns = t.ANY if statement.returns is None else resolve_type(statement.returns, self._types(scope))
         optional = statement.optional or returns == t.ANY
@@ -158,31 +156,31 @@ class DdlHandler:
         await self._engine.work(look_up, statement.text)
         return await self._put(entry, statement.if_not_exists)
 
-    async def _put(self, entry: CatalogEntry, if_not_exists: bool) -> StatementSummary:
+    async def _put(self, entry: CatalogEntry, if_not_exists: bool) -> SummaryFields:
         after = await self._catalog.apply([Put(entry, when_taken="keep" if if_not_exists else "refuse")])
         is_new = after.find(entry.ref) is entry
         return {"name": entry.name} if is_new else {"name": entry.name, "existed": True}
 
     # ------------------------------------------------------------ DROP
 
-    async def drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> StatementSummary:
+    async def drop_dataverse(self, statement: st.DropDataverse, scope: StatementScope) -> SummaryFields:
         return await self._remove(dataverse_ref(statement.name), statement.if_exists, scope)
 
-    async def drop(self, statement: st.DropType | st.DropDataset, scope: StatementScope) -> StatementSummary:
+    async def drop(self, statement: st.DropType | st.DropDataset, scope: StatementScope) -> SummaryFields:
         make_ref = type_ref if isinstance(statement, st.DropType) else dataset_ref
         ref = make_ref(statement.name.dataverse or scope.dataverse, statement.name.name)
         return await self._remove(ref, statement.if_exists, scope)
 
-    async def drop_index(self, statement: st.DropIndex, scope: StatementScope) -> StatementSummary:
+    async def drop_index(self, statement: st.DropIndex, scope: StatementScope) -> SummaryFields:
         ref = index_ref(statement.dataset.dataverse or scope.dataverse, statement.dataset.name, statement.name)
         return await self._remove(ref, statement.if_exists, scope)
 
-    async def drop_function(self, statement: st.DropFunction, scope: StatementScope) -> StatementSummary:
+    async def drop_function(self, statement: st.DropFunction, scope: StatementScope) -> SummaryFields:
         dataverse = statement.name.dataverse or scope.dataverse
         arity = arity_to_drop(statement, scope.catalog.functions_named(dataverse, statement.name.name))
         return await self._remove(function_ref(dataverse, statement.name.name, arity), statement.if_exists, scope)
 
-    async def _remove(self, ref: Ref, if_exists: bool, scope: StatementScope) -> StatementSummary:
+    async def _remove(self, ref: Ref, if_exists: bool, scope: StatementScope) -> SummaryFields:
         before = self._catalog.catalog
         if before.find(ref) is None:
             if if_exists:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 # What a statement did, as fields of the response.
-StatementSummary = Mapping[str, Any]
+SummaryFields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class StatementOutcome:
     """The number of the statement in the script, from 1."""
     kind: str
     """`query`, `insert`, `create_dataset`, …"""
-    summary: StatementSummary
+    summary: SummaryFields
     """What the statement did, e.g. `{"inserted": 3}`: merged into the object of the response."""
     rows: AsyncIterator[list[bytes]] | None
     """The rows of a query in batches; each row is encoded as one JSON value."""

@@ -19,7 +19,7 @@ from tocsin.cluster.catalog.entries import BrokerEntry
 from tocsin.cluster.catalog.refs import broker_ref, full_name
 from tocsin.cluster.channels.announcements.announcer import Announcer, new_secret
 from tocsin.cluster.channels.announcements.fence import BrokerFence
-from tocsin.cluster.statements.outcomes import StatementSummary
+from tocsin.cluster.statements.outcomes import SummaryFields
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import statements as st
 from tocsin.rules.model.cursors import Position
@@ -62,7 +62,7 @@ class Brokers:
         finally:
             await asyncio.shield(self._announcer.settle())
 
-    async def create(self, statement: st.CreateBroker, scope: StatementScope) -> StatementSummary:
+    async def create(self, statement: st.CreateBroker, scope: StatementScope) -> SummaryFields:
         name = statement.name.name
         entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url))
         assert entry.url is not None
@@ -78,7 +78,7 @@ class Brokers:
             await asyncio.shield(self._announcer.settle())
         return {"name": name} if after.find(entry.ref) is entry else {"name": name, "existed": True}
 
-    async def drop(self, statement: st.DropBroker, scope: StatementScope) -> StatementSummary:
+    async def drop(self, statement: st.DropBroker, scope: StatementScope) -> SummaryFields:
         name = statement.name.name
         ref = broker_ref(statement.name.dataverse or scope.dataverse, name)
         if self._catalog.catalog.find(ref) is None and statement.if_exists:
