@@ -86,7 +86,8 @@ def in_order(made: Scenario, run: CityRun) -> list[Any]:
     """Steps and results as the simulated broker has them: results last among what happens at one moment."""
     steps = [(step.at_s, 0, step.act) for step in made.steps]
     return [
-        what for _, _, what in sorted([*steps, *((one.at_s, 1, one) for one in run.found)], key=lambda one: one[:2])
+        what
+        for _, _, what in sorted([*steps, *((result.at_s, 1, result) for result in run.found)], key=lambda one: one[:2])
     ]
 
 

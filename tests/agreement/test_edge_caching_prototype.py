@@ -48,7 +48,7 @@ def test_channels_find_what_matches_since_they_ran_last() -> None:
     ]
     run = find(Scenario({}, tuple(steps)))
     names = {number: channel for (channel, _), number in run.interests.items()}
-    found = [(one.at_s, names[one.interest], len(one.value.get("shelters", ()))) for one in run.found]
+    found = [(result.at_s, names[result.interest], len(result.value.get("shelters", ()))) for result in run.found]
     assert found == [
         (10.0, "emergenciesOfType", 0),
         (20.0, "emergenciesOfType", 0),
@@ -67,7 +67,7 @@ def test_a_channel_that_runs_earlier_finds_what_there_is_by_then_and_the_rest_la
         Step(5.0, report("flood", 5000.0, 5050.0)),
     ]
     run = find(Scenario({}, tuple(steps)), phases_s={"emergenciesOfType": 4.0})
-    assert [one.at_s for one in run.found] == [4.0, 14.0]
+    assert [result.at_s for result in run.found] == [4.0, 14.0]
 
 
 def test_a_city_is_played_with_all_that_is_found() -> None:
@@ -76,7 +76,7 @@ def test_a_city_is_played_with_all_that_is_found() -> None:
     links = Links.of_round_trips(0.01, 0.0)
     town = simulate_scenario(made, run.made(), core_settings(CachingSettings()), links, until_s=700.0)
     assert town.broker.caches.counters.arrived == len(run.found) > 0
-    assert all(one.size_bytes > 200 for one in run.found)
+    assert all(result.size_bytes > 200 for result in run.found)
 
 
 def test_a_quick_run_reaches_its_verdicts(tmp_path: Path) -> None:

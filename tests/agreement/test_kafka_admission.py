@@ -132,8 +132,10 @@ def test_with_few_replications_a_claim_is_at_most_not_judged(tmp_path: Path, see
     wanted = plan(EXPERIMENT, quick=True, seed=seed, replications=replications)
     results, _ = run(wanted, registry.reference("kafka-admission"), tmp_path)
     found = verdicts(EXPERIMENT, results)
-    assert {one.verdict for name, one in found.items() if one.verdict != VERDICTS[name]} == {"not judged"}
-    assert all(one.because for one in found.values() if one.verdict != "reproduced")
+    assert {judgement.verdict for name, judgement in found.items() if judgement.verdict != VERDICTS[name]} == {
+        "not judged"
+    }
+    assert all(judgement.because for judgement in found.values() if judgement.verdict != "reproduced")
 
 
 @pytest.mark.parametrize(
@@ -148,5 +150,5 @@ def test_with_few_replications_a_claim_is_at_most_not_judged(tmp_path: Path, see
 def test_without_the_cells_it_needs_no_claim_is_judged(tmp_path: Path, settings: dict[str, str]) -> None:
     wanted = plan(EXPERIMENT, quick=True, settings=settings, replications=2)
     results, _ = run(wanted, registry.reference("kafka-admission"), tmp_path)
-    judged = {name for name, one in verdicts(EXPERIMENT, results).items() if one.verdict != "not judged"}
+    judged = {name for name, verdict in verdicts(EXPERIMENT, results).items() if verdict.verdict != "not judged"}
     assert judged == ({"ends"} if settings["policy"] == "all,none" else set())

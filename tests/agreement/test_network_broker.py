@@ -37,7 +37,7 @@ FAST = LinkSettings(0.0)
 
 def events(made: Scenario, run: CityRun) -> WorkloadEvents:
     """The same as arrays."""
-    rows = [(one.at_s, WorkloadEventKind.PRODUCED, -1, one.interest, one.size_bytes) for one in run.found]
+    rows = [(result.at_s, WorkloadEventKind.PRODUCED, -1, result.interest, result.size_bytes) for result in run.found]
     for step in made.steps:
         match step.act:
             case LogInStep(name):

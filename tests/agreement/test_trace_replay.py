@@ -123,7 +123,7 @@ def test_a_core_that_does_something_else_is_noticed(tmp_path: Path, capsys: pyte
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"at_s": 0.5, "eve', "utf-8")
     done = replay_trace(path)
-    assert [one.split(": ")[1] for one in done.differences] == ["hits 0, live 1", "evicted 1, live 0"]
+    assert [difference.split(": ")[1] for difference in done.differences] == ["hits 0, live 1", "evicted 1, live 0"]
     assert cli_lab.replay_trace(path) == 1
     assert "NOT the same" in capsys.readouterr().err
 
@@ -139,11 +139,11 @@ def test_figures_of_a_minute_are_of_what_was_written_before_them(
         ev.BackendSubscribed(1, Cursor(0, 0, 0)),
         ev.ResultArrived(1, at, 60),
     ]
-    for place, one in enumerate(events):
+    for place, event in enumerate(events):
         # Each after a minute: figures are due before every one.
         now_s = 1_061.0 + 61 * place
-        trace.record(one, now_s)
-        core.handle(one, now_s)
+        trace.record(event, now_s)
+        core.handle(event, now_s)
     trace.flush()
     done = replay_trace(path)
     assert (done.compared, done.differences, done.figures.arrived) == (3, (), 1)

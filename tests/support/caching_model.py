@@ -58,7 +58,7 @@ class Model:
 
     @property
     def tail(self) -> Object | None:
-        return next((one for one in self.objects if one.resident), None)
+        return next((object_ for object_ in self.objects if object_.resident), None)
 
 
 class PlainCaches:
@@ -86,9 +86,9 @@ class PlainCaches:
             return
         marker = at(max(0, model.head.execution - behind))
         model.markers[who] = marker
-        for one in model.objects:
-            if one.cursor > marker:
-                one.needed_by.add(who)
+        for object_ in model.objects:
+            if object_.cursor > marker:
+                object_.needed_by.add(who)
         self.real.attach(self.real[interest], marker)
 
     def unsubscribe(self, interest: int, who: str) -> None:
@@ -96,8 +96,8 @@ class PlainCaches:
         if who not in model.markers:
             return
         self.real.detach(self.real[interest], model.markers.pop(who))
-        for one in model.objects:
-            self._less(one, who)
+        for object_ in model.objects:
+            self._less(object_, who)
         self._consume(model)
 
     def put(self, interest: int, size: int) -> None:
@@ -129,9 +129,9 @@ class PlainCaches:
         if before is None or marker <= before:
             return
         model.markers[who] = marker
-        for one in model.objects:
-            if one.cursor <= marker:
-                self._less(one, who)
+        for object_ in model.objects:
+            if object_.cursor <= marker:
+                self._less(object_, who)
         self._consume(model)
         self.real.advance(self.real[interest], before, marker)
 
@@ -148,15 +148,15 @@ class PlainCaches:
         assert place == at(max(after, to)) or (not runs and after >= to)
         for one, other in itertools.pairwise(runs):
             assert not (isinstance(one, MissingRun) and isinstance(other, MissingRun))
-        for one in model.objects:
-            if at(after) < one.cursor <= at(to):
-                (run,) = [run for run in runs if run.after < one.cursor <= run.to]
-                assert isinstance(run, CachedRun) == one.resident
-                one.reads += 1
-                one.worth = self.level + one.reads / max(1, one.size)
+        for object_ in model.objects:
+            if at(after) < object_.cursor <= at(to):
+                (run,) = [run for run in runs if run.after < object_.cursor <= run.to]
+                assert isinstance(run, CachedRun) == object_.resident
+                object_.reads += 1
+                object_.worth = self.level + object_.reads / max(1, object_.size)
         for run in runs:
             if isinstance(run, CachedRun):
-                inside = [one for one in model.objects if run.after < one.cursor <= run.to]
+                inside = [object_ for object_ in model.objects if run.after < object_.cursor <= run.to]
                 expected = [BrokerResult(one.cursor, one.size, f"{interest}:{one.cursor.execution}") for one in inside]
                 assert list(run.results) == expected
 
@@ -175,8 +175,8 @@ class PlainCaches:
         self.real.pass_time(self.now_s)
         if self.settings.expiry == "ttl":
             for interest, model in self.models.items():
-                for one in model.objects:
-                    one.resident = one.resident and one.inserted_s + self.real[interest].ttl_s > self.now_s
+                for object_ in model.objects:
+                    object_.resident = object_.resident and object_.inserted_s + self.real[interest].ttl_s > self.now_s
 
     def switch(self, settings: CachingSettings) -> None:
         if settings.admission != self.settings.admission:
@@ -189,8 +189,8 @@ class PlainCaches:
         self.pass_time(0.0)
         if begins:
             self.level = 0.0
-            for one in self.objects():
-                self._came(one)
+            for object_ in self.objects():
+                self._came(object_)
         if settings.eviction in QUEUES:
             self._follow(None)
         while self.resident_bytes > self.limit:
@@ -204,7 +204,7 @@ class PlainCaches:
 
     @property
     def resident_bytes(self) -> int:
-        return sum(one.size for model in self.models.values() for one in model.objects if one.resident)
+        return sum(object_.size for model in self.models.values() for object_ in model.objects if object_.resident)
 
     def check(self) -> None:
         assert self.real.resident_bytes == self.resident_bytes <= self.limit
@@ -213,16 +213,16 @@ class PlainCaches:
             cache = self.real[interest]
             entries = list(cache)
             residents = [one for one in entries if one.resident]
-            expected = [one for one in model.objects if one.resident]
-            assert [one.cursor for one in residents] == [one.cursor for one in expected]
+            expected = [object_ for object_ in model.objects if object_.resident]
+            assert [resident.cursor for resident in residents] == [object_.cursor for object_ in expected]
             assert cache.residents == len(expected)
-            assert cache.resident_bytes == sum(one.size for one in expected)
+            assert cache.resident_bytes == sum(object_.size for object_ in expected)
             assert cache.subscribers == len(model.markers)
             assert cache.lowest_marker() == min(model.markers.values(), default=model.head)
             assert not entries or entries[0].resident
             for index, (entry, needed) in enumerate(zip(entries, needing(cache), strict=True)):
                 if entry.resident:
-                    (one,) = [one for one in expected if one.cursor == entry.cursor]
+                    (one,) = [object_ for object_ in expected if object_.cursor == entry.cursor]
                     assert needed == len(one.needed_by) > 0
                 else:
                     assert index + 1 == len(entries) or entries[index + 1].resident, "neighbouring holes are one"
@@ -230,11 +230,11 @@ class PlainCaches:
     # --- inside
 
     def _consume(self, model: Model) -> None:
-        for one in model.objects:
-            one.resident = one.resident and bool(one.needed_by)
+        for object_ in model.objects:
+            object_.resident = object_.resident and bool(object_.needed_by)
 
     def objects(self) -> list[Object]:
-        return [one for model in self.models.values() for one in model.objects]
+        return [object_ for model in self.models.values() for object_ in model.objects]
 
     def _came(self, one: Object) -> None:
         one.reads, one.worth = 1, self.level + 1 / max(1, one.size)
@@ -255,7 +255,7 @@ class PlainCaches:
         dropped = []
         for interest, model in self.models.items():
             kept = {entry.cursor for entry in self.real[interest] if entry.resident}
-            dropped += [one for one in model.objects if one.resident and one.cursor not in kept]
+            dropped += [object_ for object_ in model.objects if object_.resident and object_.cursor not in kept]
         before = self.resident_bytes
         for one in dropped:
             assert one is not spared
@@ -267,7 +267,7 @@ class PlainCaches:
     def _victim(self, spared: Object | None) -> Object:
         candidates = []
         if self.settings.eviction in {"worth", "saving", "gdsf"}:
-            residents = [one for one in self.objects() if one.resident and one is not spared]
+            residents = [object_ for object_ in self.objects() if object_.resident and object_ is not spared]
             return min(residents, key=lambda one: (self._worth(one), one.sequence))
         for interest, model in self.models.items():
             tail = model.tail

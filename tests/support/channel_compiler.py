@@ -86,17 +86,21 @@ class Names:
         self._functions = functions
 
     def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
-        return next((one for one in DATASETS if (one.dataverse, one.name) == (dataverse, name)), None)
+        return next((dataset for dataset in DATASETS if (dataset.dataverse, dataset.name) == (dataverse, name)), None)
 
     def find_function(self, dataverse: str, name: str, arity: int) -> FunctionOf | None:
-        found = (one for one in self._functions if (one.dataverse, one.name) == (dataverse, name))
-        return next((one for one in found if len(one.parameters) == arity), None)
+        found = (function for function in self._functions if (function.dataverse, function.name) == (dataverse, name))
+        return next((function for function in found if len(function.parameters) == arity), None)
 
     def arities(self, dataverse: str, name: str) -> Sequence[int]:
-        return [len(one.parameters) for one in self._functions if (one.dataverse, one.name) == (dataverse, name)]
+        return [
+            len(function.parameters)
+            for function in self._functions
+            if (function.dataverse, function.name) == (dataverse, name)
+        ]
 
     def suggestions(self, dataverse: str) -> Sequence[str]:
-        return [one.name for one in DATASETS if one.dataverse == dataverse]
+        return [dataset.name for dataset in DATASETS if dataset.dataverse == dataverse]
 
 
 def compiled(
@@ -150,10 +154,10 @@ def shown(spark: SparkSession, world: World) -> Iterator[World]:
         for dataset in DATASETS:
             for new in (False, True):
                 versions = [one for one in world.rows.get(dataset.name, ()) if not new or one.commit > world.since]
-                table = layout.to_arrow([one.record for one in versions], dataset.type)
+                table = layout.to_arrow([version.record for version in versions], dataset.type)
                 if dataset.active:
-                    moments = pa.array([one.at for one in versions], pa.timestamp("us", tz="UTC"))
-                    table = table.append_column(COMMIT, pa.array([one.commit for one in versions], pa.int64()))
+                    moments = pa.array([version.at for version in versions], pa.timestamp("us", tz="UTC"))
+                    table = table.append_column(COMMIT, pa.array([version.commit for version in versions], pa.int64()))
                     table = table.append_column(AT, moments)
                 view = f"tocsin_shown_{uuid4().hex}"
                 spark.createDataFrame(table).createOrReplaceTempView(view)
@@ -189,7 +193,7 @@ def _told(
     moment = run_query.ExecutionMoment(NOW, PREVIOUS, since, many, in_one_task)
     found = run_query.run(spark, query, interests, view_of, moment, among)
     texts = [canonical(json.loads(one)) for one in found.texts]
-    return [(int(one), texts[which]) for one, which in zip(found.interests, found.payloads, strict=True)]
+    return [(int(interest), texts[which]) for interest, which in zip(found.interests, found.payloads, strict=True)]
 
 
 def answers(

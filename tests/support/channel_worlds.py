@@ -121,17 +121,17 @@ def zone_of_globe(rng: Random) -> Rectangle:
 
 def history(rng: Random, records: list[Record], key: str, again: Any) -> list[Version]:
     """Some rows are old, some came with the commits that are new, some of the old ones were upserted, some deleted."""
-    current: dict[Any, Version] = {one[key]: Version(one, 1) for one in records if rng.random() < 0.5}
+    current: dict[Any, Version] = {record[key]: Version(record, 1) for record in records if rng.random() < 0.5}
     for commit in (2, 3):
-        for one in records:
+        for record in records:
             drawn = rng.random()
-            if one[key] not in current:
+            if record[key] not in current:
                 if drawn < 0.5:
-                    current[one[key]] = _version(rng, one, commit)
+                    current[record[key]] = _version(rng, record, commit)
             elif drawn < 0.15:
-                current[one[key]] = _version(rng, again(rng, one[key]), commit)
+                current[record[key]] = _version(rng, again(rng, record[key]), commit)
             elif drawn < 0.2:
-                del current[one[key]]
+                del current[record[key]]
     rows = list(current.values())
     rng.shuffle(rows)
     return rows

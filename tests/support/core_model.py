@@ -30,7 +30,7 @@ class Channel:
         return self.results[-1].cursor if self.results else at(0)
 
     def between(self, after: Cursor, to: Cursor) -> list[BrokerResult]:
-        return [one for one in self.results if max(after, self.gone) < one.cursor <= to]
+        return [result for result in self.results if max(after, self.gone) < result.cursor <= to]
 
 
 @dataclass
@@ -75,9 +75,9 @@ class World:
         for action in found:
             if isinstance(action, ac.ReportConsumed):
                 self._perform(action)
-        for name, one in self.clients.items():
-            if one.since is None and self.broker.knows(name) and (since := self.broker.since(name)) is not None:
-                one.since = one.acked = one.position = since
+        for name, client in self.clients.items():
+            if client.since is None and self.broker.knows(name) and (since := self.broker.since(name)) is not None:
+                client.since = client.acked = client.position = since
                 self.activated += 1
         for action in found:
             if not isinstance(action, ac.ReportConsumed):
@@ -148,7 +148,7 @@ class World:
         found = channel.between(fetch.after, fetch.to)
         results = found[: min(limit, fetch.limit)]
         for place in range(1, len(results)):
-            if sum(one.size_bytes for one in results[:place]) >= fetch.limit_bytes:
+            if sum(result.size_bytes for result in results[:place]) >= fetch.limit_bytes:
                 results = results[:place]
                 break
         to = fetch.to if len(results) == len(found) else results[-1].cursor
@@ -162,10 +162,15 @@ class World:
     def log_in(self, subscriber: str) -> list[ac.Action]:
         if subscriber not in self.online:
             self.online.add(subscriber)
-            for one in self.clients.values():
-                if one.subscriber == subscriber:
+            for client in self.clients.values():
+                if client.subscriber == subscriber:
                     # A new connection knows what was acknowledged, and no more.
-                    one.position, one.behind, one.wants_more, one.notified = one.acked, False, False, START
+                    client.position, client.behind, client.wants_more, client.notified = (
+                        client.acked,
+                        False,
+                        False,
+                        START,
+                    )
         return self.handle(ev.SubscriberLoggedIn(subscriber))
 
     def log_out(self, subscriber: str) -> list[ac.Action]:
@@ -184,7 +189,9 @@ class World:
     def ack_each(self, subscriber: str) -> list[ac.Action]:
         """Somebody acknowledges all that it has, in all its subscriptions at once."""
         mine = [
-            (name, one) for name, one in self.clients.items() if one.subscriber == subscriber and one.since is not None
+            (name, client)
+            for name, client in self.clients.items()
+            if client.subscriber == subscriber and client.since is not None
         ]
         for _, one in mine:
             one.acked = max(one.acked, min(one.position, self.head(one.interest)))
@@ -192,7 +199,7 @@ class World:
 
     def pull_each(self, subscriber: str) -> list[ac.Action]:
         """Somebody asks for all that it lacks at once."""
-        mine = tuple(name for name, one in self.clients.items() if one.subscriber == subscriber)
+        mine = tuple(name for name, client in self.clients.items() if client.subscriber == subscriber)
         return self.handle(ev.ResultsRequestedByMany(mine))
 
     def ack_as_one(self, interest: str) -> None:
@@ -245,16 +252,16 @@ class World:
                     self.announce(interest)
             for number in list(self.fetches):
                 self.answer(number)
-            for subscriber in sorted({one.subscriber for one in self.clients.values()} - self.online):
+            for subscriber in sorted({client.subscriber for client in self.clients.values()} - self.online):
                 self.log_in(subscriber)
-            for name, one in list(self.clients.items()):
-                if one.behind or one.wants_more:
+            for name, client in list(self.clients.items()):
+                if client.behind or client.wants_more:
                     self.ready(str(name))
-                elif one.mode is ev.Mode.NOTIFY and one.since is not None and one.notified > one.position:
-                    self.pull(one.interest, [name])
-                    self.ack(one.interest, one.position, [name])
+                elif client.mode is ev.Mode.NOTIFY and client.since is not None and client.notified > client.position:
+                    self.pull(client.interest, [name])
+                    self.ack(client.interest, client.position, [name])
             self.pass_time(2.0)
-            if not self.fetches and not self.asked and all(self._has_all(one) for one in self.clients.values()):
+            if not self.fetches and not self.asked and all(self._has_all(client) for client in self.clients.values()):
                 return
         raise AssertionError(f"somebody still lacks something: {self.clients}, {self.fetches}, {self.asked}")
 
@@ -267,7 +274,7 @@ class World:
         caches = self.broker.caches
         assert caches.resident_bytes == sum(cache.resident_bytes for cache in caches) <= caches.limit_bytes
         for interest in self.channels:
-            mine = {name: one for name, one in self.clients.items() if one.interest == interest}
+            mine = {name: client for name, client in self.clients.items() if client.interest == interest}
             if mine:
                 assert self.broker.holds(interest)
             if interest not in caches:
@@ -287,12 +294,12 @@ class World:
             case ac.SubscribeBackend(interest):
                 self.asked.append(str(interest))
             case ac.UnsubscribeBackend(interest):
-                assert not [one for one in self.clients.values() if one.interest == interest]
+                assert not [client for client in self.clients.values() if client.interest == interest]
                 if interest in self.asked:
                     self.asked.remove(str(interest))
                 self.channels[str(interest)].held = False
                 self.reports.pop(interest, None)
-                self.fetches = {n: one for n, one in self.fetches.items() if one.interest != interest}
+                self.fetches = {n: fetch for n, fetch in self.fetches.items() if fetch.interest != interest}
             case ac.Fetch():
                 assert action.after < action.to
                 for other in self.fetches.values():
@@ -302,7 +309,9 @@ class World:
             case ac.ReportConsumed(lowest):
                 self.reports |= lowest
                 for interest, cursor in lowest.items():
-                    mine = [one.acked for one in self.clients.values() if one.interest == interest and one.since]
+                    mine = [
+                        client.acked for client in self.clients.values() if client.interest == interest and client.since
+                    ]
                     # The event that follows a report can close the interest.
                     held = interest in self.broker.caches
                     head = self.head(str(interest)) if held else self.channels[str(interest)].head
@@ -326,7 +335,7 @@ class World:
     def _delivered(self, action: ac.Deliver) -> None:
         channel = self.channels[str(action.interest)]
         assert len(action.audience) > 0
-        whole = [one for one in channel.results if action.after < one.cursor <= action.to]
+        whole = [result for result in channel.results if action.after < result.cursor <= action.to]
         lacking = [one.cursor for one in whole if one not in action.results]
         present = [one for one in whole if one in action.results]
         assert list(action.results) == present, "in order, of this interest and nothing else"

@@ -209,19 +209,19 @@ class FakeBroker:
         return answer(made.to_json(), status=201)
 
     def told(self) -> list[Subscription]:
-        return [one.subscription for one in self.interests.values()]
+        return [interest.subscription for interest in self.interests.values()]
 
     async def list(self, request: web.Request) -> web.Response:
         self.user(request)
-        told = [one for one in self.told() if one.id > request.query.get("after", "")]
+        told = [subscription for subscription in self.told() if subscription.id > request.query.get("after", "")]
         page = told[: self.page]
         return answer(SubscriptionsPage(tuple(page), page[-1].id if len(page) < len(told) else None).to_json())
 
     def one(self, request: web.Request) -> Interest:
         self.user(request)
-        for one in self.interests.values():
-            if one.subscription.id == request.match_info["id"]:
-                return one
+        for interest in self.interests.values():
+            if interest.subscription.id == request.match_info["id"]:
+                return interest
         raise NotFoundError("there is no such subscription")
 
     async def unsubscribe(self, request: web.Request) -> web.Response:
@@ -251,7 +251,13 @@ class FakeBroker:
         user = request.match_info["user"]
         if user not in self.passwords:
             raise NotFoundError(f"there is no user {user}")
-        return answer({"user": user, "application": "default", "subscriptions": [one.to_json() for one in self.told()]})
+        return answer(
+            {
+                "user": user,
+                "application": "default",
+                "subscriptions": [subscription.to_json() for subscription in self.told()],
+            }
+        )
 
     async def create_group(self, request: web.Request) -> web.Response:
         said = orjson.loads(await request.read())
@@ -320,11 +326,11 @@ class FakeBroker:
                 await socket.send_str(ok_reply(said.ref, {}).decode())
         self.sockets.add(socket)
         try:
-            for one in self.interests.values():
-                if (envelope := one.envelope(one.marker)) is not None:
-                    if one.subscription.mode == "notify":
+            for interest in self.interests.values():
+                if (envelope := interest.envelope(interest.marker)) is not None:
+                    if interest.subscription.mode == "notify":
                         envelope = _WRITER.available(
-                            one.subscription.channel, one.subscription.interest, one.head, at_us=0
+                            interest.subscription.channel, interest.subscription.interest, interest.head, at_us=0
                         )
                     await socket.send_str(envelope.decode())
             async for message in socket:

@@ -33,7 +33,7 @@ class Place:
     def send(self, *records: Any, feed: str = "F", key: str | None = None) -> AcceptedRecords:
         """Records, or one text as it is; when this returns, a query sees them."""
         (first, *_) = records
-        body = first if isinstance(first, bytes) else "\n".join(json.dumps(one) for one in records).encode()
+        body = first if isinstance(first, bytes) else "\n".join(json.dumps(record) for record in records).encode()
         name = f"{self.dataverse}.{feed}"
         return self.cluster.wait(self.cluster.cluster.feeds.accept(name, body, key, visible=True))
 

@@ -178,4 +178,6 @@ class Listener:
 
 
 def values(events: list[dict[str, Any]]) -> list[Any]:
-    return [one["result"] for event in events if event["type"] == "tocsin.results" for one in event["data"]["results"]]
+    return [
+        result["result"] for event in events if event["type"] == "tocsin.results" for result in event["data"]["results"]
+    ]

@@ -161,12 +161,12 @@ class Subscriber:
         interest = said["interest"]
         if said["data"]["gap"] is not None:
             self.gaps.append(said["data"]["gap"])
-        for one in said["data"]["results"]:
-            if _place(one["cursor"]) <= _place(self.seen.get(interest, "0-0-0")):
+        for result in said["data"]["results"]:
+            if _place(result["cursor"]) <= _place(self.seen.get(interest, "0-0-0")):
                 self.again += 1
                 continue
-            self.seen[interest] = one["cursor"]
-            self.got.setdefault(interest, []).append(one["result"])
+            self.seen[interest] = result["cursor"]
+            self.got.setdefault(interest, []).append(result["result"])
 
 
 def _place(cursor: str) -> tuple[int, ...]:

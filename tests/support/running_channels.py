@@ -63,7 +63,7 @@ class Channelled(Place):
     # ------------------------------------------------------------ looking
 
     def running(self, channel: str = "c") -> RunningChannel:
-        (found,) = [one for one in self.running_all() if one.entry.name == channel]
+        (found,) = [running for running in self.running_all() if running.entry.name == channel]
         return found
 
     def running_all(self) -> list[RunningChannel]:
@@ -100,7 +100,7 @@ class Channelled(Place):
 
     def caught_up(self, channel: str = "c", datasets: Sequence[str] = ("D",)) -> None:
         """Waits until it has read all there is."""
-        wanted = {self.folder(one): self.number(one) for one in datasets}
+        wanted = {self.folder(dataset): self.number(dataset) for dataset in datasets}
         wait_until(lambda: self.state(channel).vector == wanted, f"{channel} reads up to {wanted}", WITHIN_S)
 
     def told_once(self, subscription: str, wanted: Iterable[Any], channel: str = "c") -> None:

@@ -59,7 +59,7 @@ class World:
 
     async def channel(self, name: str, *types: Type, push: bool = False, **fields: Any) -> ChannelEntry:
         """A channel of this name in the dataverse v, with parameters of these types."""
-        if "v" not in {one.name for one in self.catalog.catalog.dataverses}:
+        if "v" not in {dataverse.name for dataverse in self.catalog.catalog.dataverses}:
             await self.catalog.apply([Put(DataverseEntry("v"))])
         types = types or (t.BIGINT,)
         entry = ChannelEntry(
@@ -115,10 +115,10 @@ class World:
     async def subscribe(self, channel: str, broker: str, *parameters: Sequence[Any]) -> list[int]:
         status, said = await self.ask(
             "POST", f"/v1/channels/{channel}/subscriptions",
-            {"broker": broker, "subscriptions": [{"parameters": list(each)} for each in parameters]},
+            {"broker": broker, "subscriptions": [{"parameters": list(parameter)} for parameter in parameters]},
         )  # fmt: skip
         assert status == 200, said
-        return [one["interest"] for one in said["subscriptions"]]
+        return [subscription["interest"] for subscription in said["subscriptions"]]
 
     async def fetch(self, *ranges: Range) -> tuple[list[FetchedPart], NextRange | None]:
         status, body = await self.ask("POST", "/v1/results:fetch", data=fetch_request(ranges))
@@ -241,12 +241,12 @@ class FakeBroker:
     def told(self) -> dict[int, str]:
         """The last cursor of each interest that came, in whatever way."""
         found: dict[int, str] = {}
-        for one in self.got:
-            for interests in one.heads.values():
+        for announcement in self.got:
+            for interests in announcement.heads.values():
                 found |= {interest: f"{cursor.execution}-{cursor.ordinal}" for interest, cursor in interests}
-            for each in one.pushed:
-                last = each.results[-1].cursor
-                found[each.interest] = f"{last.execution}-{last.ordinal}"
+            for pushed in announcement.pushed:
+                last = pushed.results[-1].cursor
+                found[pushed.interest] = f"{last.execution}-{last.ordinal}"
         return found
 
 

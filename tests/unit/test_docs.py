@@ -179,7 +179,7 @@ def test_every_caching_policy_has_a_page_and_every_page_a_policy(kind: str, tabl
 def test_the_table_of_caching_settings_is_that_of_the_code() -> None:
     told = table_after(document("docs/policies/README.md"), "## Settings")
     assert {name: cells[0] for name, cells in told.items()} == {
-        one.name: f"`{one.default}`" for one in fields(CachingSettings)
+        field.name: f"`{field.default}`" for field in fields(CachingSettings)
     }
 
 
@@ -295,10 +295,13 @@ def test_the_shelters_in_the_file_are_those_of_the_generator() -> None:
 def test_the_example_says_how_far_each_of_its_functions_looks_back() -> None:
     told = table_after(document("examples/emergency/README.md"), "## Functions")
     made = [
-        one for one in script.statements(document("examples/emergency/schema.sql")) if isinstance(one, CreateFunction)
+        statement
+        for statement in script.statements(document("examples/emergency/schema.sql"))
+        if isinstance(statement, CreateFunction)
     ]
     looks_back = {
-        f"{one.name}({', '.join(one.parameters)})": set(re.findall(r'duration\("PT(\d+)S"\)', one.body)) for one in made
+        f"{function.name}({', '.join(function.parameters)})": set(re.findall(r'duration\("PT(\d+)S"\)', function.body))
+        for function in made
     }
     assert {name: {cells[0].removesuffix(" s")} for name, cells in told.items()} == looks_back
     assert len(made) == 7
@@ -324,8 +327,8 @@ def test_the_same_seed_makes_the_same_world() -> None:
 
     made = world()
     assert made == world()
-    assert len({one.name for one in made if isinstance(one, data.Shelter)}) == 120
-    assert len({one.user_name for one in made if isinstance(one, data.UserLocation)}) == 45
+    assert len({record.name for record in made if isinstance(record, data.Shelter)}) == 120
+    assert len({record.user_name for record in made if isinstance(record, data.UserLocation)}) == 45
 
 
 def test_who_walks_arrives_and_does_not_walk_further() -> None:

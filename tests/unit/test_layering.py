@@ -117,15 +117,15 @@ def broken_rules(name: str, source: str, package: str) -> list[str]:
     if rule is None:
         return [f"{name} is not in the table of packages: say there what it may import"]
     found = []
-    for each in imports(source, package):
-        top, _, rest = each.module.partition(".")
+    for import_ in imports(source, package):
+        top, _, rest = import_.module.partition(".")
         why = ""
         if top == "tocsin":
             target = rest.partition(".")[0]
             allowed = rule.ours | {name}
             if target in PACKAGES and target not in allowed and "*" not in rule.ours:
                 why = f"{name} may import of ours only: {' '.join(sorted(allowed))}"
-            elif target in LAZY.get(name, ()) and each.at_top:
+            elif target in LAZY.get(name, ()) and import_.at_top:
                 why = f"{name} imports {target} inside functions only"
             elif name == "lab" and target in SERVERS and not rest.startswith(f"{target}.core"):
                 why = "the lab runs the cores, never the servers around them"
@@ -138,7 +138,7 @@ def broken_rules(name: str, source: str, package: str) -> list[str]:
         elif top not in rule.others and "*" not in rule.others:
             why = f"{name} may import of others only: {' '.join(sorted(rule.others)) or 'nothing'}"
         if why:
-            found.append(f"line {each.line} imports {each.module}: {why}")
+            found.append(f"line {import_.line} imports {import_.module}: {why}")
     return found
 
 
@@ -146,13 +146,13 @@ def broken_core_rules(core: str, source: str) -> list[str]:
     """What a file of a core imports that it may not: of ours the rules, the wire and itself, of others nothing."""
     package = f"tocsin.{core.replace('/', '.')}"
     found = []
-    for each in imports(source, package):
-        top = each.module.partition(".")[0]
-        ours = each.module.startswith(("tocsin.rules.", "tocsin.wire.", f"{package}."))
+    for import_ in imports(source, package):
+        top = import_.module.partition(".")[0]
+        ours = import_.module.startswith(("tocsin.rules.", "tocsin.wire.", f"{package}."))
         pure = top == "__future__" or (top in sys.stdlib_module_names and top not in IMPURE)
         if not (ours or pure):
             found.append(
-                f"line {each.line} imports {each.module}: a core imports rules, wire and itself, and does no I/O"
+                f"line {import_.line} imports {import_.module}: a core imports rules, wire and itself, and does no I/O"
             )
     return found
 
@@ -202,10 +202,10 @@ def test_the_rule_of_cores_tells_good_imports_from_bad(source: str, allowed: boo
 def test_baselines_never_import_tocsin() -> None:
     baselines = sorted((ROOT / "benchmarks" / "baselines").rglob("*.py"))
     ours = [
-        f"{file.relative_to(ROOT)}:{each.line}"
+        f"{file.relative_to(ROOT)}:{import_.line}"
         for file in baselines
-        for each in imports(file.read_text(), "benchmarks.baselines")
-        if each.module.partition(".")[0] == "tocsin"
+        for import_ in imports(file.read_text(), "benchmarks.baselines")
+        if import_.module.partition(".")[0] == "tocsin"
     ]
     assert ours == []
 

@@ -84,7 +84,7 @@ def settings_of(arguments: list[str] | None) -> dict[str, str]:
     return settings
 
 
-def progress_reporter(name: str) -> Callable[[str], None]:
+def reporter(name: str) -> Callable[[str], None]:
     """Returns a function that reports progress on standard error."""
 
     def say(words: str) -> None:
@@ -95,7 +95,7 @@ def progress_reporter(name: str) -> Callable[[str], None]:
 
 
 @contextmanager
-def writable_folders() -> Iterator[None]:
+def folder_errors() -> Iterator[None]:
     """Raises `InputError` if a file is in place of a folder, or if a folder is not writable."""
     try:
         yield

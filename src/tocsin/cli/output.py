@@ -102,7 +102,7 @@ class CsvPrinter:
                     f"row {self._count} has the field {unknown[0]!r}, which the header above lacks",
                     hint="name the fields in the query, or use --format json",
                 )
-            self._writer.writerow([_csv_cell(fields.get(name)) for name in columns])
+            self._writer.writerow(["" if fields.get(name) is None else plain(fields[name]) for name in columns])
         self._page = []
 
 
@@ -228,10 +228,6 @@ def _is_number(value: Any) -> bool:
 def plain(value: Any) -> str:
     """Returns a text as it is, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _csv_cell(value: Any) -> str:
-    return "" if value is None else plain(value)
 
 
 def _table_cell(fields: dict[str, Any], name: str) -> Text:

@@ -239,7 +239,7 @@ class ClientConnection(web.RequestHandler):
         response: web.Response
         if isinstance(exc, HttpProcessingError):
             # Only the peer is known of a request that cannot be read.
-            _log.debug("not HTTP", peer=request.remote, message=message)
+            _log.debug("a request was not HTTP", peer=request.remote, message=message)
             response = refusal(_unreadable(exc))
         else:
             response = internal_answer("unknown", exc or RuntimeError(HTTPStatus(status).phrase))
@@ -304,7 +304,7 @@ class LimitedServer(web.Server):
             if time.monotonic() - self._said_s >= _SAY_EVERY_S:
                 self._said_s = time.monotonic()
                 # An operator who put a proxy in front and forgot to trust it finds the cause here.
-                _log.warning("an address has as many connections as it may", address=key, connections=limit)
+                _log.warning("an address has reached its limit of connections", address=key, connections=limit)
             raise LimitError(
                 f"{key} has {limit} connections already", status=429, hint="close some of them", retry=True,
                 retry_after_s=1,

@@ -63,7 +63,7 @@ class Supervisor:
             try:
                 code = await self._run(command)
                 if code == EXIT_FENCED:
-                    _log.error("a process has ended for good: another has taken its name over", name=command.name)
+                    _log.error("a broker ended and is not restarted: another took over its name", name=command.name)
                     return
                 reason = f"it ended with {code}"
             except OSError as error:
@@ -71,7 +71,7 @@ class Supervisor:
             if time.monotonic() - began_s >= self._stayed_s:
                 back_off.reset()
             pause_s = back_off.next_s()
-            _log.warning("a process is started again", name=command.name, why=reason, after_s=round(pause_s, 1))
+            _log.warning("a process ended and is restarted", name=command.name, why=reason, after_s=round(pause_s, 1))
             await asyncio.sleep(pause_s)
 
     async def _run(self, command: Command) -> int:

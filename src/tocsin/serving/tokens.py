@@ -34,7 +34,7 @@ HOW_TO_MAKE: Final = (
 # What each role may do; a role may also do everything that is listed above it.
 ROLES: Final[dict[str, str]] = {
     "reader": "run queries",
-    "broker": "register as a broker, subscribe for it and be told, and publish to the feeds that its token names",
+    "broker": "register as a broker, subscribe, receive announcements, and publish to the feeds that its token names",
     "writer": "run every statement but CREATE FUNCTION … LANGUAGE PYTHON, and publish to feeds",
     "admin": "create functions in Python, stop the scripts of others, and back up the cluster",
 }

@@ -22,23 +22,13 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from tocsin.settings.broker import BrokerSettings
-from tocsin.settings.cluster import (
-    AuthSettings,
-    ChannelSettings,
-    ClusterSettings,
-    DatasetSettings,
-    HttpSettings,
-    PythonSettings,
-    SparkSettings,
-    StatementSettings,
-)
+from tocsin.settings.cluster import ChannelSettings, ClusterSettings, DatasetSettings, StatementSettings
 from tocsin.settings.sections import Folder, Section
 from tocsin.wire.errors import InputError
 
 __all__ = [
-    "AuthSettings", "BrokerSettings", "ChannelSettings", "ClusterSettings", "DatasetSettings", "HttpSettings", "Loaded",
-    "PythonSettings", "Section", "Settings", "SettingsError", "SparkSettings", "StatementSettings", "find_file",
-    "is_secret", "known_settings", "read",
+    "BrokerSettings", "ChannelSettings", "ClusterSettings", "DatasetSettings", "Loaded", "Section", "Settings",
+    "SettingsError", "StatementSettings", "find_file", "is_secret", "known_settings", "read",
 ]  # fmt: skip
 
 PREFIX: Final = "TOCSIN_"

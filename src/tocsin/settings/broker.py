@@ -12,7 +12,7 @@ from tocsin.settings.sections import (
     ConnectionsLimit,
     HttpSection,
     Port,
-    PrivateAddresses,
+    Private,
     Seconds,
     Section,
     Whole,
@@ -162,7 +162,7 @@ class AccountSettings(Section):
     registration: Literal["auto", "open", "application"] = "auto"
     """Who may register subscribers of application `default`: anybody (`open`), or holders of its token."""
     admin_token: SecretStr = SecretStr("")
-    """The operator's token. Empty: every program on loopback is the operator; elsewhere or behind a proxy nobody is."""
+    """The operator's token. Empty: every program on loopback is the operator; elsewhere or behind a proxy none is."""
     token_s: Seconds = 3_600.0
     """How long a subscriber's token is valid."""
     session_s: Annotated[float, BeforeValidator(number), Field(gt=0, le=3_153_600_000)] = 2_592_000.0
@@ -225,7 +225,7 @@ class WebhookSettings(Section):
     """The first back-off."""
     last_retry_s: Seconds = 300.0
     """The longest back-off."""
-    private: PrivateAddresses = "auto"
+    private: Private = "auto"
     """Private addresses of receivers: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
 
 

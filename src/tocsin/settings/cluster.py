@@ -14,7 +14,7 @@ from tocsin.settings.sections import (
     HttpSection,
     Memory,
     Port,
-    PrivateAddresses,
+    Private,
     Seconds,
     Section,
     Whole,
@@ -100,7 +100,7 @@ class PythonSettings(Section):
 class FeedSettings(Section):
     """Feeds."""
 
-    private: PrivateAddresses = "auto"
+    private: Private = "auto"
     """Private addresses of feeds: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
     socket_connections_limit: Annotated[Whole, Field(ge=1, le=1_000_000)] = 1_000
     """The most socket connections of one feed. A new one replaces the longest-idle one of the address with the most."""
@@ -125,7 +125,7 @@ class ChannelSettings(Section):
     """How many missed ticks of a repetitive channel are executed one by one; older ones coalesce."""
     announcement_timeout_s: Seconds = 10.0
     """How long a broker may take to accept an announcement."""
-    private: PrivateAddresses = "auto"
+    private: Private = "auto"
     """Private addresses of brokers: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
     execution_deadline_s: Seconds = 60.0
     """The deadline of an execution in Spark. A longer one is run again in parts, each with the same deadline."""

@@ -22,7 +22,7 @@ def number(value: object) -> object:
 def folder(value: object) -> object:
     if isinstance(value, str) and (not value.strip() or "\0" in value):
         raise ValueError("must name a folder")
-    # Shells expand `~` and files do not; nobody wants a folder that is really called `~`.
+    # Shells expand `~` and files do not; a folder that is really called `~` is a mistake.
     if str(value).startswith("~"):
         raise ValueError("must be written out, ~ is not expanded here")
     return value
@@ -60,7 +60,7 @@ def private(text: str) -> str:
 
 
 NetworkList = Annotated[str, AfterValidator(networks)]
-PrivateAddresses = Annotated[str, AfterValidator(private)]
+Private = Annotated[str, AfterValidator(private)]
 Whole = Annotated[int, BeforeValidator(number)]
 Seconds = Annotated[float, BeforeValidator(number), Field(gt=0, le=86_400)]
 Folder = Annotated[Path, BeforeValidator(folder)]

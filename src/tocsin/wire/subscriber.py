@@ -87,9 +87,7 @@ class SubscribeRequest(Message):
         tuple[Any, ...], Mark("One value for each of the channel's parameters."), at_most(_PARAMETERS_LIMIT)
     ] = ()
     since: Annotated[Cursor | None, Mark("The results after this cursor; without it, those made from now on.")] = None
-    mode: Annotated[DeliveryMode, Mark("Whether events contain the results, or only say that there are some.")] = (
-        DEFAULT_MODE
-    )
+    mode: Annotated[DeliveryMode, Mark("Whether events contain results, or only announce them.")] = DEFAULT_MODE
     group: Annotated[NameText | None, Mark("Subscribe for all members of this group.")] = None
 
 

@@ -139,7 +139,9 @@ def test_list_shows_every_experiment_and_all_about_one(capsys: pytest.CaptureFix
         assert name in listed
         told = said(capsys, "list", name)
         experiment = registry.experiment(name)
-        assert all(one.about in told for one in (*experiment.parameters, *experiment.metrics, *experiment.sweeps))
+        assert all(
+            parameter.about in told for parameter in (*experiment.parameters, *experiment.metrics, *experiment.sweeps)
+        )
         assert all(claim.says in told for claim in experiment.claims)
 
 
@@ -193,7 +195,7 @@ def test_a_scenario_file_is_played_to_every_policy_and_leaves_a_trace(
     heads = told[0].split()
     rows = {tuple(line.split()[1:3]): dict(zip(heads[2:], line.split()[3:], strict=True)) for line in told[1:6]}
     assert [*rows] == [("nc", "0"), ("lsc", "5"), ("lsc", "20"), ("ttl", "5"), ("ttl", "20")]
-    assert len({one["results"] for one in rows.values()}) == 1  # of the same file
+    assert len({row["results"] for row in rows.values()}) == 1  # of the same file
     assert rows["nc", "0"]["hit_ratio"] == "0"
     assert 0 < float(rows["lsc", "5"]["hit_ratio"]) < float(rows["lsc", "20"]["hit_ratio"])
     narrow = ("--policy", "lsc", "--size-kb", "5", "--cluster-kb-per-s", "2")

@@ -38,7 +38,7 @@ def test_a_tiny_city_is_lived_through_and_its_traces_give_the_same_again(
     monkeypatch.setattr(hour_run, "_DRILLS", 1)
     said: list[str] = []
     try:
-        done = run_live.run_and_report(TINY, tmp_path, quick=True, seed=2, fresh=False, say=said.append)
+        done = run_live.run(TINY, tmp_path, quick=True, seed=2, fresh=False, say=said.append)
     finally:
         cluster.close()
     assert done.replayed, said

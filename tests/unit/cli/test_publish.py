@@ -155,7 +155,7 @@ async def chunks(*texts: bytes | None) -> AsyncIterator[bytes | None]:
 
 
 def lines(count: int) -> bytes:
-    return b"".join(b'{"id": %d}\n' % each for each in range(count))
+    return b"".join(b'{"id": %d}\n' % number for number in range(count))
 
 
 # ---------------------------------------------------------------- the command
@@ -168,7 +168,7 @@ async def test_a_file_is_sent_in_batches_each_under_a_key_of_its_own(
     (tmp_path / "news.json").write_bytes(lines(25))
     async with serving(feed) as url:
         assert await run(url, str(tmp_path / "news.json"), "--batch", "10", "--token", "tocsin_ada") == 0
-    assert feed.records == [{"id": each} for each in range(25)]
+    assert feed.records == [{"id": number} for number in range(25)]
     assert [body.count(b"\n") for body in feed.bodies] == [10, 10, 5]
     assert len(set(feed.keys)) == 3
     assert feed.tokens == {"Bearer tocsin_ada"}
@@ -182,7 +182,7 @@ async def test_the_last_batch_is_asked_for_again_until_queries_see_it(tmp_path: 
     (tmp_path / "news.json").write_bytes(lines(25) + b"no record\n")
     async with serving(feed) as url:
         assert await run(url, str(tmp_path / "news.json"), "--batch", "5", "--visible") == 1
-    assert feed.records == [{"id": each} for each in range(25)]
+    assert feed.records == [{"id": number} for number in range(25)]
     # The one after it kept nothing: there is nothing to wait for.
     assert feed.waited == [feed.keys[4]] == [feed.keys[-1]]
 
@@ -333,7 +333,7 @@ async def test_what_stands_before_an_unreadable_place_is_sent() -> None:
     async with publishing(feed) as (take, _):
         with pytest.raises(InputError, match="line 3"):
             await take(b'[{"id": 1},\n{"id": 2},\nnonsense')
-    assert [one["id"] for one in feed.records] == [1, 2]
+    assert [record["id"] for record in feed.records] == [1, 2]
 
 
 async def test_a_quiet_pipe_has_its_records_sent_before_the_batch_is_full() -> None:
@@ -440,7 +440,7 @@ def test_json_is_cut_into_its_records_however_it_is_written_and_comes(
     written = {
         "array": lambda: json.dumps(records, indent=1),
         "lines": lambda: "\n".join(map(json.dumps, records)),
-        "pretty": lambda: "\n".join(json.dumps(one, indent=2) for one in records),
+        "pretty": lambda: "\n".join(json.dumps(record, indent=2) for record in records),
     }
     text = written[form]().encode()
     places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))

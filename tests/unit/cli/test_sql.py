@@ -244,7 +244,7 @@ def test_completion_offers_names_and_keywords_in_the_case_that_was_begun() -> No
     completer.names = ["Selections", "Reports"]
 
     def offered(text: str) -> list[str]:
-        return [one.text for one in completer.get_completions(Document(text), CompleteEvent())]
+        return [completion.text for completion in completer.get_completions(Document(text), CompleteEvent())]
 
     assert offered("sel") == ["Selections", "select"]
     assert offered("SEL") == ["Selections", "SELECT"]

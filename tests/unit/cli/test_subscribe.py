@@ -57,7 +57,7 @@ def follow(broker: FakeBroker, form: Any = "json", count: int | None = 1, **opti
         async with Client(broker.url, "ann", "secret", ack="manual") as client:
             made = await client.subscribe("v.c", [1], **options)
             async with asyncio.timeout(WITHIN_S):
-                status = await subscribe.print_results(client, made, ResultPrinter(form, out, err), count)
+                status = await subscribe.follow(client, made, ResultPrinter(form, out, err), count)
         return status, out.getvalue(), err.getvalue()
 
     return run()

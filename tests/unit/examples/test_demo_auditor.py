@@ -307,10 +307,13 @@ def test_a_channel_with_a_period_that_never_tells_anything_is_found(story: Story
 
 def test_the_auditor_knows_the_channels_as_they_are_created() -> None:
     text = (Path(__file__).parents[3] / "examples/emergency/channels.sql").read_text("utf-8")
-    made = [one for one in script.statements(text) if isinstance(one, CreateChannel)]
+    made = [statement for statement in script.statements(text) if isinstance(statement, CreateChannel)]
     told = {
-        one.name.name: (one.arity or len(one.parameters), None if one.period is None else one.period.micros / 1e6)
-        for one in made
+        channel.name.name: (
+            channel.arity or len(channel.parameters),
+            None if channel.period is None else channel.period.micros / 1e6,
+        )
+        for channel in made
     }
     known = {name: (len(rule.parameters), rule.window_s) for name, rule in RULES.items()}
     assert told == known

@@ -33,12 +33,12 @@ def people(history: History) -> list[Person]:
     storm = data.Report("storm", 9, data.WELLINGTON, 20_000.0, datetime.now(UTC), "Stay indoors")
     sent = history.report(storm, datetime.now(UTC).timestamp())
     result = {"report": data.report_record(storm, number=sent.number)}
-    for i, one in enumerate(found[::2]):
-        one.online_since_s = 0.0
+    for i, person in enumerate(found[::2]):
+        person.online_since_s = 0.0
         told = Result("emergency.NewEmergenciesNearUser", i, Cursor(1, 1, 0), datetime.now(UTC), result)
         # Every third was away, and heard of it two seconds after the return.
         returned_s = 0.0 if i % 3 else sent.sent_s + 8.0
-        history.received(one.name, told, sent.sent_s + (0.5 if i % 3 else 10.0), returned_s)
+        history.received(person.name, told, sent.sent_s + (0.5 if i % 3 else 10.0), returned_s)
     return found
 
 
@@ -79,7 +79,7 @@ def test_the_table_at_the_end_says_what_was_lost(history: History, people: list[
 def test_every_channel_that_is_wished_for_is_one_of_the_example_and_watched_from_the_lighthouse(
     people: list[Person], history: History
 ) -> None:
-    wished = {channel for one in people for channel, _ in one.wishes}
+    wished = {channel for person in people for channel, _ in person.wishes}
     assert wished == {channel for channel, _ in lighthouse("http://127.0.0.1:1", history).wishes}
     for name in wished:
         text = channel_text(name)

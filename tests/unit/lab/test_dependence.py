@@ -125,7 +125,7 @@ def test_no_verdict_contradicts_the_table_of_choices() -> None:
             continue
         assert (False in everywhere) == (found.verdict == "not reproduced")
         other = found.verdict == "not reproduced"
-        against = [law for (law, choice), one in answers.items() if choice and one is other]
+        against = [law for (law, choice), answer in answers.items() if choice and answer is other]
         assert (words[other] in found.because) == bool(against), (answers, found)
         assert all(f"({law}" in found.because for law in against), (answers, found)
     assert seen == {"reproduced", "not reproduced", "depends", "not judged"}

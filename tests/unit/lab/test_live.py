@@ -86,7 +86,7 @@ def test_timing_moves_results_but_loses_none_of_them() -> None:
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0, join_s=1.0), 2)
     plain, moved = find(made), time_channels(made, Streams(1).of("channels"), 30.0)
     assert len(moved.found) == pytest.approx(len(plain.found), rel=0.05)
-    assert [one.at_s for one in moved.found] == sorted(one.at_s for one in moved.found)
+    assert [result.at_s for result in moved.found] == sorted(result.at_s for result in moved.found)
     assert moved.interests == plain.interests
     assert time_channels(made, Streams(1).of("channels"), 30.0).found == moved.found
 
@@ -98,8 +98,8 @@ def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() 
     results, links = find(made).made(), Links.of_round_trips(0.01, 0.1)
     assert told == expect(made, 600.0, cells, late_s=10.0, seed=1)
     for cell in cells:
-        for one in told[cell].values():
-            assert one.low <= one.mean <= one.high
+        for figure in told[cell].values():
+            assert figure.low <= figure.mean <= figure.high
         figures = simulate_scenario(
             made, results, core_settings(cell.caching()), links, until_s=600.0
         ).broker.caches.counters
@@ -144,7 +144,7 @@ class Hours:
 def run(out: Path, hours: Hours, monkeypatch: pytest.MonkeyPatch, **more: str) -> Any:
     monkeypatch.setattr(run_live, "run_hour", hours)
     settings = {**TINY, "policy": "lsc", "size_kb": "2,3", "at_once": "1", **more}
-    return run_live.run_and_report(settings, out, quick=False, seed=1, fresh=False, say=lambda _: None)
+    return run_live.run(settings, out, quick=False, seed=1, fresh=False, say=lambda _: None)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
     def noted(*given: Any, **more: Any) -> Any:
         told = real(*given, **more)
-        said.extend({name: one.mean for name, one in each.items()} for each in told.values())
+        said.extend({name: figure.mean for name, figure in figures.items()} for figures in told.values())
         return told
 
     with monkeypatch.context() as patched:

@@ -12,16 +12,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from tocsin.cli.commands import lab_scenarios
-from tocsin.cli.options import (
-    OUT,
-    LabSettings,
-    Out,
-    TraceTo,
-    open_output,
-    progress_reporter,
-    settings_of,
-    writable_folders,
-)
+from tocsin.cli.options import OUT, LabSettings, Out, TraceTo, folder_errors, open_output, reporter, settings_of
 from tocsin.cli.output import print_table, progress_bar
 from tocsin.wire.errors import InputError
 
@@ -106,15 +97,13 @@ def run(
             if value is not None:
                 raise InputError(f"{flag} cannot be given with --live: a live run happens once")
         live_run = registry.live(name)
-        with writable_folders():
-            outcome = live_run.run_and_report(
-                settings_of(set_), out, quick=quick, seed=seed, fresh=fresh, say=progress_reporter(name)
-            )
+        with folder_errors():
+            outcome = live_run.run(settings_of(set_), out, quick=quick, seed=seed, fresh=fresh, say=reporter(name))
         return _print_live_outcome(outcome)
     planned = plan(experiment, quick=quick, seed=seed, replications=replications, settings=settings_of(set_))
     if processes is not None and processes < 1:
         raise InputError(f"--processes: must be 1 or more, got {processes}")
-    with _explain_interrupt(name, fresh=fresh), writable_folders(), _progress(name) as on_finished:
+    with _explain_interrupt(name, fresh=fresh), folder_errors(), _progress(name) as on_finished:
         done = run_experiment.run_and_report(
             planned,
             registry.reference(name),
@@ -148,13 +137,13 @@ def report(
 
     experiment = registry.experiment(name)
     if live:
-        with writable_folders():
+        with folder_errors():
             outcome = registry.live(name).report(out, quick=quick, to=to)
         return _print_live_outcome(outcome)
     folder = run_experiment.folder_of(out, name, quick=quick)
     made, results = run_experiment.load_finished_run(experiment, folder)
     path, plots = (folder / "report.md", folder / "plots") if to is None else (to / f"{name}.md", to / name)
-    with writable_folders():
+    with folder_errors():
         verdicts = write_report(results, made, path, plots)
     _print_verdicts(verdicts)
     sys.stdout.write(f"{path}\n")
@@ -277,7 +266,7 @@ def _progress(name: str) -> Iterator[Callable[[object, int, int], None]]:
     """Shows a bar on a terminal; in a log, writes a line for every tenth of the cells."""
     if not sys.stderr.isatty():
         tenths = 0
-        say = progress_reporter(name)
+        say = reporter(name)
 
         def report(_cell: object, finished: int, total: int) -> None:
             nonlocal tenths

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from tocsin.cli.options import OUT, LabSettings, TraceTo, open_output, progress_reporter, settings_of, writable_folders
+from tocsin.cli.options import OUT, LabSettings, TraceTo, folder_errors, open_output, reporter, settings_of
 from tocsin.cli.output import print_table
 from tocsin.wire.errors import InputError
 
@@ -135,8 +135,8 @@ def play(
     played = [("simulated", run) for run in done]
     if live:
         folder = out / "play-live"
-        with writable_folders():
-            live_runs = list(play_scenario.live(made, planned, folder, speed=speed, say=progress_reporter("play")))
+        with folder_errors():
+            live_runs = list(play_scenario.live(made, planned, folder, speed=speed, say=reporter("play")))
         played += [("live", run) for run in live_runs]
         sys.stderr.write(f"{folder / 'traces'}: the trace of each broker\n")
     say = sys.stdout if trace is None or str(trace) != "-" else sys.stderr

@@ -38,7 +38,6 @@ _ANSWER_S: Final = 60.0
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
-_Sleep = Callable[[float], Awaitable[object]]
 OnProgress = Callable[[int, int], None]
 
 
@@ -129,7 +128,7 @@ class RecordPublisher:
         header: bool = False,
         err: TextIO,
         on_progress: OnProgress = lambda _records, _size_bytes: None,
-        pause: _Sleep = asyncio.sleep,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         self._client = client

@@ -107,7 +107,7 @@ def subscribe(
                 " not come again (--drop ends the subscription)\n"
             )
         try:
-            return await print_results(client, subscription, printer, count)
+            return await follow(client, subscription, printer, count)
         finally:
             if drop:
                 await client.unsubscribe(subscription)
@@ -153,7 +153,7 @@ async def _until_interrupted(client: Client, work: Any) -> int:
                 loop.remove_signal_handler(signal_number)
 
 
-async def print_results(client: Client, subscription: Subscription, printer: ResultPrinter, count: int | None) -> int:
+async def follow(client: Client, subscription: Subscription, printer: ResultPrinter, count: int | None) -> int:
     """Prints the results of this subscription; events of the user's other subscriptions stay unacknowledged."""
     from tocsin.sdk import Available, Ended, Gap, Result
 

@@ -33,14 +33,14 @@ Examples:
 """,
 )
 
-BrokerTokenOption = Annotated[
+BrokerToken = Annotated[
     str | None,
     Parameter(
         env_var="TOCSIN_BROKER_TOKEN",
         help="The token of an application or of the operator. Other users can see arguments: set TOCSIN_BROKER_TOKEN.",
     ),
 ]
-ApplicationOption = Annotated[
+ApplicationName = Annotated[
     str | None,
     Parameter(help="The application of the subscribers (default: the token's own; for the operator: default)."),
 ]
@@ -49,11 +49,7 @@ AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one J
 
 @app.command(name="list")
 def list_subscribers(
-    *,
-    broker: BrokerUrl = None,
-    token: BrokerTokenOption = None,
-    application: ApplicationOption = None,
-    as_json: AsJson = False,
+    *, broker: BrokerUrl = None, token: BrokerToken = None, application: ApplicationName = None, as_json: AsJson = False
 ) -> None:
     """List the subscribers."""
 
@@ -79,8 +75,8 @@ def show(
     user: Annotated[str, Parameter(help='The name of the subscriber, as "tocsin subscriber list" shows it.')],
     *,
     broker: BrokerUrl = None,
-    token: BrokerTokenOption = None,
-    application: ApplicationOption = None,
+    token: BrokerToken = None,
+    application: ApplicationName = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one subscriber and its subscriptions, with the cursors that it has acknowledged."""

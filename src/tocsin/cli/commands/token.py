@@ -100,15 +100,8 @@ def list_tokens(*, data: DataOption = None, config: SettingsFile = None) -> None
         from tocsin.cli.output import print_table
 
         rows = [
-            (
-                str(token.id),
-                token.name,
-                token.role,
-                _time(token.created_at),
-                _time(token.revoked_at),
-                " ".join(token.feeds),
-            )
-            for token in await tokens.list()
+            (str(info.id), info.name, info.role, _time(info.created_at), _time(info.revoked_at), " ".join(info.feeds))
+            for info in await tokens.list()
         ]
         print_table(("ID", "NAME", "ROLE", "CREATED", "REVOKED", "FEEDS"), rows, sys.stdout)
 

@@ -6,11 +6,9 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol
 
-EntryKind: TypeAlias = Literal[
-    "dataverse", "type", "dataset", "index", "function", "feed", "broker", "channel", "procedure"
-]
+EntryKind = Literal["dataverse", "type", "dataset", "index", "function", "feed", "broker", "channel", "procedure"]
 
 _PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")

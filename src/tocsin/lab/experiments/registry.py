@@ -28,9 +28,7 @@ _NEEDED: Final = ("aiohttp", "argon2", "deltalake", "jwt", "psutil", "pyspark", 
 class LiveExperiment(Protocol):
     """Runs an experiment on the live system and reports it. The results contain the verdict."""
 
-    def run_and_report(
-        self, settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Any
-    ) -> Any: ...
+    def run(self, settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Any) -> Any: ...
 
     def report(self, out: Path, *, quick: bool, to: Path | None) -> Any: ...
 

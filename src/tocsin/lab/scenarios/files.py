@@ -75,7 +75,7 @@ def _people(names: Collection[str], settings: Mapping[str, str], span_s: float) 
     """As many subscribers as the trace has, with the usual number of subscriptions, who join within the span."""
     _refuse(settings, "subscribers", "the trace says who there is")
     if not names:
-        raise InputError("the trace has nobody in it")
+        raise InputError("the trace has no people")
     subscriptions_each = _USUAL.subscriptions / _USUAL.subscribers
     return {
         "subscribers": len(names),

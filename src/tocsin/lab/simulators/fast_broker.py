@@ -126,7 +126,7 @@ class FastBrokerSim:
         # The fetch that a cohort waits for.
         self._cohort_waits: dict[int, int] = {}
         self._perform: dict[type, Callable[..., None]] = {
-            NotifyAvailable: self._told,
+            NotifyAvailable: self._receive_notification,
             Deliver: self._delivered,
             Fetch: self._fetch,
             SubscribeBackend: self._subscribe_backend,
@@ -165,7 +165,7 @@ class FastBrokerSim:
         if interest in self._caches:
             self._heads[interest] = cursor
             self._handle(ResultArrived(interest, cursor, size), at_s)
-            # The core may just have dropped the interest, because nobody was subscribed for long enough.
+            # The core may just have dropped the interest, because it had no subscription for long enough.
             if interest in self._caches:
                 self.lives_s += self._caches[interest].ttl_s
 
@@ -281,7 +281,7 @@ class FastBrokerSim:
 
     # --- subscribers
 
-    def _told(self, action: NotifyAvailable) -> None:
+    def _receive_notification(self, action: NotifyAvailable) -> None:
         interest, audience = action.interest, action.audience
         pull_s = self.now_s + self.trips.to_subscriber_s
         if isinstance(audience, Cohort) and self.together:

@@ -94,7 +94,7 @@ class _Held:
     """A subscriber's state of a subscription: results that it has and knows of, and since when it waits."""
 
     has: Cursor = START
-    told: Cursor = START
+    announced: Cursor = START
     asked_at_s: float | None = None
 
 
@@ -205,12 +205,12 @@ class NetworkBrokerSim:
         person.session, person.online = person.session + 1, False
         self._ask(name, self._disconnect, name)
 
-    def _told(self, name: str, session: int, interest: InterestId, to: Cursor) -> None:
+    def _receive_notification(self, name: str, session: int, interest: InterestId, to: Cursor) -> None:
         person = self._people[name]
         subscription = person.held.get(interest)
         if subscription is None or person.session != session:
             return  # it has unsubscribed or left meanwhile
-        subscription.told = max(subscription.told, to)
+        subscription.announced = max(subscription.announced, to)
         if subscription.asked_at_s is None:
             self._pull(name, interest, subscription)
 
@@ -233,7 +233,7 @@ class NetworkBrokerSim:
             self.waited_s += waited_s * count
             self._engine.note("Got", subscriber=name, interest=interest, results=count, waited_s=waited_s)
         self._ask(name, self._handle, ResultsAcknowledged(interest, action.to, (_subscription_id(name, interest),)))
-        if action.more or subscription.told > subscription.has:
+        if action.more or subscription.announced > subscription.has:
             self._pull(name, interest, subscription)
 
     def _ask(self, name: str, arrive: Callable[..., object], *arguments: object) -> None:
@@ -275,7 +275,7 @@ class NetworkBrokerSim:
 
     def _notify(self, action: NotifyAvailable) -> None:
         for name in _subscribers(action.audience):
-            self._send(name, 0, self._told, action.interest, action.to)
+            self._send(name, 0, self._receive_notification, action.interest, action.to)
 
     def _deliver(self, action: Deliver) -> None:
         size_bytes = sum(result.size_bytes for result in action.results)

@@ -66,23 +66,23 @@ def model(run: Run) -> Mapping[str, float]:
     other_policy = run.text("budget_of")
     if other_policy:
         other_settings = _caching_of(run, other_policy)
-        saved = _mean_file(other_settings, workload, window, run)
+        saved = _mean_file(run, other_settings, workload, window)
         if saved is not None and saved.exists():
             mean_mb = float(saved.read_text("utf-8"))
         else:
             mean_mb = _simulate(other_settings, workload, events, window, replace(run, trace=None))["mean_mb"]
         settings = replace(settings, budget_bytes=int(mean_mb * 1e6 * run.number("scale")))
     metrics = _simulate(settings, workload, events, window, run)
-    if settings.expiry == "ttl" and (file := _mean_file(settings, workload, window, run)) is not None:
+    if settings.expiry == "ttl" and (file := _mean_file(run, settings, workload, window)) is not None:
         with AtomicFile(file) as temporary:
             temporary.write_text(repr(metrics["mean_mb"]), "utf-8")
     return metrics
 
 
-def _mean_file(settings: CachingSettings, workload: EdgeWorkload, window: tuple[float, float], run: Run) -> Path | None:
-    """Returns the file for the mean cache size of a run: other policies get this budget without running it again."""
-    key = hashlib.sha256(repr((settings, workload, window, run.seed)).encode()).hexdigest()[:24]
-    return None if run.shared is None else run.shared / f"mean-{key}.txt"
+def _mean_file(run: Run, *key: object) -> Path | None:
+    """Returns the file for the mean cache size of a run, so that other policies get this budget without running it."""
+    digest = hashlib.sha256(repr((*key, run.seed)).encode()).hexdigest()[:24]
+    return None if run.shared is None else run.shared / f"mean-{digest}.txt"
 
 
 def _workload_of(run: Run) -> EdgeWorkload:

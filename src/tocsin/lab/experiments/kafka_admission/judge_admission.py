@@ -15,57 +15,51 @@ from tocsin.lab.experiments.comparisons import (
     verdict,
 )
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
-from tocsin.lab.experiments.results import MissingCellsError, RunResults
+from tocsin.lab.experiments.results import MissingCellsError, RunResults, SweepPoint
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 NOVEL: Final = ("threshold", "mean", "buffer")
-BENCHMARKS: Final = "benchmarks"
+SWEEP: Final = "benchmarks"
 
 
 def largest_of(results: RunResults) -> Value:
-    return results.points(BENCHMARKS, "records")[-1]
+    return results.points(SWEEP, "records")[-1]
 
 
-def by_policy(name: str) -> Mapping[str, Value]:
+def point(policy: str, records: Value) -> SweepPoint:
+    return SWEEP, {"policy": policy, "records": records}
+
+
+def by(name: str) -> Mapping[str, Value]:
+    """Returns the points of a policy."""
     return {"policy": name}
 
 
 def describe_metric(results: RunResults, metric: str, policies: tuple[str, ...], **where: Value) -> str:
-    return ", ".join(f"{name} {results.mean(metric, BENCHMARKS, policy=name, **where)}" for name in policies)
+    return ", ".join(f"{name} {results.mean(metric, SWEEP, policy=name, **where)}" for name in policies)
 
 
-def ahead(results: RunResults, metric: str, one: str, other: str, records: Value) -> Estimate:
+def ahead(results: RunResults, metric: str, policy: str, other: str, records: Value) -> Estimate:
     """Returns how much more one policy has than another, on benchmarks of one size."""
-    return results.difference(
-        metric, BENCHMARKS, {"policy": one, "records": records}, {"policy": other, "records": records}
-    )
+    return results.between(metric, point(policy, records), point(other, records))
 
 
 @claim("Without caching no record is a hit, with unlimited caching every one is", "Fig. 8")
 def ends(results: RunResults) -> Judgement:
     records = largest_of(results)
-    none, all_ = (results.mean("hit_rate", BENCHMARKS, policy=name, records=records) for name in ("none", "all"))
+    none, all_ = (results.mean("hit_rate", SWEEP, policy=name, records=records) for name in ("none", "all"))
     return verdict(none.mean == 0 and all_.mean == 1, f"none {none}, all {all_}", "a rate is not 0, or not 1")
 
 
 @claim("Each policy's hit rate is nearly the same on every benchmark", "Fig. 8")
 def hit_rate_constant(results: RunResults) -> Judgement:
-    first, *others = several(results, BENCHMARKS, "records")
+    first, *others = several(results, SWEEP, "records")
     changes = {
-        policy: [
-            results.difference(
-                "hit_rate", BENCHMARKS, {"policy": policy, "records": size}, {"policy": policy, "records": first}
-            )
-            for size in others
-        ]
+        policy: [results.between("hit_rate", point(policy, size), point(policy, first)) for size in others]
         for policy in NOVEL
     }
-    largest = {
-        policy: max(policy_changes, key=lambda change: abs(change.mean)) for policy, policy_changes in changes.items()
-    }
-    figures = f"largest change from {first} records: " + ", ".join(
-        f"{name} {change}" for name, change in largest.items()
-    )
+    largest = {name: max(steps, key=lambda change: abs(change.mean)) for name, steps in changes.items()}
+    figures = f"largest change from {first} records: " + ", ".join(f"{name} {largest[name]}" for name in NOVEL)
     holds = all_within((change for policy_changes in changes.values() for change in policy_changes), -0.08, 0.08)
     return verdict(holds, figures, "one changes by more than 0.08")
 
@@ -73,7 +67,7 @@ def hit_rate_constant(results: RunResults) -> Judgement:
 @claim("The threshold policy has the lowest hit rate, then mean, then buffer", "Fig. 8")
 def hit_rate_order(results: RunResults) -> Judgement:
     records = largest_of(results)
-    holds = is_ordered(results, "hit_rate", BENCHMARKS, [by_policy(name) for name in NOVEL], where={"records": records})
+    holds = is_ordered(results, "hit_rate", SWEEP, [by(name) for name in NOVEL], where={"records": records})
     return unless_tuned(results, holds, describe_metric(results, "hit_rate", NOVEL, records=records))
 
 
@@ -97,8 +91,8 @@ _AROUND: Final = 0.75, 0.85
 @claim("The buffer policy has the best hit rate of the three on every benchmark, around 0.8", "Fig. 8")
 def buffer_hits(results: RunResults) -> Judgement:
     rates = {
-        size: results.mean("hit_rate", BENCHMARKS, policy="buffer", records=size)
-        for size in results.points(BENCHMARKS, "records")
+        size: results.mean("hit_rate", SWEEP, policy="buffer", records=size)
+        for size in results.points(SWEEP, "records")
     }
     first = "tuning-buffer", {"learns_first": True, "last": 0.8, "before": 0.2}
     learning = results.mean("hit_rate", first[0], **first[1])
@@ -124,7 +118,7 @@ def buffer_hits(results: RunResults) -> Judgement:
 
 
 # The hit rates of Fig. 8 in the paper's analysis; its text on the figure itself says 0.8 for the buffer policy.
-_STATED_RATES: Final = {"threshold": 0.3, "mean": 0.5, "buffer": 0.7}
+_STATED: Final = {"threshold": 0.3, "mean": 0.5, "buffer": 0.7}
 
 
 @claim("Hit rates are about 0.3 (threshold), 0.5 (mean) and 0.7 (buffer)", "Analysis")
@@ -133,10 +127,7 @@ def hit_rates(results: RunResults) -> Judgement:
     for shared in (0.5, 0.7):
         rates = {name: results.mean("hit_rate", "shared", policy=name, shared=shared) for name in NOVEL}
         answers[shared] = all_hold(
-            *(
-                all_within([rates[name]], stated_rate - 0.1, stated_rate + 0.1)
-                for name, stated_rate in _STATED_RATES.items()
-            )
+            *(all_within([rates[name]], stated_rate - 0.1, stated_rate + 0.1) for name, stated_rate in _STATED.items())
         )
         figures.append(f"{shared:.0%} shared: " + ", ".join(f"{name} {rate}" for name, rate in rates.items()))
     on = (
@@ -160,9 +151,7 @@ _CLOSE_TO_2: Final = 1.9
 @claim("The three policies keep more copies per record than unlimited caching; threshold and mean close to 2", "Fig. 9")
 def duplication_high(results: RunResults) -> Judgement:
     records = largest_of(results)
-    duplications = [
-        results.mean("duplication", BENCHMARKS, policy=name, records=records) for name in ("threshold", "mean")
-    ]
+    duplications = [results.mean("duplication", SWEEP, policy=name, records=records) for name in ("threshold", "mean")]
     above = [ahead(results, "duplication", name, "all", records) for name in NOVEL]
     holds = all_hold(all_above(duplications, than=_CLOSE_TO_2), all_above(above))
     loose = results.mean("duplication", "tuning-threshold", fall=0.8, rise=0.2)
@@ -179,7 +168,7 @@ def duplication_high(results: RunResults) -> Judgement:
 def follows_share(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"shared": share} for share in several(results, "shared", "shared")]
     policies = ("all", *NOVEL)
-    ordered = {name: is_ordered(results, "duplication", "shared", points, where=by_policy(name)) for name in policies}
+    ordered = {name: is_ordered(results, "duplication", "shared", points, where=by(name)) for name in policies}
     figures = "; ".join(
         f"{name} " + ", ".join(f"{results.mean('duplication', 'shared', policy=name, **point)}" for point in points)
         for name in policies
@@ -200,8 +189,8 @@ _SEEN: Final = 1.02
 def fluctuates(results: RunResults) -> Judgement:
     dips = _dips(results, "duplication", 2_000)
     duplications = {
-        size: results.mean("duplication", BENCHMARKS, policy="all", records=size)
-        for size in results.points(BENCHMARKS, "records")
+        size: results.mean("duplication", SWEEP, policy="all", records=size)
+        for size in results.points(SWEEP, "records")
     }
     figures = "unlimited caching: " + ", ".join(
         f"{size} records {duplication}" for size, duplication in duplications.items()
@@ -220,18 +209,16 @@ def fluctuates(results: RunResults) -> Judgement:
 def _dips(results: RunResults, metric: str, at: int) -> bool | None:
     """Whether the metric is lower at this number of records than at the next sizes below and above. One of the two can
     suffice to refute it."""
-    sizes = sorted(map(int, results.points(BENCHMARKS, "records")))
+    sizes = sorted(map(int, results.points(SWEEP, "records")))
     neighbours = [*[size for size in sizes if size < at][-1:], *[size for size in sizes if size > at][:1]]
     lower = all_above((_times(results, metric, size, at) for size in neighbours), than=_SEEN)
     if lower is not False and len(neighbours) < 2:
-        raise MissingCellsError(f"{BENCHMARKS}: records below and above {at}")
+        raise MissingCellsError(f"{SWEEP}: records below and above {at}")
     return lower
 
 
 def _times(results: RunResults, metric: str, records: int, at: int) -> Estimate:
-    return results.ratio(
-        metric, (BENCHMARKS, {"policy": "all", "records": records}), (BENCHMARKS, {"policy": "all", "records": at})
-    )
+    return results.ratio(metric, point("all", records), point("all", at))
 
 
 # A smaller lead does not count.
@@ -245,7 +232,7 @@ def shared_kept(results: RunResults) -> Judgement:
     kept_shares = {
         name: {
             row.cell.seed: row.metrics["value"] - row.metrics["hit_rate"]
-            for row in results.select(BENCHMARKS, {"policy": name, "records": records})
+            for row in results.select(*point(name, records))
         }
         for name in NOVEL
     }

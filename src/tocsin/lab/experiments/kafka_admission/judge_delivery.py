@@ -8,13 +8,14 @@ from typing import Final
 from tocsin.lab.experiments.comparisons import all_above, is_ordered, judge_by_choice, several, verdict
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
-    BENCHMARKS,
-    by_policy,
+    SWEEP,
+    by,
     describe_metric,
     largest_of,
+    point,
     unless_tuned,
 )
-from tocsin.lab.experiments.results import RunResults, SweepPoint
+from tocsin.lab.experiments.results import RunResults
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
 _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
@@ -23,8 +24,8 @@ _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
 @claim("Latency grows in the order unlimited, buffer, mean, threshold, no caching", "Fig. 10")
 def latency_order(results: RunResults) -> Judgement:
     records = largest_of(results)
-    order = [by_policy(name) for name in _BY_LATENCY]
-    holds = is_ordered(results, "latency_s", BENCHMARKS, order, where={"records": records})
+    order = [by(name) for name in _BY_LATENCY]
+    holds = is_ordered(results, "latency_s", SWEEP, order, where={"records": records})
     figures = describe_metric(results, "latency_s", _BY_LATENCY, records=records)
     return unless_tuned(results, holds, figures, "it is the order of the hit rates, and ")
 
@@ -38,8 +39,7 @@ def throughput_order(results: RunResults) -> Judgement:
     records = largest_of(results)
 
     def falls(*policies: str) -> bool | None:
-        places: list[SweepPoint] = [(BENCHMARKS, {"policy": name, "records": records}) for name in policies]
-        steps = itertools.pairwise(places)
+        steps = itertools.pairwise(point(name, records) for name in policies)
         return all_above((results.ratio("throughput_per_s", *step) for step in steps), than=_FASTER)
 
     on = (
@@ -59,14 +59,7 @@ def throughput_order(results: RunResults) -> Judgement:
 def throughput_far(results: RunResults) -> Judgement:
     """Inverts the latency, as the paper does; "far more" means at least twice as much."""
     records = largest_of(results)
-    times = {
-        name: results.ratio(
-            "latency_s",
-            (BENCHMARKS, {"policy": name, "records": records}),
-            (BENCHMARKS, {"policy": "all", "records": records}),
-        )
-        for name in _BY_LATENCY[1:]
-    }
+    times = {name: results.ratio("latency_s", point(name, records), point("all", records)) for name in _BY_LATENCY[1:]}
     close_policies = " and ".join(name for name, ratio in times.items() if ratio.high < 2)
     return verdict(
         all_above(times.values(), than=2),
@@ -115,7 +108,7 @@ def _growth(gaps: dict[Value, dict[int, float]]) -> list[Estimate]:
 
 @claim("The gap between the two grows with the number of records", "Fig. 10")
 def gap_grows(results: RunResults) -> Judgement:
-    loaded, idle = _gaps(results, BENCHMARKS), _gaps(results, "light-load")
+    loaded, idle = _gaps(results, SWEEP), _gaps(results, "light-load")
     gaps_by_load = {"above the database's rate": loaded, "below it": idle}
     figures = "; ".join(
         f"{name}: " + ", ".join(f"{size} records {estimate(list(gap.values()))} s" for size, gap in gaps.items())

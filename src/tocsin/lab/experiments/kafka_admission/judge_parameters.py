@@ -17,10 +17,10 @@ from tocsin.lab.experiments.comparisons import (
 )
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
-    BENCHMARKS,
     NOVEL,
+    SWEEP,
     ahead,
-    by_policy,
+    by,
     describe_metric,
     largest_of,
     unless_tuned,
@@ -28,15 +28,15 @@ from tocsin.lab.experiments.kafka_admission.judge_admission import (
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
 
-_THRESHOLD: Final = "tuning-threshold"
+_TUNING: Final = "tuning-threshold"
 _BUFFER: Final = "tuning-buffer"
 
 
 def _tunings(results: RunResults) -> dict[tuple[Value, Value], Estimate]:
     """Returns the latency of the threshold policy by (μ, λ)."""
-    rows = [dict(row.cell.values) for row in results.select(_THRESHOLD, {})]
+    rows = [dict(row.cell.values) for row in results.select(_TUNING, {})]
     pairs = dict.fromkeys((values["fall"], values["rise"]) for values in rows)
-    return {pair: results.mean("latency_s", _THRESHOLD, fall=pair[0], rise=pair[1]) for pair in pairs}
+    return {pair: results.mean("latency_s", _TUNING, fall=pair[0], rise=pair[1]) for pair in pairs}
 
 
 @claim("The threshold policy is fastest with μ = 0.8, λ = 0.2, and then with 0.3 and 0.1", "Fig. 12")
@@ -55,7 +55,7 @@ def threshold_worst(results: RunResults) -> Judgement:
     latency = _tunings(results)
     claimed = (0.8, 0.8)
     worst = max(latency, key=lambda pair: latency[pair].mean)
-    figures = f"{worst} {latency[worst]} s, {claimed} {results.mean('latency_s', _THRESHOLD, **_pair(claimed))} s"
+    figures = f"{worst} {latency[worst]} s, {claimed} {results.mean('latency_s', _TUNING, **_pair(claimed))} s"
     holds = all_hold(*(_slower(results, claimed, pair) for pair in latency if pair != claimed))
     reason = f"a high μ lowers latency, as the paper itself explains; the slowest of its list is {worst}"
     return verdict(holds, figures, reason)
@@ -68,10 +68,10 @@ def threshold_rates(results: RunResults) -> Judgement:
     by_rise = [(fast, slow) for fast, slow in pairs if fast[0] == slow[0] and float(fast[1]) < float(slow[1])]
     by_fall = [(fast, slow) for fast, slow in pairs if fast[1] == slow[1] and float(fast[0]) > float(slow[0])]
     if not (by_rise and by_fall):
-        raise MissingCellsError(f"{_THRESHOLD}: pairs that differ in μ alone and in λ alone")
+        raise MissingCellsError(f"{_TUNING}: pairs that differ in μ alone and in λ alone")
     holds = {
         f"{fast} and {slow}": all_hold(
-            _slower(results, slow, fast), is_more(results, "hit_rate", _THRESHOLD, _pair(fast), _pair(slow))
+            _slower(results, slow, fast), is_more(results, "hit_rate", _TUNING, _pair(fast), _pair(slow))
         )
         for fast, slow in by_rise + by_fall
     }
@@ -85,7 +85,7 @@ def _pair(pair: tuple[Value, Value]) -> dict[str, Value]:
 
 
 def _slower(results: RunResults, one: tuple[Value, Value], other: tuple[Value, Value]) -> bool | None:
-    return is_more(results, "latency_s", _THRESHOLD, _pair(one), _pair(other))
+    return is_more(results, "latency_s", _TUNING, _pair(one), _pair(other))
 
 
 @claim("The mean policy's latency falls as its batch grows, since the first batch is let in whole", "Fig. 13")
@@ -195,10 +195,10 @@ _AS_MANY: Final = 0.02
 def ranking(results: RunResults) -> Judgement:
     records = largest_of(results)
     figures = "; ".join(
-        f"{name} keeps {results.mean('hit_rate', BENCHMARKS, policy=name, records=records)} of the records, "
-        f"each {results.mean('duplication', BENCHMARKS, policy=name, records=records)} times"
+        f"{name} keeps {results.mean('hit_rate', SWEEP, policy=name, records=records)} of the records, "
+        f"each {results.mean('duplication', SWEEP, policy=name, records=records)} times"
         for name in NOVEL
     )
-    fewer = is_ordered(results, "hit_rate", BENCHMARKS, [by_policy(name) for name in NOVEL], where={"records": records})
+    fewer = is_ordered(results, "hit_rate", SWEEP, [by(name) for name in NOVEL], where={"records": records})
     shared = [ahead(results, "duplication", first, other, records) for first, other in itertools.pairwise(NOVEL)]
     return unless_tuned(results, all_hold(fewer, all_above(shared, than=-_AS_MANY)), figures)

@@ -34,9 +34,7 @@ _RUN: Final = "run.json"
 _STATED: Final = "stated.json"
 
 
-def run_and_report(
-    settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Say
-) -> LiveOutcome:
+def run(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Say) -> LiveOutcome:
     """Runs the cells that the folder does not have yet, then writes the report. Finished hours are saved at once."""
     live_options = parse_options(settings, quick=quick, seed=seed)
     folder = _folder(out, quick=quick).resolve()
@@ -79,8 +77,8 @@ def report(out: Path, *, quick: bool, to: Path | None) -> LiveOutcome:
     if not (folder / _RUN).exists():
         raise NotFoundError(f"{folder}: no finished live run", hint="tocsin lab run edge-caching-prototype --live")
     try:
-        run = json.loads((folder / _RUN).read_text("utf-8"))
-        live_options = replace(parse_options(run["settings"], quick=quick, seed=run["seed"]), code=run["code"])
+        saved = json.loads((folder / _RUN).read_text("utf-8"))
+        live_options = replace(parse_options(saved["settings"], quick=quick, seed=saved["seed"]), code=saved["code"])
         stated = _known(live_options, live_options.cells(), folder)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "tocsin lab run edge-caching-prototype --live writes them anew"
@@ -142,15 +140,11 @@ def _report(
     quick: bool,
     table: Path | None,
 ) -> LiveOutcome:
-    measured = {
-        cell: saved_figures
-        for cell in options.cells()
-        if (saved_figures := journal.known(options.key(cell))) is not None
-    }
     # Journals of version 0.1.0 have the key "relived".
     rows = [
         MeasuredFigures(cell, {"replayed": figures.get("relived", 0.0), **figures}, stated[cell])
-        for cell, figures in measured.items()
+        for cell in options.cells()
+        if (figures := journal.known(options.key(cell))) is not None
     ]
     return write(options, rows, path, quick=quick, table=table)
 
