@@ -28,8 +28,8 @@ from tocsin.pipeline.datasets.delta.statistics import (
     ColumnStatistics,
     Leaf,
     Summary,
-    moment_text,
     statistics_leaves,
+    timestamp_text,
 )
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import InputError, StoreError
@@ -60,8 +60,8 @@ class DataFile:
 
     def add_action(self, *, data_change: bool) -> dict[str, Any]:
         declared = self.statistics
-        low = {**declared.min_values, COMMIT: self.first_commit, AT: moment_text(self.first_at_us)}
-        high = {**declared.max_values, COMMIT: self.last_commit, AT: moment_text(self.last_at_us)}
+        low = {**declared.min_values, COMMIT: self.first_commit, AT: timestamp_text(self.first_at_us)}
+        high = {**declared.max_values, COMMIT: self.last_commit, AT: timestamp_text(self.last_at_us)}
         nulls = {**declared.null_counts, COMMIT: 0, AT: 0}
         stats = orjson.dumps({"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": nulls})
         return {

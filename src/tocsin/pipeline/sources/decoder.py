@@ -28,7 +28,7 @@ from tocsin.pipeline.sources.pieces import (
     BodyLimits,
     BodyPiece,
     empty_body,
-    split_records,
+    split_body,
     too_many,
     unreadable,
 )
@@ -159,7 +159,7 @@ def _adm(body: bytes, limits: BodyLimits) -> Iterator[BodyPiece]:
     text = body.removeprefix(BOM_UTF8)
     if not text.strip():
         raise empty_body()
-    for line, piece in split_records(text):
+    for line, piece in split_body(text):
         if isinstance(line, BadRecord):
             yield BodyPiece(line, piece, len(piece))
         elif len(piece) > limits.record_bytes:

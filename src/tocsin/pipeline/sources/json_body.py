@@ -14,7 +14,7 @@ from tocsin.pipeline.sources.pieces import (
     BodyLimits,
     BodyPiece,
     empty_body,
-    split_records,
+    split_body,
     too_many,
     unreadable,
 )
@@ -162,7 +162,7 @@ def _by_line(text: bytes, limits: BodyLimits, first: int = 1) -> Iterator[BodyPi
 
 
 def _by_brace(text: bytes, limits: BodyLimits, first: int = 1) -> Iterator[BodyPiece]:
-    for line, piece in split_records(text):
+    for line, piece in split_body(text):
         if isinstance(line, BadRecord):
             line.place += first - 1
             yield BodyPiece(line, piece, len(piece))

@@ -1,8 +1,8 @@
-"""The pieces of a body; each is parsed when it is needed."""
+"""The pieces of a body; each is parsed when it is needed, because all values at once take many times its bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -34,12 +34,17 @@ UNREAD: Final = object()
 """The value of a text that is longer than a record may be, and is therefore not parsed."""
 
 
-def split_records(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
-    """The records between balanced braces, each with its line; the last may be an unrecognisable rest."""
-    braces = Braces(len(text), MAX_DEPTH)
-    for at in range(0, len(text), _FRAMED_BYTES):
+def split_body(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
+    chunks = (text[at : at + _FRAMED_BYTES] for at in range(0, len(text), _FRAMED_BYTES))
+    return split_records(chunks, Braces(len(text), MAX_DEPTH), "the body ends inside of the record that begins here")
+
+
+def split_records(chunks: Iterable[bytes], braces: Braces, at_end: str) -> Iterator[tuple[int | BadRecord, bytes]]:
+    """The records between balanced braces, each with its line; the last may be an unrecognisable rest. `at_end` is the
+    reason for rejecting an incomplete last record."""
+    for chunk in chunks:
         try:
-            records = braces.numbered(text[at : at + _FRAMED_BYTES])
+            records = braces.numbered(chunk)
         except FrameError as error:
             yield from error.numbered
             yield BadRecord(error.line, error.reason), b""
@@ -47,7 +52,7 @@ def split_records(text: bytes) -> Iterator[tuple[int | BadRecord, bytes]]:
         yield from records
     rest = braces.finish()
     if rest is not None:
-        yield BadRecord(braces.begun_on, "the body ends inside of the record that begins here"), rest
+        yield BadRecord(braces.begun_on, at_end, raw=rest), rest
 
 
 def too_many(limits: BodyLimits) -> LimitError:

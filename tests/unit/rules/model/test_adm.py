@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import UTC, date, datetime, time
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.strategies import same
+from tocsin.pipeline.sources.formats import adm_text
 from tocsin.pipeline.sources.load_files import batches
 from tocsin.rules.model.adm import MAX_DEPTH, AdmError, dumps, loads
 from tocsin.rules.model.json_form import reader
@@ -204,10 +206,11 @@ def load(folder: Path, text: str | bytes, **options: str) -> list[dict[str, Any]
         '[{"id": 1},\n{"id": 2},{"id": 3}]',
     ],
 )
-def test_load_reads_adm_over_any_lines(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_reads_adm_over_any_lines(tmp_path: Path, text: str) -> None:
+    expected = [{"id": 1}, {"id": 2}, {"id": 3}]
+    assert load(tmp_path, text) == expected
     for chunk_bytes in (1, 7, 1 << 16):
-        monkeypatch.setattr("tocsin.pipeline.sources.formats.adm_text._CHUNK_BYTES", chunk_bytes)
-        assert load(tmp_path, text) == [{"id": 1}, {"id": 2}, {"id": 3}]
+        assert [record for _, record, _ in adm_text.read(BytesIO(text.encode()), chunk_bytes)] == expected
 
 
 @pytest.mark.parametrize(

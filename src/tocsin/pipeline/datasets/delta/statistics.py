@@ -153,7 +153,7 @@ def _day(days: int) -> str | None:
     return date.fromordinal(ordinal).isoformat() if 1 <= ordinal <= date.max.toordinal() else None
 
 
-def moment_text(at_us: int) -> str | None:
+def timestamp_text(at_us: int) -> str | None:
     try:
         at = from_us(at_us)
     except OverflowError:
@@ -178,5 +178,5 @@ _BOUNDS: Final[Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] 
     "number": (_at_least, _at_most),
     "text": (_prefix, _above),
     "date": (_day, _day),
-    "moment": (moment_text, moment_text),
+    "moment": (timestamp_text, timestamp_text),
 }

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final
+from functools import partial
+from itertools import chain
+from typing import Any, BinaryIO
 
+from tocsin.pipeline.sources.pieces import split_records
 from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, ReadRecord
 from tocsin.rules.model import adm
-from tocsin.rules.model.record_frames import Braces, FrameError
+from tocsin.rules.model.record_frames import Braces
 from tocsin.rules.model.type_check import describe_value
 
-_CHUNK_BYTES: Final = 1 << 18
 
-
-def read(file: BinaryIO) -> Iterator[ReadRecord]:
+def read(file: BinaryIO, chunk_bytes: int = 1 << 18) -> Iterator[ReadRecord]:
     """The objects of a file, each with the line on which it begins."""
-    for item in each(file):
+    for item in each(file, chunk_bytes):
         if isinstance(item, BadRecord):
             raise item
         yield item
 
 
-def each(file: BinaryIO) -> Iterator[ReadRecord | BadRecord]:
+def each(file: BinaryIO, chunk_bytes: int = 1 << 18) -> Iterator[ReadRecord | BadRecord]:
     """Like `read`, but yields an unreadable object as a BadRecord and goes on, if the end of the object is visible."""
-    for line, text in frame_objects(file):
+    for line, text in frame_objects(file, chunk_bytes):
         if isinstance(line, BadRecord):
             yield line
             continue
@@ -34,23 +35,12 @@ def each(file: BinaryIO) -> Iterator[ReadRecord | BadRecord]:
             yield error
 
 
-def frame_objects(file: BinaryIO) -> Iterator[tuple[int | BadRecord, bytes]]:
+def frame_objects(file: BinaryIO, chunk_bytes: int = 1 << 18) -> Iterator[tuple[int | BadRecord, bytes]]:
     """The texts between balanced braces, each with its line; the last may be an unrecognisable rest."""
-    braces = Braces(RECORD_LIMIT_BYTES)
     mark = file.read(len(codecs.BOM_UTF8))
-    chunk = (b"" if mark == codecs.BOM_UTF8 else mark) + file.read(_CHUNK_BYTES)
-    while chunk:
-        try:
-            records = braces.numbered(chunk)
-        except FrameError as error:
-            yield from error.numbered
-            yield BadRecord(error.line, error.reason), b""
-            return
-        yield from records
-        chunk = file.read(_CHUNK_BYTES)
-    rest = braces.finish()
-    if rest is not None:
-        yield BadRecord(braces.begun_on, "the file ends inside of the object that begins on this line", raw=rest), rest
+    chunks = chain((mark.removeprefix(codecs.BOM_UTF8),), iter(partial(file.read, chunk_bytes), b""))
+    at_end = "the file ends inside of the object that begins on this line"
+    return split_records(chunks, Braces(RECORD_LIMIT_BYTES), at_end)
 
 
 def parse(text: bytes, line: int = 1) -> dict[str, Any]:
