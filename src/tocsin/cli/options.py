@@ -100,7 +100,7 @@ def folder_errors() -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        hint = "--out and --to name writable_folders to write in"
+        hint = "--out and --to name folders to write in"
         raise InputError(f"{error.filename}: {error.strerror}", hint=hint) from None
 
 

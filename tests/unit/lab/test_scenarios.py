@@ -363,7 +363,7 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     empty.write_text("0 300 0 900 0 900\n")
     with pytest.raises(InputError, match=r"9 connects, and .* does not say where it is"):
         city_from({}, movement=walks, connections=links, access_points={"A"})
-    with pytest.raises(InputError, match="nobody in it"):
+    with pytest.raises(InputError, match="no people"):
         city_from({}, movement=empty)
     with pytest.raises(InputError, match="says who there is"):
         city_from({"subscribers": "3"}, movement=walks)
@@ -371,7 +371,7 @@ def test_files_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="span_s: must be > 0"):
         city_from({}, movement=walks)
     links.write_text("1 CONN 7 8 up\n")
-    with pytest.raises(InputError, match="nobody in it"):
+    with pytest.raises(InputError, match="no people"):
         city_from({}, movement=walks, connections=links, access_points={"7"})
 
 

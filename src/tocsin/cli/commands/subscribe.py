@@ -58,7 +58,7 @@ def subscribe(
     ] = "inline",
     format: Annotated[  # noqa: A002 - the flag is called so
         Literal["text", "json"],
-        Parameter(help="The form of output: text, or event JSON object per line with cursor and time."),
+        Parameter(help="The form of output: text, or one JSON object per line with cursor and time."),
     ] = "text",
     count: Annotated[int | None, Parameter(help="The number of results after which the command stops.")] = None,
     drop: Annotated[bool, Parameter(negative="", help="End the subscription when the command stops.")] = False,
@@ -75,14 +75,14 @@ def subscribe(
     application: Annotated[str, Parameter(env_var="TOCSIN_APPLICATION", help="The application of the subscriber.")] = (
         DEFAULT_APPLICATION
     ),
-    token: Annotated[str | None, Parameter(help="The token of the application, if --register needs event.")] = None,
+    token: Annotated[str | None, Parameter(help="The token of the application, if --register needs one.")] = None,
 ) -> int:
     """Subscribe to a channel and print its results as they arrive."""
     from tocsin.sdk import DEFAULT_URL, START, Client
 
     if user is None:
         raise InputError(
-            "--user is missing", hint="name the subscriber with --user or TOCSIN_USER; --register makes a new event"
+            "--user is missing", hint="name the subscriber with --user or TOCSIN_USER; --register makes a new one"
         )
     if count is not None and count < 1:
         raise InputError(f"--count: must be above 0, got {count}")
