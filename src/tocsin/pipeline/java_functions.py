@@ -1,4 +1,4 @@
-"""Registers our own Java functions in Spark, which the language calls instead of Spark's (`call_rewrites`).
+"""Registers our own Java functions in Spark, which the language calls instead of Spark's (`bounds/bounded_calls.py`).
 
 They are compiled in the JVM, by the compiler that Spark uses for generated code, and reach its executors as a jar.
 """

@@ -1,10 +1,8 @@
-"""Names the entries of the catalog: references, quoting, and suggestions for misspelled names."""
+"""Names the entries of the catalog: references and quoting."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -25,7 +23,7 @@ def join_names(*names: str) -> str:
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Returns the names from which `qualified` made this text."""
+    """Returns the names from which `join_names` made this text."""
     names, position = [], 0
     while match := _PART.match(text, position):
         names.append(match[2] if match[1] is None else match[1].replace("``", "`"))
@@ -109,10 +107,3 @@ def channel_ref(dataverse: str, name: str) -> Ref:
 
 def procedure_ref(dataverse: str, name: str, arity: int) -> Ref:
     return Ref("procedure", dataverse, f"{name}@{arity}")
-
-
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Returns the most similar name, ignoring case, or None if nothing is similar enough."""
-    lowered = {candidate.lower(): candidate for candidate in names}
-    matches = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
-    return lowered[matches[0]] if matches else None

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tocsin.cluster.statements.dml import decode_rows
-from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.pipeline.result_json import result_json
 
 TURN_ROWS: Final = 500

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tocsin.cluster.http.row_encoder import TURN_ROWS, RowEncoder
-from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.rules.model import types as t
 from tocsin.wire.errors import StatementError
 
