@@ -23,6 +23,7 @@ from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.channels import plan_review, run_query
 from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.datasets import layout
+from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.rules.model.json_form import plain
@@ -99,8 +100,8 @@ class Names:
             if (function.dataverse, function.name) == (dataverse, name)
         ]
 
-    def suggestions(self, dataverse: str) -> Sequence[str]:
-        return [dataset.name for dataset in DATASETS if dataset.dataverse == dataverse]
+    def suggest_dataset(self, dataverse: str, name: str) -> str | None:
+        return did_you_mean(name, (dataset.name for dataset in DATASETS if dataset.dataverse == dataverse))
 
 
 def compiled(

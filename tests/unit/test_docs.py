@@ -21,7 +21,7 @@ from tocsin.cli.commands import check
 from tocsin.cluster.catalog import metadata
 from tocsin.cluster.data_folder.inspection.inspection import CHECKED, NOT_CHECKED
 from tocsin.lab.experiments import registry
-from tocsin.language.functions import calls, geodesy, spatial, temporal
+from tocsin.language.functions import function_registry, geodesy, spatial, temporal_functions
 from tocsin.language.syntax import parser, script
 from tocsin.language.syntax.statements import CreateFunction
 from tocsin.rules.caching.admission import ADMISSION
@@ -71,7 +71,7 @@ def names_called(text: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "functions",
-    [spatial.FUNCTIONS, geodesy.FUNCTIONS, temporal.FUNCTIONS, calls.SPARK_NAMES],
+    [spatial.FUNCTIONS, geodesy.FUNCTIONS, temporal_functions.FUNCTIONS, function_registry.SPARK_NAMES],
     ids=["spatial", "geodesy", "temporal", "spark-names"],
 )
 def test_every_function_of_the_language_is_in_its_reference(functions: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ def test_every_function_of_the_language_is_in_its_reference(functions: dict[str,
 
 def test_every_array_aggregate_is_in_the_reference() -> None:
     told = names_called(document("docs/language.md"))
-    assert {f"array_{name}" for name in calls.ARRAY_AGGREGATES} <= told
+    assert {f"array_{name}" for name in function_registry.ARRAY_AGGREGATES} <= told
 
 
 def test_every_statement_is_in_the_reference() -> None:

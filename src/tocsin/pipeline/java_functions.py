@@ -1,4 +1,4 @@
-"""Registers our own Java functions in Spark, which the language calls instead of Spark's (`language/functions/bounds`).
+"""Registers our own Java functions in Spark, which the language calls instead of Spark's (`bounds/bounded_calls.py`).
 
 They limit their steps and the size of their results, and stop when their task is killed. Spark's own functions do
 neither: some regular expressions would keep Java's matcher busy practically forever. The functions are compiled in the

@@ -189,7 +189,7 @@ def test_what_would_run_reads_only_our_relations(served: ServedCluster, text: st
     engine = parts.statements._engine
     scope = StatementScope(parts.catalog.catalog, parts.tables, engine, "v", datetime.now(UTC))
     try:
-        sql = scope.translated(parse_query(text)).sql
+        sql = scope.translate(parse_query(text)).sql
     except (TranslationError, FunctionError, TocsinError):
         return  # refused
     finally:

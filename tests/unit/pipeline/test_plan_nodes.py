@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tocsin.language.functions import spark_functions
+from tocsin.language.functions import function_registry
 from tocsin.pipeline.plan_check import check_plan
 from tocsin.pipeline.plan_nodes import EXPRESSIONS, EXPRESSIONS_BY_KIND, NODES, NODES_BY_KIND
 from tocsin.wire.errors import StatementError
@@ -35,7 +35,7 @@ class Example:
     is_table: bool = False
 
     def is_listed(self) -> bool:
-        return self.function in (spark_functions.TABLE_FUNCTIONS if self.is_table else spark_functions.NAMES)
+        return self.function in (function_registry.TABLE_FUNCTIONS if self.is_table else function_registry.NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_every_function_of_the_language_passes(spark: SparkSession, examples: li
     assert [example.sql for example in listed if _is_refused(spark, example)] == []
     assert {
         example.function for example in listed
-    } | _WITHOUT_EXAMPLES == spark_functions.NAMES | spark_functions.TABLE_FUNCTIONS
+    } | _WITHOUT_EXAMPLES == function_registry.NAMES | function_registry.TABLE_FUNCTIONS
 
 
 @pytest.mark.parametrize("kind", ["BIGINT", "BOOLEAN", "DATE", "DECIMAL(9, 2)", "DOUBLE", "STRING", "TIMESTAMP"])

@@ -39,13 +39,13 @@ from tocsin.cluster.catalog.refs import (
     index_ref,
     join_names,
     list_some,
-    nearest,
     procedure_ref,
     quote_name,
     split_names,
     type_ref,
 )
 from tocsin.cluster.data_folder.removals import Removals, RemovalStep, plan_removals
+from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.store.cluster.interface import ClusterStore, StoreTransaction, check_text
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, UnavailableError
 
@@ -156,7 +156,7 @@ class Catalog:
         if ref.kind != "dataverse" and dataverse_ref(ref.dataverse) not in self.entries:
             return self.missing(dataverse_ref(ref.dataverse))
         peers = [entry for entry in self.entries.values() if entry.ref.kind == ref.kind]
-        name, hint = ref.name, None
+        name = ref.name
         if ref.kind == "index":
             dataset, name = split_names(ref.name)
             if dataset_ref(ref.dataverse, dataset) not in self.entries:
@@ -170,9 +170,8 @@ class Catalog:
                 return NotFoundError(f"there is no {ref}", hint=f"it takes {arities} arguments, not {arity}")
         local_names = [peer.name for peer in peers if ref.kind == "dataverse" or peer.ref.dataverse == ref.dataverse]
         other_dataverses = [peer.ref.dataverse for peer in peers if peer.name == name]
-        if (similar := nearest(name, local_names)) is not None:
-            hint = f"did you mean {quote_name(similar)}?"
-        elif other_dataverses:
+        hint = did_you_mean(name, local_names, write=quote_name)
+        if hint is None and other_dataverses:
             hint = f"did you mean {join_names(other_dataverses[0], name)}?"
         return NotFoundError(f"there is no {ref}", hint=hint)
 

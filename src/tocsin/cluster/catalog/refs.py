@@ -1,8 +1,7 @@
-"""Names the entries of the catalog: references, quoting, and suggestions for misspelled names."""
+"""Names the entries of the catalog: references and quoting."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -109,13 +108,6 @@ def channel_ref(dataverse: str, name: str) -> Ref:
 
 def procedure_ref(dataverse: str, name: str, arity: int) -> Ref:
     return Ref("procedure", dataverse, f"{name}@{arity}")
-
-
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Returns the most similar name, ignoring case, or None if nothing is similar enough."""
-    lowered = {candidate.lower(): candidate for candidate in names}
-    matches = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.7)
-    return lowered[matches[0]] if matches else None
 
 
 def list_some(names: Iterable[object], limit: int = 3) -> str:

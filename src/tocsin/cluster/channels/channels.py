@@ -351,7 +351,7 @@ class Channels:
             pass
 
         def work() -> Any:
-            translated = scope.translated(node)
+            translated = scope.translate(node)
             (value,) = decode_rows(self._engine.rows(translated.sql, 1), translated)
             return value
 

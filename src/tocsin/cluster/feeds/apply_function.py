@@ -26,8 +26,8 @@ from tocsin.cluster.feeds.isolate_failures import FailedRecord
 from tocsin.cluster.statements.dml import decode_rows
 from tocsin.cluster.statements.statement_scope import BatchScope
 from tocsin.language.syntax.dialect import FieldOf, ObjectOf
-from tocsin.language.translate.queries import TranslatedQuery
 from tocsin.language.translate.spark_text import render
+from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.language.types.variant import values
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model.types import ObjectType
@@ -86,7 +86,7 @@ class AppliedFunction:
         call = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
         # Spark returns rows in any order, so each output carries the index of its record.
         fields = {"place": exp.column("place", table="batch"), "made": call}
-        return scope.translated_batch(
+        return scope.translate_batch(
             ObjectOf(
                 expressions=[FieldOf(this=exp.Literal.string(key), expression=value) for key, value in fields.items()]
             )

@@ -208,7 +208,7 @@ class Procedures:
     async def _carry_out(self, call: ProcedureCall, tick: int) -> None:
         if isinstance(call.statement, st.Query):
             query = call.statement.query
-            await self._engine.work(lambda: self._engine.discard(call.scope.translated(query).sql), call.statement.text)
+            await self._engine.work(lambda: self._engine.discard(call.scope.translate(query).sql), call.statement.text)
         else:
             await self._changes.run(call.statement, call.scope, {_position(call.entry): tick})
 
@@ -239,7 +239,7 @@ class Procedures:
         except ConstantError as error:
             raise TranslationError(str(error), error.offset) from None
         except NotConstantError:
-            translated = scope.translated(exp.Select(expressions=[ValueOf(this=node)]))
+            translated = scope.translate(exp.Select(expressions=[ValueOf(this=node)]))
             return decode_rows(self._engine.rows(translated.sql), translated)[0]
 
     # ------------------------------------------------------------ CREATE, DROP

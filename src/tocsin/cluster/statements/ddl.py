@@ -120,8 +120,7 @@ class DdlHandler:
             """Translates the body with untyped parameters. This checks that all names exist, and returns what the body
             uses."""
             own_scope = StatementScope(scope.catalog, self._tables, self._engine, dataverse, scope.now)
-            translator = own_scope.translator()
-            translator.for_channels = True
+            translator = own_scope.translator(defines_function=True)
             untyped = TypedSql(values.null(t.ANY), t.ANY)
             translator.frame = NameScope(dict.fromkeys(statement.parameters, untyped))
             try:

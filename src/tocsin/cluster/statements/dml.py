@@ -24,7 +24,7 @@ from tocsin.durable_files import is_full_disk
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate, with_values
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
-from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.table import Commit
 from tocsin.pipeline.landing.rows import generate
@@ -130,7 +130,7 @@ class DmlHandler:
         except ConstantError as error:
             raise TranslationError(str(error), error.offset) from None
         except NotConstantError:
-            translated = scope.translated(source)
+            translated = scope.translate(source)
             values = decode_rows(self._engine.rows(translated.sql), translated)
             # `INSERT INTO d [r, s]` and `INSERT INTO d (SELECT …)` both insert the records, not one record that is a
             # list.
@@ -151,7 +151,7 @@ class DmlHandler:
             if query is None:
                 cancellation.commit()
                 return table.delete_all(positions=positions)
-            keys = _key_rows(self._engine.rows(scope.translated(query).sql), entry)
+            keys = _key_rows(self._engine.rows(scope.translate(query).sql), entry)
             cancellation.commit()
             return table.delete(keys, positions=positions)
 

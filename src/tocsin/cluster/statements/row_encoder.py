@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from tocsin.cluster.statements.dml import decode_rows
-from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.patience import wait_despite_cancel
 from tocsin.pipeline.result_json import result_json
 

@@ -31,7 +31,7 @@ from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import script as scripts
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
-from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.language.types.typed_sql import FunctionError
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
@@ -166,7 +166,7 @@ class ScriptRunner:
                 scope.close()
 
     async def _explain(self, statement: st.Explain, scope: StatementScope) -> QueryRows:
-        plan = await self._engine.work(lambda: self._engine.plan(scope.translated(statement.query).sql), statement.text)
+        plan = await self._engine.work(lambda: self._engine.plan(scope.translate(statement.query).sql), statement.text)
         return _whole([orjson.dumps(plan)])
 
     async def _explain_channel(self, statement: st.ExplainChannel, scope: StatementScope) -> QueryRows:
@@ -199,7 +199,7 @@ class ScriptRunner:
 
     async def _whole_rows(self, statement: st.Query, scope: StatementScope) -> QueryRows:
         def work() -> list[bytes]:
-            translated = scope.translated(statement.query)
+            translated = scope.translate(statement.query)
             return self._encoder.encode(self._engine.rows(translated.sql, self._rows_limit + 1), translated)
 
         try:
@@ -213,7 +213,7 @@ class ScriptRunner:
         costs only disk space."""
 
         def work() -> tuple[TranslatedQuery, ResultFiles]:
-            translated = scope.translated(statement.query)
+            translated = scope.translate(statement.query)
             return translated, self._engine.write_rows(translated.sql)
 
         try:

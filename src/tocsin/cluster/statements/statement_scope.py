@@ -19,14 +19,18 @@ from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.language.syntax.dialect import ValueOf
-from tocsin.language.translate.arguments import bind_value
 from tocsin.language.translate.name_lookup import Dataset, Function
-from tocsin.language.translate.queries import Queries, TranslatedQuery
 from tocsin.language.translate.scope import NameScope
 from tocsin.language.translate.spark_text import render
+from tocsin.language.translate.translator import QueryHooks, TranslatedQuery, Translator
+from tocsin.language.types.typed_sql import TypedSql, literal, string
+from tocsin.language.types.variant import values as variants
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.snapshots import Snapshot
-from tocsin.rules.model.types import BIGINT, Field, ObjectType, Type
+from tocsin.rules.did_you_mean import did_you_mean
+from tocsin.rules.model.open_form import dumps_value
+from tocsin.rules.model.types import ANY, BIGINT, Field, ObjectType, Type
+from tocsin.rules.model.values import MISSING
 
 
 class CatalogNames:
@@ -53,10 +57,10 @@ class CatalogNames:
     def arities(self, dataverse: str, name: str) -> Sequence[int]:
         return sorted(function.arity for function in self.catalog.functions_named(dataverse, name))
 
-    def suggestions(self, dataverse: str) -> Sequence[str]:
+    def suggest_dataset(self, dataverse: str, name: str) -> str | None:
         if dataverse == METADATA:
-            return list(DATASETS)
-        return [dataset.name for dataset in self.catalog.datasets if dataset.dataverse == dataverse]
+            return did_you_mean(name, DATASETS)
+        return self.catalog.missing(dataset_ref(dataverse, name)).hint
 
 
 class StatementScope(CatalogNames):
@@ -87,12 +91,13 @@ class StatementScope(CatalogNames):
         self._engine.drop_views(self._views)
         self._views.clear()
 
-    def translated(self, node: Any) -> TranslatedQuery:
+    def translate(self, node: Any) -> TranslatedQuery:
         return self.translator().translate(node)
 
-    def translator(self) -> Queries:
-        translator = Queries(self, self._engine.type_analyser, self, self.dataverse, self.now)
-        translator.frame = NameScope({name: bind_value(value) for name, value in self.values.items()})
+    def translator(self, *, defines_function: bool = False) -> Translator:
+        hooks = QueryHooks(self, self.now, defines_function)
+        translator = Translator(self, self._engine.type_analyser, hooks, self.dataverse)
+        translator.frame = NameScope({name: _bind_value(value) for name, value in self.values.items()})
         return translator
 
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
@@ -120,8 +125,19 @@ class StatementScope(CatalogNames):
             return reader.executions(self.catalog.channels, dataset.type)
         return reader.runs(dataset.type) if rows is RunHistory.PROCEDURES else reader.rows(rows)
 
-    def called(self, function: Function, arguments: Sequence[Type]) -> str:
+    def call_name(self, function: Function, arguments: Sequence[Type]) -> str:
         return self._engine.python.called(function, arguments)
+
+
+def _bind_value(value: Any) -> TypedSql:
+    """Returns the value with its own type; collections and objects are untyped. No part of it is ever parsed as SQL."""
+    if value is MISSING:
+        return TypedSql(variants.null(ANY), ANY)
+    if value is None:
+        return TypedSql(exp.null(), variants.VOID)
+    if isinstance(value, dict | list):
+        return TypedSql(variants.call("parse_json", string(dumps_value(value))), ANY)
+    return literal(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +172,13 @@ class BatchScope(StatementScope):
         places = pa.array(range(rows.num_rows), pa.int64())
         self._rows = pa.table([places, records], schema=layout.record_schema(self._batch.type))
 
-    def translated_batch(self, expression: exp.Expr) -> TranslatedQuery:
+    def translate_batch(self, expression: exp.Expr) -> TranslatedQuery:
         """Translates `SELECT VALUE expression FROM the batch AS batch`."""
         source = exp.Table(
             this=exp.to_identifier(self._batch.name, quoted=True),
             alias=exp.TableAlias(this=exp.to_identifier("batch")),
         )
-        return self.translated(exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source)))
+        return self.translate(exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source)))
 
     def called_batch(self, function: Function) -> str:
         """Returns a query that applies a Python function to each record: its `place`, and what the function `made` of

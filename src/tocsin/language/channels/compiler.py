@@ -8,10 +8,9 @@ in the text can be mistaken for one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import ClassVar, Final, NoReturn
+from typing import Final, NoReturn
 
 from sqlglot import exp
 
@@ -19,17 +18,17 @@ from tocsin.language.channels import null_on_error
 from tocsin.language.channels.joins.decorrelate import import_outer_values
 from tocsin.language.channels.joins.rewrite import add_join_keys
 from tocsin.language.channels.joins.sides import JoinRequirements, Quantiles, RuntimeArray
-from tocsin.language.channels.new_rows import mark_new_rows, needs_new, wants_new
 from tocsin.language.channels.per_interest import has_column
 from tocsin.language.channels.record_parts import branch_of, mark_branches, parted_datasets
 from tocsin.language.channels.shared_query import ID, INTERESTS, build_shared_query, parameter_column
+from tocsin.language.channels.watched_datasets import is_watched, mark_watched_datasets, needs_new_rows
 from tocsin.language.functions.bounds import like_patterns
 from tocsin.language.translate.expressions import TranslationError, fail
 from tocsin.language.translate.name_lookup import Dataset, Function, NameLookup, TypeAnalyser
-from tocsin.language.translate.queries import Queries
 from tocsin.language.translate.scope import RowVariable, column, derived_table, free_tables, select_query
-from tocsin.language.translate.sources import scan
+from tocsin.language.translate.sources import scan, version_of
 from tocsin.language.translate.spark_text import render
+from tocsin.language.translate.translator import Translator
 from tocsin.language.types.output_types import to_output_type
 from tocsin.language.types.typed_sql import TypedSql, build
 from tocsin.language.types.variant import encoder, values
@@ -43,7 +42,7 @@ _REGULAR: Final = frozenset(
     "rlike regexp regexp_like regexp_contains regexp_count regexp_extract regexp_extract_all regexp_instr"
     " regexp_replace regexp_substr split".split()
 )
-_ANCIENT: Final = datetime(1970, 1, 1, tzinfo=UTC)  # the base class needs an instant; `moment` here yields `:now`
+_TIMES: Final = {"current_channel_time": NOW, "previous_channel_time": PREVIOUS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ def shared_query(
     continuous: bool,
 ) -> SharedQuery:
     """Compiles a channel's body. The first of two passes infers the types of parameters that have no declared type."""
-    body = mark_new_rows(body, continuous=continuous)
+    body = mark_watched_datasets(body, continuous=continuous)
     branches = mark_branches(body)
     types = [declared.get(name, t.ANY) for name in parameters]
 
@@ -136,22 +135,22 @@ def shared_query(
         function = names.find_function(own or dataverse, name, arity)
         return function is not None and function.language == "PYTHON"
 
-    first_pass = ChannelQueries(names, type_analyser, dataverse, types)
-    draft = first_pass.statement(build_shared_query(body, parameters, in_python))
+    first_pass = ChannelTranslation(names, type_analyser, dataverse, types)
+    draft = first_pass.translator.statement(build_shared_query(body, parameters, in_python))
     for i, name in enumerate(parameters):
         if name not in declared:
-            types[i] = _agreed(name, first_pass.uses_of.get(i, []))
+            types[i] = _infer_type(name, first_pass.uses_of.get(i, []))
     # No text contains its own digest, so no literal or field in this query has the name of a view or function of ours.
     token = hashlib.sha256(render(draft.query).encode()).hexdigest()[:32]
-    second_pass = ChannelQueries(names, type_analyser, dataverse, types, token)
-    return second_pass.shared(
-        build_shared_query(body, parameters, in_python), needs_new=needs_new(body), branches=branches
+    second_pass = ChannelTranslation(names, type_analyser, dataverse, types, token)
+    return second_pass.compile(
+        build_shared_query(body, parameters, in_python), needs_new=needs_new_rows(body), branches=branches
     )
 
 
-def _agreed(name: str, found: Sequence[Type]) -> Type:
+def _infer_type(name: str, uses: Sequence[Type]) -> Type:
     """Returns the type that fits all uses of a parameter."""
-    types = list(dict.fromkeys(found))
+    types = list(dict.fromkeys(uses))
     if not types:
         return t.ANY
     if len(types) == 1:
@@ -163,8 +162,13 @@ def _agreed(name: str, found: Sequence[Type]) -> Type:
     )
 
 
-class ChannelQueries(Queries):
-    """Translates a channel's body, and records what the query needs to run: views, functions, keys and arguments."""
+class ChannelTranslation:
+    """Translates a channel's body, and records what the query needs to run: views, functions, keys and arguments.
+
+    It owns a translator and is the hooks of it (`TranslationHooks`).
+    """
+
+    defines_function = False
 
     def __init__(
         self,
@@ -176,7 +180,6 @@ class ChannelQueries(Queries):
     ) -> None:
         self.calls: list[CalledFunction] = []
         self._prefix = f"tocsin_channel_{token}"
-        super().__init__(names, type_analyser, self, dataverse, _ANCIENT)
         self.parameters = tuple(types)
         self.matches = JoinRequirements({parameter_column(i): i for i in range(len(types))})
         self.uses_of: dict[int, list[Type]] = {}
@@ -186,15 +189,32 @@ class ChannelQueries(Queries):
         self.depends_on_time = False
         fields = [Field(ID, t.BIGINT), *(Field(parameter_column(i), type_) for i, type_ in enumerate(types))]
         self._interests = _Interests(ObjectType(tuple(fields), open=False), f"{self._prefix}_interests")
+        self.own_datasets: Mapping[str, Dataset] = {INTERESTS: self._interests}
+        self.translator = translator = Translator(names, type_analyser, self, dataverse)
+        # A subscriber's value must not fail the shared query: where it makes one of these expressions fail, the
+        # expression is NULL, and the interest matches nothing there.
+        translator.handlers |= {
+            exp.Add: self._add,
+            exp.Sub: self._add,
+            exp.Mul: self._add,
+            exp.Div: self._divide,
+            exp.Mod: self._divide,
+            exp.IntDiv: self._divide,
+            exp.Neg: self._negate,
+            exp.Cast: self._cast,
+            exp.Anonymous: self._call,
+            exp.Dot: self._path,
+            exp.RegexpLike: self._match_regular_expression,
+        }
 
-    def shared(self, query: exp.Query, *, needs_new: bool, branches: int) -> SharedQuery:
+    def compile(self, query: exp.Query, *, needs_new: bool, branches: int) -> SharedQuery:
         """Translates the shared query and collects all that its execution needs."""
         is_numbered, is_placed = has_column(query, "number"), has_column(query, "place")
-        relation = self.statement(query)
+        relation = self.translator.statement(query)
         assert isinstance(relation.type, ObjectType)
         result = relation.type.find("result")
         assert result is not None
-        alias = self.alias("out")
+        alias = self.translator.alias("out")
         output = to_output_type(TypedSql(column(alias, "result"), result.type))
         columns: list[tuple[str, exp.Expr]] = [(name, column(alias, name)) for name in ("interest", "number", "place")]
         columns.append(("result", encoder.to_answer(output)))
@@ -207,7 +227,7 @@ class ChannelQueries(Queries):
             borders=tuple(matches.borders), levels=tuple(self._level(level) for level in matches.levels),
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
             needs_new=needs_new, depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
-            remedy=next(iter(matches.remedies), None), uses=frozenset(self.uses),
+            remedy=next(iter(matches.remedies), None), uses=frozenset(self.translator.uses),
             is_numbered=is_numbered, is_placed=is_placed,
             parted_by=parted_datasets([(scan_.dataset, scan_.branch) for scan_ in self.read if scan_.new], branches),
         )  # fmt: skip
@@ -232,10 +252,7 @@ class ChannelQueries(Queries):
 
     # ------------------------------------------------------------ datasets
 
-    def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
-        return self._interests if list(parts) == [INTERESTS] else super().find_dataset(parts, node)
-
-    def scanned(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
+    def scan_dataset(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
         """Gives every scan its own view, which the caller fills for each execution."""
         if dataset is self._interests:
             # This view holds untyped parameters as variants, so it needs no conversion.
@@ -252,92 +269,88 @@ class ChannelQueries(Queries):
                 "it has no commits of its own: let a procedure with a PERIOD copy what you need into a dataset"
                 if described else "it shows what a channel has: only queries read it",
             )  # fmt: skip
-        if self._version(node) != (None, None):
+        if version_of(node) != (None, None):
             fail("a channel reads datasets as they are", node, "leave AS OF out")
-        scanned = Scan(f"{self._prefix}_scan_{len(self.read)}", dataset, wants_new(node), branch_of(node))
+        scanned = Scan(f"{self._prefix}_scan_{len(self.read)}", dataset, is_watched(node), branch_of(node))
         self.read.append(scanned)
         self.tables[alias] = dataset
         return scan(scanned.view, dataset.type, alias, (COMMIT, AT) if dataset.active else ())
 
-    def scan(self, *_: object) -> str:
-        raise AssertionError("a channel's relations have names of their own")
-
-    def called(self, function: Function, arguments: Sequence[Type]) -> str:
+    def call_name(self, function: Function, arguments: Sequence[Type]) -> str:
         self.calls.append(CalledFunction(f"{self._prefix}_call_{len(self.calls)}", function, tuple(arguments)))
         return self.calls[-1].name
 
-    def brought_in(self, condition: exp.Expr) -> None:
-        import_outer_values(condition, self.block, self.matches, self.alias)
+    def import_outer(self, condition: exp.Expr) -> None:
+        import_outer_values(condition, self.translator.block, self.matches, self.translator.alias)
 
-    def matched(self, made: exp.Select) -> exp.Select:
+    def add_join_keys(self, query: exp.Select) -> exp.Select:
         """Adds join keys, and a broadcast hint for the records if only the interests join them."""
-        made = add_join_keys(made, self.matches, self.alias)
-        joined = [join.this.alias_or_name for join in made.args.get("joins") or []]
+        query = add_join_keys(query, self.matches, self.translator.alias)
+        joined = [join.this.alias_or_name for join in query.args.get("joins") or []]
         if joined == [self.matches.interests]:
             # The new records are few and the interests many. Spark cannot know this.
-            records = exp.to_identifier(made.args["from_"].this.alias_or_name, quoted=True)
-            made.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=[records])]))
-        return made
+            records = exp.to_identifier(query.args["from_"].this.alias_or_name, quoted=True)
+            query.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=[records])]))
+        return query
 
     # ------------------------------------------------------------ errors that a parameter causes
 
-    # A subscriber's value must not fail the shared query. Where an interest's value makes an expression fail, the
-    # expression is NULL, and the interest matches nothing there.
-
-    def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> TypedSql:
-        """Translates a call so that a parameter's value cannot fail the query."""
-        if dataverse is None and name.lower() == "array_contains" and len(node.expressions) == 2:
+    def _call(self, node: exp.Anonymous) -> TypedSql:
+        name = (node.this if isinstance(node.this, str) else node.this.name).lower()
+        if name == "array_contains" and len(node.expressions) == 2:
             array, value = node.expressions
-            return self.expression(exp.In(this=value, field=array))
-        result = super().call(dataverse, name, node)
-        if dataverse is None and name.lower() in _REGULAR and self._is_of_interests(result.sql):
-            self._no_regular_expression(node)
-        raising = [call for call in result.sql.find_all(exp.Anonymous) if str(call.this).lower() == "raise_error"]
-        for call in raising:
+            return self.translator.expression(exp.In(this=value, field=array))
+        result = self.translator.calls.call_unqualified(node)
+        if name in _REGULAR and self._is_of_interests(result.sql):
+            _refuse_regular_expression(node)
+        return self._guard_call(name, result)
+
+    def _path(self, node: exp.Dot) -> TypedSql:
+        result = self.translator.paths.path(node)
+        called = node.expression
+        return self._guard_call(str(called.name).lower(), result) if isinstance(called, exp.Anonymous) else result
+
+    def _guard_call(self, name: str, result: TypedSql) -> TypedSql:
+        for call in [call for call in result.sql.find_all(exp.Anonymous) if str(call.this).lower() == "raise_error"]:
             if self._is_of_interests(call):
                 call.replace(exp.null())
         sql = null_on_error.try_cast(result.sql, self._is_of_interests)
-        if name.lower() == "abs" and result.type in t.INTEGERS and self._is_theirs(sql):
+        if name == "abs" and result.type in t.INTEGERS and self._is_theirs(sql):
             sql = null_on_error.without_sign(*sql.expressions)
         return result if sql is result.sql else TypedSql(sql, result.type)
 
-    def _generic(self, node: exp.Expr) -> TypedSql:
-        result = super()._generic(node)
+    def _match_regular_expression(self, node: exp.RegexpLike) -> TypedSql:
+        result = self.translator.expressions.generic(node)
         if isinstance(result.sql, exp.RegexpLike) and self._is_of_interests(result.sql.expression):
-            self._no_regular_expression(node)
+            _refuse_regular_expression(node)
         return result
 
-    def pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:
+    def check_pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:
         return like_patterns.readable(sql, escape) if self._is_of_interests(sql) else sql
 
-    def _no_regular_expression(self, node: exp.Expr) -> NoReturn:
-        fail("a parameter cannot be a regular expression: a wrong one would fail for everybody", node, "use LIKE")
-
-    def _counted(self, node: exp.Expr) -> TypedSql:
-        result = self._arithmetic(node)
+    def _add(self, node: exp.Expr) -> TypedSql:
+        result = self.translator.operators.arithmetic(node)
         if result.type in (t.DOUBLE, t.FLOAT):
             return result  # floating-point overflow yields infinity, which is no error
         return TypedSql(null_on_error.null_on_overflow(result.sql, self._is_theirs), result.type)
 
-    def _opposite(self, node: exp.Neg) -> TypedSql:
-        result = self._negative(node)
+    def _negate(self, node: exp.Neg) -> TypedSql:
+        result = self.translator.operators.negative(node)
         if isinstance(result.sql, exp.Neg) and result.type in t.INTEGERS and self._is_theirs(result.sql):
             return TypedSql(null_on_error.negate_or_null(result.sql.this), result.type)
-        return (
-            result
-            if result.type == t.DOUBLE
-            else TypedSql(null_on_error.null_on_overflow(result.sql, self._is_theirs), result.type)
-        )
+        if result.type == t.DOUBLE:
+            return result
+        return TypedSql(null_on_error.null_on_overflow(result.sql, self._is_theirs), result.type)
 
-    def _divided(self, node: exp.Expr) -> TypedSql:
-        result = self._arithmetic(node)
+    def _divide(self, node: exp.Expr) -> TypedSql:
+        result = self.translator.operators.arithmetic(node)
         divisor = result.sql.args.get("expression") if isinstance(result.sql, exp.Div | exp.Mod | exp.IntDiv) else None
         if divisor is not None and self._is_of_interests(divisor):
             result.sql.set("expression", build("nullif(_d, 0)", _d=divisor))
         return result
 
-    def _converted(self, node: exp.Cast) -> TypedSql:
-        result = self._cast(node)
+    def _cast(self, node: exp.Cast) -> TypedSql:
+        result = self.translator.operators.cast(node)
         if isinstance(result.sql, exp.Cast) and self._is_of_interests(result.sql):
             return TypedSql(exp.TryCast(**{**result.sql.copy().args, "safe": True}), result.type)
         return result
@@ -352,17 +365,9 @@ class ChannelQueries(Queries):
         """
         return free_tables(sql) == {self.matches.interests}
 
-    handlers: ClassVar[dict[type, Callable[..., TypedSql]]] = {
-        **Queries.handlers,
-        **dict.fromkeys((exp.Div, exp.Mod, exp.IntDiv), _divided),
-        **dict.fromkeys((exp.Add, exp.Sub, exp.Mul), _counted),
-        exp.Neg: _opposite,
-        exp.Cast: _converted,
-    }
-
     # ------------------------------------------------------------ functions that only channels have
 
-    def moment(self, kind: Type) -> TypedSql:
+    def instant(self, kind: Type) -> TypedSql:
         """Returns the argument `:now`, because the SQL serves many executions."""
         self.depends_on_time = True
         now = exp.Placeholder(this=NOW)
@@ -372,15 +377,15 @@ class ChannelQueries(Queries):
             return TypedSql(exp.cast(now, "DATE"), t.DATE)
         return TypedSql(build("pmod(unix_micros(_n), 86400000000L)", _n=now), t.TIME)
 
-    def of_channel(self, name: str, node: exp.Anonymous) -> TypedSql:
+    def call_channel_function(self, name: str, node: exp.Anonymous, translator: Translator) -> TypedSql:
         """Translates is_new(v), active_timestamp(v) and the times of the channel's executions."""
-        if name in ("previous_channel_time", "current_channel_time"):
+        if name in _TIMES:
             if node.expressions:
                 fail(f"{name} takes no argument", node, f"{name}()")
             self.depends_on_time = True
-            return TypedSql(exp.Placeholder(this=NOW if name.startswith("current") else PREVIOUS), t.DATETIME)
+            return TypedSql(exp.Placeholder(this=_TIMES[name]), t.DATETIME)
         argument = node.expressions[0] if len(node.expressions) == 1 else None
-        value = self.expression(argument) if argument is not None else None
+        value = translator.expression(argument) if argument is not None else None
         dataset = self.tables.get(value.alias) if isinstance(value, RowVariable) else None
         if dataset is None or not isinstance(value, RowVariable):
             fail(f"{name} takes a variable that ranges over a dataset", node, "write it where FROM names the dataset")
@@ -396,7 +401,7 @@ class ChannelQueries(Queries):
 
     # ------------------------------------------------------------ inference of parameter types
 
-    def taken(self, value: TypedSql, type_: Type) -> None:
+    def note_use(self, value: TypedSql, type_: Type) -> None:
         """Records the type with which the body uses a parameter."""
         sql = value.sql
         while isinstance(sql, exp.Paren):
@@ -415,6 +420,10 @@ class _Interests:
     dataverse: str = ""
     name: str = "the interests"
     active: None = None
+
+
+def _refuse_regular_expression(node: exp.Expr) -> NoReturn:
+    fail("a parameter cannot be a regular expression: a wrong one would fail for everybody", node, "use LIKE")
 
 
 def _arguments(tree: exp.Expr) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.channels.new_rows import wants_new
+from tocsin.language.channels.watched_datasets import is_watched
 from tocsin.language.translate.name_lookup import Dataset
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.subqueries import unwrap_query
@@ -72,7 +72,7 @@ def _parted(select: exp.Expr) -> Iterator[exp.Table]:
     plain = [join.this for join in joins if not join.side and (join.kind or "INNER") in ("INNER", "CROSS")]
     first = [select.args["from_"].this] if select.args.get("from_") else []
     for source in (*first, *plain):
-        if isinstance(source, exp.Table) and wants_new(source):
+        if isinstance(source, exp.Table) and is_watched(source):
             yield source
         elif isinstance(source, exp.Subquery):
             yield from _parted(unwrap_query(source.this))

@@ -1,4 +1,4 @@
-"""Implements dates, times, datetimes and durations: arithmetic, order, and the functions in `FUNCTIONS`.
+"""Implements dates, times, datetimes and durations: arithmetic and order (functions: `temporal_functions.py`).
 
 A duration has months and microseconds as separate parts, because a month has no fixed length. Adding a duration to a
 datetime adds the months first (a day past the end of the month becomes the last day), then the microseconds. A date
@@ -10,12 +10,12 @@ the one with fewer months is smaller. So any two durations compare, and exactly 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.functions.temporal_functions import FUNCTIONS, MICROS_PER_DAY
+from tocsin.language.functions.temporal_functions import MICROS_PER_DAY
 from tocsin.language.types import typed_sql
 from tocsin.language.types.typed_sql import (
     FunctionError,
@@ -23,16 +23,15 @@ from tocsin.language.types.typed_sql import (
     as_bigint,
     build,
     constant_integer,
+    field,
     guard_nulls,
     is_null,
     literal,
     part_field,
 )
-from tocsin.rules.model.types import BOOLEAN, DATE, DATETIME, DURATION, INTEGERS, TIME, Primitive, Type
+from tocsin.language.types.variant import values
+from tocsin.rules.model.types import BOOLEAN, DATE, DATETIME, DURATION, INTEGERS, TIME, ArrayType, Primitive, Type
 from tocsin.rules.model.values import Duration
-
-__all__ = ["FUNCTIONS", "TEMPORAL", "add", "arithmetic", "comparison", "constant_duration", "literal", "negate",
-           "order_key", "subtract"]  # fmt: skip
 
 TEMPORAL: Final = (DATE, TIME, DATETIME, DURATION)
 
@@ -213,3 +212,28 @@ def _duration_key(sql: exp.Expr) -> exp.Expr:
     days = f"CAST(_a.months AS BIGINT) * 30 + {whole_days}"
     rest = f"pmod(_a.micros, {MICROS_PER_DAY})"
     return guard_nulls((sql,), build(f"named_struct('days', {days}, 'micros', {rest}, 'months', _a.months)", _a=sql))
+
+
+def order_durations(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
+    """Returns a call of an array or comparison function with the order key before each duration; None for other calls.
+
+    Spark itself would compare the months first.
+    """
+    if name in ("greatest", "least") and arguments and all(argument.type == DURATION for argument in arguments):
+        return TypedSql(field(values.call(name, *(_keyed(argument.sql) for argument in arguments)), "v"), DURATION)
+    if name not in ("array_max", "array_min", "array_sort", "sort_array") or not arguments:
+        return None
+    items, *rest = arguments
+    if not isinstance(items.type, ArrayType) or items.type.item != DURATION:
+        return None
+    keyed = build("transform(_v, __d -> _keyed)", _v=items.sql, _keyed=_keyed(exp.column("__d")))
+    result = values.call(name, keyed, *(argument.sql for argument in rest))
+    if name in ("array_max", "array_min"):
+        return TypedSql(field(result, "v"), DURATION)
+    return TypedSql(build("transform(_v, __d -> _d)", _v=result, _d=field(exp.column("__d"), "v")), items.type)
+
+
+def _keyed(sql: exp.Expr) -> exp.Expr:
+    key = order_key(TypedSql(sql, DURATION))
+    assert key is not None
+    return guard_nulls((sql,), values.record([("k", key), ("v", sql)]))

@@ -5,7 +5,6 @@ IF [NOT] EXISTS may stand before the name, as in SQL, and after the name, as in 
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
@@ -13,10 +12,11 @@ from typing import Final, TypeAlias
 
 from sqlglot.tokenizer_core import TokenType
 
-from tocsin.language.functions.calls import BUILT_IN
+from tocsin.language.functions.function_registry import BUILT_IN
 from tocsin.language.syntax import parser_channels, parser_data
 from tocsin.language.syntax import statements as st
 from tocsin.language.syntax.token_stream import TokenStream
+from tocsin.rules.did_you_mean import did_you_mean
 
 StatementGrammar: TypeAlias = Callable[[TokenStream], st.Statement]
 
@@ -51,8 +51,8 @@ def parse_statement(tokens: TokenStream) -> st.Statement:
 @lru_cache(maxsize=64)
 def _expected_statement(first_word: str) -> str:
     words = [*sorted(STATEMENTS), "SELECT"]
-    near = difflib.get_close_matches(first_word, words, 1)
-    return f"a statement: {', '.join(words)}" + (f"; did you mean {near[0]}?" if near else "")
+    hint = did_you_mean(first_word, words)
+    return f"a statement: {', '.join(words)}" + (f"; {hint}" if hint else "")
 
 
 def _parse_object(tokens: TokenStream, kinds: Mapping[str, StatementGrammar]) -> st.Statement:

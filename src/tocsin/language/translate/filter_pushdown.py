@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from tocsin.language.functions.calls import NONDETERMINISTIC
+from tocsin.language.functions.function_registry import NONDETERMINISTIC
 from tocsin.language.translate.predicate_notes import conjuncts
 from tocsin.language.translate.scope import derived_table, free_tables, select_query
 

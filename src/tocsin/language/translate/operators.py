@@ -1,9 +1,12 @@
-"""Translates operators and predicates with SQL's three-valued logic, over typed and untyped values."""
+"""Translates operators and predicates with SQL's three-valued logic, over typed and untyped values.
+
+Comparisons are annotated (`predicate_notes`), so that a channel can turn them into join keys.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -11,9 +14,10 @@ from tocsin.language.functions import temporal
 from tocsin.language.functions.bounds import like_patterns
 from tocsin.language.syntax import dialect
 from tocsin.language.translate import predicate_notes
-from tocsin.language.translate.expressions import Expressions, fail
-from tocsin.language.translate.scope import NameScope, OptionalVariable, RowVariable
+from tocsin.language.translate.expressions import align, convert, fail, make_self_contained
+from tocsin.language.translate.scope import OptionalVariable, RowVariable
 from tocsin.language.translate.spark_text import render_for_analysis
+from tocsin.language.types import type_probe
 from tocsin.language.types.typed_sql import (
     FunctionError,
     TypedSql,
@@ -28,6 +32,9 @@ from tocsin.language.types.variant.values import VOID
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 
+if TYPE_CHECKING:
+    from tocsin.language.translate.translator import Translator
+
 COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
     exp.NullSafeEQ: "<=>", exp.NullSafeNEQ: "<=>",
@@ -40,35 +47,42 @@ ARITHMETIC: dict[type[exp.Expr], str] = {
 DECIMAL = t.Primitive("decimal(38,18)")
 
 
-class Operators(Expressions):
+class Operators:
     """Translates operators and predicates."""
 
-    def _negative(self, node: exp.Neg) -> TypedSql:
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+        self._depth = 0  # of quantifiers around the current expression
+
+    def negative(self, node: exp.Neg) -> TypedSql:
         if isinstance(node.this, exp.Literal) and not node.this.is_string and node.this.this.isdigit():
             return literal(-int(node.this.this))
-        value = self.expression(node.this)
+        value = self.translator.expression(node.this)
         negated = temporal.negate(value)
         if negated is not None:
             return negated
         if value.type == t.ANY:
             return self._untyped_arithmetic(exp.Mul, literal(-1), value)
-        return self.ask(exp.Neg(this=exp.Paren(this=value.sql.copy())), [value])
+        return self.translator.ask(exp.Neg(this=exp.Paren(this=value.sql.copy())), [value])
 
-    def _paren(self, node: exp.Paren) -> TypedSql:
-        value = self.expression(node.this)
+    def paren(self, node: exp.Paren) -> TypedSql:
+        value = self.translator.expression(node.this)
         return value if isinstance(value, RowVariable | OptionalVariable) else TypedSql(enclose(value.sql), value.type)
 
-    def _connective(self, node: exp.Expr) -> TypedSql:
+    def connective(self, node: exp.Expr) -> TypedSql:
         connective = type(node)(
-            this=enclose(self.boolean(node.this)), expression=enclose(self.boolean(node.expression))
+            this=enclose(self.translator.boolean(node.this)),
+            expression=enclose(self.translator.boolean(node.expression)),
         )
         return TypedSql(exp.Paren(this=connective), t.BOOLEAN)
 
-    def _not(self, node: exp.Not) -> TypedSql:
-        return TypedSql(exp.Not(this=exp.Paren(this=self.boolean(node.this))), t.BOOLEAN)
+    def negation(self, node: exp.Not) -> TypedSql:
+        return TypedSql(exp.Not(this=exp.Paren(this=self.translator.boolean(node.this))), t.BOOLEAN)
 
-    def _comparison(self, node: exp.Expr) -> TypedSql:
-        return self.compare(type(node), self.expression(node.this), self.expression(node.expression))
+    def comparison(self, node: exp.Expr) -> TypedSql:
+        return self.compare(
+            type(node), self.translator.expression(node.this), self.translator.expression(node.expression)
+        )
 
     def compare(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
         """Translates a comparison, and annotates it for joins and for the inference of parameter types."""
@@ -76,12 +90,12 @@ class Operators(Expressions):
             if other.type in (t.ANY, VOID):
                 continue
             if value.type == t.ANY:
-                self.taken(value, other.type)
+                self.translator.hooks.note_use(value, other.type)
             if other.type in t.NUMBERS:
                 # A number computed from a parameter is an integer if its counterpart is; it may need more bits.
                 for operand in value.sql.meta.get(predicate_notes.MADE_OF, ()):
-                    self.taken(operand, t.BIGINT if other.type in t.INTEGERS else t.DOUBLE)
-        compared = self._compared(operator, left, right)
+                    self.translator.hooks.note_use(operand, t.BIGINT if other.type in t.INTEGERS else t.DOUBLE)
+        compared = self._build_comparison(operator, left, right)
         compared.sql.meta[predicate_notes.COMPARED] = (TypedSql(left.sql, left.type), TypedSql(right.sql, right.type))
         distance, bound = (left, right) if operator in (exp.LT, exp.LTE) else (right, left)
         apart = distance.sql.meta.get(predicate_notes.APART) if operator in predicate_notes.ORDERS else None
@@ -91,21 +105,21 @@ class Operators(Expressions):
                 compared.sql.meta[predicate_notes.NEAR] = near
         return compared
 
-    def _compared(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+    def _build_comparison(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
         """Builds the SQL of a comparison by the types of both sides."""
 
-        def made(a: exp.Expr, b: exp.Expr) -> exp.Expr:
+        def test(a: exp.Expr, b: exp.Expr) -> exp.Expr:
             return operator(this=enclose(a), expression=enclose(b))
 
         if t.DURATION in (left.type, right.type):
-            a, b = (TypedSql(self._as(side, t.DURATION), t.DURATION) for side in (left, right))
+            a, b = (TypedSql(convert(side, t.DURATION), t.DURATION) for side in (left, right))
             duration_test = temporal.comparison(COMPARISONS[operator], a, b)
             assert duration_test is not None
             return duration_test
         if left.type == right.type == t.ANY:
             if operator in (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ):
-                return TypedSql(made(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
-            return TypedSql(operators.comparison(made, left.sql, right.sql), t.BOOLEAN)
+                return TypedSql(test(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
+            return TypedSql(operators.comparison(test, left.sql, right.sql), t.BOOLEAN)
         if t.ANY in (left.type, right.type):
             typed_, other = (right, left) if left.type == t.ANY else (left, right)
             if typed_.type == VOID:
@@ -114,28 +128,28 @@ class Operators(Expressions):
             def against(type_: Type) -> exp.Expr:
                 exact = type_ == DECIMAL
                 cast_ = dynamic.number_as(other.sql, DECIMAL.name) if exact else dynamic.exactly(other.sql, type_)
-                return made(cast_, typed_.sql) if typed_ is right else made(typed_.sql, cast_)
+                return test(cast_, typed_.sql) if typed_ is right else test(typed_.sql, cast_)
 
             if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
                 return self.compare(
-                    operator, *(TypedSql(encoder.to_any(self.settled(side)), t.ANY) for side in (left, right))
+                    operator, *(TypedSql(encoder.to_any(make_self_contained(side)), t.ANY) for side in (left, right))
                 )
             if typed_.type in t.INTEGERS:
                 # The decimal comparison is exact for 64-bit integers and decimals; the double handles other numbers.
                 return TypedSql(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
             return TypedSql(against(typed_.type), t.BOOLEAN)
         if isinstance(left.type, MultisetType) and isinstance(right.type, MultisetType):
-            return TypedSql(made(*(arrays.in_any_order(side) for side in (left, right))), t.BOOLEAN)
+            return TypedSql(test(*(arrays.in_any_order(side) for side in (left, right))), t.BOOLEAN)
         if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
-            return TypedSql(made(left.sql, right.sql), t.BOOLEAN)
+            return TypedSql(test(left.sql, right.sql), t.BOOLEAN)
         for text, other in ((left, right), (right, left)):
             if text.type == t.STRING and other.type in (*t.NUMBERS, t.BOOLEAN) and not _reads_as_number(text.sql):
                 # Spark would cast the text, and fail at the first row that is no number.
                 raise FunctionError(f"a string cannot be compared with a {other.type}: CAST one of them")
-        return self.ask(made(left.sql, right.sql), [left, right])
+        return self.translator.ask(test(left.sql, right.sql), [left, right])
 
-    def _arithmetic(self, node: exp.Expr) -> TypedSql:
-        left, right = self.expression(node.this), self.expression(node.expression)
+    def arithmetic(self, node: exp.Expr) -> TypedSql:
+        left, right = self.translator.expression(node.this), self.translator.expression(node.expression)
         operator = type(node)
         if t.ANY in (left.type, right.type):
             return self._untyped_arithmetic(operator, left, right)
@@ -144,53 +158,31 @@ class Operators(Expressions):
         if result is not None:
             return result
         # Ask Spark about typed NULLs: with the operands, a long sum would be copied once per term.
-        blanks = [TypedSql(self.blank(side), side.type) for side in (left, right)]
-        type_ = self.ask(operator(this=enclose(blanks[0].sql), expression=enclose(blanks[1].sql)), []).type
+        blanks = [TypedSql(type_probe.blank(side, dynamic.null), side.type) for side in (left, right)]
+        type_ = self.translator.ask(operator(this=enclose(blanks[0].sql), expression=enclose(blanks[1].sql)), []).type
         return TypedSql(operator(this=enclose(left.sql), expression=enclose(right.sql)), type_)
 
     def _untyped_arithmetic(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
-        result = self._untyped_made(operator, left, right)
+        result = operators.arithmetic(
+            ARITHMETIC[operator], left, right, lambda a, b: _number_arithmetic(operator, a, b)
+        )
         for operand, other in ((left, right), (right, left)):
             if operand.type == t.ANY and other.type in t.NUMBERS:
-                self.taken(operand, t.BIGINT if other.type in t.INTEGERS and operator is not exp.Div else t.DOUBLE)
+                self.translator.hooks.note_use(
+                    operand, t.BIGINT if other.type in t.INTEGERS and operator is not exp.Div else t.DOUBLE
+                )
         result.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(left, right)
         return result
 
-    def _untyped_made(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
-        def numbers(a: TypedSql, b: TypedSql) -> TypedSql:
-            return self._dynamic_arithmetic(operator, a, b)
-
-        return operators.arithmetic(ARITHMETIC[operator], left, right, numbers)
-
-    def _dynamic_arithmetic(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
-        """Keeps integers exact if both operands are integers, as for declared types."""
-
-        def double(one: TypedSql) -> exp.Expr:
-            return dynamic.exactly(one.sql, t.DOUBLE) if one.type == t.ANY else self._as(one, t.DOUBLE)
-
-        real = operator(this=enclose(double(left)), expression=enclose(double(right)))
-        if operator is exp.Div or not all(side.type in (t.ANY, *t.INTEGERS) for side in (left, right)):
-            return TypedSql(real, t.DOUBLE)
-
-        def whole(one: TypedSql) -> exp.Expr:
-            if one.type != t.ANY:
-                return one.sql
-            is_whole = exp.EQ(this=dynamic.call("schema_of_variant", one.sql), expression=exp.Literal.string("BIGINT"))
-            return exp.If(this=is_whole, true=dynamic.as_type(one.sql, t.BIGINT), false=exp.null())
-
-        exact = operator(this=enclose(whole(left)), expression=enclose(whole(right)))
-        both = [exp.cast(number, "VARIANT", dialect="spark") for number in (exact, real)]
-        return TypedSql(dynamic.call("coalesce", *both), t.ANY)
-
-    def _between(self, node: exp.Between) -> TypedSql:
-        value = self.expression(node.this)
-        low = self.compare(exp.GTE, value, self.expression(node.args["low"]))
-        high = self.compare(exp.LTE, value, self.expression(node.args["high"]))
+    def between(self, node: exp.Between) -> TypedSql:
+        value = self.translator.expression(node.this)
+        low = self.compare(exp.GTE, value, self.translator.expression(node.args["low"]))
+        high = self.compare(exp.LTE, value, self.translator.expression(node.args["high"]))
         return TypedSql(exp.Paren(this=exp.And(this=low.sql, expression=high.sql)), t.BOOLEAN)
 
-    def _is_kind(self, node: dialect.IsKind) -> TypedSql:
+    def is_kind(self, node: dialect.IsKind) -> TypedSql:
         """Translates IS [NOT] NULL, MISSING, UNKNOWN and VALUED."""
-        value, kind = self.expression(node.this), node.args["kind"]
+        value, kind = self.translator.expression(node.this), node.args["kind"]
         unknown = exp.Is(this=enclose(value.sql), expression=exp.null())
         if value.type == t.ANY:
             null = dynamic.call("coalesce", dynamic.is_explicit_null(value.sql), exp.false())
@@ -208,37 +200,33 @@ class Operators(Expressions):
             return TypedSql(exp.Not(this=exp.Paren(this=tests["UNKNOWN"])), t.BOOLEAN)
         return TypedSql(exp.Paren(this=tests[kind].copy()), t.BOOLEAN)
 
-    def _like(self, node: exp.Expr) -> TypedSql:
+    def like(self, node: exp.Expr) -> TypedSql:
         like = node.this if isinstance(node, exp.Escape) else node
         if not isinstance(like, exp.Like | exp.ILike):
             fail("ESCAPE belongs to LIKE", node)
         if isinstance(like.expression, exp.Any | exp.All):
             fail("LIKE takes one pattern", node, "write LIKE for each of them, with OR or AND between them")
         escape = like_patterns.escape_of(node)
-        result = self._generic(like)
+        result = self.translator.expressions.generic(like)
         constant = constant_string(result.sql.expression)
         if constant is not None:
             list(like_patterns.tokens(constant, escape))  # raises if the pattern is invalid
-        result.sql.set("expression", self.pattern(result.sql.expression, escape))
+        result.sql.set("expression", self.translator.hooks.check_pattern(result.sql.expression, escape))
         return (
             TypedSql(exp.Escape(this=result.sql, expression=string(escape)), t.BOOLEAN) if node is not like else result
         )
 
-    def pattern(self, sql: exp.Expr, escape: str) -> exp.Expr:  # noqa: ARG002 - for overrides
-        """Hook: returns the pattern of a LIKE. Channels check patterns that come from parameters."""
-        return sql
-
-    def _in(self, node: exp.In) -> TypedSql:
-        value = self.expression(node.this)
+    def member(self, node: exp.In) -> TypedSql:
+        value = self.translator.expression(node.this)
         if node.args.get("query"):
-            return self.in_query(value, node)
+            return self.translator.subqueries.in_query(value, node)
         if node.args.get("field"):
-            collection = self.expression(node.args["field"])
+            collection = self.translator.expression(node.args["field"])
             if collection.type == t.ANY and value.type != t.ANY:
-                self.taken(collection, ArrayType(value.type))
+                self.translator.hooks.note_use(collection, ArrayType(value.type))
             items = dynamic.items(collection)
         else:
-            candidates = [self.expression(candidate) for candidate in node.expressions]
+            candidates = [self.translator.expression(candidate) for candidate in node.expressions]
             if not candidates:
                 return TypedSql(exp.false(), t.BOOLEAN)
             if all(candidate.type == value.type for candidate in candidates) and value.type in (
@@ -254,25 +242,23 @@ class Operators(Expressions):
                 )
             tests = [self.compare(exp.EQ, value, candidate).sql for candidate in candidates]
             return TypedSql(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
-        return self._quantify("exists", items, "__one", lambda one: self.compare(exp.EQ, one, value).sql)
+        return self._quantify("exists", items, "__one", lambda item: self.compare(exp.EQ, item, value).sql)
 
-    def _quantified(self, node: dialect.Quantified) -> TypedSql:
+    def quantified(self, node: dialect.Quantified) -> TypedSql:
         """Translates SOME and EVERY to Spark's exists and forall over an array."""
 
-        def condition(one: TypedSql) -> exp.Expr:
-            scope = NameScope({node.args["alias"].name: one}, [], self.frame)
-            outer, self.frame = self.frame, scope
-            self.quantifiers += 1
+        def condition(item: TypedSql) -> exp.Expr:
+            self._depth += 1
             try:
-                return self.boolean(node.args["condition"])
+                with self.translator.inner_scope({node.args["alias"].name: item}):
+                    return self.translator.boolean(node.args["condition"])
             finally:
-                self.frame = outer
-                self.quantifiers -= 1
+                self._depth -= 1
 
-        items = dynamic.items(self.expression(node.this))
+        items = dynamic.items(self.translator.expression(node.this))
         # Name the variable by its depth: nested quantifiers never clash, and equal expressions have equal texts.
         name = "forall" if node.args.get("every") else "exists"
-        return self._quantify(name, items, f"__q{self.quantifiers}", condition)
+        return self._quantify(name, items, f"__q{self._depth}", condition)
 
     def _quantify(
         self, name: str, items: TypedSql, variable: str, condition: Callable[[TypedSql], exp.Expr]
@@ -282,27 +268,29 @@ class Operators(Expressions):
         test = exp.Lambda(this=body, expressions=[exp.to_identifier(variable)])
         return TypedSql(exp.Anonymous(this=name, expressions=[items.sql.copy(), test]), t.BOOLEAN)
 
-    def _exists(self, node: exp.Exists) -> TypedSql:
+    def exists(self, node: exp.Exists) -> TypedSql:
         if isinstance(node.this, exp.Query):
-            return self.exists_query(node.this)
-        items = dynamic.items(self.expression(node.this))
+            return self.translator.subqueries.exists_query(node.this)
+        items = dynamic.items(self.translator.expression(node.this))
         return TypedSql(exp.GT(this=dynamic.call("size", items.sql), expression=exp.Literal.number(0)), t.BOOLEAN)
 
-    def _case(self, node: exp.Case) -> TypedSql:
-        subject = self.expression(node.this) if node.this else None
+    def case(self, node: exp.Case) -> TypedSql:
+        subject = self.translator.expression(node.this) if node.this else None
         tests = [
-            self.compare(exp.EQ, subject, self.expression(branch.this)).sql if subject else self.boolean(branch.this)
+            self.compare(exp.EQ, subject, self.translator.expression(branch.this)).sql
+            if subject
+            else self.translator.boolean(branch.this)
             for branch in node.args["ifs"]
         ]
         default = node.args.get("default")
-        branches = [self.expression(branch.args["true"]) for branch in node.args["ifs"]]
-        branches.append(self.expression(default) if default else TypedSql(exp.null(), VOID))
-        type_, values = self.aligned(branches)
+        branches = [self.translator.expression(branch.args["true"]) for branch in node.args["ifs"]]
+        branches.append(self.translator.expression(default) if default else TypedSql(exp.null(), VOID))
+        type_, values = align(branches)
         ifs = [exp.If(this=test, true=value) for test, value in zip(tests, values[:-1], strict=True)]
         return TypedSql(exp.Case(ifs=ifs, default=values[-1]), type_)
 
-    def _cast(self, node: exp.Cast) -> TypedSql:
-        value = self.expression(node.this)
+    def cast(self, node: exp.Cast) -> TypedSql:
+        value = self.translator.expression(node.this)
         if node.args.get("format"):
             fail("CAST takes no FORMAT", node, "use to_date or to_timestamp")
         target = render_for_analysis(node.args["to"])
@@ -311,30 +299,32 @@ class Operators(Expressions):
         if value.type == t.ANY and node.args["to"].is_type("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "DATE"):
             value = TypedSql(operators.moment(value.sql), t.DATETIME)
         if value.type == t.ANY:
-            return self.ask(
+            return self.translator.ask(
                 dynamic.call("try_variant_get", value.sql, exp.Literal.string("$"), exp.Literal.string(target)), [value]
             )
         cast = type(node)(this=value.sql.copy(), to=node.args["to"].copy(), safe=node.args.get("safe"))
-        return self.ask(cast, [value])
+        return self.translator.ask(cast, [value])
 
-    HANDLERS: ClassVar[dict[type, Callable[..., TypedSql]]] = {
-        exp.Neg: _negative,
-        exp.Paren: _paren,
-        exp.And: _connective,
-        exp.Or: _connective,
-        exp.Not: _not,
-        **dict.fromkeys(COMPARISONS, _comparison),
-        **dict.fromkeys(ARITHMETIC, _arithmetic),
-        exp.Between: _between,
-        **dict.fromkeys((exp.Like, exp.ILike, exp.Escape), _like),
-        exp.In: _in,
-        exp.Exists: _exists,
-        exp.Case: _case,
-        exp.Cast: _cast,
-        exp.TryCast: _cast,
-        dialect.IsKind: _is_kind,
-        dialect.Quantified: _quantified,
-    }
+
+def _number_arithmetic(operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+    """Keeps integers exact if both operands are integers, as for declared types."""
+
+    def double(operand: TypedSql) -> exp.Expr:
+        return dynamic.exactly(operand.sql, t.DOUBLE) if operand.type == t.ANY else convert(operand, t.DOUBLE)
+
+    real = operator(this=enclose(double(left)), expression=enclose(double(right)))
+    if operator is exp.Div or not all(side.type in (t.ANY, *t.INTEGERS) for side in (left, right)):
+        return TypedSql(real, t.DOUBLE)
+
+    def whole(operand: TypedSql) -> exp.Expr:
+        if operand.type != t.ANY:
+            return operand.sql
+        is_whole = exp.EQ(this=dynamic.call("schema_of_variant", operand.sql), expression=exp.Literal.string("BIGINT"))
+        return exp.If(this=is_whole, true=dynamic.as_type(operand.sql, t.BIGINT), false=exp.null())
+
+    exact = operator(this=enclose(whole(left)), expression=enclose(whole(right)))
+    both = [exp.cast(number, "VARIANT", dialect="spark") for number in (exact, real)]
+    return TypedSql(dynamic.call("coalesce", *both), t.ANY)
 
 
 def _is_interval(value: TypedSql) -> bool:

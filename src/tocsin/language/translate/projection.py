@@ -1,24 +1,30 @@
-"""Translates the SELECT list, GROUP BY, ORDER BY and LIMIT."""
+"""Translates the SELECT list, GROUP BY, ORDER BY and LIMIT.
+
+Spark can neither group nor order by an untyped value, so a key made of the value takes its place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
 from tocsin.language.functions import temporal
-from tocsin.language.functions.calls import AGGREGATES, is_computed_once
+from tocsin.language.functions.function_registry import AGGREGATES, is_computed_once
 from tocsin.language.syntax import dialect
-from tocsin.language.translate.expressions import fail
+from tocsin.language.translate.expressions import convert, fail, make_object, make_self_contained
+from tocsin.language.translate.paths import part_of
 from tocsin.language.translate.scope import VALUE, Relation
-from tocsin.language.translate.sources import Sources
 from tocsin.language.types.typed_sql import TypedSql, build, constant_whole
 from tocsin.language.types.variant import operators, values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, ObjectType, Type
+
+if TYPE_CHECKING:
+    from tocsin.language.translate.translator import Translator
 
 
 @dataclass(slots=True)
@@ -65,15 +71,16 @@ def comparator(keys: Sequence[SortKey]) -> exp.Lambda:
     return exp.Lambda(this=body, expressions=[exp.to_identifier("__a"), exp.to_identifier("__b")])
 
 
-class Projection(Sources):
-    # ------------------------------------------------------------ SELECT list
-
+class Projection:
     """Translates the SELECT list, GROUP BY, ORDER BY and LIMIT."""
 
-    def projected(self, node: exp.Select, as_value: bool) -> SelectOutput:
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+
+    def project(self, node: exp.Select, as_value: bool) -> SelectOutput:
         """Translates the SELECT list to columns, or with `as_value` to a single struct column."""
         if len(node.expressions) == 1 and isinstance(node.expressions[0], dialect.ValueOf):
-            value = self._kept(self.expression(node.expressions[0].this))
+            value = self._make_output(self.translator.expression(node.expressions[0].this))
             return SelectOutput([(VALUE, value.sql)], value.type, True, not as_value)
         members: list[tuple[str, TypedSql, exp.Expr]] = []
         fields: list[Field] = []
@@ -86,7 +93,9 @@ class Projection(Sources):
             if spread is None:
                 named = isinstance(item, exp.Alias | exp.Column | exp.Dot | exp.Identifier)
                 name = (item.alias_or_name if named else "") or f"${i}"
-                value = self._kept(self.expression(item.this if isinstance(item, exp.Alias) else item))
+                value = self._make_output(
+                    self.translator.expression(item.this if isinstance(item, exp.Alias) else item)
+                )
                 members.append((name, value, item))
                 fields.append(Field(name, value.type))
                 continue
@@ -94,12 +103,12 @@ class Projection(Sources):
                 if not isinstance(record.type, ObjectType):
                     fail(f"* needs objects, not {record.type}", item, "select the value itself with SELECT VALUE")
                 for declared in record.type.fields:
-                    part = TypedSql(self._part(record, physical(declared.name)), declared.type)
+                    part = TypedSql(part_of(record, physical(declared.name)), declared.type)
                     members.append((declared.name, part, item))
                     fields.append(declared)
                 if keeps_open(record.type):
                     is_open = is_open or record.type.open
-                    opens.append(self._part(record, OPEN))
+                    opens.append(part_of(record, OPEN))
         names = [name for name, _, _ in members]
         duplicate = next((member for i, member in enumerate(members) if member[0] in names[:i]), None)
         if duplicate is not None:
@@ -112,23 +121,23 @@ class Projection(Sources):
             return SelectOutput([(VALUE, values.record(columns))], type_, True, False)
         return SelectOutput(columns, type_, False)
 
-    def _kept(self, value: TypedSql) -> TypedSql:
+    def _make_output(self, value: TypedSql) -> TypedSql:
         # After GROUP BY only the key can be named, not the column that separates NULL from MISSING.
-        return self.settled(TypedSql(value.sql, value.type) if self.block.grouped else value)
+        return make_self_contained(TypedSql(value.sql, value.type) if self.translator.block.grouped else value)
 
     def _spread(self, node: exp.Expr) -> list[TypedSql] | None:
         """Returns the records that `*` or `x.*` expands, or None for another item."""
         if isinstance(node, exp.Star):
             if any(node.args.get(option) for option in ("except_", "replace", "rename")):
                 fail("* takes no EXCEPT or REPLACE", node)
-            ranges = [self.frame.names[name] for name in self.frame.ranges]
+            ranges = [self.translator.frame.names[name] for name in self.translator.frame.ranges]
             if not ranges:
                 fail("* needs a FROM", node)
             return ranges
         if isinstance(node, exp.Column) and isinstance(node.this, exp.Star):
-            return [self._path(exp.column(node.args["table"].copy()))]
+            return [self.translator.expression(exp.column(node.args["table"].copy()))]
         if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Star):
-            return [self._path(node.this)]
+            return [self.translator.expression(node.this)]
         return None
 
     # ------------------------------------------------------------ GROUP BY, ORDER BY, LIMIT
@@ -141,37 +150,43 @@ class Projection(Sources):
         named = [alias for alias in clause.find_all(exp.Alias) if alias.parent is clause]
         keys: dict[str, TypedSql] = {}
 
-        def translated(one: Any) -> Any:
-            if isinstance(one, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
-                return type(one)(expressions=[translated(part) for part in one.expressions])
-            if isinstance(one, exp.Paren) and isinstance(one.parent, exp.Rollup | exp.Cube | exp.GroupingSets):
-                return exp.Tuple(expressions=[translated(one.this)])
-            ordinal = _ordinal(one, node)
-            key = self.expression(ordinal if ordinal is not None else one.this if isinstance(one, exp.Alias) else one)
+        def translate_key(key_node: Any) -> Any:
+            if isinstance(key_node, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
+                return type(key_node)(expressions=[translate_key(part) for part in key_node.expressions])
+            if isinstance(key_node, exp.Paren) and isinstance(
+                key_node.parent, exp.Rollup | exp.Cube | exp.GroupingSets
+            ):
+                return exp.Tuple(expressions=[translate_key(key_node.this)])
+            ordinal = _ordinal(key_node, node)
+            key = self.translator.expression(
+                ordinal if ordinal is not None else key_node.this if isinstance(key_node, exp.Alias) else key_node
+            )
             if key.type == t.ANY:
-                self.block.untyped_keys.append(key.sql)
-            if one in named:
-                keys[one.alias] = TypedSql(key.sql, key.type)
+                self.translator.block.untyped_keys.append(key.sql)
+            if key_node in named:
+                keys[key_node.alias] = TypedSql(key.sql, key.type)
             return values.key(key.sql) if key.type == t.ANY else key.sql.copy()
 
-        group = exp.Group(expressions=[translated(item) for item in clause.expressions])
+        group = exp.Group(expressions=[translate_key(item) for item in clause.expressions])
         for option in ("rollup", "cube"):
             if clause.args.get(option):
                 group.set(option, [part.copy() for part in clause.args[option]])
-        self.block.group_sets = group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
+        self.translator.block.group_sets = group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
         if clause.args.get("totals"):
-            rows = self.object_of([(name, self.frame.names[name], clause) for name in self.frame.ranges])
+            rows = make_object(
+                [(name, self.translator.frame.names[name], clause) for name in self.translator.frame.ranges]
+            )
             keys[clause.args["totals"].name] = TypedSql(values.call("collect_list", rows.sql), ArrayType(rows.type))
-        self.frame.names.update(keys)
+        self.translator.frame.names.update(keys)
         return group
 
-    def ungrouped_keys(self, made: exp.Select, group: exp.Group) -> exp.Group:
+    def replace_untyped_keys(self, made: exp.Select, group: exp.Group) -> exp.Group:
         """Replaces untyped keys in the output by any value of their group, since the grouping uses their text."""
         parts = [*made.expressions, *(made.args[clause] for clause in ("having", "order") if made.args.get(clause))]
-        for key in self.block.untyped_keys:
+        for key in self.translator.block.untyped_keys:
             for use in [candidate for part in parts for candidate in part.find_all(type(key)) if candidate == key]:
                 if not _within_aggregate(use):
-                    use.replace(_total_or(key) if self.block.group_sets else values.call("any_value", key))
+                    use.replace(_total_or(key) if self.translator.block.group_sets else values.call("any_value", key))
         return group
 
     def by_output(self, output: SelectOutput | Relation) -> Callable[[exp.Expr], TypedSql | None]:
@@ -190,7 +205,7 @@ class Projection(Sources):
                 return None
             if isinstance(output, SelectOutput):
                 name, sql = next(column for column in output.columns if column[0] in (physical(field.name), VALUE))
-                if output.applied and (self.block.group_sets or _must_not_be_repeated(sql)):
+                if output.applied and (self.translator.block.group_sets or _must_not_be_repeated(sql)):
                     sql = exp.column(name, quoted=True)
                 return TypedSql(sql, field.type)
             return TypedSql(exp.column(physical(field.name), quoted=True), field.type)
@@ -200,12 +215,12 @@ class Projection(Sources):
     def sort_keys(self, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> Iterator[SortKey]:
         order = node.args.get("order")
         for ordered in order.expressions if order else []:
-            key = find(ordered.this) or self.expression(ordered.this)
+            key = find(ordered.this) or self.translator.expression(ordered.this)
             descending, nulls_first = bool(ordered.args.get("desc")), bool(ordered.args.get("nulls_first"))
             sql = operators.sort_key(key.sql) if key.type == t.ANY else temporal.order_key(key) or key.sql
             yield SortKey(sql, descending, nulls_first)
 
-    def ordered(self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> None:
+    def add_order(self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> None:
         """Adds ORDER BY, LIMIT and OFFSET to a translated query."""
         keys = list(self.sort_keys(node, find))
         if keys:
@@ -233,7 +248,7 @@ class Projection(Sources):
                 fail("write LIMIT and a number", clause)
             if isinstance(given, exp.Literal) and not given.is_string and given.this.isdigit():
                 return exp.Literal.number(min(int(given.this), 2**31 - 1))
-            value = self.expression(given)
+            value = self.translator.expression(given)
             if value.type not in (*t.INTEGERS, t.ANY):
                 fail(f"{word} takes a whole number, this is of type {value.type}", given, f"such as {word} 10")
             constant = constant_whole(value.sql)
@@ -242,11 +257,11 @@ class Projection(Sources):
             if constant is not None:
                 return exp.Literal.number(min(constant, 2**31 - 1))
             # While a function is defined, its parameters have no values yet.
-            is_parameter = self.for_channels and value.sql.find(exp.Column, exp.Query) is None
+            is_parameter = self.translator.hooks.defines_function and value.sql.find(exp.Column, exp.Query) is None
             if not computed and not is_parameter:
                 remedy = "write a number, a parameter, or a sum of them"
                 fail(f"{word} takes a number that is known before the query runs", given, remedy)
-            return exp.cast(self._as(value, t.BIGINT).copy(), "INT")
+            return exp.cast(convert(value, t.BIGINT).copy(), "INT")
 
         return bound("LIMIT", node.args.get("limit")), bound("OFFSET", node.args.get("offset"))
 

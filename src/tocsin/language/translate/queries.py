@@ -1,30 +1,23 @@
-"""Translates queries to Spark SQL.
+"""Translates whole queries: WITH, set operations, SELECT with its clauses, and DISTINCT.
 
-Every variable gets a unique alias, so a name in an inlined function cannot capture a name of its caller. A subquery
-that yields an array becomes a LATERAL join with a collected list. ORDER BY and LIMIT inside it become operations on
-that list, because Spark answers a LIMIT under a correlated equality wrongly.
+ORDER BY and LIMIT inside a subquery that yields an array become operations on the collected list, because Spark answers
+a LIMIT under a correlated equality wrongly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from tocsin.language.syntax import dialect
-from tocsin.language.translate.expressions import Expressions, fail
+from tocsin.language.translate.expressions import align, fail
 from tocsin.language.translate.filter_pushdown import push_down_filters
-from tocsin.language.translate.name_lookup import DatasetScans, NameLookup, TypeAnalyser
-from tocsin.language.translate.operators import Operators
-from tocsin.language.translate.paths import Paths
 from tocsin.language.translate.projection import SortKey, aggregates
 from tocsin.language.translate.scope import (
     VALUE,
-    NameScope,
     QueryBlock,
     Relation,
     RowVariable,
@@ -33,14 +26,16 @@ from tocsin.language.translate.scope import (
     select_query,
     variable,
 )
-from tocsin.language.translate.spark_text import render
-from tocsin.language.translate.subqueries import Subqueries, unwrap_query
-from tocsin.language.types.output_types import to_output_type
-from tocsin.language.types.typed_sql import FunctionError, TypedSql
+from tocsin.language.translate.sources import from_clause
+from tocsin.language.translate.subqueries import unwrap_query
+from tocsin.language.types.typed_sql import TypedSql
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import Field, ObjectType, Type
+
+if TYPE_CHECKING:
+    from tocsin.language.translate.translator import Translator
 
 # The clauses that this language has, by sqlglot's names. Any other clause is an error.
 _KNOWN_CLAUSES = {
@@ -49,93 +44,11 @@ _KNOWN_CLAUSES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TranslatedQuery:
-    """A query in Spark SQL, and the shape of its answer: one column `value`, or the fields of an object as columns."""
+class Queries:
+    """Translates whole queries."""
 
-    sql: str
-    type: Type
-    is_value: bool
-    query: exp.Query
-    """The tree of `sql`."""
-
-
-class Queries(Subqueries):
-    """Translates whole queries. Holds the state of one translation: the current block, WITH tables and aliases."""
-
-    handlers: ClassVar[dict[type, Callable[..., TypedSql]]] = {
-        **Expressions.HANDLERS,
-        **Paths.HANDLERS,
-        **Operators.HANDLERS,
-        dialect.RowOf: lambda self, node: self._row(node),
-        dialect.PlaceOf: lambda self, node: self._place(node),
-    }
-
-    def __init__(
-        self, names: NameLookup, type_analyser: TypeAnalyser, scans: DatasetScans, dataverse: str, now: datetime
-    ) -> None:
-        super().__init__(names, type_analyser, dataverse, now)
-        self.scans = scans
-        self.block = QueryBlock(None)
-        self.relations: dict[str, tuple[str, Relation]] = {}
-        self.uses: set[tuple[Literal["dataset", "function"], str, str]] = set()
-        self.depth = 0
-        self._aliases = 0
-
-    # ------------------------------------------------------------ entry
-
-    def translate(self, node: exp.Expr) -> TranslatedQuery:
-        """Translates a statement: a query, or an expression, which stands for a query of one value."""
-        relation = self.statement(node)
-        query, type_ = self._exported(relation)
-        try:
-            return TranslatedQuery(render(query), type_, relation.is_value, query)
-        except FunctionError as error:
-            fail(str(error), node)
-
-    def statement(self, node: exp.Expr) -> Relation:
-        """Translates a statement to a relation whose values still have their internal form."""
-        inner = unwrap_query(node)
-        if isinstance(inner, exp.Query):
-            return self.query(inner, None)
-        return self.query(exp.Select(expressions=[dialect.ValueOf(this=inner)]), None)
-
-    def _exported(self, relation: Relation) -> tuple[exp.Query, Type]:
-        """Returns the query with its values in the form of answers."""
-        alias = self.alias("out")
-        row_value = variable(relation, alias)
-        if isinstance(row_value, RowVariable):
-            assert isinstance(relation.type, ObjectType)
-            fields = [
-                (declared, to_output_type(TypedSql(column(alias, physical(declared.name)), declared.type)))
-                for declared in relation.type.fields
-            ]
-            if all(
-                output.type == declared.type and not values.contains_any(declared.type) for declared, output in fields
-            ):
-                return relation.query, relation.type
-            type_: Type = ObjectType(
-                tuple(Field(declared.name, output.type, declared.optional) for declared, output in fields),
-                relation.type.open,
-                relation.type.name,
-            )
-            columns = [(physical(declared.name), encoder.to_answer(output)) for declared, output in fields]
-            if keeps_open(relation.type):
-                columns.append((OPEN, column(alias, OPEN)))
-        else:
-            output = to_output_type(row_value)
-            if output.type == relation.type and not values.contains_any(output.type):
-                return relation.query, relation.type
-            type_, columns = output.type, [(VALUE, encoder.to_answer(output))]
-        return select_query(columns).from_(derived_table(relation.query, alias)), type_
-
-    def alias(self, name: str) -> str:
-        """Makes a unique alias that contains the readable part of a name."""
-        self._aliases += 1
-        readable = "".join(letter for letter in name if letter.isascii() and letter.isalnum())[:20] or "v"
-        return f"{readable}_{self._aliases}"
-
-    # ------------------------------------------------------------ queries
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
 
     def query(self, node: exp.Expr, outer: QueryBlock | None) -> Relation:
         node = unwrap_query(node)
@@ -153,7 +66,7 @@ class Queries(Subqueries):
     @contextmanager
     def _with(self, node: exp.Expr) -> Iterator[list[exp.Expr]]:
         """Translates the WITH clause. Its tables are in scope inside of the context."""
-        saved = dict(self.relations)
+        saved = dict(self.translator.relations)
         tables: list[exp.Expr] = []
         clause = node.args.get("with_")
         if clause is not None and clause.args.get("recursive"):
@@ -161,31 +74,31 @@ class Queries(Subqueries):
         for cte in clause.expressions if clause is not None else []:
             if cte.args["alias"].args.get("columns"):
                 fail("name the columns of a WITH in its SELECT list", cte, "WITH x AS (SELECT a AS b …)")
-            alias = self.alias(cte.alias)
+            alias = self.translator.alias(cte.alias)
             relation = self.query(cte.this, None)
             tables.append(
                 exp.CTE(this=relation.query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
             )
-            self.relations[cte.alias] = (alias, relation)
+            self.translator.relations[cte.alias] = (alias, relation)
         try:
             yield tables
         finally:
-            self.relations = saved
+            self.translator.relations = saved
 
     def _set_operation(self, node: exp.SetOperation, outer: QueryBlock | None) -> Relation:
         left, right = self.query(node.this, outer), self.query(node.expression, outer)
         if node.args.get("by_name") or node.args.get("side"):
             fail("only UNION, INTERSECT and EXCEPT by position are supported", node)
-        left, right = self._matched(left, right, node)
+        left, right = self._align_sides(left, right, node)
         operation = type(node)(this=left.query, expression=right.query, distinct=node.args.get("distinct"))
-        self.ordered(operation, node, self.by_output(left))
+        self.translator.projection.add_order(operation, node, self.translator.projection.by_output(left))
         return Relation(operation, left.type, left.is_value)
 
-    def _matched(self, left: Relation, right: Relation, node: exp.Expr) -> tuple[Relation, Relation]:
+    def _align_sides(self, left: Relation, right: Relation, node: exp.Expr) -> tuple[Relation, Relation]:
         """Returns both sides with equal columns. Different types become the wider number, or untyped."""
         sides = []
         for relation in (left, right):
-            alias = self.alias("side")
+            alias = self.translator.alias("side")
             row_value = variable(relation, alias)
             if isinstance(row_value, RowVariable):
                 assert isinstance(relation.type, ObjectType)
@@ -203,7 +116,7 @@ class Queries(Subqueries):
             fail("both sides of a set operation need the same number of columns", node)
         types, first, second = [], [], []
         for left_column, right_column in zip(left_columns, right_columns, strict=True):
-            type_, (left_sql, right_sql) = self.aligned([left_column, right_column])
+            type_, (left_sql, right_sql) = align([left_column, right_column])
             types.append(type_)
             first.append(left_sql)
             second.append(right_sql)
@@ -227,68 +140,66 @@ class Queries(Subqueries):
         )
 
     @contextmanager
-    def _inside(self, block: QueryBlock) -> Iterator[NameScope]:
-        saved = self.block, self.frame
-        self.block, self.frame = block, NameScope(parent=self.frame)
+    def _inside(self, block: QueryBlock) -> Iterator[None]:
+        outer, self.translator.block = self.translator.block, block
         try:
-            yield self.frame
+            with self.translator.inner_scope({}):
+                yield
         finally:
-            self.block, self.frame = saved
+            self.translator.block = outer
 
     def select(self, node: exp.Select, outer: QueryBlock | None, collected: list[SortKey] | None = None) -> Relation:
         """Translates a SELECT. With `collected`, sort keys go there and into columns k0, k1, …, not into ORDER BY."""
         for clause, value in node.args.items():
             if value and clause not in _KNOWN_CLAUSES:
                 fail(f"{clause.strip('_').upper()} is not supported", value if isinstance(value, exp.Expr) else node)
+        translator, projection = self.translator, self.translator.projection
         block = QueryBlock(outer)
         with self._inside(block):
-            self.sources(node)
+            translator.sources.add_sources(node)
             where = node.args.get("where")
-            condition = self.boolean(where.this) if where else None
-            group = self.group(node)
+            condition = translator.boolean(where.this) if where else None
+            group = projection.group(node)
             block.grouped = group is not None or any(aggregates(item) for item in node.expressions)
             for let in node.args.get("group_lets") or []:
-                self.frame.names[let.args["alias"].name] = self.expression(let.this)
-            output = self.projected(node, as_value=collected is not None)
-            having = self.boolean(node.args["having"].this) if node.args.get("having") else None
+                translator.frame.names[let.args["alias"].name] = translator.expression(let.this)
+            output = projection.project(node, as_value=collected is not None)
+            having = translator.boolean(node.args["having"].this) if node.args.get("having") else None
             query = select_query(output.columns)
             is_distinct = bool(node.args.get("distinct"))
             if collected is None and not (is_distinct and values.contains_any(output.type)):
-                self.ordered(query, node, self.by_output(output))
+                self.translator.projection.add_order(query, node, self.translator.projection.by_output(output))
             elif collected is not None:
-                for i, key in enumerate(self.sort_keys(node, self.by_output(output))):
+                for i, key in enumerate(projection.sort_keys(node, self.translator.projection.by_output(output))):
                     collected.append(key)
                     query = query.select(exp.alias_(key.sql, f"k{i}", quoted=True), copy=False)
             if condition is not None and outer is not None:
-                self.brought_in(condition)
+                translator.hooks.import_outer(condition)
             if block.imports or block.source is not None:
-                query = query.from_(self.from_clause(block), copy=False)
+                query = query.from_(from_clause(block), copy=False)
                 query.set("joins", block.joins or None)
             if condition is not None:
                 query.set("where", exp.Where(this=condition))
             if having is not None:
                 query.set("having", exp.Having(this=having))
             if group is not None:
-                query.set("group", self.ungrouped_keys(query, group))
-        query = push_down_filters(self.matched(query), self.alias("base"))
+                query.set("group", projection.replace_untyped_keys(query, group))
+        query = push_down_filters(translator.hooks.add_join_keys(query), self.translator.alias("base"))
         relation = Relation(query, output.type, output.is_value)
-        return self._distinct(relation, node) if is_distinct else relation
+        return self._make_distinct(relation, node) if is_distinct else relation
 
-    def brought_in(self, condition: exp.Expr) -> None:
-        """Hook for channels: may import a subquery's outer values as a relation, so that `matched` can join by them."""
-
-    def matched(self, made: exp.Select) -> exp.Select:
-        """Hook for channels: returns the query with better join conditions."""
-        return made
-
-    def _row(self, node: dialect.RowOf) -> TypedSql:
-        output = self.projected(exp.Select(expressions=node.expressions), as_value=True)
+    def row(self, node: dialect.RowOf) -> TypedSql:
+        output = self.translator.projection.project(exp.Select(expressions=node.expressions), as_value=True)
         return TypedSql(output.columns[0][1], output.type)
 
-    def _place(self, node: dialect.PlaceOf) -> TypedSql:
+    def place(self, node: dialect.PlaceOf) -> TypedSql:
         """Translates the position of a row among the rows of its interest to row_number()."""
-        group = self.expression(node.this).sql
-        keys = list(self.sort_keys(exp.Select(order=exp.Order(expressions=node.expressions)), lambda _: None))
+        group = self.translator.expression(node.this).sql
+        keys = list(
+            self.translator.projection.sort_keys(
+                exp.Select(order=exp.Order(expressions=node.expressions)), lambda _: None
+            )
+        )
         order = [exp.Ordered(this=key.sql, desc=key.descending, nulls_first=key.nulls_first) for key in keys]
         window = exp.Window(
             this=exp.Anonymous(this="row_number"), partition_by=[group],
@@ -296,7 +207,7 @@ class Queries(Subqueries):
         )  # fmt: skip
         return TypedSql(exp.cast(window, "BIGINT"), t.BIGINT)
 
-    def _distinct(self, relation: Relation, node: exp.Select) -> Relation:
+    def _make_distinct(self, relation: Relation, node: exp.Select) -> Relation:
         """Applies DISTINCT, also to untyped values."""
         if node.args["distinct"].args.get("on"):
             fail("DISTINCT ON is not supported", node)
@@ -304,7 +215,7 @@ class Queries(Subqueries):
             relation.query.set("distinct", exp.Distinct())
             return relation
         # Spark cannot compare untyped values, so group by their keys and keep any value of each group.
-        inner = self.alias("all")
+        inner = self.translator.alias("all")
         if isinstance(variable(relation, inner), RowVariable):
             assert isinstance(relation.type, ObjectType)
             pairs = [(physical(field.name), field.type) for field in relation.type.fields]
@@ -322,7 +233,7 @@ class Queries(Subqueries):
             columns.append((name, values.call("any_value", value) if values.contains_any(kind) else value))
         grouped = select_query(columns).from_(derived_table(relation.query, inner))
         grouped.set("group", exp.Group(expressions=keys))
-        outer = self.alias("once")
+        outer = self.translator.alias("once")
         result = select_query([(name, column(outer, name)) for name, _ in pairs]).from_(derived_table(grouped, outer))
-        self.ordered(result, node, self.by_output(relation))
+        self.translator.projection.add_order(result, node, self.translator.projection.by_output(relation))
         return Relation(result, relation.type, relation.is_value)

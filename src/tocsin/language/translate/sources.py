@@ -1,19 +1,21 @@
-"""Translates the FROM clause: datasets, subqueries, functions, collections, joins and LET."""
+"""Translates the FROM clause: datasets, subqueries, functions, collections, joins and LET.
+
+A source that refers to its neighbours becomes LATERAL. Columns of outer queries are imported level by level, because
+Spark correlates over one level only.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from tocsin.language.functions import spark_functions
-from tocsin.language.functions.calls import is_computed_once
+from tocsin.language.functions import function_registry
+from tocsin.language.functions.function_registry import is_computed_once
 from tocsin.language.syntax import dialect
 from tocsin.language.translate.expressions import fail
-from tocsin.language.translate.name_lookup import Dataset, DatasetScans, Function
-from tocsin.language.translate.paths import Paths
+from tocsin.language.translate.name_lookup import Dataset
 from tocsin.language.translate.scope import (
     VALUE,
     QueryBlock,
@@ -33,48 +35,23 @@ from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
 from tocsin.rules.model.values import parse_datetime
 
+if TYPE_CHECKING:
+    from tocsin.language.translate.translator import Translator
 
-class Sources(Paths):
+
+class Sources:
     """Translates the FROM clause."""
 
-    block: QueryBlock
-    scans: DatasetScans
-    relations: dict[str, tuple[str, Relation]]
-
-    @abstractmethod
-    def alias(self, name: str) -> str: ...
-
-    @abstractmethod
-    def query(self, node: exp.Expr, outer: QueryBlock | None) -> Relation: ...
-
-    @abstractmethod
-    def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset: ...
-
-    @abstractmethod
-    def inlined_rows(
-        self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr
-    ) -> Relation | TypedSql: ...
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
 
     # ------------------------------------------------------------ the FROM clause
 
-    def sources(self, node: exp.Select) -> None:
+    def add_sources(self, node: exp.Select) -> None:
         if node.args.get("from_"):
             self._source(node.args["from_"].this, exp.Join())
         for join in node.args.get("joins") or []:
             self._source(join.this, join)
-
-    def from_clause(self, block: QueryBlock) -> exp.Expr:
-        """Returns the first source. If the block imports outer columns, these come first."""
-        if not block.imports:
-            assert block.source is not None
-            return block.source
-        imported = [
-            exp.alias_(exp.column(name, table=alias, quoted=True), own_name, quoted=True)
-            for (alias, name), own_name in block.imports.items()
-        ]
-        if block.source is not None:
-            block.joins.insert(0, exp.Join(this=block.source, kind="CROSS"))
-        return exp.Subquery(this=exp.Select(expressions=imported), alias=_table_alias(block.import_alias))
 
     def _source(self, node: exp.Expr, join: exp.Join) -> None:
         match node:
@@ -82,27 +59,39 @@ class Sources(Paths):
                 self._let(node)
             case dialect.FromValue():
                 self._unnest(
-                    self.expression(node.this),
-                    self._named(node, node.args.get("alias")),
+                    self.translator.expression(node.this),
+                    self._variable_name(node, node.args.get("alias")),
                     join,
                     bool(node.args.get("outer")),
                 )
             case exp.Unnest() if len(node.expressions) == 1:
-                self._unnest(self.expression(node.expressions[0]), self._named(node, node.args.get("alias")), join)
+                self._unnest(
+                    self.translator.expression(node.expressions[0]),
+                    self._variable_name(node, node.args.get("alias")),
+                    join,
+                )
             case exp.Table() if isinstance(node.this, exp.Anonymous):
                 self._function(node, join)
             case exp.Table():
                 self._table(node, join)
             case exp.Subquery():
-                self._relation(self.query(node.this, self.block), self._named(node, node.args.get("alias")), join)
+                self._relation(
+                    self.translator.queries.query(node.this, self.translator.block),
+                    self._variable_name(node, node.args.get("alias")),
+                    join,
+                )
             case exp.Lateral() if isinstance(node.this, exp.Subquery) and not node.args.get("view"):
-                self._relation(self.query(node.this.this, self.block), self._named(node, node.args.get("alias")), join)
+                self._relation(
+                    self.translator.queries.query(node.this.this, self.translator.block),
+                    self._variable_name(node, node.args.get("alias")),
+                    join,
+                )
             case exp.Values():
                 self._native(node, node, join)
             case _:
                 fail("this cannot stand in FROM", node, "a dataset, a subquery, a function or an array with a name can")
 
-    def _named(self, node: exp.Expr, alias: Any, default: str | None = None) -> str:
+    def _variable_name(self, node: exp.Expr, alias: Any, default: str | None = None) -> str:
         """Returns the variable of a source; it must have a name that is unique in its FROM."""
         if isinstance(alias, exp.TableAlias):
             if alias.args.get("columns"):
@@ -111,7 +100,7 @@ class Sources(Paths):
         name = alias.name if alias is not None else default
         if not name:
             fail("this needs a name", node, "write … AS x")
-        if name in self.frame.ranges:
+        if name in self.translator.frame.ranges:
             fail(f"two variables are called {name}", node)
         return str(name)
 
@@ -120,15 +109,15 @@ class Sources(Paths):
     def _table(self, node: exp.Table, join: exp.Join) -> None:
         """Adds a path into a variable, a WITH table or a dataset, in this order of priority."""
         parts = [part.name for part in node.parts]
-        name = self._named(node, node.args.get("alias"), parts[-1])
+        name = self._variable_name(node, node.args.get("alias"), parts[-1])
         if any(node.args.get(clause) for clause in ("pivots", "sample", "joins", "when", "hints", "partition")):
             fail("PIVOT and TABLESAMPLE are not supported", node)
-        if self.frame.find(parts[0]) is not None:
-            self._unnest(self._path(exp.column(*reversed(parts[-4:]))), name, join)
+        if self.translator.frame.find(parts[0]) is not None:
+            self._unnest(self.translator.paths.path(exp.column(*reversed(parts[-4:]))), name, join)
             return
-        if len(parts) == 1 and parts[0] in self.relations:
-            source, relation = self.relations[parts[0]]
-            alias = self.alias(name)
+        if len(parts) == 1 and parts[0] in self.translator.relations:
+            source, relation = self.translator.relations[parts[0]]
+            alias = self.translator.alias(name)
             self._add(
                 exp.Table(this=exp.to_identifier(source, quoted=True), alias=_table_alias(alias)),
                 alias,
@@ -137,48 +126,42 @@ class Sources(Paths):
                 variable(relation, alias),
             )
             return
-        dataset = self.find_dataset(parts, node)
-        alias = self.alias(name)
-        self._add(self.scanned(dataset, node, alias), alias, join, name, row(alias, dataset.type))
+        dataset = self._find_dataset(parts, node)
+        alias = self.translator.alias(name)
+        self._add(self.translator.hooks.scan_dataset(dataset, node, alias), alias, join, name, row(alias, dataset.type))
 
-    def scanned(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
-        """Returns the relation under which Spark reads the dataset."""
-        return scan(self.scans.scan(dataset, *self._version(node)), dataset.type, alias)
-
-    def _version(self, node: exp.Table) -> tuple[int | None, Any]:  # noqa: RET503 (fail does not return)
-        """Returns the commit number or the instant of AS OF; (None, None) without it."""
-        version = node.args.get("version")
-        if version is None:
-            return None, None
-        value = version.expression
-        if str(version.this).upper() == "VERSION":
-            if isinstance(value, exp.Literal) and not value.is_string and value.this.isdigit():
-                return int(value.this), None
-            fail("VERSION AS OF needs the number of a commit", version)
-        while isinstance(value, exp.Anonymous | exp.Cast | exp.Paren):
-            value = value.expressions[0] if isinstance(value, exp.Anonymous) and value.expressions else value.this
-        if isinstance(value, exp.Literal) and value.is_string:
-            try:
-                return None, parse_datetime(value.this)
-            except ValueError as error:
-                fail(str(error), version)
-        fail('TIMESTAMP AS OF needs a datetime such as "2026-11-15T08:30:00Z"', version)
+    def _find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
+        translator = self.translator
+        dataverse = parts[0] if len(parts) == 2 else translator.dataverse
+        if len(parts) == 1 and parts[0] in translator.hooks.own_datasets:
+            return translator.hooks.own_datasets[parts[0]]
+        dataset = translator.names.find_dataset(dataverse, parts[-1]) if len(parts) <= 2 else None
+        if dataset is None:
+            hint = translator.names.suggest_dataset(dataverse, parts[-1]) or f"the dataverse is {dataverse}"
+            fail(f"unknown dataset {'.'.join(parts)}", node, hint)
+        if translator.depth == 0:
+            translator.uses.add(("dataset", dataset.dataverse, dataset.name))
+        return dataset
 
     def _function(self, node: exp.Table, join: exp.Join) -> None:
         """Adds a function in FROM: the catalog's functions are inlined, others must be table functions of Spark."""
         called = node.this
         dataverse = node.args["db"].name if node.args.get("db") else None
         name = called.this if isinstance(called.this, str) else called.this.name
-        variable_name = self._named(node, node.args.get("alias"), name)
-        function = self.names.find_function(dataverse or self.dataverse, name, len(called.expressions))
+        variable_name = self._variable_name(node, node.args.get("alias"), name)
+        function = self.translator.names.find_function(
+            dataverse or self.translator.dataverse, name, len(called.expressions)
+        )
         if function is None:
             if dataverse is not None:
-                self.unknown_function(dataverse, name, called)
-            if self.names.arities(self.dataverse, name):
-                self.unknown_function(self.dataverse, name, called)
+                self.translator.calls.fail_unknown(dataverse, name, called)
+            if self.translator.names.arities(self.translator.dataverse, name):
+                self.translator.calls.fail_unknown(self.translator.dataverse, name, called)
             self._native(node, called, join)
             return
-        rows = self.inlined_rows(function, [self.expression(argument) for argument in called.expressions], called)
+        rows = self.translator.subqueries.inline_rows(
+            function, [self.translator.expression(argument) for argument in called.expressions], called
+        )
         if isinstance(rows, Relation):
             self._relation(rows, variable_name, join)
         else:
@@ -187,13 +170,13 @@ class Sources(Paths):
     def _native(self, node: exp.Expr, called: exp.Expr, join: exp.Join) -> None:
         """Translates VALUES, range(…) and other table functions of Spark. Spark's analyser returns their columns."""
         alias_node = node.args.get("alias")
-        name = alias_node.name if alias_node is not None and alias_node.name else self.alias("rows")
+        name = alias_node.name if alias_node is not None and alias_node.name else self.translator.alias("rows")
         rows_sql: exp.Expr
         if isinstance(called, exp.Anonymous):
             function = called.name.lower()
-            if function not in spark_functions.TABLE_FUNCTIONS:
-                remedy = spark_functions.suggest_function(function, spark_functions.TABLE_FUNCTIONS)
-                allowed = ", ".join(sorted(spark_functions.TABLE_FUNCTIONS))
+            if function not in function_registry.TABLE_FUNCTIONS:
+                remedy = function_registry.suggest_function(function, function_registry.TABLE_FUNCTIONS)
+                allowed = ", ".join(sorted(function_registry.TABLE_FUNCTIONS))
                 fail(f"{called.name[:60]} cannot be called in FROM", called, f"yours, or one of {allowed}; {remedy}")
             rows_sql = exp.Anonymous(
                 this=function, expressions=[self._constant(argument) for argument in called.expressions]
@@ -210,7 +193,7 @@ class Sources(Paths):
         )
         source = rows_sql if isinstance(rows_sql, exp.Values) else exp.Table(this=rows_sql)
         source.set("alias", names)
-        analysed = self.type_analyser.columns(render_for_analysis(exp.select("*").from_(source.copy())))
+        analysed = self.translator.type_analyser.columns(render_for_analysis(exp.select("*").from_(source.copy())))
         type_ = ObjectType(tuple(Field(name_, kind) for name_, kind in analysed), open=False)
         if any(physical(name_) != name_ for name_, _ in analysed):
             fail("name the columns of this source", node, f"… AS {name}(a, b)")
@@ -218,7 +201,7 @@ class Sources(Paths):
         self._relation(Relation(query, type_, False), name, join)
 
     def _constant(self, node: exp.Expr) -> exp.Expr:
-        value = self.expression(node)
+        value = self.translator.expression(node)
         if value.sql.find(exp.Column):
             fail("a table function of Spark takes constants here", node, "use UNNEST for arrays of a row")
         # A plain number stays an INT, which some of these functions require.
@@ -229,9 +212,9 @@ class Sources(Paths):
 
     def _relation(self, relation: Relation, name: str, join: exp.Join) -> None:
         """Adds a subquery; it becomes LATERAL if it refers to its neighbours."""
-        alias = self.alias(name)
+        alias = self.translator.alias(name)
         free = free_tables(relation.query)
-        if free & self.block.aliases:
+        if free & self.translator.block.aliases:
             limited = any(
                 select.args.get("limit") or select.args.get("offset")
                 for select in relation.query.find_all(exp.Select, exp.SetOperation)
@@ -242,7 +225,7 @@ class Sources(Paths):
                     None,
                     "UNNEST an array subquery instead",
                 )
-            query = import_outer_columns(relation.query, self.block, self.alias)
+            query = import_outer_columns(relation.query, self.translator.block, self.translator.alias)
             source: exp.Expr = exp.Lateral(this=exp.Subquery(this=query), alias=_table_alias(alias))
         else:
             source = exp.Subquery(this=relation.query, alias=_table_alias(alias))
@@ -258,8 +241,8 @@ class Sources(Paths):
                 join.this,
                 "LEFT UNNEST a x, or LEFT JOIN (SELECT VALUE x FROM a x) x ON …",
             )
-        alias = self.alias(name)
-        array = import_outer_columns(items.sql, self.block, self.alias)
+        alias = self.translator.alias(name)
+        array = import_outer_columns(items.sql, self.translator.block, self.translator.alias)
         function = values.call("explode_outer" if outer else "explode", array)
         columns = exp.TableAlias(
             this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier(VALUE, quoted=True)]
@@ -278,11 +261,11 @@ class Sources(Paths):
         self, source: exp.Expr, alias: str, join: exp.Join, name: str, value: TypedSql, *, lateral: bool = False
     ) -> None:
         """Adds a source to the current block, with its variable and its join condition."""
-        block = self.block
-        self.frame.names[name] = value
+        block = self.translator.block
+        self.translator.frame.names[name] = value
         if not name.startswith(" "):
             # No user can write a name that starts with a space, so its fields need no lookup either.
-            self.frame.ranges.append(name)
+            self.translator.frame.ranges.append(name)
         if block.source is None and not lateral and not isinstance(source, exp.Lateral):
             block.source = source
             block.aliases.add(alias)
@@ -292,17 +275,17 @@ class Sources(Paths):
         if join.args.get("method"):
             fail("NATURAL and ASOF joins are not supported", join)
         if side in ("RIGHT", "FULL"):
-            for earlier in self.frame.ranges[:-1]:
-                self.frame.names[earlier] = nullable_side(self.frame.names[earlier])
+            for earlier in self.translator.frame.ranges[:-1]:
+                self.translator.frame.names[earlier] = nullable_side(self.translator.frame.names[earlier])
         if side in ("LEFT", "FULL"):
-            self.frame.names[name] = nullable_side(value)
+            self.translator.frame.names[name] = nullable_side(value)
         translated = exp.Join(this=source, kind=kind or None, side=side or None)
         condition = join.args.get("on")
         if join.args.get("using"):
             condition = self._using(join, name)
         if condition is not None:
             joins = len(block.joins)
-            translated.set("on", self.boolean(condition) if isinstance(condition, exp.Expr) else condition)
+            translated.set("on", self.translator.boolean(condition) if isinstance(condition, exp.Expr) else condition)
             if len(block.joins) > joins:
                 fail("a subquery cannot stand in ON", join, "put it into WHERE or LET")
         elif not side and kind not in ("SEMI", "ANTI"):
@@ -312,7 +295,7 @@ class Sources(Paths):
         block.joins.append(translated)
 
     def _using(self, join: exp.Join, name: str) -> exp.Expr:
-        others = [range_ for range_ in self.frame.ranges if range_ != name]
+        others = [range_ for range_ in self.translator.frame.ranges if range_ != name]
         tests = []
         for shared in join.args["using"]:
             owner = next((other for other in others if self._declares(other, shared.name)), others[-1])
@@ -322,25 +305,25 @@ class Sources(Paths):
         return exp.and_(*tests)
 
     def _declares(self, name: str, field: str) -> bool:
-        type_ = self.frame.names[name].type
+        type_ = self.translator.frame.names[name].type
         return isinstance(type_, ObjectType) and type_.find(field) is not None
 
     def _let(self, node: dialect.Let) -> None:
         """Adds a LET. A random or expensive value is computed once per row, in a LATERAL join."""
         name = node.args["alias"].name
-        value = self.expression(node.this)
+        value = self.translator.expression(node.this)
         if is_computed_once(node.this) or is_computed_once(value.sql):
             query = exp.Select(expressions=[exp.alias_(value.sql, VALUE, quoted=True)])
-            value = TypedSql(self.hoisted(query), value.type)
-        self.frame.names[name] = value
+            value = TypedSql(self.hoist(query), value.type)
+        self.translator.frame.names[name] = value
         if node.args.get("is_range"):
-            self.frame.ranges.append(name)
+            self.translator.frame.ranges.append(name)
 
-    def hoisted(self, query: exp.Select) -> exp.Expr:
+    def hoist(self, query: exp.Select) -> exp.Expr:
         """Adds a one-row subquery as a LATERAL join of this block; returns the column with its value."""
-        alias = self.alias("q")
-        block = self.block
-        local = import_outer_columns(query, block, self.alias)
+        alias = self.translator.alias("q")
+        block = self.translator.block
+        local = import_outer_columns(query, block, self.translator.alias)
         if block.grouped and not free_tables(local):
             return exp.Subquery(this=local)
         if block.grouped:
@@ -356,6 +339,40 @@ class Sources(Paths):
             block.joins.append(exp.Join(this=lateral, kind="CROSS"))
         block.aliases.add(alias)
         return column(alias, VALUE)
+
+
+def from_clause(block: QueryBlock) -> exp.Expr:
+    """Returns the first source. If the block imports outer columns, these come first."""
+    if not block.imports:
+        assert block.source is not None
+        return block.source
+    imported = [
+        exp.alias_(exp.column(name, table=alias, quoted=True), own_name, quoted=True)
+        for (alias, name), own_name in block.imports.items()
+    ]
+    if block.source is not None:
+        block.joins.insert(0, exp.Join(this=block.source, kind="CROSS"))
+    return exp.Subquery(this=exp.Select(expressions=imported), alias=_table_alias(block.import_alias))
+
+
+def version_of(node: exp.Table) -> tuple[int | None, Any]:  # noqa: RET503 (fail does not return)
+    """Returns the commit number or the instant of AS OF; (None, None) without it."""
+    version = node.args.get("version")
+    if version is None:
+        return None, None
+    value = version.expression
+    if str(version.this).upper() == "VERSION":
+        if isinstance(value, exp.Literal) and not value.is_string and value.this.isdigit():
+            return int(value.this), None
+        fail("VERSION AS OF needs the number of a commit", version)
+    while isinstance(value, exp.Anonymous | exp.Cast | exp.Paren):
+        value = value.expressions[0] if isinstance(value, exp.Anonymous) and value.expressions else value.this
+    if isinstance(value, exp.Literal) and value.is_string:
+        try:
+            return None, parse_datetime(value.this)
+        except ValueError as error:
+            fail(str(error), version)
+    fail('TIMESTAMP AS OF needs a datetime such as "2026-11-15T08:30:00Z"', version)
 
 
 def _table_alias(alias: str) -> exp.TableAlias:

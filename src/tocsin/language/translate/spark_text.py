@@ -11,9 +11,9 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.functions import spark_functions
+from tocsin.language.functions import function_registry
 from tocsin.language.functions.bounds import call_limits, like_patterns
-from tocsin.language.functions.call_rewrites import rewrite_calls
+from tocsin.language.functions.bounds.bounded_calls import rewrite_calls
 from tocsin.language.types.typed_sql import FunctionError, enclose
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -115,7 +115,7 @@ def _check(node: exp.Expr) -> None:
                     "unknown type: use boolean, int, bigint, double, decimal, string, date or timestamp"
                 )
         case exp.Var():
-            if node.name.lower() not in spark_functions.UNITS:
+            if node.name.lower() not in function_registry.UNITS:
                 raise _foreign(node.name)
         case _:
             for value in node.args.values():
@@ -128,7 +128,9 @@ def _is_callable(node: exp.Anonymous) -> bool:
     name = str(node.this)
     if isinstance(node.parent, exp.Hint):
         return name in _HINTS
-    return name.lower() in spark_functions.NAMES | spark_functions.TABLE_FUNCTIONS or bool(_IN_PYTHON.fullmatch(name))
+    return name.lower() in function_registry.NAMES | function_registry.TABLE_FUNCTIONS or bool(
+        _IN_PYTHON.fullmatch(name)
+    )
 
 
 def _foreign(text: str) -> FunctionError:

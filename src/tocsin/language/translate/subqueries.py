@@ -1,26 +1,26 @@
-"""Translates subqueries as values, and inlines the bodies of the catalog's functions at their calls."""
+"""Translates subqueries as values, and inlines the bodies of the catalog's functions at their calls.
+
+A subquery becomes a LATERAL join that collects its rows, because Spark has no correlated subquery that yields an array.
+"""
 
 from __future__ import annotations
 
-import difflib
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from tocsin.language.functions.calls import ONCE
+from tocsin.language.functions.function_registry import ONCE
 from tocsin.language.syntax import dialect
-from tocsin.language.syntax.script import offset_of, parsed_body
+from tocsin.language.syntax.script import parsed_body
 from tocsin.language.translate.expressions import TranslationError, fail
-from tocsin.language.translate.name_lookup import Dataset, Function
-from tocsin.language.translate.operators import Operators
-from tocsin.language.translate.projection import Projection, SortKey, comparator
+from tocsin.language.translate.name_lookup import Function
+from tocsin.language.translate.paths import field_of
+from tocsin.language.translate.projection import SortKey, comparator
 from tocsin.language.translate.scope import (
     VALUE,
     NameScope,
-    QueryBlock,
     Relation,
     RowVariable,
     column,
@@ -36,26 +36,24 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import physical
 from tocsin.rules.model.types import ArrayType, ObjectType
 
-DEPTH_LIMIT = 32  # the depth of functions that call functions
+if TYPE_CHECKING:
+    from tocsin.language.translate.translator import Translator
+
+_DEPTH_LIMIT = 32  # the depth of functions that call functions
 
 
-class Subqueries(Operators, Projection):
+class Subqueries:
     """Translates subqueries as values, and inlines functions of the catalog."""
 
-    depth: int
-    uses: set[tuple[Literal["dataset", "function"], str, str]]
-
-    @abstractmethod
-    def select(
-        self, node: exp.Select, outer: QueryBlock | None, collected: list[SortKey] | None = None
-    ) -> Relation: ...
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
 
     # ------------------------------------------------------------ subqueries as values
 
     def subquery(self, node: exp.Query) -> TypedSql:
         """Returns the subquery's rows as an array, or a single value where only one fits: `x = (SELECT max(y) …)`."""
         inner = unwrap_query(node)
-        collected = self._collected(inner)
+        collected = self._collect(inner)
         enclosing: exp.Expr = node
         while isinstance(enclosing.parent, exp.Subquery | exp.Paren):
             enclosing = enclosing.parent
@@ -66,26 +64,17 @@ class Subqueries(Operators, Projection):
             and isinstance(enclosing.parent, exp.Binary | exp.Between | exp.Neg | exp.In)
             and not isinstance(enclosing.parent, exp.Dot | exp.Connector)
         ):
-            return self._only(collected, inner)
+            return _only_value(collected, inner)
         return collected
 
-    def _only(self, collected: TypedSql, node: exp.Expr) -> TypedSql:
-        assert isinstance(collected.type, ArrayType)
-        assert isinstance(collected.type.item, ObjectType)
-        only = build(
-            "if(size(_a) > 1, raise_error('a subquery that stands for one value yields several'), get(_a, 0))",
-            _a=collected.sql,
-        )
-        return self.field(TypedSql(only, collected.type.item), collected.type.item.fields[0].name, node)
-
-    def _collected(self, node: exp.Expr) -> TypedSql:
+    def _collect(self, node: exp.Expr) -> TypedSql:
         """Translates a subquery to an array: a LATERAL join collects its rows."""
         keys: list[SortKey] = []
-        outer = self.block
+        outer = self.translator.block
         limit = offset = None
         if isinstance(node, exp.Select) and not node.args.get("distinct") and not node.args.get("with_"):
-            relation = self.select(node, outer, keys)
-            limit, offset = self.bounds(node, computed=True)
+            relation = self.translator.queries.select(node, outer, keys)
+            limit, offset = self.translator.projection.bounds(node, computed=True)
         else:
             if node.args.get("order") or node.args.get("limit"):
                 fail(
@@ -93,8 +82,8 @@ class Subqueries(Operators, Projection):
                     node,
                     "SELECT VALUE x FROM (…) x ORDER BY …",
                 )
-            relation = self.query(node, outer)
-        alias = self.alias("each")
+            relation = self.translator.queries.query(node, outer)
+        alias = self.translator.alias("each")
         row_value = variable(relation, alias)
         # collect_list drops NULLs; a struct around each value keeps them.
         parts = [(f"k{i}", column(alias, f"k{i}")) for i in range(len(keys))] + [("v", row_value.sql)]
@@ -113,15 +102,18 @@ class Subqueries(Operators, Projection):
         if not plain:
             array = build("transform(_l, __e -> __e.v)", _l=array)
         query = select_query([(VALUE, array)]).from_(derived_table(relation.query, alias))
-        return TypedSql(self.hoisted(query), ArrayType(row_value.type))
+        return TypedSql(self.translator.sources.hoist(query), ArrayType(row_value.type))
 
     def exists_query(self, node: exp.Query) -> TypedSql:
-        relation = self.query(node, self.block)
-        return TypedSql(exp.Exists(this=import_outer_columns(relation.query, self.block, self.alias)), t.BOOLEAN)
+        relation = self.translator.queries.query(node, self.translator.block)
+        return TypedSql(
+            exp.Exists(this=import_outer_columns(relation.query, self.translator.block, self.translator.alias)),
+            t.BOOLEAN,
+        )
 
     def in_query(self, value: TypedSql, node: exp.In) -> TypedSql:
-        relation = self.query(node.args["query"], self.block)
-        alias = self.alias("among")
+        relation = self.translator.queries.query(node.args["query"], self.translator.block)
+        alias = self.translator.alias("among")
         row_value = variable(relation, alias)
         if isinstance(row_value, RowVariable):
             assert isinstance(relation.type, ObjectType)
@@ -132,9 +124,11 @@ class Subqueries(Operators, Projection):
         if t.ANY in (value.type, row_value.type):
             left_sql, right_sql = (values.key(encoder.to_any(side)) for side in (value, row_value))
         elif value.type != row_value.type:
-            self.compare(exp.EQ, value, row_value)  # fails if the two types cannot be compared
+            self.translator.operators.compare(exp.EQ, value, row_value)  # fails if the two types cannot be compared
         query = import_outer_columns(
-            select_query([(VALUE, right_sql)]).from_(derived_table(relation.query, alias)), self.block, self.alias
+            select_query([(VALUE, right_sql)]).from_(derived_table(relation.query, alias)),
+            self.translator.block,
+            self.translator.alias,
         )
         return TypedSql(exp.Paren(this=exp.In(this=enclose(left_sql), query=exp.Subquery(this=query))), t.BOOLEAN)
 
@@ -143,62 +137,64 @@ class Subqueries(Operators, Projection):
     @contextmanager
     def _body(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Iterator[exp.Expr]:
         """Parses a function's body. Inside of the context only the function's parameters are in scope."""
-        if self.depth == 0:
-            self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
-        if self.depth >= DEPTH_LIMIT:
-            fail(f"functions call each other more than {DEPTH_LIMIT} deep at {function.name}", node)
-        saved = self.frame, self.dataverse, self.relations
-        self.frame = NameScope(dict(zip(function.parameters, arguments, strict=True)))
-        self.dataverse, self.relations = function.dataverse, {}
-        self.depth += 1
+        translator = self.translator
+        self._note_function(function)
+        if translator.depth >= _DEPTH_LIMIT:
+            fail(f"functions call each other more than {_DEPTH_LIMIT} deep at {function.name}", node)
+        saved = translator.frame, translator.dataverse, translator.relations
+        translator.frame = NameScope(dict(zip(function.parameters, arguments, strict=True)))
+        translator.dataverse, translator.relations = function.dataverse, {}
+        translator.depth += 1
         try:
             yield unwrap_query(parsed_body(function.body))
         except TranslationError as error:
-            raise TranslationError(
-                f"in function {function.name}: {error.message}", offset_of(node), error.hint
-            ) from None
+            fail(f"in function {function.name}: {error.message}", node, error.hint)
         finally:
-            self.depth -= 1
-            self.frame, self.dataverse, self.relations = saved
+            translator.depth -= 1
+            translator.frame, translator.dataverse, translator.relations = saved
 
-    def _external(self, function: Function, arguments: Sequence[TypedSql]) -> TypedSql:
+    def _note_function(self, function: Function) -> None:
+        if self.translator.depth == 0:
+            name = f"{function.name}@{len(function.parameters)}"
+            self.translator.uses.add(("function", function.dataverse, name))
+
+    def _call_python(self, function: Function, arguments: Sequence[TypedSql]) -> TypedSql:
         """Calls a Python function. Arguments have the form of query output; the result has the form of stored data."""
-        if self.depth == 0:
-            self.uses.add(("function", function.dataverse, f"{function.name}@{len(function.parameters)}"))
+        self._note_function(function)
         outgoing = [to_output_type(TypedSql(argument.sql, argument.type)) for argument in arguments]
-        name = self.scans.called(function, [argument.type for argument in outgoing])
+        name = self.translator.hooks.call_name(function, [argument.type for argument in outgoing])
         # Spark cannot call a Python function without arguments.
         sqls = [encoder.to_answer(argument) for argument in outgoing] or [exp.Literal.number(0)]
         call = values.call(name, *sqls)
         call.meta[ONCE] = True
         return TypedSql(encoder.from_stored(call, function.returns), function.returns)
 
-    def inlined(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql:
+    def inline(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql:
         if function.language == "PYTHON":
-            return self._external(function, arguments)
+            return self._call_python(function, arguments)
         with self._body(function, arguments, node) as body:
-            return self._collected(body) if isinstance(body, exp.Query) else self.expression(body)
+            return self._collect(body) if isinstance(body, exp.Query) else self.translator.expression(body)
 
-    def inlined_rows(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Relation | TypedSql:
+    def inline_rows(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Relation | TypedSql:
         """Translates a function in FROM to its query's rows, or to the value of its expression, which is unnested."""
         if function.language == "PYTHON":
-            return self._external(function, arguments)
+            return self._call_python(function, arguments)
         with self._body(function, arguments, node) as body:
-            return self.query(body, self.block) if isinstance(body, exp.Query) else self.expression(body)
-
-    def find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
-        dataverse = parts[0] if len(parts) == 2 else self.dataverse
-        dataset = self.names.find_dataset(dataverse, parts[-1]) if len(parts) <= 2 else None
-        if dataset is None:
-            near = difflib.get_close_matches(parts[-1], self.names.suggestions(dataverse), 1)
-            fail(
-                f"unknown dataset {'.'.join(parts)}",
-                node,
-                f"did you mean {near[0]}?" if near else f"the dataverse is {dataverse}",
+            return (
+                self.translator.queries.query(body, self.translator.block)
+                if isinstance(body, exp.Query)
+                else self.translator.expression(body)
             )
-        if self.depth == 0:
-            self.uses.add(("dataset", dataset.dataverse, dataset.name))
-        return dataset
+
+
+def _only_value(collected: TypedSql, node: exp.Expr) -> TypedSql:
+    assert isinstance(collected.type, ArrayType)
+    assert isinstance(collected.type.item, ObjectType)
+    only = build(
+        "if(size(_a) > 1, raise_error('a subquery that stands for one value yields several'), get(_a, 0))",
+        _a=collected.sql,
+    )
+    return field_of(TypedSql(only, collected.type.item), collected.type.item.fields[0].name, node)
 
 
 def unwrap_query(node: exp.Expr) -> exp.Expr:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -13,6 +12,7 @@ from typing import Any
 
 from tocsin.pipeline.python.protocol import CallError, Code
 from tocsin.pipeline.python.sandbox import FunctionTimeoutError, describe_error, limit_time
+from tocsin.rules.did_you_mean import did_you_mean
 
 PythonCallable = Callable[..., Any]
 
@@ -71,11 +71,9 @@ def _look_up(code: Code) -> PythonCallable:
     target: Any = module
     for part in attribute.split("."):
         if not hasattr(target, part):
-            near = difflib.get_close_matches(
-                part, [attribute_name for attribute_name in dir(target) if callable(getattr(target, attribute_name))], 1
-            )
             where = _places(module)
-            hint = f"did you mean {near[0]}?" if near else f"it was read from {where[0]}" if where else None
+            functions = (name_ for name_ in dir(target) if callable(getattr(target, name_)))
+            hint = did_you_mean(part, functions) or (f"it was read from {where[0]}" if where else None)
             raise CallError(f"the Python module {name} has no function {attribute}", hint, usable=False)
         target = getattr(target, part)
     if not callable(target):

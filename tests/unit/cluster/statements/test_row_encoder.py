@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tocsin.cluster.statements.row_encoder import ENCODED_AT_ONCE_ROWS, RowEncoder
-from tocsin.language.translate.queries import TranslatedQuery
+from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.rules.model import types as t
 from tocsin.wire.errors import StatementError
 

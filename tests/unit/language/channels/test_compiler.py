@@ -30,7 +30,7 @@ from tests.support.channel_compiler import (
 from tocsin.language.channels.compiler import CalledFunction, Scan
 from tocsin.language.syntax.script import parsed_body
 from tocsin.language.translate.expressions import TranslationError
-from tocsin.language.translate.queries import Queries
+from tocsin.language.translate.translator import QueryHooks, Translator
 from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.channels import run_query
 from tocsin.pipeline.channels.interests import Ids, InterestLimits, InterestTable
@@ -511,12 +511,13 @@ def test_what_only_channels_have_is_refused_elsewhere(spark: SparkSession, call:
         def scan(self, *_: object) -> str:
             return "reports"
 
-        def called(self, *_: object) -> str:
+        def call_name(self, *_: object) -> str:
             raise AssertionError
 
-    queries = Queries(Names(), SparkTypeAnalyser(spark), Scans(), "d", datetime.now().astimezone())
+    hooks = QueryHooks(Scans(), datetime.now().astimezone())
+    translator = Translator(Names(), SparkTypeAnalyser(spark), hooks, "d")
     with pytest.raises(TranslationError, match="in a channel only"):
-        queries.translate(parsed_body(f"select value {call} from Reports r"))
+        translator.translate(parsed_body(f"select value {call} from Reports r"))
 
 
 _SHELTERED = (

@@ -7,7 +7,7 @@ import re
 import pytest
 from sqlglot import exp
 
-from tocsin.language.functions import spark_functions
+from tocsin.language.functions import function_registry
 from tocsin.language.functions.bounds import bounded_calls
 from tocsin.language.functions.bounds.call_limits import check_format
 from tocsin.language.translate.spark_text import render, render_for_analysis
@@ -105,8 +105,8 @@ def test_a_call_within_a_call_is_written_once(name: str) -> None:
 
 
 def test_all_of_them_can_be_called_and_none_of_ours_can() -> None:
-    assert set(bounded_calls.REWRITES) <= spark_functions.NAMES
-    assert not set(java_functions.FUNCTIONS[java_functions.BOUNDED_VALUES]) & spark_functions.NAMES
+    assert set(bounded_calls.REWRITES) <= function_registry.NAMES
+    assert not set(java_functions.FUNCTIONS[java_functions.BOUNDED_VALUES]) & function_registry.NAMES
     for name in java_functions.FUNCTIONS[java_functions.BOUNDED_VALUES]:
         with pytest.raises(FunctionError, match="unknown function"):
             render(exp.select(called(name, X, N)))

@@ -8,7 +8,7 @@ import pytest
 from sqlglot import exp
 
 from tocsin.cluster.engine.spark_errors import translate_spark_error
-from tocsin.language.functions import spark_functions
+from tocsin.language.functions import function_registry
 from tocsin.language.functions.bounds import like_patterns
 from tocsin.language.functions.bounds.regular_expressions import NAMES
 from tocsin.language.translate.spark_text import render, render_for_analysis
@@ -37,9 +37,9 @@ def matched_by_spark(sql: str) -> set[str]:
 
 
 def test_every_such_function_that_can_be_called_is_known() -> None:
-    named = {name for name in spark_functions.NAMES if "regexp" in name or "rlike" in name}
+    named = {name for name in function_registry.NAMES if "regexp" in name or "rlike" in name}
     assert named | {"split", "str_to_map", "parse_url", "try_parse_url"} == NAMES == set(CALLS)
-    assert NAMES <= spark_functions.NAMES
+    assert NAMES <= function_registry.NAMES
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))

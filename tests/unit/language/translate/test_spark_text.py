@@ -13,11 +13,11 @@ from sqlglot import exp
 import tocsin
 from tests.support.channel_compiler import FunctionOf, Names
 from tocsin.language.channels.compiler import shared_query
-from tocsin.language.functions import spark_functions
+from tocsin.language.functions import function_registry
 from tocsin.language.syntax.script import parsed_body
 from tocsin.language.translate.expressions import TranslationError
-from tocsin.language.translate.queries import Queries
 from tocsin.language.translate.spark_text import render
+from tocsin.language.translate.translator import QueryHooks, Translator
 from tocsin.language.types.typed_sql import FunctionError
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Type
@@ -80,7 +80,8 @@ class NoOracle:
 
 def translated(body: str, *, own: tuple[FunctionOf, ...] = ()) -> str:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    return Queries(Names(own), NoOracle(), None, "d", now).translate(parsed_body(body)).sql  # type: ignore[arg-type]
+    hooks = QueryHooks(None, now)  # type: ignore[arg-type]
+    return Translator(Names(own), NoOracle(), hooks, "d").translate(parsed_body(body)).sql
 
 
 @pytest.mark.parametrize(("body", "reason", "remedy"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
@@ -261,8 +262,15 @@ def test_what_a_type_cannot_have_is_refused_not_left_out(cast: str) -> None:
 def test_every_function_of_the_docs_can_be_called() -> None:
     """Those of the table of SQL++ names and Spark's own that the guide names."""
     for name in ("size", "element_at", "transform", "array_sort", "row_number", "collect_list", "rlike", "lower"):
-        assert name in spark_functions.NAMES
-    assert not spark_functions.NAMES & {"reflect", "java_method", "try_reflect", "from_xml", "input_file_name", "xpath"}
+        assert name in function_registry.NAMES
+    assert not function_registry.NAMES & {
+        "reflect",
+        "java_method",
+        "try_reflect",
+        "from_xml",
+        "input_file_name",
+        "xpath",
+    }
 
 
 SOURCES = Path(tocsin.__file__).parent
@@ -296,5 +304,5 @@ def test_the_guide_lists_what_can_be_called() -> None:
         kind: frozenset(re.findall(r"`(\w+)`", names))
         for kind, names in re.findall(r"^\| ([^|`]+) \| (`.+) \|$", section, re.MULTILINE)
     }
-    assert told == spark_functions.SPARK_FUNCTIONS
-    assert all(f"`{name}`" in section.split("| of |")[0] for name in spark_functions.TABLE_FUNCTIONS)
+    assert told == function_registry.SPARK_FUNCTIONS
+    assert all(f"`{name}`" in section.split("| of |")[0] for name in function_registry.TABLE_FUNCTIONS)

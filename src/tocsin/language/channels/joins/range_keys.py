@@ -11,7 +11,7 @@ from sqlglot import exp
 from tocsin.language.channels.joins.grid_keys import by_cells
 from tocsin.language.channels.joins.sides import JoinSides, KeyStrategy
 from tocsin.language.functions import temporal
-from tocsin.language.functions.calls import is_computed_once
+from tocsin.language.functions.function_registry import is_computed_once
 from tocsin.language.functions.grid import Near
 from tocsin.language.translate.predicate_notes import COMPARED, ORDERS
 from tocsin.language.translate.scope import column

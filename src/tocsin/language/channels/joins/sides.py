@@ -12,7 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.functions import grid
-from tocsin.language.functions.calls import is_computed_once
+from tocsin.language.functions.function_registry import is_computed_once
 from tocsin.language.translate.scope import column, derived_table, free_tables
 from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values

@@ -12,7 +12,7 @@ from tocsin.language.channels.joins.grid_keys import by_cells
 from tocsin.language.channels.joins.range_keys import by_range
 from tocsin.language.channels.joins.sides import JoinSides, KeyStrategy
 from tocsin.language.functions import grid
-from tocsin.language.functions.calls import is_computed_once
+from tocsin.language.functions.function_registry import is_computed_once
 from tocsin.language.translate.predicate_notes import (
     COMPARED,
     ORDERS,

@@ -13,7 +13,8 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.types.typed_sql import build, constant_string, constant_whole, string
+from tocsin.language.functions.bounds import regular_expressions
+from tocsin.language.types.typed_sql import FunctionError, build, constant_string, constant_whole, enclose, string
 
 REPEAT: Final = "tocsin_repeat"
 LEVENSHTEIN: Final = "tocsin_levenshtein"
@@ -65,11 +66,11 @@ def _formatted(name: str) -> Callable[[_Arguments], exp.Expr]:
 
 
 def _sequence(given: _Arguments) -> exp.Expr:
-    if all(constant_whole(one) is not None for one in given):
+    if all(constant_whole(argument) is not None for argument in given):
         return _call("sequence", *given)
     step = given[2] if len(given) > 2 else exp.Literal.number(0)
     bounds = {name: exp.column(name, table="__s") for name in ("a", "b", "s")}
-    fits = _call(SEQUENCE, *(one.copy() for one in bounds.values()))
+    fits = _call(SEQUENCE, *(bound.copy() for bound in bounds.values()))
     last = exp.If(this=fits, true=bounds["b"].copy(), false=exp.null())
     made = _call("sequence", bounds["a"], last, *([bounds["s"]] if len(given) > 2 else []))
     return build(
@@ -91,3 +92,46 @@ REWRITES: Final[dict[str, tuple[range, Callable[[_Arguments], exp.Expr]]]] = {
     "printf": (range(1, 1_000), _formatted("printf")),
     "sequence": (range(2, 4), _sequence),
 }
+_REWRITES: Final = {**regular_expressions.REWRITES, **REWRITES}
+
+# Nodes in our own templates for which sqlglot has classes.
+_PARSED: Final[dict[type[exp.Expr], tuple[str, tuple[str, ...]]]] = {
+    exp.RegexpLike: ("rlike", ("this", "expression")),
+    exp.RegexpExtract: ("regexp_extract", ("this", "expression", "group")),
+    exp.RegexpExtractAll: ("regexp_extract_all", ("this", "expression", "group")),
+    exp.RegexpReplace: ("regexp_replace", ("this", "expression", "replacement", "position")),
+}
+
+
+def rewrite_calls(tree: exp.Expr) -> exp.Expr:
+    """Replaces every call of a Spark function that cannot be stopped by our own, or guards its argument.
+
+    Run this after all checks: it writes names that no statement may contain.
+    """
+    if all(_find_call(node) is None for node in tree.walk()):
+        return tree
+    tree = exp.Paren(this=tree.copy())
+    for node in reversed(list(tree.walk())):  # the innermost first
+        call = _find_call(node)
+        if call is not None:
+            node.replace(enclose(_rewrite(*call)))
+    result: exp.Expr = tree.this
+    return result.pop()
+
+
+def _find_call(node: exp.Expr) -> tuple[str, list[exp.Expr]] | None:
+    """Returns name and arguments of a call to be replaced, or None for another node."""
+    if isinstance(node, exp.Anonymous):
+        name = str(node.this).lower()
+        return (name, node.expressions) if name in _REWRITES else None
+    if type(node) in _PARSED:
+        name, arguments = _PARSED[type(node)]
+        return name, [node.args[argument] for argument in arguments if node.args.get(argument) is not None]
+    return None
+
+
+def _rewrite(name: str, arguments: Sequence[exp.Expr]) -> exp.Expr:
+    counts, rewrite = _REWRITES[name]
+    if len(arguments) not in counts:
+        raise FunctionError(f"{name} takes {' or '.join(map(str, counts[:4]))} arguments")
+    return rewrite([argument.copy() for argument in arguments])

@@ -1,14 +1,22 @@
-"""Lists the Spark functions that queries may call. Any other Spark function is refused.
+"""Names every function that a query may call, except the catalog's functions. A new function is registered here.
 
-The list omits functions that read files, call Java or reveal facts about the machine (`reflect`, `input_file_name`,
-`from_xml`, `current_user`, …), and those without meaning in this language (sketches, catalogs, collations).
+A Spark function that is not listed is refused. The list omits functions that read files, call Java or reveal facts
+about the machine (`reflect`, `input_file_name`, `from_xml`, `current_user`, …), and those without meaning in this
+language (sketches, catalogs, collations). Our own functions are implemented in the modules beside this one.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
+
+from sqlglot import exp
+
+from tocsin.language.functions import geodesy, spatial, temporal_functions
+from tocsin.language.types.typed_sql import TypedSql
+from tocsin.rules.did_you_mean import did_you_mean
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import ArrayType, Type
 
 SPARK_FUNCTIONS: Final[dict[str, frozenset[str]]] = {
     kind: frozenset(names.split())
@@ -89,10 +97,93 @@ UNITS: Final = frozenset(
 )
 """The units that EXTRACT and INTERVAL take."""
 
+# ---------------------------------------------------------------- our functions, and how Spark's are called
 
-LISTED: Final = "docs/language.md lists what can be called"
-_MISSPELT: Final = 0.8
-"""The least similarity of a misspelt name and its suggestion. A lower value would suggest `repeat` for `reflect`."""
+OURS: Final[dict[str, Callable[[Sequence[TypedSql]], TypedSql]]] = {
+    **spatial.FUNCTIONS, **geodesy.FUNCTIONS, **temporal_functions.FUNCTIONS,
+}  # fmt: skip
+
+# The types that our functions try for an untyped argument.
+GUESSES: Final[tuple[Type, ...]] = (
+    *t.SPATIAL, t.DOUBLE, t.STRING, t.DATETIME, t.DATE, t.TIME, t.DURATION, ArrayType(t.DOUBLE),
+)  # fmt: skip
+
+# Functions that Spark has under another name than SQL++.
+SPARK_NAMES: Final = {
+    "lowercase": "lower", "uppercase": "upper", "string_length": "length", "codepoint_length": "length",
+    "len": "size", "to_string": "string", "to_bigint": "bigint", "to_double": "double", "array_length": "size",
+    "string_contains": "contains", "starts_with": "startswith", "ends_with": "endswith", "array_flatten": "flatten",
+    "regexp_contains": "rlike", "if_missing": "coalesce", "if_null": "coalesce", "if_missing_or_null": "coalesce",
+    "ifmissing": "coalesce", "ifmissingornull": "coalesce", "array_concat": "concat",
+}  # fmt: skip
+
+NUMERIC: Final = frozenset(
+    (
+        "abs acos asin atan atan2 cbrt ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod power pow "
+        "radians round bround sign signum sin sinh sqrt tan tanh sum avg mean stddev stddev_pop stddev_samp variance "
+        "var_pop var_samp corr covar_pop covar_samp median percentile percentile_approx greatest least skewness "
+        "kurtosis "
+    ).split()
+)
+KEEP_INTEGERS: Final = frozenset("abs greatest least mod negative positive sign".split())
+COLLECTIONS: Final = frozenset(
+    (
+        "size cardinality array_contains array_position array_distinct array_union array_intersect array_except "
+        "array_join array_max array_min array_sort sort_array slice explode posexplode explode_outer flatten "
+        "element_at get reverse transform filter exists forall aggregate reduce zip_with array_size array_append "
+        "array_remove arrays_overlap "
+    ).split()
+)
+# Functions on a date or time: an untyped argument becomes a datetime.
+MOMENTS: Final = frozenset(
+    (
+        "year quarter month day dayofmonth dayofweek dayofyear weekday weekofyear hour minute second last_day to_date "
+        "monthname dayname unix_date unix_micros unix_millis unix_seconds to_timestamp date timestamp "
+    ).split()
+)
+# SQL++'s aggregates over arrays, as folds in Spark.
+ARRAY_AGGREGATES: Final = {
+    "count": "size(filter(_v, __x -> __x IS NOT NULL))",
+    "sum": "aggregate(_v, _zero, (__a, __x) -> __a + coalesce(__x, _zero))",
+    "avg": "aggregate(filter(_v, __x -> __x IS NOT NULL), named_struct('s', 0D, 'n', 0L),"
+    " (__a, __x) -> named_struct('s', __a.s + __x, 'n', __a.n + 1L), __a -> if(__a.n = 0, NULL, __a.s / __a.n))",
+    "min": "array_min(_v)",
+    "max": "array_max(_v)",
+}  # fmt: skip
+AGGREGATES: Final = frozenset(
+    (
+        "any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or "
+        "collect_list collect_set corr count count_if covar_pop covar_samp every first first_value "
+        "grouping grouping_id histogram_numeric kurtosis last last_value listagg max max_by mean median min min_by "
+        "mode percentile percentile_approx percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_r2 "
+        "skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop var_samp variance "
+    ).split()
+)
+MOMENTS_OF_NOW: Final = {
+    "current_datetime": t.DATETIME, "current_timestamp": t.DATETIME, "now": t.DATETIME, "current_date": t.DATE,
+    "current_time": t.TIME,
+}  # fmt: skip
+# Functions that only channels have.
+CHANNELS_OWN: Final = frozenset(("is_new", "active_timestamp", "previous_channel_time", "current_channel_time"))
+BUILT_IN: Final = frozenset((*OURS, *AGGREGATES, *CHANNELS_OWN))  # names that a catalog function may not have
+NONDETERMINISTIC: Final = frozenset(
+    "rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split()
+)
+CALLABLE: Final = frozenset(
+    (
+        *OURS, *SPARK_NAMES, *MOMENTS_OF_NOW, *CHANNELS_OWN, *NAMES,
+        *(prefix + name for prefix in ("array_", "coll_") for name in ARRAY_AGGREGATES),
+    )
+)  # fmt: skip
+"""Every function that a query may call, apart from the catalog's functions."""
+ONCE: Final = "once"  # marks a call that is too expensive to repeat, such as a call into Python
+
+
+def is_computed_once(sql: exp.Expr) -> bool:
+    """Whether an expression must be computed once per row: it is random, or too expensive to repeat."""
+    return any(
+        str(call_.this).lower() in NONDETERMINISTIC or call_.meta.get(ONCE) for call_ in sql.find_all(exp.Anonymous)
+    )
 
 
 def suggest_function(name: str, known: Iterable[str]) -> str:
@@ -100,11 +191,7 @@ def suggest_function(name: str, known: Iterable[str]) -> str:
 
     The hint never says that Spark lacks the function, because the list omits some that Spark has.
     """
-    near = suggestion(name, known, _MISSPELT)
-    return f"{near} {LISTED}" if near else LISTED
-
-
-def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Returns a hint with the known name that is most similar, or None."""
-    near = difflib.get_close_matches(name.lower()[:100], sorted(known), 1, cutoff)
-    return f"did you mean {near[0]}?" if near else None
+    listed = "docs/language.md lists what can be called"
+    # A lower similarity would suggest `repeat` for `reflect`.
+    similar = did_you_mean(name, known, similarity=0.8)
+    return f"{similar} {listed}" if similar else listed

@@ -1,4 +1,8 @@
-"""Finds the datasets from which a channel reads only new rows: its WHERE clause contains `is_new(v)`."""
+"""Finds the datasets that a channel watches: it reads only their new rows, because its WHERE clause has `is_new(v)`.
+
+Which rows are new is decided at each execution, by the commits since the last one; here it is decided only where new
+rows are read, so that an execution without new rows can be skipped and the others read few rows.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,10 @@ from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.subqueries import unwrap_query
 from tocsin.language.translate.substitution import name_of
 
-_NEW: Final = "new"  # key in the `meta` of a table node
+_WATCHED: Final = "watched"  # key in the `meta` of a table node
 
 
-def mark_new_rows(body: exp.Expr, *, continuous: bool) -> exp.Expr:
+def mark_watched_datasets(body: exp.Expr, *, continuous: bool) -> exp.Expr:
     """Marks every dataset from which the body reads only new rows.
 
     A continuous channel that names no such dataset watches the first dataset in its FROM.
@@ -30,24 +34,26 @@ def mark_new_rows(body: exp.Expr, *, continuous: bool) -> exp.Expr:
         for join in [*_froms(select)]:
             inner = (join.side or "") not in ("LEFT", "RIGHT", "FULL")
             if isinstance(join.this, exp.Table) and inner and name_of(join.this) in watched:
-                join.this.meta[_NEW] = True
+                join.this.meta[_WATCHED] = True
     return body
 
 
-def wants_new(source: exp.Expr) -> bool:
+def is_watched(source: exp.Expr) -> bool:
     """Whether the body reads only the new rows of this source."""
-    return bool(source.meta.get(_NEW))
+    return bool(source.meta.get(_WATCHED))
 
 
-def needs_new(body: exp.Expr) -> bool:
+def needs_new_rows(body: exp.Expr) -> bool:
     """Whether the body has no result without new rows: this must hold for every query of a UNION."""
     body = unwrap_query(body)
     if isinstance(body, exp.SetOperation):
-        return needs_new(body.this) and needs_new(body.expression)
+        return needs_new_rows(body.this) and needs_new_rows(body.expression)
     if not body.args.get("group") and any(aggregates(output) for output in body.expressions):
         return False
     sources = [join.this for join in _froms(body) if not join.side] if isinstance(body, exp.Select) else []
-    return any(wants_new(source) or (isinstance(source, exp.Subquery) and needs_new(source.this)) for source in sources)
+    return any(
+        is_watched(source) or (isinstance(source, exp.Subquery) and needs_new_rows(source.this)) for source in sources
+    )
 
 
 def _disjoint(body: exp.Expr) -> exp.Expr:

@@ -1,0 +1,392 @@
+"""Translates calls: of the catalog's functions, of our own, and of Spark's by their own or SQL++ names.
+
+All names are in `functions/function_registry.py`. A call that Spark types is tried with its arguments as they are, and
+then with adapted ones, because an untyped value may stand for any type that the function takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from sqlglot import exp
+
+from tocsin.language.functions import temporal
+from tocsin.language.functions.function_registry import (
+    ARRAY_AGGREGATES,
+    CALLABLE,
+    CHANNELS_OWN,
+    COLLECTIONS,
+    GUESSES,
+    KEEP_INTEGERS,
+    MOMENTS,
+    MOMENTS_OF_NOW,
+    NUMERIC,
+    OURS,
+    SPARK_NAMES,
+    suggest_function,
+)
+from tocsin.language.functions.grid import Near
+from tocsin.language.translate import predicate_notes
+from tocsin.language.translate.expressions import align, convert, fail
+from tocsin.language.types import type_probe
+from tocsin.language.types.typed_sql import FunctionError, MapType, TypedSql, build, constant_integer
+from tocsin.language.types.variant import arrays, encoder, operators
+from tocsin.language.types.variant import values as dynamic
+from tocsin.language.types.variant.values import VOID
+from tocsin.rules.model import types as t
+from tocsin.rules.model.types import ArrayType, MultisetType, Type
+
+if TYPE_CHECKING:
+    from tocsin.language.translate.translator import Translator
+
+_ALIGNED: Final = frozenset("coalesce nvl ifnull array greatest least nullif".split())
+_SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "multiply", "subtract"))
+# Functions that accept an untyped value as it is.
+_TAKES_UNTYPED: Final = frozenset(
+    (
+        "any_value array_agg collect_list collect_set element_at first is_variant_null last map named_struct "
+        "schema_of_variant struct to_json try_variant_get typeof variant_get "
+    ).split()
+)
+
+
+class FunctionCalls:
+    """Translates calls of functions."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+
+    def call_unqualified(self, node: exp.Anonymous) -> TypedSql:
+        name = node.this if isinstance(node.this, str) else node.this.name
+        return self.call(None, name, node)
+
+    def call(self, dataverse: str | None, name: str, node: exp.Anonymous) -> TypedSql:
+        """Calls a function of the catalog, else one of ours or of Spark."""
+        named = next(
+            (argument for argument in node.expressions if isinstance(argument, exp.Kwarg | exp.PropertyEQ)), None
+        )
+        if named is not None:
+            fail("named arguments are not supported", node, "pass them by position")
+        function = self.translator.names.find_function(
+            dataverse or self.translator.dataverse, name, len(node.expressions)
+        )
+        if function is not None:
+            return self.translator.subqueries.inline(
+                function, [self.translator.expression(argument) for argument in node.expressions], node
+            )
+        if dataverse is not None:
+            self.fail_unknown(dataverse, name, node)
+        self.check_callable(name, node)
+        try:
+            return self._call_built_in(name, node)
+        except FunctionError:
+            if self.translator.names.arities(self.translator.dataverse, name):
+                self.fail_unknown(self.translator.dataverse, name, node)
+            raise
+
+    def check_callable(self, name: str, node: exp.Anonymous) -> None:
+        if name.lower() in CALLABLE:
+            return
+        if self.translator.names.arities(self.translator.dataverse, name):
+            self.fail_unknown(self.translator.dataverse, name, node)
+        shown = name if len(name) <= 60 else f"{name[:60]}…"
+        fail(f"{shown} cannot be called here", node, suggest_function(name, CALLABLE))
+
+    def fail_unknown(self, dataverse: str, name: str, node: exp.Anonymous) -> NoReturn:
+        counts = " or ".join(str(arity) for arity in self.translator.names.arities(dataverse, name))
+        hint = f"{name} takes {counts}" if counts else None
+        count = len(node.expressions)
+        fail(f"unknown function {dataverse}.{name} with {count} parameter{'' if count == 1 else 's'}", node, hint)
+
+    def _call_ours(self, function: Callable[[Sequence[TypedSql]], TypedSql], arguments: Sequence[TypedSql]) -> TypedSql:
+        """Calls one of our own functions; tries an untyped argument as each type that the function may take."""
+        arguments = [_keep_evaluation(argument) for argument in arguments]
+        untyped = [i for i, argument in enumerate(arguments) if argument.type == t.ANY]
+        if not untyped:
+            return function(
+                [TypedSql(exp.null(), t.ANY) if argument.type == VOID else argument for argument in arguments]
+            )
+        if len(untyped) > 2:
+            guesses: Any = [(t.DOUBLE,) * len(untyped)]
+        else:
+            guesses = itertools.product(GUESSES, repeat=len(untyped))
+        results: list[TypedSql] = []
+        problem: FunctionError | None = None
+        for guess in guesses:
+            tried = list(arguments)
+            for i, type_ in zip(untyped, guess, strict=True):
+                tried[i] = TypedSql(dynamic.as_type(arguments[i].sql, type_), type_)
+            try:
+                results.append(function(tried))
+            except FunctionError as error:
+                problem = problem or error
+                continue
+            for i, type_ in zip(untyped, guess, strict=True) if len(results) == 1 else ():
+                self.translator.hooks.note_use(arguments[i], type_)
+        if not results:
+            raise problem or FunctionError("the arguments do not fit")
+        type_ = results[0].type
+        same = [result.sql for result in results if result.type == type_]
+        return TypedSql(same[0] if len(same) == 1 else dynamic.call("coalesce", *same), type_)
+
+    def _call_built_in(self, name: str, node: exp.Anonymous) -> TypedSql:
+        """Translates a call of any function except the catalog's. The checks are in order of priority."""
+        lower = name.lower()
+        if lower in MOMENTS_OF_NOW and not node.expressions:
+            return self.translator.hooks.instant(MOMENTS_OF_NOW[lower])
+        if lower in CHANNELS_OWN:
+            return self.translator.hooks.call_channel_function(lower, node, self.translator)
+        if lower == "count" and len(node.expressions) == 1:
+            return self._count(node)
+        for prefix in ("array_", "coll_"):
+            if (
+                lower.startswith(prefix)
+                and lower.removeprefix(prefix) in ARRAY_AGGREGATES
+                and len(node.expressions) == 1
+            ):
+                return _array_aggregate(lower.removeprefix(prefix), self.translator.expression(node.expressions[0]))
+        if any(isinstance(argument, exp.Lambda) for argument in node.expressions):
+            return self._higher_order(name, node)
+        if lower in ("like", "ilike") and len(node.expressions) in (2, 3):
+            return self.translator.expression(_like(lower, *node.expressions))
+        if any(isinstance(argument, exp.Star | exp.Distinct | exp.Alias) for argument in node.expressions):
+            return self.translator.expressions.generic(node)
+        arguments = [self.translator.expression(argument) for argument in node.expressions]
+        if lower in OURS and not (lower == "uuid" and not arguments):
+            try:
+                return _annotate(lower, self._call_ours(OURS[lower], arguments), arguments)
+            except FunctionError as ours:
+                # Spark has functions of the same names, such as `date(x)`, which may accept these arguments.
+                if lower not in _SPARK_HAS_TOO:
+                    raise
+                try:
+                    return self._call_spark(lower, arguments)
+                except FunctionError:
+                    raise ours from None
+        on_arrays = arrays.call(SPARK_NAMES.get(lower, lower), arguments)
+        if on_arrays is not None:
+            return on_arrays
+        if lower in ("grouping", "grouping_id"):
+            # Spark analyses these functions only inside of their GROUP BY, so set the type here.
+            keys = [dynamic.key(argument.sql) if argument.type == t.ANY else argument.sql for argument in arguments]
+            return TypedSql(exp.cast(dynamic.call(lower, *keys), "BIGINT"), t.BIGINT)
+        on_durations = temporal.order_durations(lower, arguments)
+        if on_durations is not None:
+            return on_durations
+        if lower in _ALIGNED or SPARK_NAMES.get(lower) == "coalesce":
+            return _call_aligned(SPARK_NAMES.get(lower, lower), arguments)
+        if lower == "if" and len(arguments) == 3:
+            type_, (then, otherwise) = align(arguments[1:])
+            return TypedSql(exp.If(this=convert(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
+        if lower in ("min", "max") and len(arguments) == 1 and arguments[0].type == t.ANY:
+            return TypedSql(operators.extreme(lower, arguments[0].sql), t.ANY)
+        if (
+            lower in ("min", "max")
+            and len(arguments) == 1
+            and (sorted_by := temporal.order_key(arguments[0])) is not None
+        ):
+            return TypedSql(dynamic.call(f"{lower}_by", arguments[0].sql, sorted_by), t.DURATION)
+        result = self._call_spark(SPARK_NAMES.get(lower, name), arguments)
+        return TypedSql(result.sql, t.UUID) if lower == "uuid" else result
+
+    def _call_spark(self, name: str, arguments: Sequence[TypedSql]) -> TypedSql:
+        """Calls a Spark function: with the arguments as they are, then with adapted ones, until Spark accepts it."""
+        lower = name.lower()
+        note_use = self.translator.hooks.note_use
+
+        def fit(value: TypedSql) -> TypedSql:
+            if value.type != t.ANY:
+                return value
+            if lower in MOMENTS:
+                note_use(value, t.DATETIME)
+                return TypedSql(operators.moment(value.sql), t.DATETIME)
+            if lower not in NUMERIC and lower not in COLLECTIONS:
+                note_use(value, t.STRING)
+                return TypedSql(operators.text(value.sql), t.STRING)
+            type_: Type = t.DOUBLE if lower in NUMERIC else ArrayType(t.ANY) if lower in COLLECTIONS else t.STRING
+            if lower in NUMERIC:
+                note_use(value, t.BIGINT if lower in KEEP_INTEGERS else t.DOUBLE)
+            return TypedSql(dynamic.exactly(value.sql, type_), type_)
+
+        def narrow(value: TypedSql) -> TypedSql:
+            """Casts a BIGINT to INT: our integers are BIGINT, and many functions of Spark require INT."""
+            constant = constant_integer(value.sql) if value.type in t.INTEGERS else None
+            if constant is not None and -(2**31) <= constant < 2**31:
+                return TypedSql(exp.Literal.number(constant), t.INTEGER)
+            return TypedSql(exp.cast(value.sql.copy(), "INT"), t.INTEGER) if value.type == t.BIGINT else value
+
+        unchanged = list(arguments)
+        adapted = [fit(argument) for argument in arguments]
+        tries = [unchanged] if all(argument.type != t.ANY for argument in arguments) else []
+        if lower in _TAKES_UNTYPED:
+            tries = [unchanged]
+        tries += [adapted, [narrow(argument) for argument in adapted]]
+        problem: FunctionError | None = None
+        for candidate in tries:
+            try:
+                result = self.translator.ask(dynamic.call(name, *(value.sql for value in candidate)), candidate)
+            except FunctionError as error:
+                problem = problem or error
+                continue
+            if lower in KEEP_INTEGERS:
+                result.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(*arguments)
+            return result
+        assert problem is not None
+        raise problem
+
+    def _count(self, node: exp.Anonymous) -> TypedSql:
+        argument = node.expressions[0]
+        if isinstance(argument, exp.Star):
+            return TypedSql(dynamic.call("count", exp.Star()), t.BIGINT)
+        distinct = isinstance(argument, exp.Distinct)
+        values = [self.translator.expression(operand) for operand in (argument.expressions if distinct else [argument])]
+        sqls = [dynamic.key(value.sql) if value.type == t.ANY else value.sql for value in values]
+        inner = exp.Distinct(expressions=[sql.copy() for sql in sqls]) if distinct else sqls[0]
+        return TypedSql(exp.Anonymous(this="count", expressions=[inner]), t.BIGINT)
+
+    def _higher_order(self, name: str, node: exp.Anonymous) -> TypedSql:
+        """Translates transform(a, x -> …) and similar calls. A lambda's variables have the types of the items."""
+        translator = self.translator
+        values: list[TypedSql] = []
+        sqls: list[exp.Expr] = []
+        probed: list[tuple[TypedSql, list[exp.Identifier]]] = []  # a value, or the body of a lambda with its variables
+        for argument in node.expressions:
+            if not isinstance(argument, exp.Lambda):
+                value = translator.expression(argument)
+                if isinstance(value.type, MultisetType) or (value.type == t.ANY and not values):
+                    value = dynamic.items(value)
+                values.append(value)
+                sqls.append(value.sql)
+                probed.append((value, []))
+                continue
+            names = [variable.name for variable in argument.expressions]
+            types = _lambda_types(name.lower(), values, len(names))
+            variables = {
+                variable: TypedSql(exp.column(variable, quoted=True), type_)
+                for variable, type_ in zip(names, types, strict=True)
+            }
+            with translator.inner_scope(variables):
+                body = translator.expression(argument.this)
+            if name.lower() == "array_sort" and body.type in t.NUMBERS:
+                # Spark requires an INT. Only the sign of a difference counts, and the sign always fits.
+                body = TypedSql(exp.cast(dynamic.call("sign", body.sql), "INT"), t.INTEGER)
+            quoted = [exp.to_identifier(variable, quoted=True) for variable in names]
+            sqls.append(exp.Lambda(this=body.sql, expressions=quoted))
+            probed.append((body, quoted))
+
+        def question(null: type_probe.Null) -> exp.Expr:
+            blanks = [
+                exp.Lambda(this=null(value.type), expressions=[variable.copy() for variable in quoted])
+                if quoted
+                else type_probe.blank(value, null)
+                for value, quoted in probed
+            ]
+            return dynamic.call(name, *blanks)
+
+        types_ = [value.type for value, _ in probed]
+        return type_probe.type_by_spark(translator.type_analyser, dynamic.call(name, *sqls), name, question, types_)
+
+
+def _keep_evaluation(value: TypedSql) -> TypedSql:
+    """Keeps an expression that is always NULL but no NULL literal: its evaluation may fail, as raise_error does."""
+    if value.type != VOID or isinstance(value.sql, exp.Null):
+        return value
+    return TypedSql(dynamic.void_as(value.sql, t.ANY), t.ANY)
+
+
+def _like(name: str, text: exp.Expr, pattern: exp.Expr, escape: exp.Expr | None = None) -> exp.Expr:
+    """Rewrites like(…) as the operator LIKE, so that both match in the same way."""
+    like = (exp.Like if name == "like" else exp.ILike)(this=text.copy(), expression=pattern.copy())
+    return like if escape is None else exp.Escape(this=like, expression=escape.copy())
+
+
+def _annotate(name: str, call: TypedSql, arguments: Sequence[TypedSql]) -> TypedSql:
+    """Annotates a spatial call, so that `channels/joins` can use it as a join condition."""
+    kind = {"intersect": predicate_notes.NEAR, "distance": predicate_notes.APART}.get(name.rpartition("_")[2])
+    if kind is not None and len(arguments) == 2 and all(argument.type in t.SPATIAL for argument in arguments):
+        a, b = (TypedSql(argument.sql, argument.type) for argument in arguments)
+        call.sql.meta[kind] = Near(a, b, globe=name.startswith("geo_"))
+    return call
+
+
+def _call_aligned(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
+    """Calls a function whose arguments must have a common type."""
+    if name in ("greatest", "least") and any(argument.type == t.ANY for argument in arguments):
+        arguments = [
+            TypedSql(convert(argument, t.DOUBLE), t.DOUBLE if argument.type == t.ANY else argument.type)
+            for argument in arguments
+        ]
+    if name == "coalesce":
+        # A variant NULL is no SQL NULL, and coalesce must skip it too.
+        arguments = [
+            TypedSql(build("if(is_variant_null(_v), NULL, _v)", _v=argument.sql), t.ANY)
+            if argument.type == t.ANY
+            else TypedSql(argument.sql, argument.type)
+            for argument in arguments
+        ]
+    type_, values = align(arguments)
+    result = dynamic.call(name, *values)
+    return TypedSql(result, ArrayType(type_)) if name == "array" else TypedSql(result, type_)
+
+
+def _array_aggregate(name: str, value: TypedSql) -> TypedSql:
+    """Translates SQL++'s aggregates over an array, such as array_sum."""
+    items = dynamic.items(value)
+    assert isinstance(items.type, ArrayType)
+    item = items.type.item
+    if name in ("min", "max") and (on_arrays := arrays.call(f"array_{name}", [value])) is not None:
+        return on_arrays
+    if item in (t.ANY, VOID):
+        items, item = (
+            TypedSql(
+                dynamic.as_type(encoder.to_any(value) if value.type != t.ANY else value.sql, ArrayType(t.DOUBLE)),
+                ArrayType(t.DOUBLE),
+            ),
+            t.DOUBLE,
+        )
+    on_durations = temporal.order_durations(f"array_{name}", [items])
+    if on_durations is not None:
+        return on_durations
+    if name in ("sum", "avg") and item in type_probe.OPAQUE:
+        raise type_probe.refusal(f"array_{name}", item)
+    zero = exp.cast(exp.Literal.number(0), "DOUBLE" if item in (t.FLOAT, t.DOUBLE) else "BIGINT")
+    wide = t.DOUBLE if item in (t.FLOAT, t.DOUBLE) else t.BIGINT
+    if name in ("sum", "avg"):
+        kind = "ARRAY<DOUBLE>" if name == "avg" or wide == t.DOUBLE else "ARRAY<BIGINT>"
+        items = TypedSql(exp.cast(items.sql.copy(), kind, dialect="spark"), items.type)
+    sql = build(ARRAY_AGGREGATES[name], _v=items.sql, _zero=zero)
+    result: Type = {"count": t.BIGINT, "avg": t.DOUBLE, "sum": wide}.get(name, item)
+    return TypedSql(exp.cast(sql, "BIGINT") if name == "count" else sql, result)
+
+
+def _lambda_types(name: str, values: Sequence[TypedSql], wanted: int) -> list[Type]:
+    """Returns the types of a lambda's variables."""
+
+    def item(value: TypedSql) -> Type:
+        if isinstance(value.type, ArrayType):
+            return value.type.item
+        raise FunctionError(f"{name} expects an array, got {value.type}")
+
+    def entries(value: TypedSql) -> list[Type]:
+        if isinstance(value.type, MapType):
+            return [value.type.key, value.type.value]
+        raise FunctionError(f"{name} expects a map, got {value.type}")
+
+    types: list[Type]
+    if not values:
+        raise FunctionError(f"{name} expects a collection before the lambda")
+    if name in ("aggregate", "reduce"):
+        types = [values[1].type, item(values[0])] if wanted == 2 else [values[1].type]
+    elif name in ("zip_with", "array_sort"):
+        types = [item(values[0]), item(values[-1])]
+    elif name in ("map_filter", "transform_keys", "transform_values"):
+        types = entries(values[0])
+    elif name == "map_zip_with":
+        types = [*entries(values[0]), entries(values[1])[1]]
+    else:
+        types = [item(values[0]), t.INTEGER]
+    if len(types) < wanted:
+        raise FunctionError(f"the lambda of {name} takes at most {len(types)} parameters")
+    return types[:wanted]
