@@ -19,8 +19,8 @@ from sqlglot import exp
 from tests.support.reference import moments as reference
 from tests.support.reference.asking import ask, ask_one
 from tocsin.language.functions import temporal
-from tocsin.language.functions.temporal import FUNCTIONS, literal
-from tocsin.language.types.typed_sql import SPARK_TYPES, FunctionError, TypedSql
+from tocsin.language.functions.temporal_functions import FUNCTIONS
+from tocsin.language.types.typed_sql import SPARK_TYPES, FunctionError, TypedSql, literal
 from tocsin.rules.model import types as t
 from tocsin.rules.model import values
 from tocsin.rules.model.values import Circle, Duration, Point, Polygon, Rectangle
