@@ -324,6 +324,7 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         # Years before 1900 as delta-rs and pyarrow write and read them.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from aiohttp import hdrs, web
@@ -84,46 +85,67 @@ class MemoryBudget:
         return self._taken_bytes
 
     @contextmanager
-    def share(self, *askers: str) -> Iterator[Callable[[int], None]]:
-        """Yields a function to call with the body's size so far; it raises LimitError (429) if the budget is exhausted.
-        The end of the block returns the memory."""
-        mine_bytes = 0
-
-        def grow(size_bytes: int) -> None:
-            nonlocal mine_bytes
-            more_bytes = max(0, size_bytes - self._free_bytes) - mine_bytes
-            if more_bytes > 0:
-                check(more_bytes)
-            self._take(askers, more_bytes)
-            mine_bytes += more_bytes
-
-        def check(more_bytes: int) -> None:
-            if self._taken_bytes + more_bytes > self._limit_bytes:
-                self._refused(self._name)
-                raise _no_room(self._what, self._limit_bytes)
-            for asker in askers:
-                if self._taken_by[asker] + more_bytes > self._own_limit_bytes:
-                    self._refused(f"{self._name} of one asker")
-                    raise _no_room(f"{self._what} of {asker}", self._own_limit_bytes)
-
+    def share(self, *askers: str) -> Iterator[BudgetShare]:
+        """Yields a client's share. The end of the block returns its memory."""
+        share = BudgetShare(self, askers)
         try:
-            yield grow
+            yield share
         finally:
-            self._take(askers, -mine_bytes)
+            self.take(askers, -share.taken_bytes)
 
-    def _take(self, askers: tuple[str, ...], more_bytes: int) -> None:
+    def charged_bytes(self, size_bytes: int) -> int:
+        return max(0, size_bytes - self._free_bytes)
+
+    def room(self, askers: tuple[str, ...]) -> tuple[int, str, int, str]:
+        """How much these clients may still take, and what limits it: whose bytes, the limit, and its name."""
+        whole = (self._limit_bytes - self._taken_bytes, self._what, self._limit_bytes, self._name)
+        own = (
+            (self._own_limit_bytes - self._taken_by[asker], f"{self._what} of {asker}", self._own_limit_bytes,
+             f"{self._name} of one asker")
+            for asker in askers
+        )  # fmt: skip
+        return min((whole, *own), key=itemgetter(0))
+
+    def take(self, askers: tuple[str, ...], more_bytes: int) -> None:
         self._taken_bytes += more_bytes
         for asker in askers:
             self._taken_by[asker] += more_bytes
             if not self._taken_by[asker]:
                 del self._taken_by[asker]
 
+    def count_refused(self, name: str) -> None:
+        self._refused(name)
 
-def _no_room(whose: str, limit_bytes: int) -> LimitError:
-    return LimitError(
-        f"{whose} may take {limit_bytes} bytes together", status=429,
-        hint="send again in a moment, or send less at once", retry=True, retry_after_s=1,
-    )  # fmt: skip
+
+class BudgetShare:
+    """What one client takes of a budget. To call it with the size so far raises LimitError (429) if the budget is
+    exhausted."""
+
+    def __init__(self, budget: MemoryBudget, askers: tuple[str, ...]) -> None:
+        self._budget = budget
+        self._askers = askers
+        self.taken_bytes = 0
+
+    def __call__(self, size_bytes: int) -> None:
+        if (full := self.take_what_fits(size_bytes, only_whole=True)) is not None:
+            raise full
+
+    def take_what_fits(self, size_bytes: int, *, only_whole: bool = False) -> LimitError | None:
+        """Takes as much as there is room for, or nothing with `only_whole`. Returns the error if that is too little."""
+        more_bytes = self._budget.charged_bytes(size_bytes) - self.taken_bytes
+        room_bytes, whose, limit_bytes, name = self._budget.room(self._askers)
+        fits = more_bytes <= max(0, room_bytes)
+        taken_bytes = more_bytes if fits else 0 if only_whole else max(0, room_bytes)
+        self._budget.take(self._askers, taken_bytes)
+        self.taken_bytes += taken_bytes
+        if fits:
+            return None
+        if only_whole:
+            self._budget.count_refused(name)
+        return LimitError(
+            f"{whose} may take {limit_bytes} bytes together", status=429,
+            hint="send again in a moment, or send less at once", retry=True, retry_after_s=1,
+        )  # fmt: skip
 
 
 async def read_body(

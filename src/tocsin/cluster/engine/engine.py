@@ -50,8 +50,9 @@ CHANNEL_THREADS: Final = 16  # a thread blocks while its job runs: few long exec
 HUGE_BYTES: Final = 1 << 20
 TURN_S: Final = 0.02
 _GONE_S: Final = 1.0
-_BATCH_ROWS: Final = 2_000
-_BATCH_BYTES: Final = 8 << 20
+_READ_ROWS: Final = 64  # at once, of a result: each may have some MB
+# Parquet looks at the size of a page after so many rows. A page is unpacked whole, so large rows need small pages.
+_RESULT_OPTIONS: Final = {"parquet.page.size.row.check.min": "1", "parquet.page.size.row.check.max": "32"}
 
 
 class VirtualDatasetReader(Protocol):
@@ -75,24 +76,30 @@ class _EngineWork:
     is_given_up: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """The files of a result that Spark has written. They are read without Spark, and need not be read at all."""
+    """The files of a result that Spark writes. They are read without Spark, and need not be read at all. `removed` is
+    called when they are no longer needed."""
 
-    folder: Path
+    def __init__(self, folder: Path, removed: Callable[[Path], None]) -> None:
+        self.folder = folder
+        self._removed = removed
 
     def size_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.iterdir())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in their order."""
-        for part in sorted(self.folder.glob("part-*.parquet")):
-            with pq.ParquetFile(part) as file:
-                groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
-                row_bytes = max((group.total_byte_size // (group.num_rows or 1) for group in groups), default=0)
-                yield from file.iter_batches(batch_size=max(1, min(_BATCH_ROWS, _BATCH_BYTES // (row_bytes or 1))))
+        """Yields the rows in their order, a few at a time."""
+        try:
+            for part in sorted(self.folder.glob("part-*.parquet")):
+                with pq.ParquetFile(part) as file:
+                    yield from file.iter_batches(batch_size=_READ_ROWS, use_threads=False)
+        except OSError as error:
+            if "nested" not in str(error):
+                raise
+            raise StatementError("a result is nested too deep to be streamed", hint="ask for it whole") from None
 
     def remove(self) -> None:
+        self._removed(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -118,6 +125,7 @@ class Engine:
         """`lost_limit` callers may lose threads before the session is replaced; each pool has as many spare threads."""
         self._make_python = make_python
         self._scratch = scratch
+        self._result_folders: set[Path] = set()
         self._threads = ThreadPoolExecutor(threads + lost_limit, thread_name_prefix="statement")
         # Separate pools: records land however many statements run or wait, and vice versa.
         self._landing = ThreadPoolExecutor(_LANDING_THREADS, thread_name_prefix="landing")
@@ -424,15 +432,20 @@ class Engine:
         """Runs a query to its end and drops its rows."""
         analyse_query(self.spark, sql).write.format("noop").mode("overwrite").save()
 
-    def write_rows(self, sql: str) -> ResultFiles:
-        """Has Spark write a result of any size to the disk."""
-        files = ResultFiles(self._scratch / f"answer-{uuid4().hex}")
-        try:
-            analyse_query(self.spark, sql).write.parquet(str(files.folder), compression="zstd")
-        except BaseException:
-            files.remove()
-            raise
+    def result_files(self) -> ResultFiles:
+        """Returns the place of a result of any size, which `write_rows` fills. The caller removes it, in any case."""
+        files = ResultFiles(self._scratch / f"answer-{uuid4().hex}", self._result_folders.discard)
+        self._result_folders.add(files.folder)
         return files
+
+    def write_rows(self, sql: str, files: ResultFiles) -> None:
+        """Has Spark write a result to the disk."""
+        # A task of a cancelled query may have written once more after its folder was removed.
+        for folder in self._scratch.glob("answer-*"):
+            if folder not in self._result_folders:
+                shutil.rmtree(folder, ignore_errors=True)
+        writer = analyse_query(self.spark, sql).write.options(**_RESULT_OPTIONS)
+        writer.parquet(str(files.folder), compression="zstd")
 
     def plan(self, sql: str) -> str:
         frame: Any = analyse_query(self.spark, sql)

@@ -18,6 +18,7 @@ from aiohttp import hdrs, web
 
 from tocsin.cluster.statements.outcomes import StatementOutcome
 from tocsin.serving.answers import answer, error_json, internal_answer, internal_error, refusal, send_in_time
+from tocsin.serving.limits import BudgetShare
 from tocsin.settings import StatementSettings
 from tocsin.wire.errors import LimitError, TocsinError
 
@@ -25,7 +26,6 @@ NDJSON: Final = "application/x-ndjson"
 
 LEAST_BYTES_PER_S: Final = 1 << 20
 """The script waits without a limit for a client that reads at least this fast."""
-_WRITE_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +128,14 @@ class StreamedResponse:
     """One line per row and one per statement. The rows wait on the disk, and are read and sent one answer after the
     other, while the script goes on or after it has ended: a slow client delays only its own answer.
 
-    `grow` gets the disk space of the rows that are not sent yet, and raises LimitError above the limit. Then the script
-    waits for its client (backpressure), at most `patience_s` in all for one that reads slowly.
+    `space` is the disk space of the rows that are not sent yet. Above its limit the script waits for its client
+    (backpressure), at most `patience_s` in all for one that reads slowly; then the answer is cut off.
     """
 
     def __init__(
         self,
         request: web.Request,
-        grow: Callable[[int], None],
+        space: BudgetShare,
         write_timeout_s: float,
         count_rows: Callable[[int], None] = lambda _count: None,
         *,
@@ -144,7 +144,8 @@ class StreamedResponse:
     ) -> None:
         self._request = request
         self._response = response or web.StreamResponse(headers={hdrs.CONTENT_TYPE: NDJSON})
-        self._grow = grow
+        self._space = space
+        self._is_cut_off = False
         self._write_timeout_s = write_timeout_s
         self._patience_s = write_timeout_s if patience_s is None else patience_s
         self._count_rows = count_rows
@@ -163,7 +164,7 @@ class StreamedResponse:
         self._filled.set()
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
-        while (full := self._over_limit()) is not None:
+        while (full := self._space.take_what_fits(self._held_bytes)) is not None:
             await self._wait_for_client(full)
         if self._error is not None:
             raise self._error
@@ -198,7 +199,8 @@ class StreamedResponse:
     async def _send(self) -> None:
         try:
             while await self._has_more():
-                await self._send_outcome(self._queue[0])
+                if not self._is_cut_off:
+                    await self._send_outcome(self._queue[0])
                 await self._drop(self._queue.popleft())
             await self._prepare()
             if self._last:
@@ -226,12 +228,12 @@ class StreamedResponse:
             line["rows"] = 0
             head, tail = b'{"statement":%d,"row":' % outcome.statement, b"}\n"
             async for batch in outcome.rows.batches:
+                if self._is_cut_off:
+                    return
                 line["rows"] += len(batch)
                 self._count_rows(len(batch))
-                # Estimate the number of rows and join them without a look at each: this runs on the event loop.
-                rows_at_once = max(1, len(batch) * _WRITE_BYTES // (sum(map(len, batch)) or 1))
-                for start in range(0, len(batch), rows_at_once):
-                    await self._write(b"".join((head, (tail + head).join(batch[start : start + rows_at_once]), tail)))
+                if batch:
+                    await self._write(b"".join((head, (tail + head).join(batch), tail)))
         await self._write(orjson.dumps(line) + b"\n")
 
     async def _write(self, piece: bytes) -> None:
@@ -273,15 +275,8 @@ class StreamedResponse:
         if outcome.rows is not None:
             await outcome.rows.close()
             self._held_bytes -= outcome.rows.held_bytes
-            self._over_limit()
+            self._space.take_what_fits(self._held_bytes)
             self._progress.set()
-
-    def _over_limit(self) -> LimitError | None:
-        try:
-            self._grow(self._held_bytes)
-        except LimitError as full:
-            return full
-        return None
 
     async def _wait_for_client(self, full: LimitError) -> None:
         clock = asyncio.get_running_loop().time
@@ -293,6 +288,7 @@ class StreamedResponse:
             async with asyncio.timeout(self._patience_s):
                 await self._progress.wait()
         except TimeoutError:
+            self._is_cut_off = True
             raise LimitError(
                 f"the client reads too slowly: {full.message}", status=429, retry=True, retry_after_s=1,
                 hint="read faster, ask for less with LIMIT, or raise cluster.statements.spool_limit_bytes",

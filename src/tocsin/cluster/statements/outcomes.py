@@ -14,11 +14,12 @@ StatementSummary: TypeAlias = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class QueryRows:
     """The rows of a query in batches; each row is encoded as one JSON value. `close` ends the reading and frees the
-    disk space of `held_bytes`, whether or not the rows have been read."""
+    disk space of `held_bytes`, whether or not the rows have been read. `check` raises if a row cannot be encoded."""
 
     batches: AsyncIterator[list[bytes]]
     held_bytes: int = 0
     remove: Callable[[], Awaitable[None]] | None = None
+    check: Callable[[], Awaitable[None]] | None = None
 
     async def close(self) -> None:
         try:

@@ -17,13 +17,14 @@ from tocsin.patience import wait_despite_cancel
 from tocsin.pipeline.result_json import result_json
 
 ENCODED_AT_ONCE_ROWS: Final = 500
+PIECE_BYTES: Final = 256 << 10
 
 _T = TypeVar("_T")
 
 
 class RowEncoder:
     """Encodes a few rows at a time under one lock: each further thread that computes in Python makes the event loop
-    wait longer for the interpreter lock. Streamed answers share one thread, and take turns by the batch."""
+    wait longer for the interpreter lock. Streamed answers share one thread, and take turns by the piece."""
 
     def __init__(self, turn: AbstractContextManager[Any] | None = None) -> None:
         self._turn = turn or threading.Lock()
@@ -39,12 +40,18 @@ class RowEncoder:
     async def stream(
         self, batches: Iterator[pa.RecordBatch], translated: TranslatedQuery
     ) -> AsyncIterator[list[bytes]]:
-        def following() -> list[bytes] | None:
-            batch = next(batches, None)
-            return None if batch is None else self.encode(pa.Table.from_batches([batch]), translated)
+        """Yields the rows of a streamed answer, a piece at a time: more would wait in memory for a slow client."""
 
-        while (rows := await self.run(following)) is not None:
-            yield rows
+        def pieces() -> Iterator[list[bytes]]:
+            for batch in batches:
+                rows = pa.Table.from_batches([batch])
+                step = max(1, rows.num_rows * PIECE_BYTES // (rows.nbytes or 1))
+                for start in range(0, rows.num_rows, step):
+                    yield self.encode(rows.slice(start, step), translated)
+
+        encoded = pieces()
+        while (piece := await self.run(lambda: next(encoded, None))) is not None:
+            yield piece
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Runs on the thread of streamed answers."""

@@ -20,7 +20,7 @@ from tocsin.cluster.catalog.catalog import DEFAULT, CatalogStore
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
-from tocsin.cluster.engine.engine import Engine, ResultFiles
+from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.procedures.procedures import Procedures
 from tocsin.cluster.statements.ddl import DdlHandler
@@ -126,11 +126,19 @@ class ScriptRunner:
     ) -> AsyncIterator[StatementOutcome]:
         dataverse = DEFAULT
         parsing = scripts.statements(script)
+
+        def parse_next() -> st.Statement | StatementError | None:
+            try:
+                return next(parsing, None)
+            except StatementError as error:
+                return error
+
         number = 0
-        while True:
-            statement = await self._engine.compute(lambda: next(parsing, None))
-            if statement is None:
-                return
+        following = await self._engine.compute(parse_next)
+        while following is not None:
+            if isinstance(following, StatementError):
+                raise following
+            statement, following = following, await self._engine.compute(parse_next)
             number += 1
             try:
                 self._check_role(statement, may_write, may_run_code)
@@ -139,6 +147,8 @@ class ScriptRunner:
                     result: StatementSummary | QueryRows = {"dataverse": dataverse}
                 else:
                     result = await self._execute(statement, dataverse, stream)
+                    if following is not None and isinstance(result, QueryRows):
+                        await _check_rows(result)
             except (TranslationError, FunctionError, TocsinError) as error:
                 raise _place_error(error, script, statement, number) from error
             if isinstance(result, Mapping):
@@ -212,16 +222,39 @@ class ScriptRunner:
         """Returns when Spark has written the rows. They are encoded when they are read: a client that reads slowly
         costs only disk space."""
 
-        def work() -> tuple[TranslatedQuery, ResultFiles]:
+        files = self._engine.result_files()
+
+        def work() -> TranslatedQuery:
             translated = scope.translate(statement.query)
-            return translated, self._engine.write_rows(translated.sql)
+            self._engine.write_rows(translated.sql, files)
+            return translated
+
+        async def remove() -> None:
+            await self._encoder.run(files.remove)
 
         try:
-            translated, files = await self._engine.work(work, statement.text)
+            translated = await self._engine.work(work, statement.text)
+        except BaseException:
+            await remove()
+            raise
         finally:
             scope.close()
-        batches = self._encoder.stream(files.batches(), translated)
-        return QueryRows(batches, files.size_bytes(), lambda: self._encoder.run(files.remove))
+
+        async def check() -> None:
+            async for _ in self._encoder.stream(files.batches(), translated):
+                pass
+
+        return QueryRows(self._encoder.stream(files.batches(), translated), files.size_bytes(), remove, check)
+
+
+async def _check_rows(rows: QueryRows) -> None:
+    """Refuses rows that cannot be encoded before the next statement runs: a failing statement ends its script."""
+    if rows.check is not None:
+        try:
+            await rows.check()
+        except BaseException:
+            await rows.close()
+            raise
 
 
 def _whole(rows: list[bytes]) -> QueryRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.support.waiting import WITHIN_S
 from tocsin.cluster.http.script_responses import StreamedResponse
 from tocsin.cluster.statements.outcomes import QueryRows, StatementOutcome
-from tocsin.serving.limits import MemoryBudget
+from tocsin.serving.limits import BudgetShare, MemoryBudget
 from tocsin.wire.errors import LimitError, StatementError
 
 
@@ -47,7 +47,7 @@ class FakeClient:
         return [orjson.loads(line) for line in self.received.splitlines()]
 
     def respond(
-        self, grow: Callable[[int], None] = lambda _size: None, write_timeout_s: float = WITHIN_S, **more: float
+        self, space: BudgetShare | None = None, write_timeout_s: float = WITHIN_S, **more: float
     ) -> StreamedResponse:
         transport = SimpleNamespace(abort=lambda: setattr(self, "is_aborted", True))
         request: Any = SimpleNamespace(transport=transport)
@@ -57,7 +57,8 @@ class FakeClient:
             response.prepared = True
 
         response.prepare = prepare
-        return StreamedResponse(request, grow, write_timeout_s, response=response, **more)
+        share = space or BudgetShare(MemoryBudget(1 << 40), ())
+        return StreamedResponse(request, share, write_timeout_s, response=response, **more)
 
 
 class FakeRows:
@@ -118,9 +119,9 @@ async def test_a_script_goes_on_although_its_client_reads_nothing() -> None:
 
 async def test_rows_that_nobody_has_read_take_their_space_until_they_are_sent() -> None:
     budget = MemoryBudget(1_000, free_bytes=0)
-    with budget.share() as grow:
+    with budget.share() as space:
         client = FakeClient(reads=0)
-        answer = client.respond(grow)
+        answer = client.respond(space)
         for number in range(10):
             await answer.take(FakeRows([number], held_bytes=100).outcome(number))
         assert budget.taken_bytes == 1_000
@@ -132,9 +133,9 @@ async def test_rows_that_nobody_has_read_take_their_space_until_they_are_sent() 
 
 async def test_beyond_the_limit_a_script_waits_until_its_client_has_read() -> None:
     budget = MemoryBudget(100, free_bytes=0)
-    with budget.share() as grow:
+    with budget.share() as space:
         client = FakeClient(reads=0)
-        answer = client.respond(grow)
+        answer = client.respond(space)
         await answer.take(FakeRows(["a"], held_bytes=100).outcome(1))
         taking = asyncio.create_task(answer.take(FakeRows(["b"], held_bytes=100).outcome(2)))
         await asyncio.sleep(0)
@@ -148,9 +149,9 @@ async def test_beyond_the_limit_a_script_waits_until_its_client_has_read() -> No
 
 
 async def test_an_answer_larger_than_the_limit_is_sent_to_a_client_that_reads() -> None:
-    with MemoryBudget(100, free_bytes=0).share() as grow:
+    with MemoryBudget(100, free_bytes=0).share() as space:
         client = FakeClient()
-        answer = client.respond(grow)
+        answer = client.respond(space)
         await answer.take(FakeRows(*([number] * 50 for number in range(50)), held_bytes=10_000).outcome())
         await answer.finished()
         assert len(client.lines) == 2_501
@@ -158,16 +159,33 @@ async def test_an_answer_larger_than_the_limit_is_sent_to_a_client_that_reads() 
 
 
 async def test_a_client_that_reads_nothing_ends_the_script_when_its_patience_is_over() -> None:
-    with MemoryBudget(100, free_bytes=0).share() as grow:
+    with MemoryBudget(100, free_bytes=0).share() as space:
         client = FakeClient(reads=0)
-        answer = client.respond(grow, patience_s=0.01)
+        answer = client.respond(space, patience_s=0.01)
         await answer.take(FakeRows(["a"], held_bytes=100).outcome(1))
         with pytest.raises(LimitError, match=r"reads too slowly.*may take 100 bytes") as caught:
             await answer.take(FakeRows(["b"], held_bytes=1).outcome(2))
         assert caught.value.status == 429
         client.read()
         await answer.failed(caught.value)
+        assert client.lines[0] == {"statement": 1, "row": "a"}
         assert client.lines[-1]["error"]["message"].startswith("the client reads too slowly")
+        assert not any(line.get("row") == "b" for line in client.lines), "the answer is cut off"
+        await answer.close()
+
+
+async def test_an_answer_over_the_limit_takes_all_the_space_that_is_left() -> None:
+    budget = MemoryBudget(100, free_bytes=0)
+    with budget.share() as space:
+        client = FakeClient(reads=0)
+        answer = client.respond(space)
+        taking = asyncio.create_task(answer.take(FakeRows(["a"], held_bytes=1_000).outcome()))
+        await asyncio.sleep(0)
+        assert budget.taken_bytes == 100
+        client.read()
+        await taking
+        await answer.finished()
+        assert budget.taken_bytes == 0
         await answer.close()
 
 

@@ -102,8 +102,9 @@ class CommitRange:
                     rows = self.engine.rows(sql)
                 except CapacityError:
                     # The rows exceed the size limit of one answer.
-                    files = self.engine.write_rows(sql)
+                    files = self.engine.result_files()
                     try:
+                        self.engine.write_rows(sql, files)
                         rows = pa.Table.from_batches(files.batches())
                     finally:
                         files.remove()
