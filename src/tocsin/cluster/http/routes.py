@@ -286,7 +286,7 @@ class _ScriptRoutes:
         registry = metrics.registry
         self._statement_seconds = Histogram(
             "tocsin_statement_seconds",
-            "Duration of a statement with the transfer of its rows, in seconds.",
+            "Duration of a statement, in seconds; without the transfer of streamed rows.",
             ["kind"],
             registry=registry,
         )
