@@ -13,7 +13,7 @@ from typing import Final
 
 from tocsin.broker.accounts.accounts import NewApplicationToken, Principal, Removed, Session
 from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory
-from tocsin.broker.accounts.limits import check_limits
+from tocsin.broker.accounts.limits import validate_limit_settings
 from tocsin.broker.accounts.policy import name_of
 from tocsin.serving.tokens import SECRET_BYTES, digest
 from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationRow, FrontendRow
@@ -46,7 +46,7 @@ class Applications:
         self, by: Principal, name: str, allowed: ApplicationRights = EVERYTHING
     ) -> NewApplicationToken:
         self._directory.require_operator(by)
-        check_limits(allowed.limits)
+        validate_limit_settings(allowed.limits)
         token = _token()
         new_application = await self._store.add_application(
             name_of("name of an application", name), allowed, digest=digest(token), created_us=self._directory.now_us()
@@ -56,7 +56,7 @@ class Applications:
 
     async def change_application(self, by: Principal, name: str, allowed: ApplicationRights) -> ApplicationRow:
         self._directory.require_operator(by)
-        check_limits(allowed.limits)
+        validate_limit_settings(allowed.limits)
         application = self._open_one(name)
         async with self._narrowing:
             if allowed.channels is not None:

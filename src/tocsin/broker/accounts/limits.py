@@ -26,7 +26,7 @@ def account_limit(name: str, own: Mapping[str, int], defaults: Mapping[str, int]
     return own[name] if name in own else defaults[name]
 
 
-def check_limits(limits: Mapping[str, int]) -> None:
+def validate_limit_settings(limits: Mapping[str, int]) -> None:
     for name, limit in limits.items():
         if name not in LIMITS:
             raise InputError(f"limits.{name}: there is no such limit", hint=f"limits: {', '.join(LIMITS)}")

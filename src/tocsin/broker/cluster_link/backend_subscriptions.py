@@ -1,8 +1,7 @@
-"""Merges identical subscriptions into one backend subscription at the cluster, and ends it when nobody needs it.
+"""Makes one backend subscription at the cluster for equal parameter values, and ends it when nobody needs it.
 
-It asks the cluster in batches, with one request at a time.
-
-Requests are sequential so that ending an interest and subscribing to it again cannot overtake each other.
+It asks the cluster in batches. Requests are sequential, so that ending an interest
+and subscribing to it again cannot overtake each other.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def add_group(
         "INSERT INTO user_groups (application, name, created_us) VALUES (?, ?, ?)", (application, name, created_us)
     )
     count = connection.execute("SELECT count(*) FROM user_groups WHERE application = ?", (application,))
-    _check_count(count, at_most, f"groups of the application {owner.name}")
+    _refuse_above_limit(count, at_most, f"groups of the application {owner.name}")
     assert inserted.lastrowid is not None, "a row was inserted"
     add_members(connection, inserted.lastrowid, members, created_us=created_us, at_most=members_at_most)
     return GroupRow(inserted.lastrowid, application, name, created_us)
@@ -106,7 +106,7 @@ def add_members(
         "INSERT INTO members SELECT ?, value FROM json_each(?) WHERE true ON CONFLICT DO NOTHING", (group, listed)
     )
     count = connection.execute("SELECT count(*) FROM members WHERE group_id = ?", (group,))
-    _check_count(count, at_most, f"members of the group {owner.name}")
+    _refuse_above_limit(count, at_most, f"members of the group {owner.name}")
     held = group_subscriptions(connection, group)
     return _hold(connection, sorted(known), held, created_us)
 
@@ -156,7 +156,7 @@ def subscribe_group(
         (subscription.public_id, group, backend, mode, created_us),
     )
     count = connection.execute("SELECT count(*) FROM group_subscriptions WHERE group_id = ?", (group,))
-    _check_count(count, at_most, f"subscriptions of the group {owner.name}")
+    _refuse_above_limit(count, at_most, f"subscriptions of the group {owner.name}")
     members_found = connection.execute("SELECT subscriber FROM members WHERE group_id = ?", (group,)).fetchall()
     return GroupSubscriptionOutcome(
         subscription,
@@ -227,6 +227,6 @@ def _group(connection: sqlite3.Connection, id_: int) -> GroupRow:
     return GroupRow(*row)
 
 
-def _check_count(found: sqlite3.Cursor, at_most: int | None, what: str) -> None:
+def _refuse_above_limit(found: sqlite3.Cursor, at_most: int | None, what: str) -> None:
     if at_most is not None and found.fetchone()[0] > at_most:
         raise LimitError(f"there are as many {what} as there may be", hint=f"at most {at_most}", status=429)

@@ -224,7 +224,7 @@ def subscribe(
         )
     if at_most is not None:
         for subscriber in {request.subscriber for request in requests}:
-            _check_owned(connection, subscriber, at_most)
+            _refuse_above_limit(connection, subscriber, at_most)
     frontends = {frontend.id: frontend for frontend in read_frontends(connection, [id_ for id_, _ in frontend_ids])}
     return [FrontendOutcome(frontends[id_], made) for id_, made in frontend_ids]
 
@@ -378,7 +378,7 @@ def _holding(connection: sqlite3.Connection, ids: Sequence[int]) -> sqlite3.Curs
     )
 
 
-def _check_owned(connection: sqlite3.Connection, subscriber: int, at_most: int) -> None:
+def _refuse_above_limit(connection: sqlite3.Connection, subscriber: int, at_most: int) -> None:
     sql = "SELECT count(*) FROM frontends WHERE subscriber = ? AND own = 1"
     if connection.execute(sql, (subscriber,)).fetchone()[0] > at_most:
         raise LimitError(
