@@ -23,6 +23,7 @@ from pydantic_core import ErrorDetails
 
 from tocsin.settings.broker import BrokerSettings
 from tocsin.settings.cluster import ChannelSettings, ClusterSettings, DatasetSettings, StatementSettings
+from tocsin.settings.redaction import mask_secrets, names_secret
 from tocsin.settings.sections import Folder, Section
 from tocsin.wire.errors import InputError
 
@@ -35,13 +36,6 @@ PREFIX: Final = "TOCSIN_"
 # Variables that Kubernetes sets in every container for a Service whose name begins with "tocsin"; also …_PORT=tcp://….
 _KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SPARK_CONF: Final = "cluster.spark.conf."
-# Rather hide a harmless value than show a secret: these are more keys than Spark redacts (spark.redaction.regex).
-_SENSITIVE: Final = r"(?:key|secret|passw|passphrase|pwd|token|credential|\bsig\b)"
-_SECRET_KEY: Final = re.compile(_SENSITIVE, re.IGNORECASE)
-# A secret inside a value: a parameter of an address, a property of Java, a field of JSON.
-_SECRET_PARAMETER: Final = re.compile(rf"({_SENSITIVE}[^\s=:&]*[\s=:]+)\S.*", re.IGNORECASE | re.DOTALL)
-# An address without a scheme can have user information, too. The last @ ends it: a password may contain others.
-_USER_INFO: Final = re.compile(r"^([\[({'\"]*(?:[\w+.-]+://)?).*@", re.DOTALL)
 DEFAULT_FILE: Final = Path("tocsin.toml")
 # Variables with our prefix that are not settings.
 OTHER_VARIABLES: Final[dict[str, str]] = {
@@ -191,14 +185,9 @@ def is_secret(path: str, value: object = "") -> bool:
     """Whether this value of the setting is never shown: a token, or an entry for Spark with a secret in its key or
     value."""
     if path.startswith(_SPARK_CONF):
-        return _SECRET_KEY.search(path.removeprefix(_SPARK_CONF)) is not None or _masked(str(value)) != str(value)
+        return names_secret(path.removeprefix(_SPARK_CONF)) or mask_secrets(str(value)) != str(value)
     info = known_settings().get(path)
     return info is not None and info.annotation is SecretStr
-
-
-def _masked(text: str) -> str:
-    """Returns the text without user information, and without what follows the name of a secret."""
-    return _SECRET_PARAMETER.sub(r"\1…", _USER_INFO.sub(r"\1…@", text))
 
 
 def _may_hold_secret(path: str) -> bool:
@@ -300,7 +289,7 @@ def _problem(detail: ErrorDetails, draft: _Draft) -> str:
     if _may_hold_secret(path):
         return f"{path}: {message} {where}"
     given = detail["input"]
-    shown = repr(_masked(given)) if isinstance(given, str) else _masked(repr(given))
+    shown = repr(mask_secrets(given)) if isinstance(given, str) else mask_secrets(repr(given))
     return f"{path}: {message}, got {shown} {where}"
 
 
