@@ -66,3 +66,8 @@ def test_a_folder_fits_on_a_screen() -> None:
 def test_the_rule_of_names_tells_nouns_from_verb_forms() -> None:
     assert [word for word in ("meeting", "sparing", "declared", "kept", "ran") if not is_verb_form(word)] == []
     assert [word for word in ("caching", "landing", "settings", "string", "feed", "fanout") if is_verb_form(word)] == []
+
+
+def test_every_suggestion_of_a_name_follows_one_rule() -> None:
+    paths = [path for path in SOURCE.rglob("*.py") if "import difflib" in path.read_text("utf-8")]
+    assert [str(path.relative_to(SOURCE)) for path in paths] == ["rules/did_you_mean.py"]

@@ -7,7 +7,6 @@ none repeats a secret.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import re
@@ -21,6 +20,7 @@ from typing import Any, Final
 from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
+from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.settings.broker import BrokerSettings
 from tocsin.settings.cluster import ChannelSettings, ClusterSettings, DatasetSettings, StatementSettings
 from tocsin.settings.redaction import mask_secrets, names_secret
@@ -242,13 +242,14 @@ def _nearest_variable(name: str) -> str:
     if "__" in name:
         return _nearest(name, candidates)
     # Compare without the common prefix, which says nothing about similarity.
-    without_prefix = [candidate.removeprefix(PREFIX) for candidate in reversed(candidates)]
+    without_prefix = {candidate.removeprefix(PREFIX): candidate for candidate in reversed(candidates)}
     for similar in (
-        {candidate.replace("__", "_"): candidate for candidate in without_prefix},
-        {candidate.rpartition("__")[2]: candidate for candidate in without_prefix},
+        {short.replace("__", "_"): candidate for short, candidate in without_prefix.items()},
+        {short.rpartition("__")[2]: candidate for short, candidate in without_prefix.items()},
     ):
-        if close := difflib.get_close_matches(name.removeprefix(PREFIX), sorted(similar), n=1, cutoff=0.8):
-            return f"; did you mean {PREFIX}{similar[close[0]]}?"
+        hint = did_you_mean(name.removeprefix(PREFIX), similar, similarity=0.8, write=similar.__getitem__)
+        if hint:
+            return f"; {hint}"
     return ""
 
 
@@ -301,5 +302,5 @@ def _nearest(name: str, candidates: list[str]) -> str:
     # A key in the wrong table is more likely than a wrong name, so look for the same last part first.
     leaf = name.rpartition(".")[2]
     same = [candidate for candidate in candidates if candidate.rpartition(".")[2] == leaf]
-    close = same or difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(name, same[:1] or candidates, similarity=0.0 if same else 0.6)
+    return f"; {hint}" if hint else ""

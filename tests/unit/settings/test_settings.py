@@ -112,6 +112,7 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_an_error() -> None:
         ("cluster.http.prt = 1", "cluster.http.prt: unknown key; did you mean cluster.http.port?"),
         ("port = 1", "port: unknown key; did you mean cluster.http.port?"),
         ("cluser.http.port = 1", "cluser: unknown key; did you mean cluster?"),
+        ("CLUSTER.HTTP.PORT = 1", "CLUSTER: unknown key; did you mean cluster?"),
         ("zzz = 1", "zzz: unknown key"),
     ],
 )
