@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,19 @@ NOUNS_IN_ING: Final = frozenset({"caching", "balancing", "matching", "landing", 
 IRREGULAR_PARTICIPLES: Final = frozenset(
     "begun bound found given gone held kept known made met ran said seen sent shown taken told".split()
 )
+
+INHERITANCE_LIMIT: Final = 2
+FAMILIES: Final = {
+    "Message": "what goes over the wire: one dataclass for each message",
+    "Section": "a table of the settings: one Pydantic model for each",
+}
+"""Bases that do not count for the limit, with the reason. Interfaces and exceptions do not count either."""
+LANGUAGE_FAMILIES: Final = {
+    "Statement": "one dataclass for each kind of statement",
+    "TypedSql": "a value that a variable names has more fields than a value",
+    "Primitive": "a type that no declaration can name is a type all the same",
+}
+"""The only bases of ours in the language: records. A part of the translator is an object that another one has."""
 
 
 def is_verb_form(word: str) -> bool:
@@ -66,3 +81,101 @@ def test_a_folder_fits_on_a_screen() -> None:
 def test_the_rule_of_names_tells_nouns_from_verb_forms() -> None:
     assert [word for word in ("meeting", "sparing", "declared", "kept", "ran") if not is_verb_form(word)] == []
     assert [word for word in ("caching", "landing", "settings", "string", "feed", "fanout") if is_verb_form(word)] == []
+
+
+def test_every_suggestion_of_a_name_follows_one_rule() -> None:
+    paths = [path for path in SOURCE.rglob("*.py") if "import difflib" in path.read_text("utf-8")]
+    assert [str(path.relative_to(SOURCE)) for path in paths] == ["rules/did_you_mean.py"]
+
+
+@dataclass(frozen=True)
+class ClassBases:
+    """A class of ours: its bases by their last names, those of ours apart from those of others."""
+
+    module: str
+    ours: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @property
+    def is_interface(self) -> bool:
+        """Whether it is a protocol or an abstract class that continues nothing: it says what, and not how."""
+        return not self.ours and not {"ABC", "Protocol"}.isdisjoint(self.others)
+
+
+def class_bases(module: str, source: str) -> Iterator[tuple[str, ClassBases]]:
+    """Yields the names of all classes in a module, with their bases."""
+    tree = ast.parse(source)
+    own_names = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("tocsin."):
+            own_names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            own_names |= {alias.asname for alias in node.names if alias.asname and alias.name.startswith("tocsin.")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            # Only what is before the brackets of a generic base counts: `Base[T]`.
+            bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
+            ours = tuple(base.rpartition(".")[2] for base in bases if base.partition(".")[0] in own_names)
+            others = tuple(base.rpartition(".")[2] for base in bases if base.partition(".")[0] not in own_names)
+            yield node.name, ClassBases(module, ours, others)
+
+
+def is_exception(name: str, classes: Mapping[str, ClassBases]) -> bool:
+    bases = classes[name]
+    return any(issubclass(getattr(builtins, base, object), BaseException) for base in bases.others) or any(
+        is_exception(base, classes) for base in bases.ours if base in classes
+    )
+
+
+def inheritance_depth(name: str, classes: Mapping[str, ClassBases]) -> int:
+    """How many classes with code of ours a reader has to know in order to know this one, itself included."""
+    if name in FAMILIES or classes[name].is_interface or is_exception(name, classes):
+        return 0
+    return 1 + max((inheritance_depth(base, classes) for base in classes[name].ours if base in classes), default=0)
+
+
+def find_towers(classes: Mapping[str, ClassBases]) -> list[str]:
+    return sorted(name for name in classes if inheritance_depth(name, classes) > INHERITANCE_LIMIT)
+
+
+def all_classes() -> dict[str, ClassBases]:
+    return {
+        name: bases
+        for path in SOURCE.rglob("*.py")
+        for name, bases in class_bases(str(path.relative_to(SOURCE)), path.read_text("utf-8"))
+    }
+
+
+def test_no_class_is_a_tower_of_bases() -> None:
+    assert find_towers(all_classes()) == []
+
+
+def test_the_language_is_composed_and_not_inherited() -> None:
+    classes = all_classes()
+    found = {
+        name: bases.ours
+        for name, bases in classes.items()
+        if bases.module.startswith("language/")
+        and any(base not in LANGUAGE_FAMILIES and not classes[base].is_interface for base in bases.ours)
+    }
+    assert found == {}
+
+
+def test_every_exception_from_the_rule_of_inheritance_is_needed() -> None:
+    used = {base for bases in all_classes().values() for base in bases.ours}
+    assert FAMILIES.keys() | LANGUAGE_FAMILIES.keys() <= used
+
+
+def test_a_class_that_is_split_into_bases_is_found() -> None:
+    tower = "from abc import ABC\nfrom tocsin.wire import errors as e\n" + "".join(
+        f"class {name}({base}): ...\n"
+        for name, base in (
+            ("Paths", "ABC"), ("Calls", "Paths, ABC"), ("Operators", "Calls"), ("Queries", "Operators"),
+            ("Error", "Exception"), ("InputError", "Error"), ("Missing", "InputError"), ("PastError", "e.Missing"),
+            ("Message", "Generic[T]"), ("Group", "Message"), ("GroupPage", "Group"), ("Queue", "queue.Queue"),
+        )
+    )  # fmt: skip
+    classes = dict(class_bases("x.py", tower))
+    assert find_towers(classes) == ["Queries"]
+    assert classes["PastError"].ours == ("Missing",)
+    assert (classes["Queue"].ours, classes["Queue"].others) == ((), ("Queue",))

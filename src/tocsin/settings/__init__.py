@@ -7,7 +7,6 @@ none repeats a secret.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import re
@@ -21,8 +20,10 @@ from typing import Any, Final
 from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
+from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.settings.broker import BrokerSettings
 from tocsin.settings.cluster import ChannelSettings, ClusterSettings, DatasetSettings, StatementSettings
+from tocsin.settings.redaction import mask_secrets, names_secret
 from tocsin.settings.sections import Folder, Section
 from tocsin.wire.errors import InputError
 
@@ -35,13 +36,6 @@ PREFIX: Final = "TOCSIN_"
 # Variables that Kubernetes sets in every container for a Service whose name begins with "tocsin"; also …_PORT=tcp://….
 _KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SPARK_CONF: Final = "cluster.spark.conf."
-# Rather hide a harmless value than show a secret: these are more keys than Spark redacts (spark.redaction.regex).
-_SENSITIVE: Final = r"(?:key|secret|passw|passphrase|pwd|token|credential|\bsig\b)"
-_SECRET_KEY: Final = re.compile(_SENSITIVE, re.IGNORECASE)
-# A secret inside a value: a parameter of an address, a property of Java, a field of JSON.
-_SECRET_PARAMETER: Final = re.compile(rf"({_SENSITIVE}[^\s=:&]*[\s=:]+)\S.*", re.IGNORECASE | re.DOTALL)
-# An address without a scheme can have user information, too. The last @ ends it: a password may contain others.
-_USER_INFO: Final = re.compile(r"^([\[({'\"]*(?:[\w+.-]+://)?).*@", re.DOTALL)
 DEFAULT_FILE: Final = Path("tocsin.toml")
 # Variables with our prefix that are not settings.
 OTHER_VARIABLES: Final[dict[str, str]] = {
@@ -191,14 +185,9 @@ def is_secret(path: str, value: object = "") -> bool:
     """Whether this value of the setting is never shown: a token, or an entry for Spark with a secret in its key or
     value."""
     if path.startswith(_SPARK_CONF):
-        return _SECRET_KEY.search(path.removeprefix(_SPARK_CONF)) is not None or _masked(str(value)) != str(value)
+        return names_secret(path.removeprefix(_SPARK_CONF)) or mask_secrets(str(value)) != str(value)
     info = known_settings().get(path)
     return info is not None and info.annotation is SecretStr
-
-
-def _masked(text: str) -> str:
-    """Returns the text without user information, and without what follows the name of a secret."""
-    return _SECRET_PARAMETER.sub(r"\1…", _USER_INFO.sub(r"\1…@", text))
 
 
 def _may_hold_secret(path: str) -> bool:
@@ -253,13 +242,14 @@ def _nearest_variable(name: str) -> str:
     if "__" in name:
         return _nearest(name, candidates)
     # Compare without the common prefix, which says nothing about similarity.
-    without_prefix = [candidate.removeprefix(PREFIX) for candidate in reversed(candidates)]
+    without_prefix = {candidate.removeprefix(PREFIX): candidate for candidate in reversed(candidates)}
     for similar in (
-        {candidate.replace("__", "_"): candidate for candidate in without_prefix},
-        {candidate.rpartition("__")[2]: candidate for candidate in without_prefix},
+        {short.replace("__", "_"): candidate for short, candidate in without_prefix.items()},
+        {short.rpartition("__")[2]: candidate for short, candidate in without_prefix.items()},
     ):
-        if close := difflib.get_close_matches(name.removeprefix(PREFIX), sorted(similar), n=1, cutoff=0.8):
-            return f"; did you mean {PREFIX}{similar[close[0]]}?"
+        hint = did_you_mean(name.removeprefix(PREFIX), similar, similarity=0.8, write=similar.__getitem__)
+        if hint:
+            return f"; {hint}"
     return ""
 
 
@@ -300,7 +290,7 @@ def _problem(detail: ErrorDetails, draft: _Draft) -> str:
     if _may_hold_secret(path):
         return f"{path}: {message} {where}"
     given = detail["input"]
-    shown = repr(_masked(given)) if isinstance(given, str) else _masked(repr(given))
+    shown = repr(mask_secrets(given)) if isinstance(given, str) else mask_secrets(repr(given))
     return f"{path}: {message}, got {shown} {where}"
 
 
@@ -312,5 +302,5 @@ def _nearest(name: str, candidates: list[str]) -> str:
     # A key in the wrong table is more likely than a wrong name, so look for the same last part first.
     leaf = name.rpartition(".")[2]
     same = [candidate for candidate in candidates if candidate.rpartition(".")[2] == leaf]
-    close = same or difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(name, same[:1] or candidates, similarity=0.0 if same else 0.6)
+    return f"; {hint}" if hint else ""

@@ -122,6 +122,10 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
 def spoil_page(path: Path) -> None:
     """The beginning of SQLite's second page, where it says what kind of page it is."""
     content = bytearray(path.read_bytes())
@@ -160,6 +164,9 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Path]], Path], Callable[[Path], Any]
     "the channels' store": (lambda place: place["data"] / "channels.db", spoil_page),
     "the channels' store cut": (lambda place: place["data"] / "channels.db", cut),
     "a broker's store": (lambda place: place["data"] / "broker-Default.b.db", spoil_page),
+    "the catalog emptied": (lambda place: place["data"] / "catalog.sqlite", empty),
+    "the channels' store emptied": (lambda place: place["data"] / "channels.db", empty),
+    "a broker's store emptied": (lambda place: place["data"] / "broker-Default.b.db", empty),
     "a log entry's file": (lambda place: entry(place, -1), word(b'"path":"part-', b'"path":"pa2t-')),
     "a log entry's number": (lambda place: entry(place, -2), word(b'"appId":"tocsin.at"', b'"appId":"tocsin.au"')),
     "a log entry gone": (lambda place: entry(place, -2), Path.unlink),

@@ -112,6 +112,7 @@ def test_a_file_that_was_asked_for_and_is_not_there_is_an_error() -> None:
         ("cluster.http.prt = 1", "cluster.http.prt: unknown key; did you mean cluster.http.port?"),
         ("port = 1", "port: unknown key; did you mean cluster.http.port?"),
         ("cluser.http.port = 1", "cluser: unknown key; did you mean cluster?"),
+        ("CLUSTER.HTTP.PORT = 1", "CLUSTER: unknown key; did you mean cluster?"),
         ("zzz = 1", "zzz: unknown key"),
     ],
 )
@@ -241,6 +242,12 @@ def test_show_prints_no_secret_and_what_it_prints_is_a_file_that_says_so(
         f"broker.cluster.url = ['http://x/?token={SECRET}']",
         f"cluster.spark.conf.'spark.x' = ['-Djavax.net.ssl.keyStorePassword={SECRET}']",
         f"cluster.spark.conf.'fs.azure.account.key.x' = ['{SECRET}']",
+        f"cluster.spark.conf.'spark.x.PGPASS' = ['{SECRET}']",
+        f"cluster.spark.conf.'spark.x.header' = ['Bearer {SECRET}']",
+        f"cluster.spark.conf.'spark.x.header' = ['Basic {SECRET}']",
+        f"cluster.cache.x = 'Bearer {SECRET}'",
+        f"broker.cluster.url = 'Bearer {SECRET}'",
+        f"broker.cluster.url = 'tocsin_{SECRET}'",
     ],
 )
 def test_no_error_of_settings_repeats_a_secret(text: str) -> None:
@@ -261,6 +268,19 @@ def test_no_error_of_settings_repeats_a_secret(text: str) -> None:
         ("spark.x.url", f"jdbc:sqlserver://db;user=me;pwd={SECRET}"),
         ("spark.x.json", f'{{"token": "{SECRET}"}}'),
         ("spark.x.url", f"https://x.example/?sv=1&sig={SECRET}"),
+        ("spark.executorEnv.PGPASS", SECRET),
+        ("spark.x.pw", SECRET),
+        ("spark.x.Authorization", SECRET),
+        ("spark.x.bearer", SECRET),
+        ("spark.x.session_cookie", SECRET),
+        ("spark.x.header", f"Bearer {SECRET}"),
+        ("spark.x.header", f"bearer%20{SECRET}"),
+        ("spark.x.header", f"BASIC {SECRET}"),
+        ("spark.x.headers", f"Accept: */*, Authorization: Digest {SECRET}"),
+        ("spark.x.url", f"https://x.example/?next=%3Fpassword%3D{SECRET}"),
+        ("spark.x.urls", f"https://x.example,https://me:{SECRET}@y.example"),
+        ("spark.x.id", f"eyJhbGciOiJIUzI1NiJ9.{SECRET}"),
+        ("spark.x.id", f"tocsin_{SECRET}"),
     ],
 )
 def test_show_prints_no_secret_in_a_key_or_value_for_spark(key: str, value: str) -> None:

@@ -82,7 +82,7 @@ class DmlHandler:
 
     def dataset(self, name: st.Name, scope: StatementScope) -> DatasetEntry:
         dataverse = name.dataverse or scope.dataverse
-        dataset = scope.find_dataset(dataverse, name.name)
+        dataset = scope.names.find_dataset(dataverse, name.name)
         if dataset is not None and dataverse == "Metadata":
             raise ConflictError("the dataverse Metadata is changed by CREATE and DROP only")
         if isinstance(dataset, VirtualDataset):

@@ -19,7 +19,7 @@ from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.language.syntax.dialect import ValueOf
-from tocsin.language.translate.name_lookup import Dataset, Function
+from tocsin.language.translate.name_lookup import Dataset, Function, NameLookup
 from tocsin.language.translate.scope import NameScope
 from tocsin.language.translate.spark_text import render
 from tocsin.language.translate.translator import QueryHooks, TranslatedQuery, Translator
@@ -63,8 +63,8 @@ class CatalogNames:
         return self.catalog.missing(dataset_ref(dataverse, name)).hint
 
 
-class StatementScope(CatalogNames):
-    """Resolves names and scans for the translator. Holds the snapshots and views that it gave out until `close`."""
+class StatementScope:
+    """Provides scans for the translator. Holds the snapshots and views that it gave out until `close`."""
 
     def __init__(
         self,
@@ -77,7 +77,8 @@ class StatementScope(CatalogNames):
         values: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """`values` binds the free variables of a query, such as the arguments of a procedure."""
-        super().__init__(catalog)
+        self.catalog = catalog
+        self.names: NameLookup = CatalogNames(catalog)
         self.dataverse = dataverse
         self.now = now
         self.values = values
@@ -96,7 +97,7 @@ class StatementScope(CatalogNames):
 
     def translator(self, *, defines_function: bool = False) -> Translator:
         hooks = QueryHooks(self, self.now, defines_function)
-        translator = Translator(self, self._engine.type_analyser, hooks, self.dataverse)
+        translator = Translator(self.names, self._engine.type_analyser, hooks, self.dataverse)
         translator.frame = NameScope({name: _bind_value(value) for name, value in self.values.items()})
         return translator
 
@@ -150,6 +151,17 @@ class _BatchDataset:
     active: None = None
 
 
+class _BatchNames(CatalogNames):
+    """Resolves also the name of a batch."""
+
+    def __init__(self, catalog: Catalog, batch: _BatchDataset) -> None:
+        super().__init__(catalog)
+        self._batch = batch
+
+    def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
+        return self._batch if name == self._batch.name else super().find_dataset(dataverse, name)
+
+
 class BatchScope(StatementScope):
     """A scope for records that are in no dataset yet. Expressions read each `record` and its `place` in the batch."""
 
@@ -166,6 +178,7 @@ class BatchScope(StatementScope):
         super().__init__(catalog, tables, engine, dataverse, now)
         self._kind = kind
         self._batch = _BatchDataset(ObjectType((Field("place", BIGINT), Field("record", kind)), open=False))
+        self.names = _BatchNames(catalog, self._batch)
         records = pa.StructArray.from_arrays(
             [column.combine_chunks() for column in rows.columns], fields=list(rows.schema)
         )
@@ -186,9 +199,6 @@ class BatchScope(StatementScope):
         name = self._engine.python.called(function, [self._kind], each=True)
         made_column = exp.alias_(exp.Anonymous(this=name, expressions=[exp.column("record")]), "made")
         return render(exp.select("place", made_column).from_(self.scan(self._batch, None, None)))
-
-    def find_dataset(self, dataverse: str, name: str) -> Dataset | None:
-        return self._batch if name == self._batch.name else super().find_dataset(dataverse, name)
 
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
         if dataset is not self._batch:

@@ -19,7 +19,7 @@ from tocsin.language.channels.joins.decorrelate import import_outer_values
 from tocsin.language.channels.joins.rewrite import add_join_keys
 from tocsin.language.channels.joins.sides import JoinRequirements, Quantiles, RuntimeArray
 from tocsin.language.channels.per_interest import has_column
-from tocsin.language.channels.record_parts import branch_of, mark_branches, parted_datasets
+from tocsin.language.channels.record_parts import branch_of, find_parted_datasets, mark_branches
 from tocsin.language.channels.shared_query import ID, INTERESTS, build_shared_query, parameter_column
 from tocsin.language.channels.watched_datasets import is_watched, mark_watched_datasets, needs_new_rows
 from tocsin.language.functions.bounds import like_patterns
@@ -220,6 +220,7 @@ class ChannelTranslation:
         columns.append(("result", encoder.to_answer(output)))
         select = select_query(columns).from_(derived_table(relation.query, alias))
         matches = self.matches
+        new_scans = [(scan_.dataset, scan_.branch) for scan_ in self.read if scan_.new]
         return SharedQuery(
             sql=render(select), sql_for_many=render(_without_hints(select)), arguments=_arguments(select),
             type=output.type, parameters=self.parameters,
@@ -229,7 +230,7 @@ class ChannelTranslation:
             needs_new=needs_new, depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
             remedy=next(iter(matches.remedies), None), uses=frozenset(self.translator.uses),
             is_numbered=is_numbered, is_placed=is_placed,
-            parted_by=parted_datasets([(scan_.dataset, scan_.branch) for scan_ in self.read if scan_.new], branches),
+            parted_by=find_parted_datasets(new_scans, branches),
         )  # fmt: skip
 
     def _level(self, level: RuntimeArray) -> LevelQuery:

@@ -14,7 +14,7 @@ from sqlglot import exp
 from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values
 
-Concerned = Callable[[exp.Expr], bool]
+_Concerned = Callable[[exp.Expr], bool]
 """Whether an expression depends on values that a subscriber chose."""
 
 _TRIED: Final[dict[type[exp.Expr], str]] = {exp.Add: "try_add", exp.Sub: "try_subtract", exp.Mul: "try_multiply"}
@@ -24,7 +24,7 @@ _FAILING: Final = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "
                    "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ")  # fmt: skip
 
 
-def null_on_overflow(sql: exp.Expr, is_concerned: Concerned) -> exp.Expr:
+def null_on_overflow(sql: exp.Expr, is_concerned: _Concerned) -> exp.Expr:
     """Returns the expression with NULL where a sum, a difference or a product overflows its type."""
     for operation in reversed(list(sql.find_all(*_TRIED))):  # the innermost first
         if is_concerned(operation):
@@ -32,7 +32,7 @@ def null_on_overflow(sql: exp.Expr, is_concerned: Concerned) -> exp.Expr:
     return sql
 
 
-def try_cast(sql: exp.Expr, is_concerned: Concerned) -> exp.Expr:
+def try_cast(sql: exp.Expr, is_concerned: _Concerned) -> exp.Expr:
     """Returns the expression with NULL where a cast fails."""
     for call in reversed(list(sql.find_all(exp.Cast, exp.Anonymous))):
         safe: exp.Expr | None = None

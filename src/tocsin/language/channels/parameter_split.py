@@ -24,7 +24,7 @@ from tocsin.language.translate.substitution import (
 
 
 @dataclass(slots=True)
-class BodyHalf:
+class _BodyHalf:
     """The sources and conditions of one half of a SELECT, with the variables that the sources bind."""
 
     sources: list[exp.Join] = field(default_factory=list)
@@ -58,7 +58,7 @@ class ParameterSplit:
     def __init__(self, body: exp.Select, parameters: Collection[str]) -> None:
         self._body = body
         self._parameters = parameters
-        self.free, self.bound = BodyHalf(), BodyHalf()
+        self.free, self.bound = _BodyHalf(), _BodyHalf()
         self.lets: list[SplitLet] = []
         self.repeats = False
         self._touched = set(parameters)
@@ -77,7 +77,7 @@ class ParameterSplit:
             source, name = join.this, name_of(join.this)
             touched = self.is_touched([source, *filter(None, [join.args.get("on")])])
             if isinstance(source, dialect.Let):
-                early = not touched and _is_dear(source.this)
+                early = not touched and _is_expensive(source.this)
                 self.lets.append(SplitLet(name, source.this, touched, early, bool(source.args.get("is_range"))))
             else:
                 side = (join.side or "").upper()
@@ -206,10 +206,10 @@ class ParameterSplit:
         known_names = {*self.free.names, *self.bound.names, *(let_.name for let_ in self.lets), *bound_names(query)}
         known_names.update(self._parameters)
 
-        def qualify(one: exp.Expr) -> exp.Expr:
-            if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name not in known_names:
-                return of(name_of(sources[0]), one.name)
-            return one
+        def qualify(part: exp.Expr) -> exp.Expr:
+            if isinstance(part, exp.Column) and len(part.parts) == 1 and part.name not in known_names:
+                return of(name_of(sources[0]), part.name)
+            return part
 
         return node.copy() if node.find(exp.Query) else node.transform(qualify)
 
@@ -219,9 +219,9 @@ def let(name: str, value: exp.Expr, *, is_range: bool = False) -> exp.Join:
     return exp.Join(this=dialect.Let(this=value.copy(), alias=exp.to_identifier(name, quoted=True), is_range=is_range))
 
 
-def strip_alias(one: exp.Expr) -> exp.Expr:
+def strip_alias(output: exp.Expr) -> exp.Expr:
     """Returns the expression of an item in a SELECT list, without its alias."""
-    return one.this if isinstance(one, exp.Alias | dialect.ValueOf) else one
+    return output.this if isinstance(output, exp.Alias | dialect.ValueOf) else output
 
 
 def _is_plain(query: exp.Select) -> bool:
@@ -232,6 +232,6 @@ def _is_plain(query: exp.Select) -> bool:
     return not outer and not extra and not any(aggregates(output) for output in query.expressions)
 
 
-def _is_dear(value: exp.Expr) -> bool:
+def _is_expensive(value: exp.Expr) -> bool:
     """Whether the value is expensive enough to compute it once per record."""
     return value.find(exp.Query, exp.Anonymous) is not None

@@ -11,7 +11,7 @@ from tocsin.language.syntax import dialect
 from tocsin.language.translate.expressions import fail
 
 _INNER = " inner"
-ANSWER = ("interest", "number", "place", "result")
+_ANSWER = ("interest", "number", "place", "result")
 """The columns of a shared query: the interest; the record's number (equal numbers mean equal results); the result's
 place in the interest's order; the result."""
 
@@ -31,12 +31,12 @@ def has_column(query: exp.Expr, name: Literal["number", "place"]) -> bool:
     return not isinstance(value, exp.Cast)
 
 
-def first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.Select:
+def keep_first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.Select:
     """Keeps one match of each record and interest, however many the joins find."""
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
     parts: dict[str, exp.Expr] = {
         name: exp.Anonymous(this="any_value", expressions=[of(_INNER, name)])
-        for name in (*ANSWER, *(f"key{i}" for i in range(keys)))
+        for name in (*_ANSWER, *(f"key{i}" for i in range(keys)))
     }
     parts["interest"] = of(_INNER, "interest")
     if not numbered:
@@ -46,7 +46,7 @@ def first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.Select
     return select
 
 
-def with_places(query: exp.Select, order: Sequence[exp.Expr]) -> exp.Select:
+def add_places(query: exp.Select, order: Sequence[exp.Expr]) -> exp.Select:
     """Numbers the rows of each interest in their order, after duplicates are gone."""
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
     keys = []
@@ -55,11 +55,11 @@ def with_places(query: exp.Select, order: Sequence[exp.Expr]) -> exp.Select:
         key.set("this", of(_INNER, f"key{i}"))
         keys.append(key)
     place = dialect.PlaceOf(this=of(_INNER, "interest"), expressions=keys)
-    parts = {name: of(_INNER, name) for name in ANSWER} | {"place": place}
+    parts = {name: of(_INNER, name) for name in _ANSWER} | {"place": place}
     return exp.Select(expressions=[exp.alias_(part, name, quoted=True) for name, part in parts.items()]).from_(inner)
 
 
-def limited_to(query: exp.Select, body: exp.Select) -> exp.Select:
+def limit_results(query: exp.Select, body: exp.Select) -> exp.Select:
     """Applies LIMIT and OFFSET to each interest: it filters by place."""
 
     def number(clause: str) -> int | None:
@@ -73,7 +73,7 @@ def limited_to(query: exp.Select, body: exp.Select) -> exp.Select:
     skipped = number("offset") or 0
     taken = number("limit")
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
-    select = exp.Select(expressions=[exp.alias_(of(_INNER, name), name, quoted=True) for name in ANSWER]).from_(inner)
+    select = exp.Select(expressions=[exp.alias_(of(_INNER, name), name, quoted=True) for name in _ANSWER]).from_(inner)
     tests: list[exp.Expr] = [exp.GT(this=of(_INNER, "place"), expression=exp.Literal.number(skipped))]
     if taken is not None:
         tests.append(exp.LTE(this=of(_INNER, "place"), expression=exp.Literal.number(skipped + taken)))

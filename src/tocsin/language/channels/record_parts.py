@@ -33,7 +33,7 @@ def branch_of(source: exp.Expr) -> int | None:
     return source.meta.get(_BRANCH)
 
 
-def parted_datasets(new: Sequence[tuple[Dataset, int | None]], branches: int) -> tuple[Dataset, ...]:
+def find_parted_datasets(new: Sequence[tuple[Dataset, int | None]], branches: int) -> tuple[Dataset, ...]:
     """Returns the datasets whose new records may be split: every branch reads exactly one of them, once.
 
     `new` lists every place where the body reads new records, with the branch that reads there.

@@ -17,12 +17,12 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tocsin.language.channels.parameter_split import ParameterSplit, SplitLet, let, strip_alias
-from tocsin.language.channels.per_interest import first_of_each, limited_to, of, with_places
+from tocsin.language.channels.per_interest import add_places, keep_first_of_each, limit_results, of
 from tocsin.language.syntax import dialect
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.subqueries import unwrap_query
-from tocsin.language.translate.substitution import with_parameters
+from tocsin.language.translate.substitution import rename_parameters
 
 # A leading space makes a name that no user can write.
 INTERESTS = " interests"
@@ -40,12 +40,14 @@ def parameter_column(index: int) -> str:
     return f"p{index}"
 
 
-IsExpensive = Callable[[str | None, str, int], bool]
+_IsExpensive = Callable[[str | None, str, int], bool]
 """Whether a function is so expensive that the query calls it once per record. The function is given by dataverse
 (None: the body's own), name and number of arguments."""
 
 
-def build_shared_query(body: exp.Expr, parameters: Sequence[str], is_dear: IsExpensive, branch: int = 1) -> exp.Query:
+def build_shared_query(
+    body: exp.Expr, parameters: Sequence[str], is_expensive: _IsExpensive, branch: int = 1
+) -> exp.Query:
     """Returns the shared query. Fails if the body has a shape that no shared query can express."""
     body = unwrap_query(body)
     if isinstance(body, exp.SetOperation):
@@ -57,7 +59,7 @@ def build_shared_query(body: exp.Expr, parameters: Sequence[str], is_dear: IsExp
         ):
             fail("of set operations a channel takes UNION ALL only", body, "write two channels, or SELECT DISTINCT")
         both = [
-            build_shared_query(side, parameters, is_dear, 2 * branch + i)
+            build_shared_query(side, parameters, is_expensive, 2 * branch + i)
             for i, side in enumerate((body.this, body.expression))
         ]
         return exp.Union(this=both[0], expression=both[1], distinct=False)
@@ -67,10 +69,10 @@ def build_shared_query(body: exp.Expr, parameters: Sequence[str], is_dear: IsExp
         fail("a channel's body takes no WITH", body, "write the query where its name stands, or as a function")
     _check(body)
     if not parameters and not body.args.get("group") and any(aggregates(output) for output in body.expressions):
-        body = _wrapped(body)
+        body = _wrap_aggregate(body)
     if branch >= _BRANCHES:
         fail(f"a channel takes at most {_BRANCHES // 2} queries in a UNION ALL", body)
-    return SharedQueryBuilder(body, tuple(parameters), is_dear, branch).made()
+    return _SharedQueryBuilder(body, tuple(parameters), is_expensive, branch).build()
 
 
 def _check(body: exp.Select) -> None:
@@ -103,27 +105,27 @@ def _has_window(node: exp.Expr) -> bool:
     return isinstance(node, exp.Window) or any(_has_window(child) for child in node.iter_expressions())
 
 
-def _wrapped(body: exp.Select) -> exp.Select:
+def _wrap_aggregate(body: exp.Select) -> exp.Select:
     """Wraps an aggregate without GROUP BY, so that its single row also comes when there are no rows to aggregate."""
     name = exp.to_identifier(_WHOLE, quoted=True)
     value = dialect.ValueOf(this=exp.column(name.copy()))
     return exp.Select(expressions=[value]).from_(exp.Subquery(this=body, alias=exp.TableAlias(this=name)))
 
 
-class SharedQueryBuilder:
+class _SharedQueryBuilder:
     """Rewrites one SELECT: the inner half runs once per record, the outer half once per record and interest."""
 
-    def __init__(self, body: exp.Select, parameters: tuple[str, ...], is_dear: IsExpensive, branch: int) -> None:
+    def __init__(self, body: exp.Select, parameters: tuple[str, ...], is_expensive: _IsExpensive, branch: int) -> None:
         # Parameters get names that no user can write, so no variable hides them and no field has the same name.
         self.parameters = {name: f" parameter {i}" for i, name in enumerate(parameters)}
-        self.body = with_parameters(body, self.parameters)
-        self.is_dear = is_dear
+        self.body = rename_parameters(body, self.parameters)
+        self.is_expensive = is_expensive
         self.branch = branch
-        self.divided = ParameterSplit(self.body, self.parameters.values())
-        self.free, self.bound, self.lets = self.divided.free, self.divided.bound, self.divided.lets
-        self.made_early: dict[str, exp.Expr] = {}  # calls that the inner half makes once per record, by name
+        self.split = ParameterSplit(self.body, self.parameters.values())
+        self.free, self.bound, self.lets = self.split.free, self.split.bound, self.split.lets
+        self.early_calls: dict[str, exp.Expr] = {}  # calls that the inner half makes once per record, by name
 
-    def made(self) -> exp.Query:
+    def build(self) -> exp.Query:
         """Returns the shared query of this SELECT."""
         body = self.body
         grouped = bool(body.args.get("group")) or any(aggregates(output) for output in body.expressions)
@@ -135,13 +137,13 @@ class SharedQueryBuilder:
         distinct = bool(body.args.get("distinct"))
         limited = bool(body.args.get("limit") or body.args.get("offset"))
         # A result that depends on no parameter, and on no other record, is computed once per record.
-        per_record = not (grouped or distinct) and not self.divided.is_touched(body.expressions)
+        per_record = not (grouped or distinct) and not self.split.is_touched(body.expressions)
         self._look_up_versions(per_record)
         self._call_early(per_record)
         out = dialect.RowOf(expressions=[output.copy() for output in body.expressions])
         inner = self._inner(out if per_record else None)
         columns = [exp.alias_(of(INTEREST, ID), "interest", quoted=True)]
-        repeats = self.divided.repeats and not distinct
+        repeats = self.split.repeats and not distinct
         if repeats and grouped:
             fail("EXISTS with a parameter inside and GROUP BY do not go together", body, "join its datasets in FROM")
         number = of(RECORD, NUMBER) if per_record or repeats else exp.cast(exp.null(), "BIGINT")
@@ -158,7 +160,7 @@ class SharedQueryBuilder:
         query = exp.Select(expressions=columns).from_(
             exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier(RECORD, quoted=True)))
         )
-        query.set("joins", [*self._interests(), *self._again(), *self.bound.sources])
+        query.set("joins", [*self._interests(), *self._bind_inner_columns(), *self.bound.sources])
         if self.bound.conditions:
             query.set("where", exp.Where(this=exp.and_(*(condition.copy() for condition in self.bound.conditions))))
         if body.args.get("group"):
@@ -169,16 +171,16 @@ class SharedQueryBuilder:
         if distinct:
             query.set("distinct", exp.Distinct())
         if repeats:
-            query = first_of_each(query, len(order), numbered=per_record)
+            query = keep_first_of_each(query, len(order), numbered=per_record)
         if ranked_last and placed:
-            query = with_places(query, order)
-        return limited_to(query, body) if limited else query
+            query = add_places(query, order)
+        return limit_results(query, body) if limited else query
 
     def _look_up_versions(self, once: bool) -> None:
         """Moves `active_timestamp(v)` and `is_new(v)` to the inner half, which has the version columns of `v`."""
         versions: dict[exp.Expr, str] = {}
 
-        def looked_up(node: exp.Expr) -> exp.Expr:
+        def look_up(node: exp.Expr) -> exp.Expr:
             for call in list(node.find_all(exp.Anonymous)):
                 argument = call.expressions[0] if len(call.expressions) == 1 else None
                 of_version = str(call.this).lower() in ("active_timestamp", "is_new")
@@ -192,13 +194,13 @@ class SharedQueryBuilder:
             return node
 
         body = self.body
-        self.bound.conditions = [looked_up(condition.copy()) for condition in self.bound.conditions]
-        self.lets = [replace(let_, value=looked_up(let_.value.copy())) if let_.touched else let_ for let_ in self.lets]
+        self.bound.conditions = [look_up(condition.copy()) for condition in self.bound.conditions]
+        self.lets = [replace(let_, value=look_up(let_.value.copy())) if let_.touched else let_ for let_ in self.lets]
         if not once:
-            body.set("expressions", [looked_up(output) for output in body.expressions])
+            body.set("expressions", [look_up(output) for output in body.expressions])
         for clause in ("group", "having", "order"):
             if body.args.get(clause):
-                looked_up(body.args[clause])
+                look_up(body.args[clause])
         self.lets[:0] = [SplitLet(name, call, False, True, False) for call, name in versions.items()]
 
     def _call_early(self, once: bool) -> None:
@@ -209,13 +211,13 @@ class SharedQueryBuilder:
                 full_call = call.parent if isinstance(call.parent, exp.Dot) and call is not node else call
                 dataverse = full_call.this.name if isinstance(full_call, exp.Dot) else None
                 name = call.this if isinstance(call.this, str) else call.this.name
-                if self.divided.is_touched([full_call]) or not self.is_dear(dataverse, name, len(call.expressions)):
+                if self.split.is_touched([full_call]) or not self.is_expensive(dataverse, name, len(call.expressions)):
                     continue
                 existing = next(
-                    (early_name for early_name, value in self.made_early.items() if value == full_call), None
+                    (early_name for early_name, value in self.early_calls.items() if value == full_call), None
                 )
-                column_name = existing or f" call {len(self.made_early)}"
-                self.made_early.setdefault(column_name, full_call.copy())
+                column_name = existing or f" call {len(self.early_calls)}"
+                self.early_calls.setdefault(column_name, full_call.copy())
                 # The parentheses keep this internal name from becoming a field name of the result.
                 column = exp.Paren(this=exp.column(exp.to_identifier(column_name, quoted=True)))
                 if full_call is node:
@@ -241,7 +243,7 @@ class SharedQueryBuilder:
                 self.body,
                 "name a dataset in FROM and tie it to the parameters in WHERE, or make the channel USING the function",
             )
-        needed = [*self.free.names, *(let_.name for let_ in self.lets if let_.early), *self.made_early]
+        needed = [*self.free.names, *(let_.name for let_ in self.lets if let_.early), *self.early_calls]
         columns = [exp.alias_(exp.column(exp.to_identifier(name, quoted=True)), name, quoted=True) for name in needed]
         if out is not None:
             columns.append(exp.alias_(out, OUT, quoted=True))
@@ -255,7 +257,7 @@ class SharedQueryBuilder:
         lets = [
             let(let_.name, let_.value, is_range=let_.is_range) for let_ in self.lets if not let_.touched
         ]  # fmt: skip
-        calls = [let(name, call) for name, call in self.made_early.items()]
+        calls = [let(name, call) for name, call in self.early_calls.items()]
         query.set("joins", [*others, *lets, *calls])
         if self.free.conditions:
             query.set("where", exp.Where(this=exp.and_(*(condition.copy() for condition in self.free.conditions))))
@@ -271,11 +273,11 @@ class SharedQueryBuilder:
         for i, name in enumerate(self.parameters.values()):
             yield let(name, of(INTEREST, parameter_column(i)))
 
-    def _again(self) -> Iterator[exp.Join]:
+    def _bind_inner_columns(self) -> Iterator[exp.Join]:
         """Binds the body's own names to the columns of the inner query."""
         for name in self.free.names:
             yield let(name, of(RECORD, name), is_range=not name.startswith(" "))
-        for name in self.made_early:
+        for name in self.early_calls:
             yield let(name, of(RECORD, name))
         for let_ in self.lets:
             yield let(let_.name, of(RECORD, let_.name) if let_.early else let_.value, is_range=let_.is_range)

@@ -28,7 +28,7 @@ class ConstantError(ValueError):
         self.offset = offset
 
 
-class ConstantValue(exp.Expression):
+class _ConstantValue(exp.Expression):
     """A value in place of its variable."""
 
     arg_types: ClassVar[dict[str, bool]] = {"this": True}
@@ -40,12 +40,12 @@ def with_values(node: exp.Expr, values: Mapping[str, Any]) -> exp.Expr:
     Expressions that bind their own variables may reuse these names; they are no constants before or after.
     """
 
-    def replaced(one: exp.Expr) -> exp.Expr:
-        if isinstance(one, exp.Column) and len(one.parts) == 1 and one.name in values:
-            return ConstantValue(this=values[one.name])
-        return one
+    def replace_variable(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Column) and len(part.parts) == 1 and part.name in values:
+            return _ConstantValue(this=values[part.name])
+        return part
 
-    return node.transform(replaced) if values else node
+    return node.transform(replace_variable) if values else node
 
 
 def evaluate(node: exp.Expr, now: datetime) -> Any:
@@ -174,5 +174,5 @@ _HANDLERS: Final[dict[type, Callable[..., Any]]] = {
     exp.Paren: lambda node, now: evaluate(node.this, now), dialect.ObjectOf: _object, exp.Array: _items,
     dialect.MultisetOf: lambda node, now: v.Multiset(_items(node, now)), exp.Anonymous: _call,
     # Copy the value: the caller may change it.
-    ConstantValue: lambda node, _now: deepcopy(node.this),
+    _ConstantValue: lambda node, _now: deepcopy(node.this),
 }  # fmt: skip

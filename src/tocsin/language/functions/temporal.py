@@ -65,14 +65,14 @@ def negate(value: TypedSql) -> TypedSql | None:
         return None
     if value.type != DURATION:
         raise FunctionError(f"cannot compute -{value.type}; a duration has a sign, a {value.type} has none")
-    constant = constant_duration(value.sql)
+    constant = _constant_duration(value.sql)
     if constant is not None and constant.months > -(2**31) and constant.micros > -(2**63):
         return literal(Duration(-constant.months, -constant.micros))
     negated = build("named_struct('months', -_a.months, 'micros', -_a.micros)", _a=value.sql)
     return TypedSql(guard_nulls((value.sql,), negated), DURATION)
 
 
-def constant_duration(sql: exp.Expr) -> Duration | None:
+def _constant_duration(sql: exp.Expr) -> Duration | None:
     """Returns the duration of a literal, or None for any other expression."""
     if isinstance(sql, exp.Struct):
         months, micros = constant_integer(part_field(sql, "months")), constant_integer(part_field(sql, "micros"))
@@ -83,7 +83,7 @@ def constant_duration(sql: exp.Expr) -> Duration | None:
 
 def _shifted(start: str, sign: str, moment: TypedSql, duration: TypedSql) -> exp.Expr:
     """Moves `start` (SQL of a timestamp over `_m`) by the duration; omits a part that is known to be zero."""
-    constant = constant_duration(duration.sql)
+    constant = _constant_duration(duration.sql)
     if constant is None or constant.months:
         start = f"({start} {sign} make_ym_interval(0, _d.months))"
     if constant is None or constant.micros:
@@ -101,7 +101,7 @@ def _date_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
 
 def _time_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
     def make(clock: TypedSql, duration: TypedSql) -> exp.Expr:
-        constant = constant_duration(duration.sql)
+        constant = _constant_duration(duration.sql)
         if constant is not None and constant.months:
             raise FunctionError("a time of day takes a duration without months")
         moved = f"pmod(_m {sign} _d.micros % {MICROS_PER_DAY}, {MICROS_PER_DAY})"

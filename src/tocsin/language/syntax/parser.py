@@ -18,7 +18,7 @@ from tocsin.language.syntax import statements as st
 from tocsin.language.syntax.token_stream import TokenStream
 from tocsin.rules.did_you_mean import did_you_mean
 
-StatementGrammar: TypeAlias = Callable[[TokenStream], st.Statement]
+_StatementGrammar: TypeAlias = Callable[[TokenStream], st.Statement]
 
 INDEX_KINDS = ("BTREE", "RTREE", "KEYWORD")
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -55,7 +55,7 @@ def _expected_statement(first_word: str) -> str:
     return f"a statement: {', '.join(words)}" + (f"; {hint}" if hint else "")
 
 
-def _parse_object(tokens: TokenStream, kinds: Mapping[str, StatementGrammar]) -> st.Statement:
+def _parse_object(tokens: TokenStream, kinds: Mapping[str, _StatementGrammar]) -> st.Statement:
     """Parses a CREATE or a DROP, from the word that says what to create or drop."""
     verb = tokens.previous.text.upper()
     parse = next((parse for word, parse in kinds.items() if tokens.word(word)), None)
@@ -250,7 +250,7 @@ def _execute(tokens: TokenStream) -> st.Statement:
 
 # ---------------------------------------------------------------- the table
 
-STATEMENTS: Final[Mapping[str, StatementGrammar | Mapping[str, StatementGrammar]]] = {
+STATEMENTS: Final[Mapping[str, _StatementGrammar | Mapping[str, _StatementGrammar]]] = {
     "CREATE": {
         "DATAVERSE": _create_dataverse,
         "TYPE": _create_type,

@@ -25,8 +25,8 @@ from tocsin.wire.errors import StatementError
 _T = TypeVar("_T")
 
 DEPTH_LIMIT = 100  # nesting of brackets: far beyond what people write, far below what exhausts the stack
-TREE_LIMIT = 300  # nesting of operators, such as a + b + c + …; each level costs more than the one before
-CHAIN_LIMIT = 1_000  # conditions in an AND or OR; the engine's time grows with their square: 4 s for a thousand
+_TREE_LIMIT = 300  # nesting of operators, such as a + b + c + …; each level costs more than the one before
+_CHAIN_LIMIT = 1_000  # conditions in an AND or OR; the engine's time grows with their square: 4 s for a thousand
 DIGITS_LIMIT = 1_000  # digits of a number; the largest double has 309, and Python parses at most 4,300
 _HALF = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -52,7 +52,7 @@ def parse_query(text: str) -> exp.Expr:
     """Parses a function's body: a query or an expression."""
     tokens = _tokens(text)
     if not tokens:
-        raise error_at(text, 0, "expected a query or an expression")
+        raise _error_at(text, 0, "expected a query or an expression")
     body = _guarded(TokenStream(text, tokens), lambda tokens: tokens.query("a query or an expression"))
     _shallow(text, body)
     return body
@@ -62,7 +62,7 @@ def parse_procedure(text: str) -> ProcedureBody:
     """Parses a procedure's body."""
     tokens = _tokens(text)
     if not tokens:
-        raise error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
+        raise _error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
     statement = _guarded(TokenStream(text, tokens), procedure_body)
     _shallow_parts(text, statement)
     object.__setattr__(statement, "text", text)
@@ -75,7 +75,7 @@ def place(script: str, offset: int) -> tuple[int, int]:
     return script.count("\n", 0, offset) + 1, offset - script.rfind("\n", 0, offset)
 
 
-def error_at(script: str, offset: int, message: str, hint: str | None = None) -> StatementError:
+def _error_at(script: str, offset: int, message: str, hint: str | None = None) -> StatementError:
     line, column = place(script, offset)
     return StatementError(message, line=line, column=column, hint=hint)
 
@@ -94,7 +94,7 @@ def offset_of(node: Any) -> int | None:
 def _tokens(script: str) -> list[Token]:
     half = _HALF.search(script)
     if half is not None:
-        raise error_at(script, half.start(), "half of a surrogate pair is no character")
+        raise _error_at(script, half.start(), "half of a surrogate pair is no character")
     try:
         tokens = list(Tocsin().tokenize(script))
     except (TokenError, RecursionError) as error:
@@ -118,12 +118,12 @@ def _chunks(script: str) -> Iterator[list[Token]]:
                 expected = (
                     f"expected the end of {open_brackets[-1].text!r}" if open_brackets else "nothing is open here"
                 )
-                raise error_at(script, token.start, f"unexpected {token.text!r}: {expected}")
+                raise _error_at(script, token.start, f"unexpected {token.text!r}: {expected}")
             open_brackets.pop()
         elif kind == TokenType.NUMBER and len(token.text) > DIGITS_LIMIT:
-            raise error_at(script, token.start, f"a number of {len(token.text)} digits is too long")
+            raise _error_at(script, token.start, f"a number of {len(token.text)} digits is too long")
         elif kind == TokenType.NUMBER and not _NUMBER.fullmatch(token.text):
-            raise error_at(script, token.start, f"{_shown(token)} is not a number")
+            raise _error_at(script, token.start, f"{_shown(token)} is not a number")
         if kind == TokenType.SEMICOLON and not open_brackets:
             if chunk:
                 yield chunk
@@ -133,7 +133,7 @@ def _chunks(script: str) -> Iterator[list[Token]]:
     if chunk:
         if open_brackets:
             last = open_brackets[-1]
-            raise error_at(script, last.start, f"{last.text!r} is never closed")
+            raise _error_at(script, last.start, f"{last.text!r} is never closed")
         yield chunk
 
 
@@ -152,14 +152,14 @@ def _shallow(script: str, root: Any) -> None:
         return
     _balance(script, root)
     level = [root]
-    for _ in range(TREE_LIMIT):
+    for _ in range(_TREE_LIMIT):
         level = [child for node in level for child in node.iter_expressions()]
         if not level:
             return
-    raise error_at(
+    raise _error_at(
         script,
         offset_of(root) or 0,
-        f"operators are nested more than {TREE_LIMIT} deep",
+        f"operators are nested more than {_TREE_LIMIT} deep",
         "break it up with LET or WITH, or put the values into an array",
     )
 
@@ -171,9 +171,9 @@ def _balance(script: str, root: exp.Expr) -> None:
         if kind not in (exp.And, exp.Or) or type(node.parent) is kind:
             continue
         parts = _operands(node)
-        if len(parts) > CHAIN_LIMIT:
-            message = f"{len(parts)} conditions stand in a row, at most {CHAIN_LIMIT} can"
-            raise error_at(script, offset_of(node) or 0, message, "use IN with a list, or a join with a dataset")
+        if len(parts) > _CHAIN_LIMIT:
+            message = f"{len(parts)} conditions stand in a row, at most {_CHAIN_LIMIT} can"
+            raise _error_at(script, offset_of(node) or 0, message, "use IN with a list, or a join with a dataset")
         while len(parts) > 2:
             pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
             parts = [kind(this=pair[0], expression=pair[1]) if pair[1:] else pair[0] for pair in pairs]
@@ -203,7 +203,7 @@ def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
     except ParseError as error:
         raise _syntax_error(tokens, error) from None
     except RecursionError:
-        raise error_at(
+        raise _error_at(
             tokens.script,
             (tokens.here or tokens.first).start,
             "the statement is nested too deeply",
@@ -211,7 +211,7 @@ def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
         ) from None
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError, TokenError):
         # sqlglot has few checks of its own, so these errors mean that it cannot parse the statement.
-        raise error_at(
+        raise _error_at(
             tokens.script,
             (tokens.here or tokens.first).start,
             f"cannot read the statement near {_shown(tokens.here)}",
@@ -230,7 +230,7 @@ def _syntax_error(tokens: TokenStream, error: ParseError) -> StatementError:
         message = {
             "Invalid expression / Unexpected token": "expected an operator, a clause or the end of the statement"
         }.get(message, message[0].lower() + message[1:])
-    return error_at(tokens.script, offset, f"syntax error at {_shown(token)}: {message}")
+    return _error_at(tokens.script, offset, f"syntax error at {_shown(token)}: {message}")
 
 
 def _shown(token: Token | None) -> str:
@@ -244,10 +244,10 @@ def _token_error(script: str, error: Exception) -> StatementError:
     cause = error.__cause__ or error.__context__ or error
     quote = _unclosed_quote(script)
     if quote is not None and script[quote] == "/":
-        return error_at(script, quote, "the comment is never closed")
+        return _error_at(script, quote, "the comment is never closed")
     if quote is not None:
-        return error_at(script, quote, f"the string or name that begins with {script[quote]} is never closed")
-    return error_at(script, 0, f"the script cannot be read: {str(cause).splitlines()[0]}")
+        return _error_at(script, quote, f"the string or name that begins with {script[quote]} is never closed")
+    return _error_at(script, 0, f"the script cannot be read: {str(cause).splitlines()[0]}")
 
 
 def _unclosed_quote(script: str) -> int | None:

@@ -20,13 +20,13 @@ def mentions(node: exp.Expr, names: Set[str]) -> bool:
 def rename_variables(node: exp.Expr, names: Mapping[str, str]) -> exp.Expr:
     """Returns a copy with these variables renamed."""
 
-    def change(one: exp.Expr, left: Set[str]) -> None:
-        root = _root(one)
+    def change(part: exp.Expr, left: Set[str]) -> None:
+        root = _root(part)
         if root is not None and root.name in left:
             other = exp.to_identifier(names[root.name], quoted=True)
             other.meta.update(root.meta)
             root.replace(other)
-        for child, visible in list(_parts(one, left)):
+        for child, visible in list(_parts(part, left)):
             change(child, visible)
 
     copied = node.copy()
@@ -59,7 +59,7 @@ def _parts(node: exp.Expr, names: Set[str]) -> Iterator[tuple[exp.Expr, Set[str]
                     yield child, names
 
 
-def with_parameters(body: exp.Select, parameters: Mapping[str, str]) -> exp.Select:
+def rename_parameters(body: exp.Select, parameters: Mapping[str, str]) -> exp.Select:
     """Returns a copy with renamed parameters, in which the output columns keep their names."""
     body = body.copy()
     outputs = {output.alias for output in body.expressions if isinstance(output, exp.Alias)}

@@ -10,7 +10,7 @@ from tocsin.language.translate.expressions import TranslationError
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ANY, ArrayType, Field, MultisetType, ObjectType, Primitive, Type
 
-KEY_TYPES: Final = (*t.NUMBERS, t.STRING, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME, t.UUID)
+_KEY_TYPES: Final = (*t.NUMBERS, t.STRING, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME, t.UUID)
 
 
 def resolve_type(text: TypeText, look_up: Callable[[Name], ObjectType | None]) -> Type:
@@ -57,6 +57,6 @@ def key_field(type_: ObjectType, path: tuple[str, ...]) -> Type:
         if declared.optional:
             raise TranslationError(f"the key field {shown} is optional", hint="declare it without ?")
         current = declared.type
-    if current not in KEY_TYPES:
+    if current not in _KEY_TYPES:
         raise TranslationError(f"the key field {'.'.join(path)} has type {current}, which cannot be a key")
     return current

@@ -25,7 +25,7 @@ from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType,
 
 OPAQUE: Final = (t.TIME, t.DURATION, *t.SPATIAL)  # users must not see how Spark holds these types
 
-REMEDIES: Final[dict[Type, str]] = {
+_REMEDIES: Final[dict[Type, str]] = {
     t.TIME: "print_time, get_hour, get_minute or unix_time_from_time_in_ms",
     t.DURATION: "ms_from_day_time_duration or months_from_year_month_duration",
     t.POINT: "get_x and get_y",
@@ -75,7 +75,7 @@ def _is_encoded(type_: ObjectType) -> bool:
     return keeps_open(type_) or any(physical(field.name) != field.name for field in type_.fields)
 
 
-class StandInTypes:
+class _StandInTypes:
     """The stand-ins of one analysed query.
 
     With `everything`, types that a function may inspect get a stand-in too: a multiset (array), a uuid (string), and an
@@ -112,20 +112,20 @@ class StandInTypes:
             return _is_encoded(type_)
         return isinstance(type_, MultisetType) or type_ == t.UUID
 
-    def restored(self, found: Type) -> Type:
+    def restore_types(self, found: Type) -> Type:
         """Replaces the stand-ins in Spark's answer by our types."""
         match found:
             case ArrayType(item):
-                return ArrayType(self.restored(item))
+                return ArrayType(self.restore_types(item))
             case ObjectType((Field(name=name),)) if (stand_in := _STAND_IN.fullmatch(name)) is not None:
                 return self._types[int(stand_in[1])]
             case ObjectType(fields):
                 declared = [
-                    Field(_named(field.name), self.restored(field.type)) for field in fields if field.name != OPEN
+                    Field(_named(field.name), self.restore_types(field.type)) for field in fields if field.name != OPEN
                 ]
                 return ObjectType(tuple(declared), open=len(declared) < len(fields))
             case MapType():
-                return map_of(self.restored(found.key), self.restored(found.value))
+                return map_of(self.restore_types(found.key), self.restore_types(found.value))
         return found
 
 
@@ -179,13 +179,13 @@ def type_by_spark(
         return type_analyser.columns(f"SELECT {render_for_analysis(question(null))} AS c")[0][1]
 
     hidden = next((inner for type_ in of if (inner := opaque(type_)) is not None), None)
-    stand_ins = StandInTypes(everything=True)
+    stand_ins = _StandInTypes(everything=True)
     try:
         spark_type = asked(stand_ins.null)
     except FunctionError:
         if not any(map(needs_stand_in, of)):
             raise
-        stand_ins = StandInTypes(everything=False)
+        stand_ins = _StandInTypes(everything=False)
         try:
             spark_type = asked(stand_ins.null)
         except FunctionError:
@@ -197,11 +197,11 @@ def type_by_spark(
                     raise
             if hidden is not None:
                 raise refusal(what, hidden) from None
-    type_ = stand_ins.restored(spark_type)
+    type_ = stand_ins.restore_types(spark_type)
     if _has_foreign_names(spark_type):
         return TypedSql(exp.cast(made, values.spark_type(type_), dialect="spark"), type_)
     return TypedSql(made, type_)
 
 
 def refusal(what: str, hidden: Type) -> FunctionError:
-    return FunctionError(f"{what} cannot take a value of type {hidden}; use {REMEDIES[hidden]}")
+    return FunctionError(f"{what} cannot take a value of type {hidden}; use {_REMEDIES[hidden]}")

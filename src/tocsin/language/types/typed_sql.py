@@ -74,7 +74,7 @@ class Overload:
     make: Callable[..., exp.Expr]
 
 
-def choose_overload(name: str, *overloads: Overload) -> SqlFunction:
+def _choose_overload(name: str, *overloads: Overload) -> SqlFunction:
     """Returns a function that applies the first overload that fits, or raises an error that lists all overloads."""
 
     def call(arguments: Sequence[TypedSql]) -> TypedSql:
@@ -91,7 +91,7 @@ def choose_overload(name: str, *overloads: Overload) -> SqlFunction:
 
 
 def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, SqlFunction]:
-    return {name: choose_overload(name, *signatures) for name, signatures in overloads.items()}
+    return {name: _choose_overload(name, *signatures) for name, signatures in overloads.items()}
 
 
 def fits(arguments: Sequence[TypedSql], parameters: Sequence[ArgumentType]) -> bool:

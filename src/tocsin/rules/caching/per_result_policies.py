@@ -44,16 +44,20 @@ class PerResultPolicy(ABC):
         """Returns the entry that has to go now. It is never `spared`; another entry is resident."""
 
 
-class _Ranking(PerResultPolicy):
-    """Drops the entry of the lowest `worth` first, and the oldest among equals."""
+class _WorthRanks:
+    """Ranks the resident entries: the entry of the lowest `worth` goes first, and the oldest among equals."""
 
     def __init__(self) -> None:
         self._heap: RankHeap[CacheEntry] = RankHeap(_rank)
 
-    def on_dropped(self, entry: CacheEntry) -> None:
+    def set_worth(self, entry: CacheEntry, worth: float) -> None:
+        entry.worth = worth
+        self._heap.changed(entry)
+
+    def forget(self, entry: CacheEntry) -> None:
         self._heap.forget(entry)
 
-    def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
+    def lowest(self, spared: CacheEntry | None) -> CacheEntry:
         rank = self._heap.lowest(besides=spared)
         assert rank is not None, "there is a resident"
         return rank[3]
@@ -63,13 +67,13 @@ def _rank(entry: CacheEntry) -> Rank[CacheEntry] | None:
     return (entry.worth, entry.sequence, entry.order, entry) if entry.resident else None
 
 
-class GreedyDual(_Ranking):
+class GreedyDual(PerResultPolicy):
     """GDSF: worth is (reads + 1) / size above a level, which rises to the worth of each victim."""
 
     reads: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        super().__init__()
+        self._ranks = _WorthRanks()
         self._level = 0.0
         self._reads: dict[CacheEntry, int] = {}
 
@@ -82,24 +86,23 @@ class GreedyDual(_Ranking):
         self._value(entry)
 
     def on_dropped(self, entry: CacheEntry) -> None:
-        super().on_dropped(entry)
+        self._ranks.forget(entry)
         del self._reads[entry]
 
-    def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:
-        entry = super().victim(spared, now_s)
+    def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:  # noqa: ARG002
+        entry = self._ranks.lowest(spared)
         self._level = entry.worth
         return entry
 
     def _value(self, entry: CacheEntry) -> None:
-        entry.worth = self._level + self._reads[entry] / max(1, entry.size_bytes)
-        self._heap.changed(entry)
+        self._ranks.set_worth(entry, self._level + self._reads[entry] / max(1, entry.size_bytes))
 
 
 # The factor for a result whose online readers are about to read it: they come within a round trip, others in minutes.
 _SOON: Final = 1e6
 
 
-class MostHits(_Ranking):
+class MostHits(PerResultPolicy):
     """Worth is the number of subscribers that still need a result, per byte; fresh results come before all others.
 
     A result is fresh if it arrived a moment ago and no subscriber has acknowledged it yet. Its online readers are about
@@ -109,7 +112,7 @@ class MostHits(_Ranking):
     counts: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        super().__init__()
+        self._ranks = _WorthRanks()
         self.fresh_s = 2.0
         self._fresh: deque[tuple[float, CacheEntry]] = deque()
         self._unread: dict[CacheEntry, int] = {}
@@ -127,12 +130,12 @@ class MostHits(_Ranking):
         self._value(entry)
 
     def on_dropped(self, entry: CacheEntry) -> None:
-        super().on_dropped(entry)
+        self._ranks.forget(entry)
         self._unread.pop(entry, None)
 
     def victim(self, spared: CacheEntry | None, now_s: float) -> CacheEntry:
         self._age(now_s)
-        return super().victim(spared, now_s)
+        return self._ranks.lowest(spared)
 
     def worth(self, entry: CacheEntry) -> float:
         return entry.needed / max(1, entry.size_bytes)
@@ -145,8 +148,7 @@ class MostHits(_Ranking):
 
     def _value(self, entry: CacheEntry) -> None:
         worth = self.worth(entry)
-        entry.worth = _SOON * worth if entry in self._unread else worth
-        self._heap.changed(entry)
+        self._ranks.set_worth(entry, _SOON * worth if entry in self._unread else worth)
 
 
 class MostBytes(MostHits):

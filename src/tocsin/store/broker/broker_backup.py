@@ -106,10 +106,12 @@ def _bring_back(source: Path, target: Path) -> None:
     unfinished = target.with_name(f"{target.name}.restoring")
     try:
         with explain_sqlite_errors(target):
-            if os.path.lexists(target):
-                raise ConflictError(
-                    f"{target} exists already", hint="move it away, or choose another folder with --data"
-                )
+            # SQLite would apply the log of a deleted store to the restored one.
+            for obstacle in (target, target.with_name(f"{target.name}-wal")):
+                if os.path.lexists(obstacle):
+                    raise ConflictError(
+                        f"{obstacle} exists already", hint="move it away, or choose another folder with --data"
+                    )
             try:
                 unfinished.unlink(missing_ok=True)
                 descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

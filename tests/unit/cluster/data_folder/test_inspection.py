@@ -14,12 +14,13 @@ import pytest
 from tests.support.small_tables import KEYS, SCHEMA, rows
 from tocsin.cli.commands.check import check
 from tocsin.cluster.catalog.catalog import CatalogStore, Put
-from tocsin.cluster.catalog.entries import ChannelEntry, DatasetEntry, DataverseEntry, TypeEntry
+from tocsin.cluster.catalog.entries import BrokerEntry, ChannelEntry, DatasetEntry, DataverseEntry, TypeEntry
 from tocsin.cluster.data_folder.lost_folder import TAIL, LostFolder
 from tocsin.pipeline.datasets.delta.log_files import entry_path
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
+from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.rows import Execution
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
 from tocsin.store.cluster.sqlite_store import SqliteStore
@@ -110,3 +111,73 @@ def test_a_vector_that_cannot_be_read_is_named(folder: Path, capsys: pytest.Capt
         channels.execute("UPDATE channels SET vector = ? WHERE id = 1", (vector,))
     status, (found,) = checked(folder, capsys)
     assert (status, found["path"]) == (1, str(folder / "channels.db"))
+
+
+@pytest.mark.parametrize("name", ["catalog.sqlite", "channels.db", "broker-v.b.db"])
+def test_an_empty_store_beside_data_is_damage(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    (folder / name).write_bytes(b"")
+    status, (found,) = checked(folder, capsys)
+    assert (status, found["path"]) == (1, str(folder / name))
+    assert found["problem"] == "is empty (0 bytes), and there are data"
+    assert f"restore BACKUP --data {folder if name.startswith('broker') else 'NEW'}" in found["remedy"]
+
+
+def test_an_empty_store_with_a_log_is_damage_even_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "catalog.sqlite").touch()
+    (tmp_path / "catalog.sqlite-wal").write_bytes(b"entries")
+    status, (found,) = checked(tmp_path, capsys)
+    assert (status, found["path"]) == (1, str(tmp_path / "catalog.sqlite"))
+
+
+def test_a_store_whose_creation_was_interrupted_is_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "catalog.sqlite").touch()
+    assert check(data=tmp_path, form="text") == 0
+    said = capsys.readouterr().out
+    assert "is empty (0 bytes): its creation was interrupted" in said
+    assert "all is well" not in said
+
+
+async def add_broker(data: Path, *, known: bool) -> Path:
+    """Opens and closes a broker's store in the folder; a `known` broker has also registered with the cluster."""
+    path = data / "broker-v.b.db"
+    broker = SqliteBrokerStore(path)
+    await broker.open()
+    await broker.close()
+    if known:
+        store = SqliteStore(data / "catalog.sqlite")
+        await store.open()
+        catalog = CatalogStore(store)
+        await catalog.load()
+        await catalog.apply([Put(BrokerEntry("v", "b", None))])
+        await store.close()
+    return path
+
+
+async def test_a_deleted_store_of_a_broker_that_ran_in_the_folder_is_damage(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = await add_broker(folder, known=True)
+    assert checked(folder, capsys) == (0, [])
+    path.unlink()
+    status, (found,) = checked(folder, capsys)
+    assert (status, found["path"], found["what"]) == (1, str(path), "the store of the broker v.b")
+    assert "tocsin broker restore BACKUP" in found["remedy"]
+    path.with_name(f"{path.name}.lock").unlink()
+    assert checked(folder, capsys) == (0, []), "a broker may run elsewhere"
+
+
+async def test_a_broker_that_the_catalog_has_forgotten_needs_no_store(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (await add_broker(folder, known=False)).unlink()
+    assert checked(folder, capsys) == (0, [])
+
+
+async def test_a_deleted_store_in_a_folder_of_a_broker_alone_is_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = await add_broker(tmp_path, known=False)
+    assert checked(tmp_path, capsys) == (0, [])
+    path.unlink()
+    status, (found,) = checked(tmp_path, capsys)
+    assert (status, found["path"]) == (1, str(path))

@@ -109,6 +109,17 @@ async def test_nothing_is_overwritten_and_a_broker_that_runs_is_left_alone(tmp_p
         await broker_backup.restore_broker(tmp_path / "nothing", tmp_path / "broker-x.db")
 
 
+async def test_the_log_of_a_deleted_store_is_not_applied_to_a_restored_one(tmp_path: Path) -> None:
+    store = await filled(tmp_path / "broker-a.db", users=1)
+    await broker_backup.save(store.path, tmp_path / "saved")
+    log = (tmp_path / "broker-a.db-wal").read_bytes()
+    await store.close()
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "broker-a.db-wal").write_bytes(log)
+    with pytest.raises(ConflictError, match=r"broker-a\.db-wal exists already"):
+        await broker_backup.restore_broker(tmp_path / "saved", tmp_path / "new" / "broker-a.db")
+
+
 def test_the_command_line_saves_a_broker_and_brings_it_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def made() -> None:
         await (await filled(tmp_path / "broker-Default.east.db")).close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
-from tocsin.cluster.catalog.entries import CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
+from tocsin.cluster.catalog.entries import BrokerEntry, CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
 from tocsin.cluster.catalog.entry_json import entry_from_json
 from tocsin.cluster.catalog.refs import Ref, full_name
 from tocsin.cluster.data_folder.clock_guard import RECORD as CLOCK
@@ -26,20 +26,28 @@ from tocsin.cluster.data_folder.inspection.feeds import (
     inspect_seen_items,
 )
 from tocsin.cluster.data_folder.inspection.findings import (
-    BRING_BACK,
     Finding,
     InspectionReport,
     confirm_findings,
     unreadable_finding,
+)
+from tocsin.cluster.data_folder.inspection.stores import (
+    StoreEvidence,
+    broker_remedy,
+    cluster_remedy,
+    find_broker_stores,
+    has_content,
+    inspect_store,
+    name_broker_store,
 )
 from tocsin.cluster.data_folder.lost_folder import LOST, TAIL, describe
 from tocsin.cluster.data_folder.removals import list_paths
 from tocsin.cluster.feeds.options import feed_options
 from tocsin.cluster.intake import segments
 from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER
-from tocsin.store.broker.files import PATTERN, broker_of
+from tocsin.store.broker.files import PATTERN
 from tocsin.store.sqlite.file import StoreLayout
-from tocsin.store.sqlite.inspection import find_problems, read_catalog, read_channel_vectors
+from tocsin.store.sqlite.inspection import read_catalog, read_channel_vectors
 from tocsin.wire.errors import NotFoundError, TocsinError
 
 OnInspected = Callable[[int, int, str], None]
@@ -74,6 +82,10 @@ class _Known:
         return {entry.folder for entry in self.datasets} | {entry.folder for entry in self.feeds}
 
     @property
+    def brokers(self) -> frozenset[str]:
+        return frozenset(full_name(entry) for entry in self.entries if isinstance(entry, BrokerEntry))
+
+    @property
     def channels(self) -> list[ChannelEntry]:
         return [entry for entry in self.entries if isinstance(entry, ChannelEntry)]
 
@@ -93,11 +105,11 @@ class Inspection:
         if not self._data.is_dir():
             raise NotFoundError(f"there is no data folder {self._data}", hint="choose it with --data")
         catalog = self._read_catalog()
-        brokers = sorted(self._data.glob(PATTERN))
+        brokers = find_broker_stores(self._data, catalog.brokers if catalog.readable else None)
         steps: list[tuple[str, Callable[[], list[Finding]]]] = [
             ("catalog", lambda: self._store(self._data / CATALOG, "catalog", "the catalog")),
             ("channels", lambda: self._store(self._data / CHANNELS, "channels", "the channels' store")),
-            *((path.name, lambda path=path: self._store(path, "broker", _broker(path))) for path in brokers),
+            *((path.name, lambda path=path: self._store(path, "broker", name_broker_store(path))) for path in brokers),
             *((_name_for_people(entry), lambda entry=entry: self._dataset(entry)) for entry in catalog.datasets),
             *((_name_for_people(entry), lambda entry=entry: self._feed(entry)) for entry in catalog.feeds),
             *((path.name, lambda path=path: self._folder(path)) for path in self._folders_alone(catalog)),
@@ -140,23 +152,26 @@ class Inspection:
     # ------------------------------------------------------------ stores
 
     def _store(self, path: Path, kind: str, what: str) -> list[Finding]:
-        def look() -> Iterator[Finding]:
-            try:
-                if not path.exists():
-                    if kind == "catalog" and any((self._data / DATASETS).glob("*")):
-                        yield Finding("damaged", path, what, "is missing, and there are data", _CATALOG_REMEDY)
-                    return
-                if path.stat().st_size == 0:
-                    return  # a store that is being created
-                for problem in find_problems(path, self._layouts[kind]):
-                    yield Finding("damaged", path, what, problem, _CATALOG_REMEDY if kind == "catalog" else BRING_BACK)
-            except OSError as error:
-                yield unreadable_finding(error, path, what)
-
         if path.exists():
             self._report.stores += 1
             self._report.size_bytes += path.stat().st_size
-        return confirm_findings(look)
+        remedy = broker_remedy(path) if kind == "broker" else cluster_remedy(path)
+        layout = self._layouts[kind]
+        return confirm_findings(lambda: inspect_store(path, layout, what, remedy, self._find_evidence(kind)))
+
+    def _find_evidence(self, kind: str) -> StoreEvidence:
+        """Finds out from the other files of the folder whether this store existed and had content."""
+        has_data = any(list_paths(self._data / parent) for parent in (DATASETS, INTAKE))
+        match kind:
+            case "catalog":
+                # A cluster creates its channel store after its catalog.
+                has_data = has_data or has_content(self._data / CHANNELS)
+                return StoreEvidence(existed=has_data, had_content=has_data)
+            case "channels":
+                # The inspection of the channels' rows names the channels of a missing store.
+                return StoreEvidence(existed=False, had_content=has_data or bool(self._read_catalog().entries))
+            case _:
+                return StoreEvidence(existed=True, had_content=True)
 
     def _channels(self) -> Iterator[Finding]:
         """Finds channels without rows, and datasets that end before a commit that a channel has read."""
@@ -296,12 +311,7 @@ _NEWEST_GONE = (
     "bring the newest entries of its log back from a copy of the disk before the cluster starts, or restore a backup "
     "(tocsin restore); a start goes on without these commits"
 )
-_CATALOG_REMEDY = "put catalog.sqlite back together with its -wal file, or restore a backup (tocsin restore)"
 
 
 def _name_for_people(entry: DatasetEntry | FeedEntry | ChannelEntry) -> str:
     return f"{entry.ref.kind} {full_name(entry)}"
-
-
-def _broker(path: Path) -> str:
-    return f"the store of the broker {broker_of(path.name)}"

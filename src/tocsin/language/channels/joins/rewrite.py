@@ -37,12 +37,12 @@ def add_join_keys(made: exp.Select, matches: JoinRequirements, alias: Callable[[
     # RIGHT and FULL joins yield rows without a partner. They have no keys, but an alternative of an OR may hold there.
     has_wide_join = any((join.side or "") in ("RIGHT", "FULL") for join in made.args.get("joins") or [])
     # Handle ORs between records last: they help only if no other condition joins the two relations.
-    for condition in sorted(conditions, key=lambda one: _is_between_records(one, matches)):
+    for condition in sorted(conditions, key=lambda each: _is_between_records(each, matches)):
         pair = pair_of(condition, made)
         if pair is None or (frozenset(pair) in joined and condition_near(condition) is None):
             continue
         with_interests = matches.interests in pair
-        left, right = sorted(pair, key=lambda one: one == matches.interests)
+        left, right = sorted(pair, key=lambda side: side == matches.interests)
         sides = JoinSides(made, conditions, left, right, matches, alias)
         if (
             condition_near(condition) is None

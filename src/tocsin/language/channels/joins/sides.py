@@ -18,7 +18,7 @@ from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values
 
 SOME: Final = 64  # the size of a sample that stands for all values of an expression
-NO_LEVEL: Final = -1  # replaces an empty array of levels
+_NO_LEVEL: Final = -1  # replaces an empty array of levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class JoinRequirements:
     around: dict[str, exp.Expr] = field(default_factory=dict)  # outer relations that subqueries refer to
     passing: set[str] = field(default_factory=set)  # key columns that exist in this query only
 
-    def levels_of(self, sql: exp.Expr, nothing: int | None = NO_LEVEL) -> exp.Expr:
+    def levels_of(self, sql: exp.Expr, nothing: int | None = _NO_LEVEL) -> exp.Expr:
         """Returns the argument that will hold the array of this query; equal queries share an argument."""
         array = next((level for level in self.levels if level.sql == sql), None)
         if array is None:

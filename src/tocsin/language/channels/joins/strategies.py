@@ -113,8 +113,12 @@ def _parts(every: list[exp.Expr], sides: JoinSides) -> Iterator[list[exp.Expr]]:
         yield from _parts([*conjuncts(part), *rest], sides)
 
 
-def _single(one: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
-    return None if isinstance(one, exp.Or) else _equality(one, sides) or find_key_strategy(one, [one], sides)
+def _single(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
+    return (
+        None
+        if isinstance(condition, exp.Or)
+        else _equality(condition, sides) or find_key_strategy(condition, [condition], sides)
+    )
 
 
 def _where(conditions: Sequence[exp.Expr], keys: exp.Expr) -> exp.Expr:

@@ -22,14 +22,14 @@ from tocsin.language.types.typed_sql import (
     constant_whole,
 )
 
-DEVIATIONS: Final = (0.01, 0.39)  # of an approximate count: from 16,384 registers to the fewest that Spark accepts
+_DEVIATIONS: Final = (0.01, 0.39)  # of an approximate count: from 16,384 registers to the fewest that Spark accepts
 ROWS: Final = 1_000
 WINDOWS: Final = 1_000
 LETTERS: Final = 10_000_000
 """The longest text that repeat and similar functions return."""
 ITEMS: Final = 1_000_000
 """The longest array that sequence and similar functions return."""
-DIGITS: Final = 400  # after the decimal point; the smallest double has 324
+_DIGITS: Final = 400  # after the decimal point; the smallest double has 324
 _MICROS: Final = {
     "microsecond": 1, "millisecond": 1_000, "second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000,
     "day": 86_400_000_000, "week": 604_800_000_000,
@@ -46,10 +46,10 @@ def check_call(name: str, arguments: Sequence[exp.Expr]) -> None:
 
 
 def _check_deviation(arguments: Sequence[exp.Expr]) -> None:
-    deviation = constant_number(arguments[1]) if len(arguments) > 1 else DEVIATIONS[1]
-    if deviation is None or not DEVIATIONS[0] <= deviation <= DEVIATIONS[1]:
+    deviation = constant_number(arguments[1]) if len(arguments) > 1 else _DEVIATIONS[1]
+    if deviation is None or not _DEVIATIONS[0] <= deviation <= _DEVIATIONS[1]:
         raise FunctionError(
-            f"approx_count_distinct takes a deviation from {DEVIATIONS[0]} to {DEVIATIONS[1]}, as a number"
+            f"approx_count_distinct takes a deviation from {_DEVIATIONS[0]} to {_DEVIATIONS[1]}, as a number"
         )
 
 
@@ -138,8 +138,8 @@ def _check_digits(name: str, arguments: Sequence[exp.Expr]) -> None:
     if len(arguments) < 2 or constant_string(arguments[1]) is not None:
         return  # format_number takes a pattern, too
     digits = constant_whole(arguments[1])
-    if digits is None or abs(digits) > DIGITS:
-        raise FunctionError(f"{name} takes a number of digits, at most {DIGITS}")
+    if digits is None or abs(digits) > _DIGITS:
+        raise FunctionError(f"{name} takes a number of digits, at most {_DIGITS}")
 
 
 def _check_random(name: str, arguments: Sequence[exp.Expr]) -> None:

@@ -16,14 +16,14 @@ from tocsin.language.types.typed_sql import FunctionError, build, constant_strin
 from tocsin.language.types.variant import values
 
 ESCAPE: Final = "\\"
-WILDCARDS: Final = 1_000
+_WILDCARDS: Final = 1_000
 """The most % and _ in a pattern: Java's matcher uses a stack frame for each of them."""
 LETTERS: Final = 10_000
 """The longest pattern: a match may take as many steps as the text has characters times those of the pattern."""
 
 _TOO_LONG: Final = f"a pattern of LIKE has at most {LETTERS:,} characters"
-_TOO_MANY: Final = f"a pattern of LIKE has at most {WILDCARDS} wildcards"
-_LIMITS: Final = {"_letters": exp.Literal.number(LETTERS), "_limit": exp.Literal.number(WILDCARDS)}
+_TOO_MANY: Final = f"a pattern of LIKE has at most {_WILDCARDS} wildcards"
+_LIMITS: Final = {"_letters": exp.Literal.number(LETTERS), "_limit": exp.Literal.number(_WILDCARDS)}
 _OPENING, _NEXT, _CLOSING = r"(?s)\A(?>", r")(?>.*?", r"\z)"
 _QUOTE, _UNQUOTE = r"\Q", r"\E"
 _QUOTED_UNQUOTE: Final = r"\E\\E\Q"  # \E inside of a quoted text
@@ -71,7 +71,7 @@ def tokens(pattern: str, escape: str) -> Iterator[str]:
                 raise FunctionError(f"in the pattern {pattern[:100]!r}, {escape} must stand before %, _ or {escape}")
         elif letter in ("%", "_"):
             count += 1
-            if count > WILDCARDS:
+            if count > _WILDCARDS:
                 raise FunctionError(_TOO_MANY)
             if plain:
                 yield f" {plain}"

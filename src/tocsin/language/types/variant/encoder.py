@@ -122,9 +122,9 @@ def _field(sql: exp.Expr, name: str) -> exp.Expr:
 
 
 def _object_text(sql: exp.Expr, type_: ObjectType) -> exp.Expr:
-    def member(one: t.Field) -> exp.Expr:
-        text = json_text(TypedSql(_field(sql, physical(one.name)), one.type))
-        return call("concat", string(_json_string(field_key(one.name)) + ":"), text)
+    def member(field: t.Field) -> exp.Expr:
+        text = json_text(TypedSql(_field(sql, physical(field.name)), field.type))
+        return call("concat", string(_json_string(field_key(field.name)) + ":"), text)
 
     parts = [member(field) for field in type_.fields]
     if keeps_open(type_):

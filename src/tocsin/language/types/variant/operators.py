@@ -19,7 +19,7 @@ SORT_KEY: Final = Primitive("struct<k: int, d: double, w: bigint, t: string>")
 _BIND_ABOVE: Final = 20  # an expression with more nodes is bound to a variable instead of repeated
 
 # Functions that return their argument unchanged.
-KEEPING: Final = frozenset(
+_KEEPING: Final = frozenset(
     "any_value array_agg collect_list first first_value lag last last_value lead nth_value".split()
 )
 
@@ -61,9 +61,9 @@ def sort_key(value: exp.Expr) -> exp.Expr:
         _number=values.number_as(value, "double"),
         _exact=exact,
         _truth=values.as_type(value, t.BOOLEAN),
-        _datetime=to_tagged_type(value, t.DATETIME),
-        _date=to_tagged_type(value, t.DATE),
-        _time=to_tagged_type(value, t.TIME),
+        _datetime=_to_tagged_type(value, t.DATETIME),
+        _date=_to_tagged_type(value, t.DATE),
+        _time=_to_tagged_type(value, t.TIME),
         _uuid=_inside(value, "uuid", "string"),
         _odd=_inside(value, "double", "string"),
         _months=values.call(
@@ -107,11 +107,11 @@ def text(value: exp.Expr) -> exp.Expr:
 
 def moment(value: exp.Expr) -> exp.Expr:
     """Converts an untyped datetime, a date (its midnight), or the text of a datetime to a timestamp."""
-    midnight = exp.cast(to_tagged_type(value, t.DATE), "TIMESTAMP", dialect="spark")
+    midnight = exp.cast(_to_tagged_type(value, t.DATE), "TIMESTAMP", dialect="spark")
     return values.call("coalesce", values.as_type(value, t.DATETIME), midnight)
 
 
-def to_tagged_type(value: exp.Expr, type_: Type) -> exp.Expr:
+def _to_tagged_type(value: exp.Expr, type_: Type) -> exp.Expr:
     """Converts an untyped value to a type only if it carries that type's tag; text is not parsed."""
     if type_ == t.TIME:
         inside = _inside(value, "time", "string")
@@ -180,7 +180,7 @@ def _temporal_ways(op: str, left: TypedSql, right: TypedSql) -> list[TypedSql]:
         if value.type != t.ANY:
             return [value]
         kinds: Sequence[Type] = (t.DURATION, t.BIGINT) if op == "*" else temporal.TEMPORAL
-        candidates = [TypedSql(to_tagged_type(value.sql, kind), kind) for kind in kinds]
+        candidates = [TypedSql(_to_tagged_type(value.sql, kind), kind) for kind in kinds]
         if reads_text and op != "*":
             candidates.append(TypedSql(values.as_type(value.sql, t.DATETIME), t.DATETIME))
         return candidates
@@ -241,7 +241,7 @@ def as_part(value: TypedSql, node: exp.Expr) -> TypedSql:
 
 def as_argument(name: str, value: TypedSql, numeric: bool) -> TypedSql:
     """Converts an untyped argument of an aggregate or a window function."""
-    if value.type != t.ANY or name in KEEPING:
+    if value.type != t.ANY or name in _KEEPING:
         return value
     if name == "count":
         return TypedSql(values.key(value.sql), t.STRING)
