@@ -36,6 +36,7 @@ from tocsin.pipeline.python.protocol import CallError
 from tocsin.pipeline.views import DatasetViews
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import (
+    CapacityError,
     DeadlineError,
     InputError,
     StatementError,
@@ -52,6 +53,7 @@ TURN_S: Final = 0.02
 _GONE_S: Final = 1.0
 _BATCH_ROWS: Final = 2_000
 _BATCH_BYTES: Final = 8 << 20
+_LESS: Final = "ask for less at once"
 
 
 class VirtualDatasetReader(Protocol):
@@ -401,11 +403,14 @@ class Engine:
         """Runs the work and translates Spark's errors."""
         try:
             return work()
-        except (PySparkException, Py4JError, EOFError, ConnectionError) as error:
+        except (PySparkException, Py4JError) as error:
+            raise self.translate_error(error) from error
+        except (EOFError, ConnectionError) as error:
             translated = self.translate_error(error)
-            if translated is error:
-                raise
-            raise translated from error
+            if translated is not error:
+                raise translated from error
+            # The JVM lives, but its thread that served the rows has died: that takes an OutOfMemoryError.
+            raise CapacityError("the engine stopped in the middle of its answer", hint=_LESS) from error
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
         """Returns the whole result in memory; with a limit, at most that many rows."""
@@ -470,6 +475,8 @@ def _translate(error: Exception) -> Exception:
         return translate_spark_error(error)
     if isinstance(error, CallError):
         return translate_call_error(error)
+    if isinstance(error, MemoryError):  # pyarrow's, too
+        return CapacityError("the answer needs more memory than the cluster has", hint=_LESS)
     if isinstance(error, RecursionError):
         return StatementError("the statement is nested too deeply", hint="break it up with LET or WITH")
     if isinstance(error, pa.ArrowInvalid) and "recursion depth" in str(error):
