@@ -258,6 +258,7 @@ def poison_pairs(place: Channelled) -> list[tuple[str, Any]]:
     return sorted((poison_record["key"][0], poison_record["interest"]) for poison_record in found)
 
 
+@pytest.mark.parametrize("limits", [ExecutionLimits()], ids=["as usual"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_record_that_ends_its_worker_each_time_is_set_aside_alone(
     place: Channelled, tmp_path: Path, count: int

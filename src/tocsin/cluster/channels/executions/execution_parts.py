@@ -266,9 +266,9 @@ class PartedRun(Generic[_T]):
             self._heavy.append((part, error))
 
     def _before_dangerous(self, part: ExecutionPart) -> ExecutionPart:
-        """Returns the part's records before the first dangerous record, one that has crashed the engine or a worker with
-        other interests. Sets that record aside if it is lethal, one that crashes them with any interest. Else queues it
-        as a part of its own. Queues the records after it."""
+        """Returns the part's records before the first dangerous record, one that has crashed the engine or a worker
+        with other interests. Sets that record aside if it is lethal, one that crashes them with any interest. Else
+        queues it as a part of its own. Queues the records after it."""
         for place in part.records if self._lost_interests or self._lost_worker_interests else ():
             lethal_error = self._lethal_error(place)
             if lethal_error is None and (len(part.records) == 1 or not self._lost_worker_interests[place]):
