@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.python_sources import World
 from tests.support.waiting import WITHIN_S, wait_until
-from tocsin.wire.errors import CapacityError, ConflictError, ForbiddenError, StatementError, TocsinError
+from tocsin.cluster.engine.engine_session import WorkerLostError
+from tocsin.wire.errors import ConflictError, ForbiddenError, StatementError, TocsinError
 
 
 @pytest.fixture
@@ -272,7 +273,7 @@ def test_a_call_that_ends_its_process_is_a_lack_of_capacity(world: World) -> Non
     """The kernel may have ended it for lack of memory."""
     world.module.write("import os\ndef f(x): os._exit(3)")
     world.create("g(x)")
-    refused(lambda: world.value("g(1)"), CapacityError, "has ended its process")
+    refused(lambda: world.value("g(1)"), WorkerLostError, "has ended its process")
 
 
 def test_a_call_that_takes_too_long_ends(spark: SparkSession, tmp_path: Path) -> None:
