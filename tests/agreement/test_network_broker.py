@@ -14,14 +14,7 @@ from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.engine.network import LinkSettings
 from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell
 from tocsin.lab.scenarios.city import City, city_scenario
-from tocsin.lab.scenarios.scenario import (
-    LogInStep,
-    LogOutStep,
-    Scenario,
-    Step,
-    SubscribeStep,
-    UnsubscribeStep,
-)
+from tocsin.lab.scenarios.scenario import LogInStep, LogOutStep, Scenario, Step, SubscribeStep, UnsubscribeStep
 from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, core_settings
 from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links, Made, NetworkBrokerSim, simulate_scenario
 from tocsin.lab.workloads.city_channels import CityRun, find

@@ -16,25 +16,11 @@ from aiohttp import WSMsgType, web
 
 from tocsin import sdk
 from tocsin.serving.answers import answer, answer_errors, refusal
-from tocsin.wire.answers import (
-    LoginAnswer,
-    Subscription,
-    SubscriptionsPage,
-    error_reply,
-    events_page,
-    ok_reply,
-)
+from tocsin.wire.answers import LoginAnswer, Subscription, SubscriptionsPage, error_reply, events_page, ok_reply
 from tocsin.wire.cursors import START, Cursor, parse_cursor
 from tocsin.wire.envelopes import EnvelopeWriter, item
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError, TocsinError, UnauthorizedError
-from tocsin.wire.subscriber import (
-    AckRequest,
-    BadRequest,
-    Credentials,
-    LoginRequest,
-    SubscribeRequest,
-    parse_request,
-)
+from tocsin.wire.subscriber import AckRequest, BadRequest, Credentials, LoginRequest, SubscribeRequest, parse_request
 
 EPOCH = 1_763_200_000
 JAVASCRIPT = Path(sdk.__file__).parent / "tocsin.js"

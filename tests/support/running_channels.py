@@ -13,13 +13,7 @@ from tests.support.waiting import WITHIN_S, wait_until
 from tocsin.cluster.channels.executions.running_channel import RunningChannel
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.rules.model.cursors import Range
-from tocsin.store.channels.rows import (
-    BrokerName,
-    ChannelState,
-    RecordedExecution,
-    SubscribeOutcome,
-    SubscriptionRow,
-)
+from tocsin.store.channels.rows import BrokerName, ChannelState, RecordedExecution, SubscribeOutcome, SubscriptionRow
 from tocsin.wire.cluster import SubscriptionRequest
 
 SETUP = """

@@ -286,12 +286,17 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         **(local if master.startswith("local") else remote),
         "spark.submit.deployMode": "client",
         "spark.driver.memory": driver_memory,
-        # A result that would fill the JVM is refused with an error first.
-        "spark.driver.maxResultSize": f"{_mebibytes(driver_memory) // 2}m",
+        # A result that would fill the JVM is refused with an error first. Spark holds a result four times on its way to
+        # us. If there is no memory for that, the threads that carry it die silently: the query waits for ever, and its
+        # result keeps its memory.
+        "spark.driver.maxResultSize": f"{_mebibytes(driver_memory) // 8}m",
         # Nothing is written outside the scratch folder.
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
+        # This rule evaluates the query over rows in memory while it plans. The plan then holds what the query made of
+        # them, twice, which may be far larger than the rows, and a JVM without memory cannot even report an error.
+        "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
         # No web UI, no progress bars, and little history of past jobs (Spark keeps it even without a UI).
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

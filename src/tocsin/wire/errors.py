@@ -14,7 +14,8 @@
     │  ├─ LimitError              too large or too many; the message names the limit (400, 413, 429)
     │  └─ StoppedError            the statement timed out or was cancelled (408)
     ├─ CapacityError           it needs more disk, memory or executors than the engine has (400)
-    │  └─ DeadlineError           the engine did not answer in time (408)
+    │  ├─ DeadlineError           the engine did not answer in time (408)
+    │  └─ WorkerLostError         a Python worker died during the work (400; in cluster.engine_session)
     ├─ StorageFullError        the disk is full; nothing acknowledged was lost (507)
     ├─ StoreError              stored data is damaged, or newer than this program; it is left unchanged (500)
     └─ UnavailableError        starting, stopping or overloaded (503)
@@ -249,7 +250,7 @@ class UnavailableError(TocsinError):
 
 def error_of(given: dict[str, Any], status: int | None = None) -> TocsinError:
     """Rebuilds the error that the other side raised from its `to_json`, with all details."""
-    classes = {error_class.code: error_class for error_class in _tree(TocsinError)}
+    classes = {error_class.code: error_class for error_class in _tree(TocsinError) if "code" in vars(error_class)}
     fields = {"code", "message", "hint", "statement", "line", "column", "retry"}
     place = {name: given.get(name) for name in ("hint", "statement", "line", "column")}
     error = classes.get(str(given["code"]), TocsinError)(str(given["message"]), **place)

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.python_sources import World
 from tests.support.waiting import WITHIN_S, wait_until
+from tocsin.cluster.engine.engine_session import WorkerLostError
 from tocsin.wire.errors import ConflictError, ForbiddenError, StatementError, TocsinError
 
 
@@ -256,7 +257,6 @@ FAILURES = [
         ("any", "raise SystemExit", ("failed: SystemExit",)),
         ("any", "return f11(x)", ("RecursionError",)),
         ("any", "raise KeyError('\\ud800')", ("KeyError",)),
-        ("any", "import os; os._exit(3)", ("has ended its process",)),
 ]  # fmt: skip
 
 
@@ -267,6 +267,13 @@ def test_a_call_that_fails_fails_its_query_and_says_why(world: World) -> None:
         world.create(f"g{i}(x) RETURNS {returns}", f"f{i}")
         refused(lambda i=i: world.value(f"g{i}(1)"), StatementError, *said)  # type: ignore[misc]
     refused(lambda: world.cluster.rows(f"USE {world.dataverse}; g0(1)", stream=True), StatementError, *FAILURES[0][2])
+
+
+def test_a_call_that_ends_its_process_is_a_lack_of_capacity(world: World) -> None:
+    """The kernel may have ended it for lack of memory."""
+    world.module.write("import os\ndef f(x): os._exit(3)")
+    world.create("g(x)")
+    refused(lambda: world.value("g(1)"), WorkerLostError, "has ended its process")
 
 
 def test_a_call_that_takes_too_long_ends(spark: SparkSession, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_the_callers_settings_win_and_their_java_options_are_added(tmp_path: Pat
     theirs = {"spark.sql.shuffle.partitions": "7", "spark.driver.extraJavaOptions": "-XX:+UseG1GC -Dx=y"}
     merged = session.settings(tmp_path, master="local[*]", driver_memory="2g", conf=theirs)
     assert merged["spark.sql.shuffle.partitions"] == "7"
-    assert merged["spark.driver.maxResultSize"] == "1024m"
+    assert merged["spark.driver.maxResultSize"] == "256m"
     assert merged["spark.driver.extraJavaOptions"].endswith(" -XX:+UseG1GC -Dx=y")
     assert "UseSerialGC" not in merged["spark.driver.extraJavaOptions"]
     ours = session.settings(tmp_path, master="local[3]", driver_memory="512m", conf={})

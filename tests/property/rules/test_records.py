@@ -26,14 +26,7 @@ from tests.support.strategies import (
     types,
     values_of,
 )
-from tocsin.pipeline.datasets.layout import (
-    arrow_type,
-    decoder,
-    from_arrow,
-    record_schema,
-    spark_schema,
-    to_arrow,
-)
+from tocsin.pipeline.datasets.layout import arrow_type, decoder, from_arrow, record_schema, spark_schema, to_arrow
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.json_form import plain, reader
 from tocsin.rules.model.open_form import dumps, dumps_value, loads, loads_value

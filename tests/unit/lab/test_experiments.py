@@ -14,13 +14,7 @@ import pytest
 from tests.support.toy_experiment import HIGH, LOW, TOY, TOY_PLACE, toy_model, toy_results
 from tocsin.lab.experiments import queues, registry
 from tocsin.lab.experiments.cells import CellError, _beside, _replay, code_digest, code_text, run
-from tocsin.lab.experiments.comparisons import (
-    is_more,
-    is_near,
-    is_ordered,
-    judge,
-    judge_by_choice,
-)
+from tocsin.lab.experiments.comparisons import is_more, is_near, is_ordered, judge, judge_by_choice
 from tocsin.lab.experiments.declaration import (
     Claim,
     Experiment,

@@ -19,11 +19,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live import options as option
 from tocsin.lab.experiments.edge_caching_prototype.live.clients import ClientFigures
 from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import LiveHour
 from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell, parse_options
-from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
-    StatedFigures,
-    expect,
-    time_channels,
-)
+from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import StatedFigures, expect, time_channels
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
 from tocsin.lab.scenarios.scenario import LogInStep, Scenario, Step, save
 from tocsin.lab.simulators.fast_broker import core_settings

@@ -26,15 +26,7 @@ from tocsin.wire.answers import (
     parse_events_page,
     parse_message,
 )
-from tocsin.wire.envelopes import (
-    Available,
-    Ended,
-    EnvelopeWriter,
-    ResultItem,
-    ResultsEvent,
-    item,
-    server_sent,
-)
+from tocsin.wire.envelopes import Available, Ended, EnvelopeWriter, ResultItem, ResultsEvent, item, server_sent
 from tocsin.wire.errors import ConflictError, InputError, LimitError, UnauthorizedError
 from tocsin.wire.subscriber import (
     AckRequest,

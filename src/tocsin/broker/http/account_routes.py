@@ -12,14 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tocsin.broker.accounts.accounts import (
-    Accounts,
-    GroupChanged,
-    ManagerIdentity,
-    Principal,
-    Removed,
-    Session,
-)
+from tocsin.broker.accounts.accounts import Accounts, GroupChanged, ManagerIdentity, Principal, Removed, Session
 from tocsin.broker.http.requests import principal, token_of
 from tocsin.broker.service import BrokerService
 from tocsin.broker.subscriptions import full_name

@@ -14,13 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from tocsin.cluster.backup.manifest import (
-    MANIFEST,
-    MANIFEST_LIMIT_BYTES,
-    FileChecksum,
-    Manifest,
-    is_inside,
-)
+from tocsin.cluster.backup.manifest import MANIFEST, MANIFEST_LIMIT_BYTES, FileChecksum, Manifest, is_inside
 from tocsin.durable_files import sync_file, sync_folder, sync_open
 from tocsin.wire.errors import NotFoundError, StoreError
 

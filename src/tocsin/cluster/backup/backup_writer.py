@@ -25,14 +25,7 @@ from tocsin import faults
 from tocsin.cluster.backup.archive import TAR, check_files, create_archive, open_archive, read_manifest
 from tocsin.cluster.backup.frozen_state import BackupTable, hold_all
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, MANIFEST, FileChecksum, Manifest
-from tocsin.cluster.backup.progress import (
-    OnSaved,
-    count_bytes,
-    explain_os_errors,
-    in_thread,
-    no_progress,
-    remove,
-)
+from tocsin.cluster.backup.progress import OnSaved, count_bytes, explain_os_errors, in_thread, no_progress, remove
 from tocsin.cluster.catalog.refs import full_name
 from tocsin.durable_files import sync_folder
 from tocsin.store.channels.interface import ChannelStore

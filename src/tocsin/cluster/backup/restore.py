@@ -16,14 +16,7 @@ from tocsin import faults
 from tocsin.cluster.backup.archive import check_files, open_archive, read_manifest, sync_tree
 from tocsin.cluster.backup.frozen_state import IncompleteBackupError, check_table
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, Manifest
-from tocsin.cluster.backup.progress import (
-    OnSaved,
-    count_bytes,
-    explain_os_errors,
-    in_thread,
-    no_progress,
-    remove,
-)
+from tocsin.cluster.backup.progress import OnSaved, count_bytes, explain_os_errors, in_thread, no_progress, remove
 from tocsin.durable_files import sync_folder
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import EPOCH, ClusterStore, next_epoch

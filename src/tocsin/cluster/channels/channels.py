@@ -27,11 +27,7 @@ from tocsin.cluster.channels.executions.new_row_views import NewRowViews
 from tocsin.cluster.channels.executions.running_channel import ChannelContext, RunningChannel
 from tocsin.cluster.channels.metrics import ChannelMetrics
 from tocsin.cluster.channels.parameters import ParameterValues
-from tocsin.cluster.channels.reconciliation import (
-    follow_datasets,
-    remove_unknown_channels,
-    renumber_lost_channels,
-)
+from tocsin.cluster.channels.reconciliation import follow_datasets, remove_unknown_channels, renumber_lost_channels
 from tocsin.cluster.channels.retention import channel_options
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.lost_folder import LostFolder

@@ -14,13 +14,7 @@ from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.settings import ChannelSettings
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import (
-    BackendRequest,
-    BrokerName,
-    SubscribeOutcome,
-    SubscriptionRow,
-    UnsubscribeOutcome,
-)
+from tocsin.store.channels.rows import BackendRequest, BrokerName, SubscribeOutcome, SubscriptionRow, UnsubscribeOutcome
 from tocsin.wire.cluster import SUBSCRIPTIONS_LIMIT, SubscriptionRequest
 from tocsin.wire.errors import InputError, LimitError, NotFoundError
 

@@ -35,13 +35,7 @@ from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.python.protocol import CallError
 from tocsin.pipeline.views import DatasetViews
 from tocsin.rules.model.types import ObjectType
-from tocsin.wire.errors import (
-    DeadlineError,
-    InputError,
-    StatementError,
-    StoreError,
-    UnavailableError,
-)
+from tocsin.wire.errors import CapacityError, DeadlineError, InputError, StatementError, StoreError, UnavailableError
 
 _T = TypeVar("_T")
 
@@ -53,6 +47,7 @@ _GONE_S: Final = 1.0
 _READ_ROWS: Final = 64  # at once, of a result: each may have some MB
 # Parquet looks at the size of a page after so many rows. A page is unpacked whole, so large rows need small pages.
 _RESULT_OPTIONS: Final = {"parquet.page.size.row.check.min": "1", "parquet.page.size.row.check.max": "32"}
+_LESS: Final = "ask for less at once"
 
 
 class VirtualDatasetReader(Protocol):
@@ -409,11 +404,14 @@ class Engine:
         """Runs the work and translates Spark's errors."""
         try:
             return work()
-        except (PySparkException, Py4JError, EOFError, ConnectionError) as error:
+        except (PySparkException, Py4JError) as error:
+            raise self.translate_error(error) from error
+        except (EOFError, ConnectionError) as error:
             translated = self.translate_error(error)
-            if translated is error:
-                raise
-            raise translated from error
+            if translated is not error:
+                raise translated from error
+            # The JVM lives, but its thread that served the rows has died: that takes an OutOfMemoryError.
+            raise CapacityError("the engine stopped in the middle of its answer", hint=_LESS) from error
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
         """Returns the whole result in memory; with a limit, at most that many rows."""
@@ -483,6 +481,8 @@ def _translate(error: Exception) -> Exception:
         return translate_spark_error(error)
     if isinstance(error, CallError):
         return translate_call_error(error)
+    if isinstance(error, MemoryError):  # pyarrow's, too
+        return CapacityError("the answer needs more memory than the cluster has", hint=_LESS)
     if isinstance(error, RecursionError):
         return StatementError("the statement is nested too deeply", hint="break it up with LET or WITH")
     if isinstance(error, pa.ArrowInvalid) and "recursion depth" in str(error):

@@ -15,7 +15,7 @@ from tocsin.pipeline import session
 from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.views import DatasetViews
-from tocsin.wire.errors import UnavailableError
+from tocsin.wire.errors import CapacityError, UnavailableError
 
 _POOLS: Final = 64
 _RETRY_AFTER_S: Final = 5  # what a client is told while there is no session
@@ -23,6 +23,11 @@ _RETRY_AFTER_S: Final = 5  # what a client is told while there is no session
 
 class EngineLostError(UnavailableError):
     """The session ended before the work was done. Callers whose work may be repeated retry in the next session."""
+
+
+class WorkerLostError(CapacityError):
+    """A Python worker of Spark died during the work: a function crashed it, or the kernel killed it for lack of
+    memory."""
 
 
 def engine_lost() -> EngineLostError:

@@ -17,13 +17,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, cast
 
-from tocsin.broker.core.actions import (
-    Deliver,
-    Fetch,
-    NotifyAvailable,
-    SubscribeBackend,
-    UnsubscribeBackend,
-)
+from tocsin.broker.core.actions import Deliver, Fetch, NotifyAvailable, SubscribeBackend, UnsubscribeBackend
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.events import (
     BackendSubscribed,

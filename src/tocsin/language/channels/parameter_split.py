@@ -13,14 +13,7 @@ from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.predicate_notes import conjuncts
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.subqueries import unwrap_query
-from tocsin.language.translate.substitution import (
-    bound_names,
-    items,
-    mentions,
-    move_sources,
-    name_of,
-    rename_variables,
-)
+from tocsin.language.translate.substitution import bound_names, items, mentions, move_sources, name_of, rename_variables
 
 
 @dataclass(slots=True)

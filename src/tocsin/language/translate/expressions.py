@@ -17,13 +17,7 @@ from tocsin.language.syntax.script import offset_of
 from tocsin.language.translate.scope import OptionalVariable
 from tocsin.language.types import typed_sql
 from tocsin.language.types.output_types import to_output_type
-from tocsin.language.types.typed_sql import (
-    MapType,
-    TypedSql,
-    enclose,
-    number,
-    string,
-)
+from tocsin.language.types.typed_sql import MapType, TypedSql, enclose, number, string
 from tocsin.language.types.variant import encoder
 from tocsin.language.types.variant import operators as untyped
 from tocsin.language.types.variant import values as dynamic

@@ -18,14 +18,7 @@ from tocsin.language.translate.expressions import align, convert, fail, make_sel
 from tocsin.language.translate.scope import OptionalVariable, RowVariable
 from tocsin.language.translate.spark_text import render_for_analysis
 from tocsin.language.types import type_probe
-from tocsin.language.types.typed_sql import (
-    FunctionError,
-    TypedSql,
-    constant_string,
-    enclose,
-    literal,
-    string,
-)
+from tocsin.language.types.typed_sql import FunctionError, TypedSql, constant_string, enclose, literal, string
 from tocsin.language.types.variant import arrays, encoder, operators
 from tocsin.language.types.variant import values as dynamic
 from tocsin.language.types.variant.values import VOID

@@ -6,15 +6,7 @@ from sqlglot import exp
 
 from tocsin.language.functions.text_arguments import duration_text, time_text
 from tocsin.language.types.type_probe import needs_stand_in
-from tocsin.language.types.typed_sql import (
-    SPARK_TYPES,
-    FunctionError,
-    MapType,
-    TypedSql,
-    build,
-    enclose,
-    guard_nulls,
-)
+from tocsin.language.types.typed_sql import SPARK_TYPES, FunctionError, MapType, TypedSql, build, enclose, guard_nulls
 from tocsin.language.types.variant import encoder, values
 from tocsin.language.types.variant.values import VOID
 from tocsin.rules.model import types as t

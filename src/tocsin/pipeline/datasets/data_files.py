@@ -24,13 +24,7 @@ import pyarrow.parquet as pq
 
 from tocsin.durable_files import sync_file
 from tocsin.pipeline.datasets.delta.log_files import remove_files
-from tocsin.pipeline.datasets.delta.statistics import (
-    ColumnStatistics,
-    Leaf,
-    Summary,
-    statistics_leaves,
-    timestamp_text,
-)
+from tocsin.pipeline.datasets.delta.statistics import ColumnStatistics, Leaf, Summary, statistics_leaves, timestamp_text
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import InputError, StoreError
 

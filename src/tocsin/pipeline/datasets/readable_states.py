@@ -10,12 +10,7 @@ import pyarrow.compute as pc
 from tocsin.clock import from_us, to_us
 from tocsin.pipeline.datasets.data_files import DataFolder
 from tocsin.pipeline.datasets.delta.delta_log import TableClock, TableState
-from tocsin.pipeline.datasets.delta.tombstones import (
-    OutsideReaders,
-    Tombstone,
-    Tombstones,
-    read_tombstones,
-)
+from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders, Tombstone, Tombstones, read_tombstones
 from tocsin.pipeline.datasets.history import History, HistoryEntry
 from tocsin.pipeline.datasets.snapshots import Snapshot, SnapshotHolds
 from tocsin.rules.model.columns import AT, COMMIT

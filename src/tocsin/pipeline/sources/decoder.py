@@ -23,15 +23,7 @@ import orjson
 
 from tocsin.pipeline.sources.formats import adm_text, delimited_text, xml_text
 from tocsin.pipeline.sources.json_body import json_pieces
-from tocsin.pipeline.sources.pieces import (
-    UNREAD,
-    BodyLimits,
-    BodyPiece,
-    empty_body,
-    split_body,
-    too_many,
-    unreadable,
-)
+from tocsin.pipeline.sources.pieces import UNREAD, BodyLimits, BodyPiece, empty_body, split_body, too_many, unreadable
 from tocsin.pipeline.sources.reader_types import BadFile, BadRecord, too_long
 from tocsin.rules.model.json_form import reader
 from tocsin.rules.model.type_check import RecordError

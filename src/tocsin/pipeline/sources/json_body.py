@@ -9,15 +9,7 @@ from itertools import islice
 from typing import Final
 
 from tocsin.pipeline.sources.formats import json_text
-from tocsin.pipeline.sources.pieces import (
-    UNREAD,
-    BodyLimits,
-    BodyPiece,
-    empty_body,
-    split_body,
-    too_many,
-    unreadable,
-)
+from tocsin.pipeline.sources.pieces import UNREAD, BodyLimits, BodyPiece, empty_body, split_body, too_many, unreadable
 from tocsin.pipeline.sources.reader_types import BadRecord
 from tocsin.rules.model.json_spans import BrokenArrayError, Spans, TooManyItemsError, array_items
 

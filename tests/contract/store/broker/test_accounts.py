@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_store_contents import (
-    all_frontends,
-    contents,
-    default,
-    new_backend,
-    people,
-    subscribe,
-)
+from tests.support.broker_store_contents import all_frontends, contents, default, new_backend, people, subscribe
 from tocsin.store.broker.checks import LISTED, PERSON_LIMIT, TEXT_LIMIT, URL_LIMIT
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationRow, WebhookRow

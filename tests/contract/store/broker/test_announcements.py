@@ -6,14 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.broker_store_contents import (
-    all_backends,
-    all_frontends,
-    at,
-    new_backend,
-    people,
-    subscribe,
-)
+from tests.support.broker_store_contents import all_backends, all_frontends, at, new_backend, people, subscribe
 from tocsin.rules.model.cursors import LAST_ORDINAL, Cursor, Position
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import FrontendRequest, LinkRow, ReboundBackend

@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_store_contents import (
-    all_backends,
-    all_frontends,
-    at,
-    contents,
-    default,
-    people,
-    subscribe,
-)
+from tests.support.broker_store_contents import all_backends, all_frontends, at, contents, default, people, subscribe
 from tests.support.store_backends import StoreBackend, opened
 from tocsin.rules.model.cursors import START, Position
 from tocsin.store.broker.checks import PERSON_LIMIT

@@ -9,13 +9,7 @@ import pytest
 from tests.support.stored_channel import EAST, WEST, Channel, fetched, new_heads_of
 from tocsin.rules.model.cursors import BEGINNING, LAST_ORDINAL, START, Cursor, Range
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import (
-    PARAMETERS_LIMIT,
-    BackendRequest,
-    BrokerName,
-    Execution,
-    Failure,
-)
+from tocsin.store.channels.rows import PARAMETERS_LIMIT, BackendRequest, BrokerName, Execution, Failure
 from tocsin.wire.cluster import SUBSCRIPTION_ID_LIMIT
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 

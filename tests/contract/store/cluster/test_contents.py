@@ -9,13 +9,7 @@ import pytest
 
 from tests.support.cluster_store_contents import NOON, names
 from tests.support.store_backends import StoreBackend, opened
-from tocsin.store.cluster.interface import (
-    BODY_LIMIT_BYTES,
-    DATAVERSE_LIMIT,
-    NAME_LIMIT,
-    ClusterStore,
-    Removal,
-)
+from tocsin.store.cluster.interface import BODY_LIMIT_BYTES, DATAVERSE_LIMIT, NAME_LIMIT, ClusterStore, Removal
 from tocsin.store.cluster.sqlite_store import CLUSTER_UPGRADES
 from tocsin.wire.errors import ConflictError, InputError, LimitError, NotFoundError
 

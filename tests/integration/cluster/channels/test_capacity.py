@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.python_sources import Modules
 from tests.support.running_channels import Channelled
-from tocsin.cluster.channels.executions.limits import ExecutionLimits
+from tocsin.cluster.channels.executions.limits import ExecutionLimits, PartLimits
 from tocsin.cluster.engine.engine_session import EngineLostError, engine_lost
 from tocsin.pipeline.channels.interests import InterestLimits
 from tocsin.pipeline.channels.run_query import ExecutionResults
@@ -234,6 +234,85 @@ def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_ar
     assert (poison_record["dataset"], poison_record["key"]) == (f"{place.dataverse}.D", ["1"])
     assert done.results == 11
     assert [len(place.told(subscription)) for subscription in subscriptions] == [1] * 7 + [0] + [1] * 4
+
+
+DEADLY = """
+import os
+
+def deadly(n):
+    if n == 7:
+        os._exit(3)
+    return n
+"""
+
+
+def create_deadly(place: Channelled, folder: Path, argument: str) -> None:
+    module = Modules(folder)
+    module.write(DEADLY)
+    place.run(f'CREATE FUNCTION deadly(n) RETURNS bigint LANGUAGE PYTHON AS "{module.name}:deadly";')
+    create(place, f"d.id, who, deadly({argument}) AS n", NEW)
+
+
+def poison_pairs(place: Channelled) -> list[tuple[str, Any]]:
+    found = succeeded(place).details.get("poison_records", [])
+    return sorted((poison_record["key"][0], poison_record["interest"]) for poison_record in found)
+
+
+@pytest.mark.parametrize("limits", [ExecutionLimits()], ids=["as usual"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_record_that_ends_its_worker_each_time_is_set_aside_alone(
+    place: Channelled, tmp_path: Path, count: int
+) -> None:
+    create_deadly(place, tmp_path / "python", "d.n")
+    subscriptions = subscribe(place, count)
+    place.write(*(report(id_, n=7 if id_ == 5 else 1) for id_ in range(9)))
+    with capture_logs() as logs:
+        place.execute()
+    assert not [line for line in logs if "search" in line["event"]], "no record is searched for"
+    interests = [held.interest for held in place.subscriptions()]
+    assert poison_pairs(place) == [("5", interest) for interest in sorted(interests)]
+    assert "ended its process" in succeeded(place).details["poison_records"][0]["reason"]
+    for subscription in subscriptions:
+        assert sorted(result["id"] for result in place.told(subscription)) == [0, 1, 2, 3, 4, 6, 7, 8]
+    place.write(report(20))
+    place.execute()
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [9] * count
+
+
+LOW = ExecutionLimits(parts=PartLimits(lethal_interests_to_workers=2))
+
+
+@pytest.mark.parametrize("limits", [LOW], ids=["lethal with two"])
+def test_a_record_that_ends_workers_with_everybody_is_set_aside_for_all_and_no_interest_is_blamed(
+    place: Channelled, tmp_path: Path
+) -> None:
+    create_deadly(place, tmp_path / "python", "d.n")
+    subscriptions = subscribe(place, 40)
+    place.write(*(report(id_, n=7 if id_ == 1 else 1) for id_ in range(3)))
+    place.execute()
+    assert {key for key, _ in poison_pairs(place)} == {"1"}
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [2] * 40
+    parts = place.running().counts.parts
+    assert parts < 40
+    place.write(report(9))
+    place.execute()
+    assert [len(place.told(subscription)) for subscription in subscriptions] == [3] * 40
+    assert place.running().counts.parts - parts < 10, "the interests run together again"
+
+
+def test_results_that_do_not_fit_into_the_engine_arrive_in_parts(place: Channelled) -> None:
+    """The text of a result is far larger than its record; 300 MB do not fit into a heap of 1 GB with all copies."""
+    create(place, "d.id, repeat(d.kind, 100000) AS said", NEW)
+    (subscription,) = subscribe(place, 1)
+    place.write(*({**report(id_), "said": ""} for id_ in range(3_000)))
+    with capture_logs() as logs:
+        place.execute()
+    assert not [line for line in logs if "search" in line["event"]], "no record is to blame"
+    assert succeeded(place).results == 3_000
+    assert "poison_records" not in succeeded(place).details
+    assert place.running().counts.parts > 1
+    assert place.running().counts.last_execution_s < ExecutionLimits().deadline_s, "no query has waited for ever"
+    assert [result["id"] for result in place.told(subscription)] == list(range(3_000))
 
 
 class LosingRuns:

@@ -12,16 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.example_backup import (
-    KEYS,
-    SCHEMA,
-    STORES,
-    Data,
-    content,
-    facts,
-    leftovers,
-    rows,
-)
+from tests.support.example_backup import KEYS, SCHEMA, STORES, Data, content, facts, leftovers, rows
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, Manifest
 from tocsin.cluster.backup.restore import restore
 from tocsin.cluster.intake.log import IntakeLog

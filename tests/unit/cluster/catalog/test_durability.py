@@ -15,17 +15,7 @@ from pathlib import Path
 import pytest
 
 import tocsin
-from tests.support.emergency_entries import (
-    EVERYTHING,
-    E,
-    emergency,
-    near,
-    near_3,
-    place,
-    report,
-    reports,
-    verse,
-)
+from tests.support.emergency_entries import EVERYTHING, E, emergency, near, near_3, place, report, reports, verse
 from tocsin.cluster.catalog.catalog import Catalog, CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import DatasetEntry, DataverseEntry, FunctionEntry
 from tocsin.cluster.data_folder.removals import Removals

@@ -15,14 +15,7 @@ from structlog.testing import capture_logs
 
 from tocsin.clock import from_us
 from tocsin.cluster.channels import schedule
-from tocsin.cluster.data_folder.clock_guard import (
-    RECORD,
-    STEP_US,
-    ClockGuard,
-    Clocks,
-    ClockSuspicion,
-    parse_record,
-)
+from tocsin.cluster.data_folder.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, ClockSuspicion, parse_record
 from tocsin.rules.model.values import Duration
 
 SECOND = 1_000_000

@@ -26,6 +26,7 @@ from tocsin.cluster.engine.watchdog import PingAnswered, WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineCollector, EngineWatch, stuck_tasks, task_slots
 from tocsin.cluster.statements.dml import CancellationToken
 from tocsin.wire.errors import (
+    CapacityError,
     ConflictError,
     DeadlineError,
     LimitError,
@@ -164,7 +165,7 @@ VAGUE = Py4JError("An error occurred while calling o151.getResult")
 async def test_whatever_fails_with_a_dead_jvm_is_repeated_and_nobodys_fault(error: Exception, tmp_path: Path) -> None:
     spark = FakeSpark()
     with engine_of(spark, tmp_path) as engine:
-        with pytest.raises(type(error) if not isinstance(error, Py4JError) else StatementError):
+        with pytest.raises(type(error) if not isinstance(error, Py4JError) else CapacityError):
             await engine.execution(raising(error), "")
         # A connection breaks before its process is seen to be gone.
         threading.Timer(0.05, spark.process.ended.set).start()
@@ -175,6 +176,14 @@ async def test_whatever_fails_with_a_dead_jvm_is_repeated_and_nobodys_fault(erro
         assert (lost.value.status, lost.value.retry, lost.value.details["retry_after_s"]) == (503, True, 5)
         with pytest.raises(ConflictError):
             await engine.work(raising(ConflictError("the key is taken")))
+
+
+@pytest.mark.parametrize("error", [VAGUE, EOFError(), ConnectionResetError(), MemoryError()])
+async def test_an_answer_that_breaks_off_in_a_living_jvm_is_a_lack_of_capacity(
+    error: Exception, tmp_path: Path
+) -> None:
+    with engine_of(FakeSpark(), tmp_path) as engine, pytest.raises(CapacityError):
+        await engine.execution(lambda: engine.with_translated_errors(raising(error)), "")
 
 
 async def test_an_engine_that_has_ended_is_no_fault_of_the_statement(tmp_path: Path) -> None:

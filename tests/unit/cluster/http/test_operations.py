@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.support.fake_cluster import (
-    FakeCredentials,
-    FakeFeeds,
-    FakeStatements,
-    fake_backup,
-    idle_door,
-    serving,
-)
+from tests.support.fake_cluster import FakeCredentials, FakeFeeds, FakeStatements, fake_backup, idle_door, serving
 from tests.unit.cluster.http.http_requests import ask
 from tocsin.cluster.data_folder.clock_guard import ClockGuard, machine_clocks
 from tocsin.cluster.http.openapi import document

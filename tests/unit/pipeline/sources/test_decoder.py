@@ -13,17 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.strategies import json_values, same
 from tocsin.pipeline.sources.decoder import BodyLimits, DecodedRecord, decoder
-from tocsin.rules.model.types import (
-    BIGINT,
-    BOOLEAN,
-    DOUBLE,
-    POINT,
-    STRING,
-    ArrayType,
-    Field,
-    MultisetType,
-    ObjectType,
-)
+from tocsin.rules.model.types import BIGINT, BOOLEAN, DOUBLE, POINT, STRING, ArrayType, Field, MultisetType, ObjectType
 from tocsin.rules.model.values import Multiset, Point
 from tocsin.wire.errors import InputError, LimitError
 

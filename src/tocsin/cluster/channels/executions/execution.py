@@ -251,8 +251,15 @@ class ChannelExecution:
                 self._lost[interest] = error
         for place in {piece.interests.start for piece, _ in made.aside}:
             interest = ordered[place]
+            has_passed = any(place in piece.interests for piece, _ in made.passed)
+            if has_passed and all(
+                len(piece.records) == 1 and piece.records.start in made.lethal
+                for piece, _ in made.aside
+                if place in piece.interests
+            ):
+                continue  # the record is to blame, not the interest
             self.size.slow.add(interest)
-            if interest not in self._lost and any(place in piece.interests for piece, _ in made.passed):
+            if interest not in self._lost and has_passed:
                 self.interests.doubt(interest)
             else:
                 reasons = [error.message for piece, error in made.aside if place in piece.interests]

@@ -37,6 +37,9 @@ the whole cluster for a while. So an interest that lost the engine over `lost_re
 whole. A record that lost the engine with `lethal_interests` interests is set aside for all others, unless it has passed
 with one of them.
 
+A Python worker may die because of a record, too. That costs no more than another failure, so more interests are tried
+before a record counts as lethal (`lethal_interests_to_workers`). Such a record then runs apart from the others.
+
 With `p` parts that pass and `a` that are set aside, of `i` interests and `r` records, the engine runs at most `2 p +
 log2 i + log2 r + a (4 + pieces_after_deadline log2 r)` queries, and one more for a lost engine.
 """
@@ -50,7 +53,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from tocsin.cluster.channels.executions.limits import PartLimits
-from tocsin.cluster.engine.engine_session import EngineLostError
+from tocsin.cluster.engine.engine_session import EngineLostError, WorkerLostError
 from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 
 _T = TypeVar("_T")
@@ -141,6 +144,8 @@ class PartedExecution(Generic[_T]):
     passed: list[tuple[ExecutionPart, _T]] = field(default_factory=list)
     aside: list[tuple[ExecutionPart, ResourceError]] = field(default_factory=list)
     failed: list[ExecutionPart] = field(default_factory=list)
+    # Positions of records that were set aside for every interest with which they had not been tried.
+    lethal: set[int] = field(default_factory=set)
 
     @property
     def largest_passed(self) -> int:
@@ -204,8 +209,9 @@ class PartedRun(Generic[_T]):
         self._slowest_s = 0.0  # duration of the slowest part that passed
         self._has_lost_engine = size.loses_engines
         self._lost_records: Counter[int] = Counter()  # by interest: records that were set aside after a lost engine
-        # By position of a record: interests that lost the engine over it.
+        # By position of a record: interests that lost the engine over it, or a Python worker.
         self._lost_interests: Counter[int] = Counter()
+        self._lost_worker_interests: Counter[int] = Counter()
         self._made: PartedExecution[_T] = PartedExecution()
 
     def run_parts(self, failed: ResourceError | None = None) -> PartedExecution[_T]:
@@ -214,7 +220,7 @@ class PartedRun(Generic[_T]):
             self._made.failed.append(self._queue[0])
             self._fail(self._queue.popleft(), failed)
         while self._queue:
-            part = self._cut(self._without_lethal(self._queue.popleft()))
+            part = self._cut(self._before_dangerous(self._queue.popleft()))
             if not part.pairs:
                 continue
             error = self._failure(part)
@@ -250,8 +256,8 @@ class PartedRun(Generic[_T]):
             self._most_interests.shrink(interests, ways)
             pieces = [ExecutionPart(piece, part.records) for piece in _pieces_of(part.interests, ways)]
             self._queue.extendleft(reversed(pieces))
-        elif isinstance(error, EngineLostError):
-            self._part_records(part, error)  # at once: other interests may crash the engine over the same record
+        elif isinstance(error, EngineLostError | WorkerLostError):
+            self._part_records(part, error)  # at once: other interests may crash it over the same record
         elif records > 1 and not self._passed_records and self._others_wait(part):
             # No part has passed yet. There may be too many records for any interest, so try the other interests first.
             self._most_records.shrink(records, ways)
@@ -259,19 +265,40 @@ class PartedRun(Generic[_T]):
         else:
             self._heavy.append((part, error))
 
-    def _without_lethal(self, part: ExecutionPart) -> ExecutionPart:
-        """Returns the part's records before the first lethal record, one that crashes the engine with any interest.
-        Sets the lethal record aside and queues the records after it."""
-        for place in part.records if self._lost_interests else ():
-            is_lethal = self._lost_interests[place] >= self._limits.lethal_interests
-            if is_lethal and not any(place in passed.records for passed, _ in self._made.passed):
+    def _before_dangerous(self, part: ExecutionPart) -> ExecutionPart:
+        """Returns the part's records before the first dangerous record, one that has crashed the engine or a worker
+        with other interests. Sets that record aside if it is lethal, one that crashes them with any interest. Else
+        queues it as a part of its own. Queues the records after it."""
+        for place in part.records if self._lost_interests or self._lost_worker_interests else ():
+            lethal_error = self._lethal_error(place)
+            if lethal_error is None and (len(part.records) == 1 or not self._lost_worker_interests[place]):
+                continue
+            before, after = range(part.records.start, place), range(place + 1, part.records.stop)
+            if after:
+                self._queue.appendleft(ExecutionPart(part.interests, after))
+            if lethal_error is None:
+                itself = ExecutionPart(part.interests, range(place, place + 1))
+                if not before:
+                    return itself
+                self._queue.appendleft(itself)
+            else:
+                self._made.lethal.add(place)
                 for interest in part.interests:
                     pair = ExecutionPart(range(interest, interest + 1), range(place, place + 1))
-                    self._made.aside.append((pair, EngineLostError(LETHAL)))
-                if place + 1 < part.records.stop:
-                    self._queue.appendleft(ExecutionPart(part.interests, range(place + 1, part.records.stop)))
-                return ExecutionPart(part.interests, range(part.records.start, place))
+                    self._made.aside.append((pair, lethal_error))
+            return ExecutionPart(part.interests, before)
         return part
+
+    def _lethal_error(self, place: int) -> ResourceError | None:
+        """Returns the error for a lethal record; None for other records."""
+        error: ResourceError
+        if self._lost_interests[place] >= self._limits.lethal_interests:
+            error = EngineLostError(LETHAL)
+        elif self._lost_worker_interests[place] >= self._limits.lethal_interests_to_workers:
+            error = WorkerLostError(LETHAL_TO_WORKERS)
+        else:
+            return None
+        return None if any(place in passed.records for passed, _ in self._made.passed) else error
 
     def _others_wait(self, part: ExecutionPart) -> bool:
         return any(other.interests != part.interests for other in self._queue)
@@ -319,6 +346,8 @@ class PartedRun(Generic[_T]):
         if is_lost:
             self._lost_records[part.interests.start] += 1
             self._lost_interests[part.records.start] += 1
+        elif isinstance(error, WorkerLostError):
+            self._lost_worker_interests[part.records.start] += 1
         return True
 
     # ------------------------------------------------------------ one try
@@ -356,6 +385,8 @@ class PartedRun(Generic[_T]):
 
 LOST: Final = "the engine was lost whenever this was run"
 LETHAL: Final = "the engine was lost whenever this record was run, with other interests"
+
+LETHAL_TO_WORKERS: Final = "a function in Python ended its process whenever this record was run, with other interests"
 
 
 def _too_slow(records: int) -> DeadlineError:

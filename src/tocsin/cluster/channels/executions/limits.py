@@ -29,6 +29,7 @@ class PartLimits:
     passes_before_growth: int = 8  # parts that must pass before a larger number of interests is tried again
     lost_records: int = 2  # after this many records that crash the engine, an interest is set aside
     lethal_interests: int = 3  # a record that crashes the engine with this many interests is lethal
+    lethal_interests_to_workers: int = 16  # the same for a record that crashes Python workers, which costs far less
     # An execution that has lost this many engines as a whole runs in parts. One loss may have another cause.
     losses: int = 2
     longest_pause: int = 1_024  # executions until larger parts are tried again

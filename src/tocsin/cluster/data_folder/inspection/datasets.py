@@ -11,12 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from tocsin.cluster.data_folder.inspection.findings import (
-    BRING_BACK,
-    Finding,
-    InspectionReport,
-    unreadable_finding,
-)
+from tocsin.cluster.data_folder.inspection.findings import BRING_BACK, Finding, InspectionReport, unreadable_finding
 from tocsin.pipeline.datasets.data_files import checksum_in, compute_checksum
 from tocsin.pipeline.datasets.delta.log_entries import (
     EntryState,

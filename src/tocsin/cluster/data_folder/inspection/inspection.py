@@ -14,11 +14,7 @@ from tocsin.cluster.catalog.entry_json import entry_from_json
 from tocsin.cluster.catalog.refs import Ref, full_name
 from tocsin.cluster.data_folder.clock_guard import RECORD as CLOCK
 from tocsin.cluster.data_folder.clock_guard import parse_record
-from tocsin.cluster.data_folder.inspection.datasets import (
-    DatasetInspection,
-    read_commit_number,
-    read_landed_position,
-)
+from tocsin.cluster.data_folder.inspection.datasets import DatasetInspection, read_commit_number, read_landed_position
 from tocsin.cluster.data_folder.inspection.feeds import (
     inspect_log,
     inspect_notes,

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tocsin.lab.experiments.declaration import (
-    Axis,
-    Experiment,
-    ExperimentParameter,
-    Metric,
-    Plot,
-    Sweep,
-    Value,
-    along,
-)
+from tocsin.lab.experiments.declaration import Axis, Experiment, ExperimentParameter, Metric, Plot, Sweep, Value, along
 from tocsin.lab.experiments.edge_caching.claims import CLAIMS, TABLES
 from tocsin.lab.experiments.edge_caching.model import CHOICES, LAWS, MODERN, OPTIMUM, check, model
 from tocsin.lab.experiments.edge_caching.points import CACHING, TOUCHED, USUAL

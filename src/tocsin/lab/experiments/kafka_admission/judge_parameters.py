@@ -6,15 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Final
 
-from tocsin.lab.experiments.comparisons import (
-    all_above,
-    all_hold,
-    all_within,
-    is_more,
-    is_ordered,
-    several,
-    verdict,
-)
+from tocsin.lab.experiments.comparisons import all_above, all_hold, all_within, is_more, is_ordered, several, verdict
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
     NOVEL,

@@ -13,13 +13,7 @@ from tocsin.language.channels.joins.range_keys import by_range
 from tocsin.language.channels.joins.sides import JoinSides, KeyStrategy
 from tocsin.language.functions import grid
 from tocsin.language.functions.function_registry import is_computed_once
-from tocsin.language.translate.predicate_notes import (
-    COMPARED,
-    ORDERS,
-    condition_near,
-    conjuncts,
-    disjuncts,
-)
+from tocsin.language.translate.predicate_notes import COMPARED, ORDERS, condition_near, conjuncts, disjuncts
 from tocsin.language.translate.scope import free_tables
 from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values

@@ -26,12 +26,7 @@ from tocsin.pipeline.datasets.data_files import DataFile, from_add_actions
 from tocsin.pipeline.datasets.delta.log_entries import add_checksum, mark_actions, mark_checkpoint
 from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_recovery import list_files_set_aside, recover_log
-from tocsin.pipeline.datasets.delta.log_writer import (
-    sign_first_entry,
-    table_properties,
-    with_properties,
-    write_draft,
-)
+from tocsin.pipeline.datasets.delta.log_writer import sign_first_entry, table_properties, with_properties, write_draft
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.history import HistoryEntry
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError

@@ -28,13 +28,7 @@ from tocsin.pipeline.datasets.delta.log_entries import (
     list_added_files,
     read_checkpoint_mark,
 )
-from tocsin.pipeline.datasets.delta.log_files import (
-    LOG_FOLDER,
-    checkpoint_path,
-    entry_path,
-    log_versions,
-    remove_files,
-)
+from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, checkpoint_path, entry_path, log_versions, remove_files
 from tocsin.wire.errors import StoreError
 
 # Readers of Delta tables skip folders whose names begin with an underscore.

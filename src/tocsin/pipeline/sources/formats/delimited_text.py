@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 from tocsin.pipeline.sources.formats.json_text import parse
-from tocsin.pipeline.sources.reader_types import (
-    RECORD_LIMIT_BYTES,
-    BadFile,
-    BadRecord,
-    ReadRecord,
-    not_utf8,
-    too_long,
-)
+from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadFile, BadRecord, ReadRecord, not_utf8, too_long
 from tocsin.rules.model.json_form import NONFINITE
 from tocsin.rules.model.type_check import RecordError, describe_value, field_step
 from tocsin.rules.model.types import (

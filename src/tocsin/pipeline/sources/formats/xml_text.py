@@ -19,14 +19,7 @@ from tocsin.pipeline.sources.formats.delimited_text import cell
 from tocsin.pipeline.sources.formats.xml_elements import Element, elements
 from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadRecord, ReadRecord
 from tocsin.rules.model.type_check import RecordError, field_step
-from tocsin.rules.model.types import (
-    STRING,
-    AnyType,
-    ArrayType,
-    MultisetType,
-    ObjectType,
-    Type,
-)
+from tocsin.rules.model.types import STRING, AnyType, ArrayType, MultisetType, ObjectType, Type
 from tocsin.rules.model.values import MISSING, Multiset
 
 TEXT_FIELD: Final = "_text"

@@ -12,14 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tocsin.cluster.channels.executions import execution_parts
-from tocsin.cluster.channels.executions.execution_parts import (
-    ExecutionPart,
-    ExecutionSize,
-    PartedExecution,
-    PartedRun,
-)
+from tocsin.cluster.channels.executions.execution_parts import ExecutionPart, ExecutionSize, PartedExecution, PartedRun
 from tocsin.cluster.channels.executions.limits import PartLimits
-from tocsin.cluster.engine.engine_session import EngineLostError, engine_lost
+from tocsin.cluster.engine.engine_session import EngineLostError, WorkerLostError, engine_lost
 from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 
 LIMITS = PartLimits()
@@ -247,6 +242,28 @@ def test_a_record_that_ends_the_engine_with_everybody_ends_few(records: int) -> 
     assert all(part.pairs == 1 for part, _ in made.aside)
     assert len(found(made)) + len(aside) == 1_000 * records
     assert runner.losses <= 4 * LIMITS.lethal_interests + 3
+
+
+@pytest.mark.parametrize("records", [1, 8, 100])
+def test_a_record_that_ends_workers_with_everybody_takes_few_tries(records: int) -> None:
+    lethal = 7 % records
+    runner = Runner(10**9, lambda _interest, record: 10**10 if record == lethal else 1, WorkerLostError)
+    made = runner.parted(1_000, records)
+    assert {pair for part, _ in made.aside for pair in pairs_of(part)} == {
+        (interest, lethal) for interest in range(1_000)
+    }
+    assert len(found(made)) == 1_000 * (records - 1)
+    assert max(found(made).values(), default=1) == 1
+    assert made.lethal == {lethal}
+    assert runner.tries < 150
+
+
+def test_a_record_that_ends_workers_with_some_interests_is_set_aside_for_those_alone() -> None:
+    deadly = {(interest, 3) for interest in range(0, 60, 3)}
+    runner = Runner(10**9, lambda *pair: 10**10 if pair in deadly else 1, WorkerLostError)
+    made = runner.parted(60, 8)
+    assert {pair for part, _ in made.aside for pair in pairs_of(part)} == deadly
+    assert len(found(made)) == 60 * 8 - len(deadly)
 
 
 def test_an_interest_that_ends_the_engine_with_every_record_ends_few() -> None:
