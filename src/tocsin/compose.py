@@ -428,11 +428,7 @@ async def restore(settings: Settings, source: Path, on_progress: OnSaved) -> Map
 
 def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, str], None]) -> Mapping[str, Any]:
     """Reports what is damaged in the data folder. It only reads, so a cluster may use the folder meanwhile."""
-    layouts = {
-        "catalog": SqliteStore.layout,
-        "channels": SqliteChannelStore.layout,
-        "broker": SqliteBrokerStore.layout,
-    }
+    layouts = {"catalog": SqliteStore.layout, "channels": SqliteChannelStore.layout, "broker": SqliteBrokerStore.layout}
     return Inspection(settings.data.absolute(), layouts, deep=deep, on_progress=on_progress).run().to_json()
 
 

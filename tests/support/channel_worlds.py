@@ -15,9 +15,7 @@ from tocsin.rules.model.values import Circle, Duration, Point, Polygon, Rectangl
 
 # A world is hundreds of rows and interests already. A build machine, which draws the same each time, draws one.
 tried = settings(
-    max_examples=1 if os.environ.get("CI") else 2,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    print_blob=True,
+    max_examples=1 if os.environ.get("CI") else 2, phases=(Phase.explicit, Phase.reuse, Phase.generate), print_blob=True
 )
 seeds = st.integers(0, 2**32 - 1)
 

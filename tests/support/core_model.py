@@ -86,13 +86,7 @@ class World:
         return found
 
     def subscribe(
-        self,
-        name: str,
-        subscriber: str,
-        interest: str,
-        *,
-        mode: ev.Mode = ev.Mode.INLINE,
-        since: Cursor | None = None,
+        self, name: str, subscriber: str, interest: str, *, mode: ev.Mode = ev.Mode.INLINE, since: Cursor | None = None
     ) -> list[ac.Action]:
         self.clients[name] = Client(subscriber, interest, mode)
         return self.handle(ev.SubscribeRequested(name, subscriber, interest, since, mode))

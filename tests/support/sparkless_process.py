@@ -44,12 +44,7 @@ class Sparkless(Engine):
         return await self.work(work, what)
 
     async def work(
-        self,
-        work: Callable[[], T],
-        what: str = "",
-        *,
-        stop: Callable[[], bool] | None = None,
-        asks_spark: bool = True,
+        self, work: Callable[[], T], what: str = "", *, stop: Callable[[], bool] | None = None, asks_spark: bool = True
     ) -> T:
         # There is no job that could be cancelled, only the work itself, which is waited for.
         future = asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -45,11 +45,7 @@ _COORDINATE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def names() -> st.SearchStrategy[str]:
-    return st.one_of(
-        st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,6}", fullmatch=True),
-        st.sampled_from(_ODD_NAMES),
-        _TEXT,
-    )
+    return st.one_of(st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,6}", fullmatch=True), st.sampled_from(_ODD_NAMES), _TEXT)
 
 
 def primitives() -> st.SearchStrategy[Primitive]:

@@ -24,8 +24,7 @@ Verbose = Annotated[
     bool, Parameter(name=["--verbose", "-v"], negative="", help="Log every event, not only warnings and errors.")
 ]
 ClusterUrl = Annotated[
-    str | None,
-    Parameter(env_var="TOCSIN_URL", help="The cluster's address (default: http://127.0.0.1:8470)."),
+    str | None, Parameter(env_var="TOCSIN_URL", help="The cluster's address (default: http://127.0.0.1:8470).")
 ]
 ClusterToken = Annotated[
     str | None,
@@ -38,8 +37,7 @@ NamedClusterUrl = Annotated[
     Parameter(name="--url", help="The cluster's address, instead of --data (default without --data: TOCSIN_URL)."),
 ]
 BrokerUrl = Annotated[
-    str | None,
-    Parameter(env_var="TOCSIN_BROKER_URL", help="The broker's address (default: http://127.0.0.1:8480)."),
+    str | None, Parameter(env_var="TOCSIN_BROKER_URL", help="The broker's address (default: http://127.0.0.1:8480).")
 ]
 
 

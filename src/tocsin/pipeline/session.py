@@ -59,11 +59,7 @@ appender.file.strategy.max = 2
 
 
 def start(
-    scratch: Path,
-    *,
-    master: str = "local[*]",
-    driver_memory: str = "1g",
-    conf: Mapping[str, str] | None = None,
+    scratch: Path, *, master: str = "local[*]", driver_memory: str = "1g", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Starts Spark. It writes only below `scratch`, whose earlier Spark content is removed.
 

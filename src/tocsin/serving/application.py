@@ -55,9 +55,7 @@ def application(*, limits: ServerLimits, metrics: ServerMetrics, access: Middlew
     # A single client must be able to send the largest body, and to have it parsed.
     own_limit_bytes = max(limits.bodies_limit_bytes // 2, 2 * limits.body_limit_bytes)
     app[MEMORY_BUDGET] = MemoryBudget(
-        max(limits.bodies_limit_bytes, own_limit_bytes),
-        own_limit_bytes=own_limit_bytes,
-        refused=metrics.count_refused,
+        max(limits.bodies_limit_bytes, own_limit_bytes), own_limit_bytes=own_limit_bytes, refused=metrics.count_refused
     )
     return app
 

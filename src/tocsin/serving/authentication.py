@@ -81,10 +81,7 @@ def optional_authentication(
             if loopback:
                 check_host(request, hint="use localhost or an address")
         elif not forwarded:
-            raise UnauthorizedError(
-                "a request that comes through a proxy needs a token",
-                hint=HOW_TO_MAKE,
-            )
+            raise UnauthorizedError("a request that comes through a proxy needs a token", hint=HOW_TO_MAKE)
         request[PRINCIPAL] = EVERYBODY
         return await handler(request)
 

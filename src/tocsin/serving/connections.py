@@ -228,11 +228,7 @@ class ClientConnection(web.RequestHandler):
         self._loop.call_later(_LINGER_S, transport.abort)
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         if request.writer.output_size > 0:
             raise ConnectionError("the answer had begun already")

@@ -76,10 +76,7 @@ class Settings(Section):
 
     @classmethod
     def load(
-        cls,
-        file: Path | None = None,
-        env: Mapping[str, str] = os.environ,
-        flags: Mapping[str, object] | None = None,
+        cls, file: Path | None = None, env: Mapping[str, str] = os.environ, flags: Mapping[str, object] | None = None
     ) -> Settings:
         """Returns the effective settings. Raises SettingsError with every problem. `read` also returns the sources."""
         return read(file, env, flags).settings
@@ -129,9 +126,7 @@ class _Draft:
 
 
 def read(
-    file: Path | None = None,
-    env: Mapping[str, str] = os.environ,
-    flags: Mapping[str, object] | None = None,
+    file: Path | None = None, env: Mapping[str, str] = os.environ, flags: Mapping[str, object] | None = None
 ) -> Loaded:
     """Merges `file` (else TOCSIN_CONFIG's, else ./tocsin.toml if there), `env` and `flags`.
 

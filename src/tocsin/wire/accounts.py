@@ -161,10 +161,7 @@ _REJECTED: Final = {
 _RejectedRecord = Annotated[
     dict[str, Any],
     Mark(
-        schema={
-            "properties": {name: schema_of(kind) for name, kind in _REJECTED.items()},
-            "required": list(_REJECTED),
-        }
+        schema={"properties": {name: schema_of(kind) for name, kind in _REJECTED.items()}, "required": list(_REJECTED)}
     ),
 ]
 

@@ -36,12 +36,7 @@ _BrokerName = Annotated[str, Mark("`dataverse.broker`", schema={"minLength": 1, 
 _SubscriptionId = Annotated[str, Mark(schema={"minLength": 1, "maxLength": SUBSCRIPTION_ID_LIMIT})]
 _AckedInterest = Annotated[
     InterestId,
-    Mark(
-        read=parse_interest,
-        write=str,
-        check=_check_interest,
-        schema={"type": "string", "pattern": "^[0-9]{1,18}$"},
-    ),
+    Mark(read=parse_interest, write=str, check=_check_interest, schema={"type": "string", "pattern": "^[0-9]{1,18}$"}),
 ]
 
 

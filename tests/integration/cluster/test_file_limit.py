@@ -51,10 +51,7 @@ async def answers(url: str, within_s: float = 5.0) -> bool:
 
 
 async def test_a_broker_without_files_serves_whom_it_has_and_recovers(tmp_path: Path) -> None:
-    async with (
-        world(tmp_path / "cluster") as here,
-        broker_process(tmp_path / "broker", here.url, free_port()) as made,
-    ):
+    async with world(tmp_path / "cluster") as here, broker_process(tmp_path / "broker", here.url, free_port()) as made:
         channel = await here.channel("c")
         ann = Subscriber(made.url, "ann")
         await ann.enter()

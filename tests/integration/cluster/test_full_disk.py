@@ -82,12 +82,7 @@ class Disk:
             await asyncio.to_thread(upkeep.upkeep, self.parts.table(name), EAGER)
         elif verb == "backup":
             tables = self.parts.tables.by_folder(self.parts.catalog.catalog.datasets)
-            await write_backup(
-                self.parts.store,
-                lambda: tables,
-                self.folder / "saved",
-                data=self.parts.settings.data,
-            )
+            await write_backup(self.parts.store, lambda: tables, self.folder / "saved", data=self.parts.settings.data)
         else:
             await self.parts.run(statement)
 

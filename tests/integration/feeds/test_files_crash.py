@@ -16,11 +16,7 @@ from tocsin import faults
 
 # In each life the place comes up for files of that life or, when those of the one before were left half-way, for them.
 # The second landing of a batch is the one into the second dataset: the first has its rows, the second has not.
-PLACES = [
-    *(point for point in faults.POINTS if point.startswith("files.")),
-    "landing.before:2",
-    "landing.committed:1",
-]
+PLACES = [*(point for point in faults.POINTS if point.startswith("files.")), "landing.before:2", "landing.committed:1"]
 SETUP = """
 CREATE DATAVERSE v; USE v;
 CREATE TYPE Said AS OPEN {{ number: int }};

@@ -146,11 +146,7 @@ async def test_what_is_posted_is_taken_in_the_feeds_format_and_is_no_item(at: Ad
     feature = {"type": "Feature", "id": 1, "properties": None, "geometry": None}
     at.says(b'{"type": "FeatureCollection", "features": []}')
     with bind_socket("127.0.0.1", 0) as (sock, here):
-        async with (
-            opened(tmp_path / "data") as parts,
-            listen(parts.app, sock),
-            aiohttp.ClientSession(here) as session,
-        ):
+        async with opened(tmp_path / "data") as parts, listen(parts.app, sock), aiohttp.ClientSession(here) as session:
             await parts.run(SETUP % (at.url, ', "format": "geojson"'))
             for _ in range(2):
                 async with session.post("/v1/feeds/v.F?wait=visible", json=feature) as response:

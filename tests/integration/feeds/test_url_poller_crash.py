@@ -129,8 +129,7 @@ def _ids(parts: Parts) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("point", "nth"),
-    [*((point, nth) for point in POLLING for nth in (1, 4)), *((point, 3) for point in OTHERS)],
+    ("point", "nth"), [*((point, nth) for point in POLLING for nth in (1, 4)), *((point, 3) for point in OTHERS)]
 )
 async def test_killed_at_any_place_each_item_is_there_once(point: str, nth: int, tmp_path: Path) -> None:
     async with address() as at:

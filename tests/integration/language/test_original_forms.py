@@ -131,16 +131,8 @@ CALLS: list[tuple[str, list[str], bool]] = [
     ('warningsOf("ice")', [], False),
     ("warningsAt(2.0, 0)", found(20, lambda r: r.touches(2, 0)), False),
     ("warningsAt(5.0, 0.0)", [], False),
-    (
-        'warningsOfAt("fog", 10, 0.5)',
-        found(30, lambda r: r.type == "fog" and r.touches(10, 0.5)),
-        False,
-    ),
-    (
-        'warningsOfAtWithHavens("squall", 0.0, 0.0)',
-        found(60, lambda r: r.type == "squall" and r.touches(0, 0)),
-        True,
-    ),
+    ('warningsOfAt("fog", 10, 0.5)', found(30, lambda r: r.type == "fog" and r.touches(10, 0.5)), False),
+    ('warningsOfAtWithHavens("squall", 0.0, 0.0)', found(60, lambda r: r.type == "squall" and r.touches(0, 0)), True),
     *((f'warningsAround("{user}")', seen_near(user), False) for user in ("u1", "u2", "u3", "u4", "u5", "u6")),
     ('warningsOfAround("fog", "u6")', seen_near("u6", "fog"), False),
     ('warningsOfAroundWithHavens("squall", "u3")', seen_near("u3", "squall"), True),

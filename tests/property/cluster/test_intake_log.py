@@ -157,9 +157,6 @@ class LogAndList(RuleBasedStateMachine):
 
 
 LogAndList.TestCase.settings = settings(
-    max_examples=examples(60),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=examples(60), stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 test_the_log_is_a_list_that_forgets_only_what_nobody_needs = LogAndList.TestCase

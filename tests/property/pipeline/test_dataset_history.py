@@ -28,11 +28,7 @@ from tocsin.pipeline.datasets.upkeep import upkeep
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 SCHEMA = pa.schema(
-    [
-        ("level", pa.float64()),
-        ("zone", pa.struct([("code", pa.int64()), ("name", pa.string())])),
-        ("said", pa.string()),
-    ]
+    [("level", pa.float64()), ("zone", pa.struct([("code", pa.int64()), ("name", pa.string())])), ("said", pa.string())]
 )
 KEYS = (("level",), ("zone", "code"))
 HISTORY = 5

@@ -137,10 +137,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
         for each, answer in zip(wanted, answers, strict=True):
             assert answer.made == (answer.id not in model.subs)
             if not answer.made:
-                assert (answer.interest, answer.since) == (
-                    model.subs[answer.id].interest,
-                    model.subs[answer.id].since,
-                )
+                assert (answer.interest, answer.since) == (model.subs[answer.id].interest, model.subs[answer.id].since)
                 continue
             if each.parameters not in model.interests:
                 assert answer.new_interest

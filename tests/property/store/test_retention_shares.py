@@ -93,10 +93,7 @@ async def play(folder: Path, holders: list[set[int]], executions: list[tuple[dic
         await store.close()
 
 
-@given(
-    st.lists(st.integers(0, 10**12), min_size=1, max_size=50),
-    st.integers(0, 10**13),
-)
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=50), st.integers(0, 10**13))
 def test_the_fair_level_gives_everything_away_and_takes_from_the_largest(wants: list[int], capacity: int) -> None:
     level = fair_level(wants, capacity)
     had = [min(want, level) for want in wants]

@@ -26,9 +26,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
-async def test_results_are_printed_as_they_come_until_ctrl_c_and_then_do_not_come_again(
-    broker: FakeBroker,
-) -> None:
+async def test_results_are_printed_as_they_come_until_ctrl_c_and_then_do_not_come_again(broker: FakeBroker) -> None:
     arguments = ("subscribe", "v.c", "-41.29", "here", '["a"]', "--broker", broker.url, "--user", "eve", "--register")
     async with command(*arguments, TOCSIN_PASSWORD="hush") as one:
         assert await one.said() == 'subscribed to v.c[-41.29, "here", ["a"]] (sub_17); Ctrl-C stops'

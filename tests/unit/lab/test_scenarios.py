@@ -233,10 +233,7 @@ def test_more_subscribers_do_not_change_what_happens_in_the_city() -> None:
             "line 3: steps",
         ),
         ("{\n", "line 1"),
-        (
-            '{"scenario":1}\n\n{"at_s":2,"do":"log_in","subscriber":"a"}\n',
-            "line 2: not JSON",
-        ),
+        ('{"scenario":1}\n\n{"at_s":2,"do":"log_in","subscriber":"a"}\n', "line 2: not JSON"),
         (
             '{"scenario":1}\n{"at_s":1,"do":"move","subscriber":"a","east_m":1' + "0" * 400 + ',"north_m":2}\n',
             "line 2: east_m: must be a number",

@@ -31,10 +31,7 @@ from tocsin.wire.subscriber import AckRequest, Credentials, SubscribeRequest
 
 # The components of events: they are CloudEvents, which are written from bytes and never as messages.
 KINDS: Final = {RESULTS: "Results", AVAILABLE: "Available", ENDED: "Ended"}
-EVENT_SCHEMAS: Final = {
-    **components(ResultItem),
-    **{name: envelope_schema(kind) for kind, name in KINDS.items()},
-}
+EVENT_SCHEMAS: Final = {**components(ResultItem), **{name: envelope_schema(kind) for kind, name in KINDS.items()}}
 _Events = tuple[
     Annotated[Any, Mark(schema={"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in KINDS.values()]})], ...
 ]

@@ -26,11 +26,7 @@ Examples:
 
 @app.command
 def accept(
-    *,
-    data: DataOption = None,
-    config: SettingsFile = None,
-    url: NamedClusterUrl = None,
-    token: ClusterToken = None,
+    *, data: DataOption = None, config: SettingsFile = None, url: NamedClusterUrl = None, token: ClusterToken = None
 ) -> None:
     """Confirm that the cluster's clock is right, so that it deletes again what is too old. Needs an admin's token."""
     from tocsin import compose

@@ -41,8 +41,7 @@ def up(
     set_aside: Annotated[
         bool,
         Parameter(
-            negative="",
-            help="Start although the catalog or channels.db is lost; move data without a catalog to lost/.",
+            negative="", help="Start although the catalog or channels.db is lost; move data without a catalog to lost/."
         ),
     ] = False,
     exit_with_stdin: Annotated[bool, Parameter(negative="", help="Stop when standard input is closed.")] = False,

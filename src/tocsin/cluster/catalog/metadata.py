@@ -93,10 +93,7 @@ _STRINGS: Final = ArrayType(t.STRING)
 _DATAVERSE: Final = (t.STRING, "dataverse")
 _NAME: Final = (t.STRING, "name")
 _PARAMETERS: Final = (_STRINGS, lambda entry, _: list(entry.parameters))
-_PERIOD: Final = (
-    _Perhaps(t.STRING),
-    lambda entry, _: None if entry.period is None else duration_text(entry.period),
-)
+_PERIOD: Final = (_Perhaps(t.STRING), lambda entry, _: None if entry.period is None else duration_text(entry.period))
 
 DATASETS: Final[dict[str, MetadataDataset]] = {
     dataset.name: dataset

@@ -57,10 +57,7 @@ def plan_removals(before: Iterable[CatalogEntry], after: Iterable[CatalogEntry],
     ones."""
     had, has = _possessions(before), _possessions(after)
     removals = [Removal(*key, dropped_at=now) for key in had if key not in has]
-    return [
-        *(_adding(removal) for removal in removals),
-        *(_forgetting(*key) for key in has if key not in had),
-    ]
+    return [*(_adding(removal) for removal in removals), *(_forgetting(*key) for key in has if key not in had)]
 
 
 def _possessions(entries: Iterable[CatalogEntry]) -> Mapping[tuple[str, str], None]:

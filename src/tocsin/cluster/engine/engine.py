@@ -258,12 +258,7 @@ class Engine:
             raise
 
     async def work(
-        self,
-        work: Callable[[], _T],
-        what: str = "",
-        *,
-        stop: Callable[[], bool] | None = None,
-        asks_spark: bool = True,
+        self, work: Callable[[], _T], what: str = "", *, stop: Callable[[], bool] | None = None, asks_spark: bool = True
     ) -> _T:
         """Runs blocking work on a thread. A cancellation stops the Spark jobs that the work has started or will start,
         and waits for the work to end. Work that does not end soon is given up: Spark can stop jobs, but not its

@@ -189,9 +189,7 @@ class EngineCollector(Collector):
         up = float(self._watch.trouble() is None)
         yield GaugeMetricFamily("tocsin_engine_up", "1 while the engine answers pings, otherwise 0.", value=up)
         yield CounterMetricFamily(
-            "tocsin_engine_replacements",
-            "Engines started to replace failed ones.",
-            value=self._watch.replacements,
+            "tocsin_engine_replacements", "Engines started to replace failed ones.", value=self._watch.replacements
         )
         yield GaugeMetricFamily(
             "tocsin_engine_ping_age_seconds",

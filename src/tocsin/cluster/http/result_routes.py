@@ -136,11 +136,7 @@ class ResultRoutes:
                         following = await anext(chunks, None)
 
     async def _streamed(
-        self,
-        request: web.Request,
-        ranges: Sequence[Range],
-        chunks: AsyncIterator[_Chunk],
-        grow: Callable[[int], None],
+        self, request: web.Request, ranges: Sequence[Range], chunks: AsyncIterator[_Chunk], grow: Callable[[int], None]
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: FRAMES})
         size_bytes, held_bytes, sent = 0, 0, _Sent()

@@ -251,11 +251,7 @@ class _ScriptRoutes:
     """Runs scripts for clients: a bounded number at once, each cancellable."""
 
     def __init__(
-        self,
-        statements: ScriptExecutor,
-        engine: EngineWatch | None,
-        limits: StatementLimits,
-        metrics: ServerMetrics,
+        self, statements: ScriptExecutor, engine: EngineWatch | None, limits: StatementLimits, metrics: ServerMetrics
     ) -> None:
         self._statements = statements
         self._engine = engine

@@ -188,8 +188,7 @@ class BatchScope(StatementScope):
     def translate_batch(self, expression: exp.Expr) -> TranslatedQuery:
         """Translates `SELECT VALUE expression FROM the batch AS batch`."""
         source = exp.Table(
-            this=exp.to_identifier(self._batch.name, quoted=True),
-            alias=exp.TableAlias(this=exp.to_identifier("batch")),
+            this=exp.to_identifier(self._batch.name, quoted=True), alias=exp.TableAlias(this=exp.to_identifier("batch"))
         )
         return self.translate(exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source)))
 

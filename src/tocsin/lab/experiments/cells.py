@@ -30,14 +30,7 @@ from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.wire.errors import TocsinError
 
 # The code that a cell's numbers depend on, beside its model's own file. A change of it invalidates finished cells.
-SOURCES: Final = (
-    "rules",
-    "broker/core",
-    "lab/simulators",
-    "lab/engine",
-    "lab/workloads",
-    "lab/scenarios",
-)
+SOURCES: Final = ("rules", "broker/core", "lab/simulators", "lab/engine", "lab/workloads", "lab/scenarios")
 _TRACES: Final = "traces"
 _AHEAD: Final = 2  # cells queued per process, with the running one: no process idles, and an interruption is quick
 

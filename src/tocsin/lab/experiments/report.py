@@ -73,12 +73,7 @@ def _verdicts(experiment: Experiment, judgements: Mapping[str, Judgement]) -> li
         (claim.says, claim.where, f"**{(judged := judgements[claim.name]).verdict}**", judged.figures, judged.because)
         for claim in experiment.claims
     ]
-    return [
-        "## Claims",
-        "",
-        *markdown_table(("claim", "where", "verdict", "figures", "reason or condition"), rows),
-        "",
-    ]
+    return ["## Claims", "", *markdown_table(("claim", "where", "verdict", "figures", "reason or condition"), rows), ""]
 
 
 def _further(experiment: Experiment, results: RunResults) -> list[str]:

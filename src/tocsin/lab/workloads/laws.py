@@ -51,12 +51,7 @@ def poisson_moments(stream: np.random.Generator, rates_per_s: Floats, span_s: fl
 
 
 def on_off_moments(
-    stream: np.random.Generator,
-    people: int,
-    span_s: float,
-    *,
-    on_s: tuple[float, float],
-    off_s: tuple[float, float],
+    stream: np.random.Generator, people: int, span_s: float, *, on_s: tuple[float, float], off_s: tuple[float, float]
 ) -> tuple[Floats, Ints, NDArray[np.bool_]]:
     """Returns when each person goes on or off: times, persons, and whether on. Not in order of time.
 

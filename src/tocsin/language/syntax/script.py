@@ -212,9 +212,7 @@ def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError, TokenError):
         # sqlglot has few checks of its own, so these errors mean that it cannot parse the statement.
         raise _error_at(
-            tokens.script,
-            (tokens.here or tokens.first).start,
-            f"cannot read the statement near {_shown(tokens.here)}",
+            tokens.script, (tokens.here or tokens.first).start, f"cannot read the statement near {_shown(tokens.here)}"
         ) from None
 
 

@@ -93,10 +93,7 @@ class InterestTable:
     """Not thread-safe: one execution of a channel runs at a time."""
 
     def __init__(
-        self,
-        spark: SparkSession | Callable[[], SparkSession],
-        query: SharedQuery,
-        limits: InterestLimits | None = None,
+        self, spark: SparkSession | Callable[[], SparkSession], query: SharedQuery, limits: InterestLimits | None = None
     ) -> None:
         """`spark` is the session, or returns the present session. A new session gets the interests at its first use."""
         self._session: Callable[[], Any] = spark if callable(spark) else lambda: spark

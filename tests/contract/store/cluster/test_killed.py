@@ -70,8 +70,7 @@ async def test_kill_in_the_middle_of_a_transaction_leaves_the_state_before_it(
 
 
 @pytest.mark.parametrize(
-    ("point", "expected"),
-    [("store.commit.before:2", (["First"], False)), ("store.commit.after:2", (ALL, True))],
+    ("point", "expected"), [("store.commit.before:2", (["First"], False)), ("store.commit.after:2", (ALL, True))]
 )
 async def test_kill_around_the_commit_leaves_all_or_nothing(
     backend: StoreBackend[ClusterStore], point: str, expected: Any

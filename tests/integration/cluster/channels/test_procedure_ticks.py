@@ -64,14 +64,7 @@ async def going(parts: Parts, days: float) -> AsyncIterator[None]:
         engine.close()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "UPSERT INTO D {'id': 1}",
-        "INSERT INTO D {'id': 3}",
-        "DELETE FROM D",
-    ],
-)
+@pytest.mark.parametrize("body", ["UPSERT INTO D {'id': 1}", "INSERT INTO D {'id': 3}", "DELETE FROM D"])
 async def test_a_tick_that_changed_something_is_not_run_again_after_a_restart(data_dir: Path, body: str) -> None:
     async with opened(data_dir) as parts:
         await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ {body} }} PERIOD 'P1D'")
@@ -169,12 +162,7 @@ class TooLate(Sparkless):
     """What it works on is done when it is told to stop, and that is what the caller learns, as with the real engine."""
 
     async def work(
-        self,
-        work: Callable[[], T],
-        what: str = "",
-        *,
-        stop: Callable[[], bool] | None = None,
-        asks_spark: bool = True,
+        self, work: Callable[[], T], what: str = "", *, stop: Callable[[], bool] | None = None, asks_spark: bool = True
     ) -> T:
         done = asyncio.create_task(super().work(work, what))
         while not done.done():

@@ -58,10 +58,7 @@ async def test_every_application_that_holds_an_interest_is_told_and_none_when_no
 
 
 async def test_what_an_application_floods_its_neighbours_with_pushes_out_its_own(tmp_path: Path) -> None:
-    async with (
-        world(tmp_path / "cluster") as here,
-        both(tmp_path / "broker", here, cache__eviction="none") as made,
-    ):
+    async with world(tmp_path / "cluster") as here, both(tmp_path / "broker", here, cache__eviction="none") as made:
         channel = await here.channel("c", retention_bytes=20_000)
         await application(made, "flood", "eve")
         quiet = int((await made.subscribe("ada", "v.c", 0))["interest"])

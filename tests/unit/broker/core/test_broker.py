@@ -266,9 +266,7 @@ def test_who_asks_since_an_earlier_cursor_gets_everything_from_there() -> None:
         made.push("x")
     made.ack("x", at(3), ["a"])
     made.log_in("late")
-    assert made.subscribe("late", "late", "x", since=at(1)) == [
-        ac.Fetch(1, "x", at(1), at(3), 1000, 4 << 20),
-    ]
+    assert made.subscribe("late", "late", "x", since=at(1)) == [ac.Fetch(1, "x", at(1), at(3), 1000, 4 << 20)]
     assert made.broker.since("late") == at(1)
     assert made.answer(1) == [ac.Deliver("x", at(1), at(3), results(2, 3), ("late",), ac.DeliveryReason.CAUGHT_UP)]
 

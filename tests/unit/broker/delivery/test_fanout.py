@@ -159,9 +159,7 @@ async def test_a_large_audience_does_not_keep_a_small_one_waiting() -> None:
 
 
 @pytest.mark.parametrize("at_once", [2, 500])
-async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else(
-    at_once: int,
-) -> None:
+async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else(at_once: int) -> None:
     harness = FanOutHarness(random.Random(1), people=7, interests=1, at_once=at_once)
 
     class Broken(Outlet):

@@ -254,11 +254,7 @@ async def test_waiting_for_a_connection_is_not_the_receivers_time(cluster: Any, 
         return web.Response()
 
     one_by_one = {"webhooks__host_connections": 1, "webhooks__timeout_s": 30.0}
-    async with (
-        receiver(take) as url,
-        cluster as here,
-        both(tmp_path / "broker", here, **one_by_one) as made,
-    ):
+    async with receiver(take) as url, cluster as here, both(tmp_path / "broker", here, **one_by_one) as made:
         channel = await here.channel("c")
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         await told_by_webhook(made, "slow", 5, url)

@@ -115,8 +115,7 @@ def test_users_are_known_through_fields_types_and_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    "nested",
-    [PLACE, ArrayType(PLACE), MultisetType(ArrayType(PLACE)), ObjectType((Field("x", ArrayType(PLACE)),))],
+    "nested", [PLACE, ArrayType(PLACE), MultisetType(ArrayType(PLACE)), ObjectType((Field("x", ArrayType(PLACE)),))]
 )
 def test_a_type_uses_the_named_types_at_any_depth(nested: Type) -> None:
     assert TypeEntry(E, "T", ObjectType((Field("f", nested, True),), name="T"), "").uses == (place.ref,)

@@ -108,8 +108,7 @@ def test_so_it_is_in_functions_and_channels(body: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["CAST(1 AS `INT) + (SELECT 1`)", "CAST(1 AS `string`)", f"INTERVAL '1' `DAY) + {_SHELL}`", "SELECT /*+ x"],
+    "text", ["CAST(1 AS `INT) + (SELECT 1`)", "CAST(1 AS `string`)", f"INTERVAL '1' `DAY) + {_SHELL}`", "SELECT /*+ x"]
 )
 def test_what_cannot_be_read_is_a_syntax_error(text: str) -> None:
     with pytest.raises(StatementError):

@@ -171,10 +171,7 @@ def test_rss_items_have_the_fields_of_their_own_vocabulary() -> None:
                 "categories": ["flood", "road"],
             },
         ),
-        (
-            'link "https://example.org/2"',
-            {"title": "Second", "link": "https://example.org/2", "pubDate": "yesterday"},
-        ),
+        ('link "https://example.org/2"', {"title": "Second", "link": "https://example.org/2", "pubDate": "yesterday"}),
     ]
 
 

@@ -49,8 +49,7 @@ def test_each_record_has_the_line_on_which_it_begins() -> None:
 
 
 @pytest.mark.parametrize(
-    ("framing", "start", "rest"),
-    [(Lines(10), b"12345678\n", b"x" * 12), (Braces(10), b'{"a": 12}\n', b'{"a": 12345')],
+    ("framing", "start", "rest"), [(Lines(10), b"12345678\n", b"x" * 12), (Braces(10), b'{"a": 12}\n', b'{"a": 12345')]
 )
 def test_a_record_above_the_limit_is_an_error_that_gives_what_was_whole_before(
     framing: RecordFraming, start: bytes, rest: bytes

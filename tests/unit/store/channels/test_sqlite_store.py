@@ -55,9 +55,7 @@ async def test_a_thousand_ranges_take_a_handful_of_statements(store: SqliteChann
 
 
 @pytest.mark.parametrize("store", [{"former_kept": 3}], indirect=True)
-async def test_changes_that_are_too_long_ago_send_the_reader_to_all_interests(
-    store: SqliteChannelStore,
-) -> None:
+async def test_changes_that_are_too_long_ago_send_the_reader_to_all_interests(store: SqliteChannelStore) -> None:
     channel_id = await store.add_channel()
     await store.subscribe(channel_id, [BackendRequest(f"[{n}]", BROKER, f"{n}") for n in range(10)], created_us=1)
     early = (await store.state(channel_id)).change
@@ -75,9 +73,7 @@ async def test_changes_that_are_too_long_ago_send_the_reader_to_all_interests(
 
 
 @pytest.mark.parametrize("store", [{"chunk_interests": 2}], indirect=True)
-async def test_all_interests_come_in_chunks_of_one_state_and_its_changes(
-    store: SqliteChannelStore,
-) -> None:
+async def test_all_interests_come_in_chunks_of_one_state_and_its_changes(store: SqliteChannelStore) -> None:
     channel_id = await store.add_channel()
     await store.subscribe(channel_id, [BackendRequest(f"[{n}]", BROKER, f"{n}") for n in range(6)], created_us=1)
     known: dict[int, str] = {}

@@ -34,12 +34,7 @@ _REQUEST_LINE: Final = re.compile(rb"[A-Za-z-]+ \S+ HTTP/\d(\.\d)?")
 class SocketServer:
     """Listens for one feed. It reads on only after the feed's log has the records, which slows a fast sender."""
 
-    def __init__(
-        self,
-        feed: RunningFeed,
-        options: FeedOptions,
-        limits: FeedLimits,
-    ) -> None:
+    def __init__(self, feed: RunningFeed, options: FeedOptions, limits: FeedLimits) -> None:
         self._limits = limits
         self._feed = feed
         self._counts = feed.counts

@@ -46,12 +46,7 @@ class UrlAnswer:
 class UrlClient:
     """A client for one URL; an async context manager."""
 
-    def __init__(
-        self,
-        polling: UrlOptions,
-        guard: AddressGuard = UNGUARDED,
-        limits: FeedLimits = USUAL_LIMITS,
-    ) -> None:
+    def __init__(self, polling: UrlOptions, guard: AddressGuard = UNGUARDED, limits: FeedLimits = USUAL_LIMITS) -> None:
         self._guard = guard
         self._polling = polling
         self._timeout_s = limits.poll_timeout_s

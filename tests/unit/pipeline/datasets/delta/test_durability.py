@@ -54,10 +54,7 @@ def test_a_full_disk_is_told_and_changes_nothing(
     def failing_once(*args: Any, **options: Any) -> Any:
         return next(answers)(*args, **options)
 
-    with (
-        mock.patch.object(place, name, failing_once),
-        pytest.raises(StorageFullError),
-    ):
+    with mock.patch.object(place, name, failing_once), pytest.raises(StorageFullError):
         try_it()
     assert table.data.names() == before
     assert content(table.snapshot()) == {1: "a", 2: "a"}

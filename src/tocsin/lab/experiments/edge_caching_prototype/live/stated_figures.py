@@ -55,12 +55,7 @@ class StatedFigures:
 
 
 def expect(
-    made: Scenario,
-    end_s: float,
-    cells: Sequence[LiveCell],
-    *,
-    late_s: float,
-    seed: int,
+    made: Scenario, end_s: float, cells: Sequence[LiveCell], *, late_s: float, seed: int
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
     """Returns the expected interval of each figure of every cell; executions are up to `late_s` late."""
     figures_by_cell: dict[LiveCell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
