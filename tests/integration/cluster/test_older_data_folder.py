@@ -25,7 +25,7 @@ REPORT = {
 
 async def test_a_data_folder_of_an_older_tocsin_opens_and_goes_on(tmp_path: Path) -> None:
     with tarfile.open(FOLDER) as folder:
-        folder.extractall(tmp_path, filter="data")
+        folder.extractall(tmp_path)  # our own archive
     port = free_port()
     ann = Subscriber(f"http://127.0.0.1:{port}", "ann")
     with ClusterProcess(tmp_path, "--brokers", "1", **QUICK, TOCSIN_BROKER__HTTP__PORT=str(port)) as process:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tocsin.rules.model.bracket_depths import BracketState, bracket_table, follow_brackets
+from tocsin.rules.model.record_frames import POSSESSIVE
 
 MAX_DEPTH: Final = 256
 """Levels of an item. No type has as many, and a text of brackets alone must not be read to its end."""
@@ -170,12 +171,13 @@ _OPENING: Final = b"[{"
 _BRACKETS: Final = bracket_table(_OPENING, b"]}")
 _FEW_BRACKETS: Final = 1_000  # up to these, a step for each is faster
 # All patterns are possessive: they look at no byte twice and keep no state for backtracking.
-_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)' + POSSESSIVE + b'"'
 _SPACE: Final = re.compile(rb"[ \t\r\n]*+")
 _NAME: Final = re.compile(rb"(" + _STRING + rb")[ \t\r\n]*+:[ \t\r\n]*+", re.DOTALL)
 # An object without nested objects or arrays, a string, or a value without brackets.
 _FLAT: Final = re.compile(
-    rb'\{[^{}\[\]"]*+(?:' + _STRING + rb'[^{}\[\]"]*+)*+\}|' + _STRING + rb'|[^{}\[\]", \t\r\n]++', re.DOTALL
+    rb'\{[^{}\[\]"]*+(?:' + _STRING + rb'[^{}\[\]"]*+)' + POSSESSIVE + rb"\}|" + _STRING + rb'|[^{}\[\]", \t\r\n]++',
+    re.DOTALL,
 )
 # Such an item with the comma behind it, and many of them in a row.
 _COMMA: Final = rb"[ \t\r\n]*+,[ \t\r\n]*+"
@@ -183,4 +185,4 @@ _ITEMS_TOGETHER: Final = 100
 _ITEM: Final = re.compile(rb"(?:" + _FLAT.pattern + rb")" + _COMMA, re.DOTALL)
 _TOGETHER: Final = re.compile(rb"(?:%s){%d}+" % (_ITEM.pattern, _ITEMS_TOGETHER), re.DOTALL)
 # Up to the next bracket, over all complete strings.
-_CALM: Final = re.compile(rb'[^{}\[\]"]*+(?:' + _STRING + rb'[^{}\[\]"]*+)*+', re.DOTALL)
+_CALM: Final = re.compile(rb'[^{}\[\]"]*+(?:' + _STRING + rb'[^{}\[\]"]*+)' + POSSESSIVE, re.DOTALL)

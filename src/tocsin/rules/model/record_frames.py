@@ -11,6 +11,7 @@ the following records cannot be found.
 from __future__ import annotations
 
 import re
+import sys
 from typing import Final, Protocol
 
 
@@ -204,11 +205,14 @@ class Braces:
 _BLANK: Final = b" \t\r\n"
 _OPEN, _CLOSE, _BACKSLASH = b"{}\\"
 _FEW_STEPS: Final = 500  # up to these, steps from brace to brace are faster
-# All patterns are possessive: they look at no byte twice and keep no state for backtracking.
+# All patterns are possessive: they look at no byte twice and keep no state for backtracking. Python before 3.11.5
+# matches possessive groups wrongly; its greedy groups find the same, and keep state.
+POSSESSIVE: Final = b"*+" if sys.version_info >= (3, 11, 5) else b"*"
 _BETWEEN: Final = re.compile(rb"[ \t\r\n,\[\]]*+")
 # Up to the next brace, over all strings that are complete in these bytes.
-_CALM: Final = re.compile(rb'[^{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^{}"]*+)*+', re.DOTALL)
-_INSIDE: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_INSIDE_STRING: Final = rb'[^"\\]*+(?:\\.[^"\\]*+)' + POSSESSIVE
+_CALM: Final = re.compile(rb'[^{}"]*+(?:"' + _INSIDE_STRING + rb'"[^{}"]*+)' + POSSESSIVE, re.DOTALL)
+_INSIDE: Final = re.compile(_INSIDE_STRING, re.DOTALL)
 
 
 def _past(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
