@@ -1,4 +1,8 @@
-"""HTTP requests to one broker, with a valid token and with retries while the broker is away."""
+"""HTTP requests to one broker, with a valid token and with retries while the broker is away.
+
+All requests are safe to repeat, so a program does not notice that its broker restarts. Only a broker that was reached
+before is waited for; otherwise a wrong address would look like a slow start.
+"""
 
 from __future__ import annotations
 
