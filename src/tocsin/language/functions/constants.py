@@ -1,4 +1,8 @@
-"""Evaluates constant expressions in Python, without data and without Spark, as INSERT and WITH {…} mostly have them."""
+"""Evaluates constant expressions in Python, without data and without Spark, as INSERT and WITH {…} mostly have them.
+
+A query in Spark takes far longer than a small INSERT. What cannot be evaluated here raises NotConstantError, and Spark
+does it.
+"""
 
 from __future__ import annotations
 
