@@ -1,7 +1,8 @@
 """Limits on clients: the size and pace of request bodies, the memory for them, and concurrent requests.
 
-Each limit exists twice, for all clients together and for each client, so that one client cannot take what the others
-need. Limits on bodies take effect while a body arrives, not when it is already in memory.
+The limits on memory, connections and requests exist twice, for all clients together and for each client, so that one
+client cannot take what the others need. Limits on bodies take effect while a body arrives, not when it is already in
+memory.
 """
 
 from __future__ import annotations

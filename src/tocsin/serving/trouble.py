@@ -1,7 +1,7 @@
 """Trouble reports: what fails, why, and since when, for work that is retried until it succeeds.
 
-Nobody waits for retried work, so its error is raised to nobody. Statements, publishers and the health endpoint show the
-report instead; it has the time of the first failure, however often the work was retried.
+Work that is retried in the background raises its error to nobody. Statements, publishers and the health endpoint show
+the report instead; it has the time of the first failure, however often the work was retried.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Removes old results: by age, by size, and on request once all their brokers have acknowledged them.
 
 It sleeps until a commit wakes it, and otherwise wakes only so often that a result outlives its age by a twentieth at
-most. So channels without results cost nothing.
+most. So nothing runs while there are no results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Movement of people: a path is a list of places with times of arrival, straight and even in between.
 
-Generated walks and the movement traces of the ONE simulator both have this form, so a city does not care where a path
-comes from.
+Generated walks and the movement traces of the ONE simulator both have this form, so it makes no difference to a city
+where a path comes from.
 """
 
 from __future__ import annotations

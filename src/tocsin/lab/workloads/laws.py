@@ -1,6 +1,6 @@
 """The probability laws of the workloads, vectorized.
 
-A workload has a million events or more. Drawn as arrays, and not one by one, they take about a second.
+A workload has a million events or more. Drawn as arrays, and not one by one, a million take about a second.
 """
 
 from __future__ import annotations

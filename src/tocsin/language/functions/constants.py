@@ -1,7 +1,7 @@
 """Evaluates constant expressions in Python, without data and without Spark, as INSERT and WITH {…} mostly have them.
 
-A query in Spark takes far longer than a small INSERT. What cannot be evaluated here raises NotConstantError, and Spark
-does it.
+Small work avoids Spark: a constant takes milliseconds here. What cannot be evaluated raises NotConstantError, and is
+left to Spark.
 """
 
 from __future__ import annotations
