@@ -1,4 +1,8 @@
-"""Syncs files so that they survive a power cut, and tells when the disk is full."""
+"""Syncs files so that they survive a power cut, and tells when the disk is full.
+
+A file survives a power cut only if its content and its name in the folder are both synced. A full disk is told apart
+from other errors, because a client may repeat its request when there is room again.
+"""
 
 from __future__ import annotations
 

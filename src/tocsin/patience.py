@@ -1,4 +1,8 @@
-"""Waits: for work that must not be interrupted halfway, and for a lock that readers share."""
+"""Waits: for work that must not be interrupted halfway, and for a lock that readers share.
+
+Work in a thread cannot be cancelled. A caller that left it behind would give away a slot, a file or a lock that the
+work still uses; so a cancelled caller waits for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The brokers that `tocsin up` runs beside its cluster: their command lines, and how they stop with the cluster."""
+"""The brokers that `tocsin up` runs beside its cluster: their command lines, and how they stop with the cluster.
+
+Each broker is a process of its own. It watches its standard input, which closes when its parent ends for any reason, so
+that no broker is left behind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The command line's connection to a cluster: sends scripts and requests, yields rows and outcomes as they arrive."""
+"""The command line's connection to a cluster: sends scripts and requests, yields rows and outcomes as they arrive.
+
+A script gets an id from the client, so that Ctrl-C can cancel the script at the cluster and does not only close the
+connection.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Configures a server's log. A line that cannot be written is dropped, so that logging never ends work."""
+"""Configures a server's log. A line that cannot be written is dropped, so that logging never ends work.
+
+Secrets are masked in the stream and not where a line is written, because libraries also log what clients sent.
+"""
 
 from __future__ import annotations
 

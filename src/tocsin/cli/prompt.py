@@ -1,4 +1,8 @@
-"""The prompt of `tocsin sql`: history, completion, and Enter that knows whether a statement is complete."""
+"""The prompt of `tocsin sql`: history, completion, and Enter that knows whether a statement is complete.
+
+The layers keep the compiler out of the command line, so the prompt has its own list of keywords and its own test for
+the end of a statement.
+"""
 
 from __future__ import annotations
 

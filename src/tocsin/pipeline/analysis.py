@@ -1,4 +1,8 @@
-"""Asks Spark's analyser for the type of an expression."""
+"""Asks Spark's analyser for the type of an expression.
+
+Spark's analyser knows all of Spark's functions, and answers without running anything. The translator therefore asks it,
+and has no second description of what they return.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The events that a consumer receives, in the order of each interest's cursors."""
+"""The events that a consumer receives, in the order of each interest's cursors.
+
+A gap is an event and not an exception: lost results do not end the stream, and the consumer learns of them in their
+place in the order.
+"""
 
 from __future__ import annotations
 

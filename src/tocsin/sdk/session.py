@@ -1,4 +1,8 @@
-"""HTTP requests to one broker, with a valid token and with retries while the broker is away."""
+"""HTTP requests to one broker, with a valid token and with retries while the broker is away.
+
+All requests are safe to repeat, so a program does not notice a short absence of its broker. Only a broker that was
+reached before is waited for.
+"""
 
 from __future__ import annotations
 

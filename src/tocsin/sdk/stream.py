@@ -1,4 +1,8 @@
-"""The WebSocket connection that receives events: it reconnects until it is closed or refused for good."""
+"""The WebSocket connection that receives events: it reconnects until it is closed or refused for good.
+
+The stream keeps no position of its own. The broker begins after the last acknowledgement and repeats the rest, and the
+inbox drops what it has seen; so a lost connection or a lost acknowledgement needs no special case.
+"""
 
 from __future__ import annotations
 

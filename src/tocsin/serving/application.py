@@ -1,4 +1,8 @@
-"""The life of a server: binds the port, starts the application, serves until a signal, finishes requests, and ends."""
+"""The life of a server: binds the port, starts the application, serves until a signal, finishes requests, and ends.
+
+The port is bound first, so that a conflict shows before anything slow (Spark) starts, and it accepts connections last,
+so that no client meets a server that is half started.
+"""
 
 from __future__ import annotations
 

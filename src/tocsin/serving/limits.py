@@ -1,4 +1,9 @@
-"""Limits on clients: the size and pace of request bodies, the memory for them, and concurrent requests."""
+"""Limits on clients: the size and pace of request bodies, the memory for them, and concurrent requests.
+
+The limits on memory, connections and requests exist twice, for all clients together and for each client, so that one
+client cannot take what the others need. Limits on bodies take effect while a body arrives, not when it is already in
+memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Rate limits: token buckets with a burst and a sustained rate."""
+"""Rate limits: token buckets with a burst and a sustained rate.
+
+A bucket takes the time as an argument and has no timer: it is refilled when it is next used. So a client that is away
+causes no work, and tests need no clock.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads requests for the routes: query parameters, JSON, and the clients whose limits apply."""
+"""Reads requests for the routes: query parameters, JSON, and the clients whose limits apply.
+
+Parsed JSON takes many times the memory of its text. So the number of its values is limited before it is parsed, beside
+the number of its bytes.
+"""
 
 from __future__ import annotations
 

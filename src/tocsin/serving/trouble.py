@@ -1,4 +1,8 @@
-"""Trouble reports: what fails, why, and since when, for work that is retried until it succeeds."""
+"""Trouble reports: what fails, why, and since when, for work that is retried until it succeeds.
+
+Work that is retried in the background raises its error to nobody. Statements, publishers and the health endpoint show
+the report instead; it has the time of the first failure, however often the work was retried.
+"""
 
 from __future__ import annotations
 

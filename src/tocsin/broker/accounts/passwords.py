@@ -1,4 +1,8 @@
-"""Hashes and checks passwords in a few threads of low priority, so that results are delivered meanwhile."""
+"""Hashes and checks passwords in a few threads of low priority, so that results are delivered meanwhile.
+
+Argon2 is expensive on purpose, and anybody may try to log in. So a flood of logins waits in a bounded line, in which
+origins take turns, and the threads yield to deliveries.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Server-sent events: a response that streams events in the form that browsers read natively."""
+"""Server-sent events: a response that streams events in the form that browsers read natively.
+
+The id of an event is `interest/cursor`. A browser that reconnects sends the last id by itself, and the broker takes it
+as an acknowledgement; so a page needs no code of its own for that.
+"""
 
 from __future__ import annotations
 

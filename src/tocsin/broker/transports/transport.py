@@ -3,7 +3,7 @@
 A transport speaks to BrokerService and to nothing behind it. It serves a subscriber in these steps:
 
 1. A client comes to one of its `routes` and is identified: `who = await subscriber_of(service, request)`.
-2. The connection is counted, and ends with its token: `with service.connection(who, on_end)`.
+2. The connection is counted, and ends with its token: `with service.connection(who, close)`.
 3. An outlet is opened: `service.attach(who.subscriber, outlet)`, and at the end `service.detach(outlet)`. From now on
    everything that is not acknowledged goes out on it, then what comes, in order. Outlets are in delivery/outlets.py: a
    ConnectionOutlet writes to a socket, a PlainOutlet hands events to a function.

@@ -1,4 +1,8 @@
-"""`tocsin publish`: sends records from a file or a pipe to a feed, in batches that are safe to repeat."""
+"""`tocsin publish`: sends records from a file or a pipe to a feed, in batches that are safe to repeat.
+
+Each batch has an idempotency key, so a retry stores nothing twice. The command gives up well within the time for which
+the cluster remembers a key.
+"""
 
 from __future__ import annotations
 

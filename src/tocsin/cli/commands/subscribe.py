@@ -1,4 +1,8 @@
-"""`tocsin subscribe`: prints the results of a channel as they arrive."""
+"""`tocsin subscribe`: prints the results of a channel as they arrive.
+
+A result is acknowledged after it was printed, never before. A command that is killed may therefore print a result
+again, and loses none.
+"""
 
 from __future__ import annotations
 

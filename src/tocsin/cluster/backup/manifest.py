@@ -1,4 +1,8 @@
-"""The manifest of a backup: every file with its checksum, and the state of every dataset."""
+"""The manifest of a backup: every file with its checksum, and the state of every dataset.
+
+A restore writes only the files that the manifest names. So the manifest has a checksum of itself, and a path that does
+not belong into a data folder is refused: no backup can write elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Shared by backup and restore: long work in a thread, with progress, cancellation and readable errors."""
+"""Shared by backup and restore: long work in a thread, with progress, cancellation and readable errors.
+
+Both remove their unfinished files when they are cancelled. They must therefore wait until the thread that writes these
+files has stopped.
+"""
 
 from __future__ import annotations
 

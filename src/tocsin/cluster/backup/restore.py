@@ -1,4 +1,8 @@
-"""Restores a data folder from a backup: unpacks it beside its place, checks it, begins a new epoch, and renames it."""
+"""Restores a data folder from a backup: unpacks it beside its place, checks it, begins a new epoch, and renames it.
+
+The rename comes last, so that a failed restore leaves the data folder unchanged. The new epoch keeps cursors that were
+given out after the backup from matching later results.
+"""
 
 from __future__ import annotations
 

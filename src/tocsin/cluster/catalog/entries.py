@@ -51,7 +51,7 @@ class TypeEntry:
     """`text` is the statement as the script has it.
 
     A nested object type that has a name is another type: `Name` in the same dataverse, or `Dataverse.Name` in the form
-    of `qualified`."""
+    of `join_names`."""
 
     dataverse: str
     name: str

@@ -1,4 +1,7 @@
-"""The dataverse `Metadata`: shows the catalog as datasets, with the names that AsterixDB gives them."""
+"""The dataverse `Metadata`: shows the catalog as datasets, with the names that AsterixDB gives them.
+
+The rows are computed from the catalog when a query reads them, so there is no second copy that could disagree with it.
+"""
 
 from __future__ import annotations
 

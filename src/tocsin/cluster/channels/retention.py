@@ -1,4 +1,8 @@
-"""Removes old results: by age, by size, and on request once all their brokers have acknowledged them."""
+"""Removes old results: by age, by size, and on request once all their brokers have acknowledged them.
+
+It sleeps until a commit wakes it, and otherwise wakes only so often that a result outlives its age by a twentieth at
+most. So nothing runs while there are no results.
+"""
 
 from __future__ import annotations
 

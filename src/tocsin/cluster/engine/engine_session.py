@@ -1,4 +1,8 @@
-"""One Spark session with everything that lives and dies with it, and the error for work that loses its session."""
+"""One Spark session with everything that lives and dies with it, and the error for work that loses its session.
+
+Views, Python functions and pools exist only inside one JVM. They are replaced together with it, so that no work can use
+what belonged to an earlier session.
+"""
 
 from __future__ import annotations
 

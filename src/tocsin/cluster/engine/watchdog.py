@@ -1,6 +1,6 @@
 """Decides when to replace the engine: a state machine that takes observations and returns actions.
 
-It has no thread, no clock and no JVM; `engine_watch` feeds it events and performs its actions. That makes every
+It has no thread, no clock and no JVM; `watchdog_thread` feeds it events and performs its actions. That makes every
 decision testable with plain numbers.
 
     up ── died, silent, or exhausted by unstoppable work ─▶ starting ─▶ up

@@ -1,4 +1,8 @@
-"""The thread that watches the engine: pings the JVM, and replaces it when it is dead or does not answer."""
+"""The thread that watches the engine: pings the JVM, and replaces it when it is dead or does not answer.
+
+All decisions are in `watchdog`; this thread only performs them. It is a thread and not a task, because starting and
+killing a JVM blocks; pings have another thread, because a ping may hang.
+"""
 
 from __future__ import annotations
 

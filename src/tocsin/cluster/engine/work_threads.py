@@ -1,4 +1,8 @@
-"""Runs blocking work on threads, stops it at its deadline, and gives up on threads that cannot be stopped."""
+"""Runs blocking work on threads, stops it at its deadline, and gives up on threads that cannot be stopped.
+
+Python cannot end a thread, and a call into the JVM may never return. The caller then gets its error anyway, and the
+lost thread is counted: per caller, to refuse its further work, and in total, for the watchdog.
+"""
 
 from __future__ import annotations
 

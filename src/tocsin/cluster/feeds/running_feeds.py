@@ -1,4 +1,7 @@
-"""Starts, finds and ends the running feeds of a cluster. A feed whose sockets are in use retries in the background."""
+"""Starts, finds and ends the running feeds of a cluster. A feed whose sockets are in use retries in the background.
+
+The catalog says which feeds are started, so a restart resumes them; a feed that cannot start does not stop the others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Remembers recent idempotency keys with their answers, so that a repeated request has no second effect."""
+"""Remembers recent idempotency keys with their answers, so that a repeated request has no second effect.
+
+The keys are in the log's own entries, durable together with the records, and this index is rebuilt from them. The log
+therefore keeps a segment as long as one of its keys is remembered.
+"""
 
 from __future__ import annotations
 

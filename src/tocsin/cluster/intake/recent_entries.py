@@ -1,4 +1,8 @@
-"""Keeps the newest entries in memory, so that landing them reads no file."""
+"""Keeps the newest entries in memory, so that landing them reads no file.
+
+A feed that keeps up lands an entry moments after it was appended. The memory is bounded: a feed that is far behind
+reads its older entries from the files.
+"""
 
 from __future__ import annotations
 

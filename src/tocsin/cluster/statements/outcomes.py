@@ -1,4 +1,8 @@
-"""The interface of script execution: one outcome per statement, in order, as soon as it is there."""
+"""The interface of script execution: one outcome per statement, in order, as soon as it is there.
+
+A statement starts only when the caller asks for its outcome. So outcomes do not pile up for a slow client, and a client
+that has gone leaves no further statements behind.
+"""
 
 from __future__ import annotations
 

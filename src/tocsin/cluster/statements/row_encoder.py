@@ -1,4 +1,8 @@
-"""Encodes an answer's rows as JSON."""
+"""Encodes an answer's rows as JSON.
+
+Encoding computes in Python and so competes with the event loop for the interpreter lock; its threads take turns, a few
+rows at a time.
+"""
 
 from __future__ import annotations
 

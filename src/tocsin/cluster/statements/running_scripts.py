@@ -1,4 +1,8 @@
-"""Tracks the running scripts by id, so that their owners and administrators can stop them."""
+"""Tracks the running scripts by id, so that their owners and administrators can stop them.
+
+A stop, a time limit and the end of the cluster all expire the same `asyncio.Timeout`, and only the error differs. So
+there is one way for a script to be interrupted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The view that one statement has: the catalog as of its start, its instant, and the snapshots that it reads."""
+"""The view that one statement has: the catalog as of its start, its instant, and the snapshots that it reads.
+
+The catalog does not change under a statement, and the files of its snapshots stay until it ends. So changes by others
+neither block it nor appear in the middle of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Simulates links with latency and a bandwidth that concurrent messages share."""
+"""Simulates links with latency and a bandwidth that concurrent messages share.
+
+A link is a queue with one server, so the time of arrival follows from the messages before it and needs no events on the
+way. The experiment `queues` compares it with theory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Random numbers: one named stream per component, so that adding a component changes no other component's numbers."""
+"""Random numbers: one named stream per component, so that adding a component changes no other component's numbers.
+
+Policies are compared on the same arrivals, and an old seed must still replay. So a stream depends on the seed and its
+own name alone, and the generator is named instead of being numpy's default.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Runs the cells of a plan in parallel processes. The results are the same for any number of processes."""
+"""Runs the cells of a plan in parallel processes. The results are the same for any number of processes.
+
+A cell gets its values and its seed and knows of nothing else, so the order of execution cannot matter. A digest of the
+code is part of a cell's key: finished cells stay valid exactly as long as the code that computed them is unchanged.
+"""
 
 from __future__ import annotations
 

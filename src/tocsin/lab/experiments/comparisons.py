@@ -1,4 +1,8 @@
-"""Comparisons for the judges of claims: a difference counts only beyond its error, otherwise it is open (None)."""
+"""Comparisons for the judges of claims: a difference counts only beyond its error, otherwise it is open (None).
+
+A figure within its error of a threshold shows nothing, so an open answer counts neither for nor against a claim. Fewer
+replications therefore leave more claims unjudged.
+"""
 
 from __future__ import annotations
 

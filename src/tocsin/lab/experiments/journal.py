@@ -1,4 +1,8 @@
-"""Saves each finished cell at once, so that an interrupted run can continue."""
+"""Saves each finished cell at once, so that an interrupted run can continue.
+
+An experiment may run for a night or more. A finished cell is therefore synced at once, and only whole lines count, so
+that a crash costs no more than the running cells.
+"""
 
 from __future__ import annotations
 

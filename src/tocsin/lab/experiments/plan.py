@@ -1,4 +1,8 @@
-"""Turns a declaration and the user's settings into the list of cells to run."""
+"""Turns a declaration and the user's settings into the list of cells to run.
+
+All points of a replication have the same seed, and with it the same workload, so that differences between policies can
+be computed seed by seed.
+"""
 
 from __future__ import annotations
 

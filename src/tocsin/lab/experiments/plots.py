@@ -1,4 +1,7 @@
-"""Draws a declared plot as PNG and SVG; the same results give the same bytes."""
+"""Draws a declared plot as PNG and SVG; the same results give the same bytes.
+
+The same seed must give the same bytes in every file of a run. So a file contains no date and no name of a library.
+"""
 
 from __future__ import annotations
 

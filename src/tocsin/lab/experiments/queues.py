@@ -1,4 +1,8 @@
-"""Checks the engine against theory: queues whose mean waiting time is known exactly."""
+"""Checks the engine against theory: queues whose mean waiting time is known exactly.
+
+Every other experiment rests on the engine and the network, so these are judged like the claim of a paper: within a
+stated distance, or not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Writes the report of a run: verdicts, plots, tables, and the command that reproduces it."""
+"""Writes the report of a run: verdicts, plots, tables, and the command that reproduces it.
+
+A report is made from the stored results alone, so that a claim can be judged again without running anything. It names
+the command, the seeds and the code, so that a reader can repeat the run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The results of a run: queries over the finished cells, and the files that store them."""
+"""The results of a run: queries over the finished cells, and the files that store them.
+
+Differences and ratios are paired by seed: both points had the same workload, so that its chance does not count as a
+difference between policies.
+"""
 
 from __future__ import annotations
 

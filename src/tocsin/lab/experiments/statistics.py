@@ -1,4 +1,7 @@
-"""Means with confidence intervals: Student's t from the standard library alone."""
+"""Means with confidence intervals: Student's t from the standard library alone.
+
+There are few replications, for which the normal distribution would make the intervals too narrow.
+"""
 
 from __future__ import annotations
 

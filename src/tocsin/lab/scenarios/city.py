@@ -1,4 +1,8 @@
-"""Generates the scenario of a city in an emergency, as in the edge-caching paper's prototype."""
+"""Generates the scenario of a city in an emergency, as in the edge-caching paper's prototype.
+
+Each part of it has a random stream of its own. So a file can replace one part, such as the movements, and everything
+else is generated from the seed as before.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Plays a scenario: the same steps to the live system and to the simulator."""
+"""Plays a scenario: the same steps to the live system and to the simulator.
+
+Live and simulated figures are comparable only if both come from the same steps. The driver therefore knows neither
+system: the target performs an act, and the clock decides what waiting means.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Movement of people: a path is a list of places with times of arrival, straight and even in between."""
+"""Movement of people: a path is a list of places with times of arrival, straight and even in between.
+
+Generated walks and the movement traces of the ONE simulator both have this form, so it makes no difference to a city
+where a path comes from.
+"""
 
 from __future__ import annotations
 

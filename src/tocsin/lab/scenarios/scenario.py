@@ -1,4 +1,8 @@
-"""A scenario and its file: a header, then one step per line of JSON, in order of time."""
+"""A scenario and its file: a header, then one step per line of JSON, in order of time.
+
+It is a text with one step per line, so that people can read, cut and write it by hand, and so that the live system and
+the simulator play the same file.
+"""
 
 from __future__ import annotations
 

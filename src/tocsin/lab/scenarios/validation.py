@@ -1,4 +1,8 @@
-"""Checks that a scenario can be played to a city: its channels and feeds exist, and its people do what is possible."""
+"""Checks that a scenario can be played to a city: its channels and feeds exist, and its people do what is possible.
+
+A scenario may be written by hand, and a live run takes long. So every step is checked first, and an error names the
+line and the possible values.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The workload of the edge-caching paper's simulation (its Table II): sessions, subscriptions and results."""
+"""The workload of the edge-caching paper's simulation (its Table II): sessions, subscriptions and results.
+
+What the paper leaves open (the law of popularity, whether subscriptions are renewed) is a setting, so that experiments
+can vary it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A workload as arrays: the external events of a broker, in order, saved once and played to every policy."""
+"""A workload as arrays: the external events of a broker, in order, saved once and played to every policy.
+
+The events do not depend on any policy, so one file serves every policy and size. They are columns, because all of them
+as Python numbers would need a gigabyte.
+"""
 
 from __future__ import annotations
 

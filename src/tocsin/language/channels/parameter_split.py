@@ -1,4 +1,7 @@
-"""Splits a channel's body by its parameters: what depends on one and what does not; `shared_query` joins them."""
+"""Splits a channel's body by its parameters: what depends on one and what does not; `shared_query` joins them.
+
+What depends on no parameter is computed once per record for all interests, and only the rest once per match.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Builds the parts of a shared query that belong to each interest: duplicate removal, order (places) and limits."""
+"""Builds the parts of a shared query that belong to each interest: duplicate removal, order (places) and limits.
+
+One query serves all interests, so an ORDER BY or LIMIT of Spark's would apply to all of them together. Here they become
+row numbers within each interest, and filters by these.
+"""
 
 from __future__ import annotations
 

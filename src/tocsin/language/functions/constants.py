@@ -1,4 +1,8 @@
-"""Evaluates constant expressions in Python, without data and without Spark, as INSERT and WITH {…} mostly have them."""
+"""Evaluates constant expressions in Python, without data and without Spark, as INSERT and WITH {…} mostly have them.
+
+Small work avoids Spark: a constant takes milliseconds here. What cannot be evaluated raises NotConstantError, and is
+left to Spark.
+"""
 
 from __future__ import annotations
 

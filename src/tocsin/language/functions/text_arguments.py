@@ -1,4 +1,8 @@
-"""Passes times and durations to Spark's text functions as text, never as the numbers that hold them."""
+"""Passes times and durations to Spark's text functions as text, never as the numbers that hold them.
+
+Spark holds a time of day as a number and a duration as a struct, and a text function would show these instead of the
+time.
+"""
 
 from __future__ import annotations
 

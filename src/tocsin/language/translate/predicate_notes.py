@@ -1,4 +1,8 @@
-"""Annotates conditions during translation, so that `channels/joins` can later choose join keys for them."""
+"""Annotates conditions during translation, so that `channels/joins` can later choose join keys for them.
+
+Join keys are chosen after translation. By then the SQL no longer shows what a condition means: that two shapes must
+meet, or which types were compared.
+"""
 
 from __future__ import annotations
 

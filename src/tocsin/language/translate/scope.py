@@ -1,4 +1,8 @@
-"""Keeps track of names: what each name means at a place in a query, and from which relation each column comes."""
+"""Keeps track of names: what each name means at a place in a query, and from which relation each column comes.
+
+Spark correlates a subquery over one level only. A block therefore imports the columns of outer blocks, level by level,
+and must know which relation each column comes from.
+"""
 
 from __future__ import annotations
 

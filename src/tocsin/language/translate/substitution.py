@@ -1,4 +1,7 @@
-"""Finds and renames the free variables of a part of a query; respects the names that inner queries bind themselves."""
+"""Finds and renames the free variables of a part of a query; respects the names that inner queries bind themselves.
+
+An inner query may bind the same name anew. Replacing the name everywhere would change what that query means.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Converts values that leave a query: a type that only Spark has becomes the nearest of our types."""
+"""Converts values that leave a query: a type that only Spark has becomes the nearest of our types.
+
+Spark's functions return types that the language does not have, such as decimals and maps; nothing outside of a query
+needs to know them.
+"""
 
 from __future__ import annotations
 

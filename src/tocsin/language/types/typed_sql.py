@@ -128,7 +128,7 @@ def build(template: str, **parts: exp.Expr) -> exp.Expr:
     """Replaces each column `name` of the template by that part, and each `name.field` by a field of it.
 
     If a part is a struct constructor, `build` takes the field's expression out of it, so `circle.x` of a new circle is
-    plain arithmetic. That drops the struct's NULL check: use all fields of such a part, or `guarded`. Variables of
+    plain arithmetic. That drops the struct's NULL check: use all fields of such a part, or `guard_nulls`. Variables of
     lambdas begin with two underscores, so they never clash with a query's names.
     """
 

@@ -1,4 +1,8 @@
-"""Reviews Spark's plan of a channel before it runs: no plan may test every interest against every record."""
+"""Reviews Spark's plan of a channel before it runs: no plan may test every interest against every record.
+
+Such a plan costs the number of interests times the number of records, which is harmless while there are few of both. So
+the review does not wait for a slow execution: it plans over relations of unknown size when the channel is created.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Finds the rows of keys in a table: by an index in memory or, for a larger table, by reading its key columns."""
+"""Finds the rows of keys in a table: by an index in memory or, for a larger table, by reading its key columns.
+
+The index stores a hash and a file for each key, not the key, so that it fits into memory. It therefore only names
+candidates; the keys in the file decide.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The readable states of a table: the current state, and the past states that are kept."""
+"""The readable states of a table: the current state, and the past states that are kept.
+
+Each row has the number of its commit. A state after the last rewrite is therefore the current files without the rows of
+later commits, and takes no space; only older states need files that a rewrite has replaced.
+"""
 
 from __future__ import annotations
 

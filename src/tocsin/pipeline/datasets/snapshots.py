@@ -1,4 +1,8 @@
-"""Snapshots of datasets: the files of a state stay while a reader holds it."""
+"""Snapshots of datasets: the files of a state stay while a reader holds it.
+
+Clean-up asks which files are in use, so that a reader needs no lock. Snapshots are known by weak references: the files
+of one that nobody refers to any more are free, even if its reader failed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reports arriving files, each once: a Spark streaming query that lists folders and does not read the files."""
+"""Reports arriving files, each once: a Spark streaming query that lists folders and does not read the files.
+
+Spark's checkpoint remembers across crashes which files were found, and batches that were not done are delivered again.
+Reading is left to the caller, which lands a file in pieces and sets a broken record aside.
+"""
 
 from __future__ import annotations
 

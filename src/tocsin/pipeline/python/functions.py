@@ -1,4 +1,8 @@
-"""Registers Python functions in Spark for queries, each under a name per combination of argument types."""
+"""Registers Python functions in Spark for queries, each under a name per combination of argument types.
+
+A worker needs the types to decode its arguments from Arrow, so they belong to the registration. So does a digest of the
+code's files: after an edit the next query gets a new name, and with it the new code.
+"""
 
 from __future__ import annotations
 

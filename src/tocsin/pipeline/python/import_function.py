@@ -1,4 +1,8 @@
-"""Finds a function by its name in a worker: imports its module, again if its files have changed."""
+"""Finds a function by its name in a worker: imports its module, again if its files have changed.
+
+A worker process outlives a query, and its modules would stay as they were when it first imported them. When a file has
+changed, all modules of the folder are forgotten together, because they may import each other.
+"""
 
 from __future__ import annotations
 

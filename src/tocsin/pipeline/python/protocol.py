@@ -1,4 +1,8 @@
-"""The pickled messages between the cluster and Spark's Python workers about a function and its errors."""
+"""The pickled messages between the cluster and Spark's Python workers about a function and its errors.
+
+What a function's failure says must reach the client, and Spark hands on the text of a worker's exception. An error is
+therefore JSON inside that text.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ class Signature:
 class CallError(Exception):
     """A function cannot be called (`usable` is false), or failed on its arguments.
 
-    The error travels from the worker to the cluster in the text of Spark's exception, where `found_in` finds it.
+    It travels from the worker to the cluster in the text of Spark's exception, where `parse_call_error` finds it.
     """
 
     def __init__(self, message: str, hint: str | None = None, *, usable: bool = True) -> None:

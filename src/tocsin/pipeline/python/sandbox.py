@@ -1,4 +1,8 @@
-"""Runs user code under a time limit, captures its output and describes its errors."""
+"""Runs user code under a time limit, captures its output and describes its errors.
+
+The limits protect from mistakes, not from malice: the code has all rights of the cluster, and only an administrator may
+bring it in.
+"""
 
 from __future__ import annotations
 

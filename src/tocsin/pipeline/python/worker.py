@@ -1,4 +1,8 @@
-"""Runs in Spark's Python workers: Arrow columns in, model values through the function, Arrow columns out."""
+"""Runs in Spark's Python workers: Arrow columns in, model values through the function, Arrow columns out.
+
+Spark hands over whole columns, while a function gets the values of one row. With `each`, a failure becomes a value of
+the result, so that a feed can set one record aside and land the others of its batch.
+"""
 
 from __future__ import annotations
 

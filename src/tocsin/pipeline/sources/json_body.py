@@ -1,4 +1,9 @@
-"""Splits a JSON body into records with their texts: an array, a record per line, or records one after the other."""
+"""Splits a JSON body into records with their texts: an array, a record per line, or records one after the other.
+
+Publishers may send any of these forms, and the media type is ignored, so the text itself decides. An array begins with
+its bracket; otherwise lines come first, and balanced braces are tried from the first line on that is not a complete
+value.
+"""
 
 from __future__ import annotations
 

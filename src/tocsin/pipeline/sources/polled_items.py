@@ -1,4 +1,8 @@
-"""Turns the items of a polled address into records that fit a type, each checked by itself."""
+"""Turns the items of a polled address into records that fit a type, each checked by itself.
+
+An item that does not fit must not hold back the others of the same answer: it becomes a dead letter, with its text as
+far as it can be written.
+"""
 
 from __future__ import annotations
 

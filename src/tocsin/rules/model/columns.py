@@ -1,4 +1,8 @@
-"""Maps the fields of a record to columns, for the code that stores records and the code that queries them."""
+"""Maps the fields of a record to columns, for the code that stores records and the code that queries them.
+
+`language` and `pipeline` must agree on every name, and `language` uses no disk; so the mapping is a rule that both
+import.
+"""
 
 from __future__ import annotations
 

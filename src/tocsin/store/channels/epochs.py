@@ -1,4 +1,8 @@
-"""Orders the numbers of all epochs of a store: maps a number from an earlier epoch into the present numbering."""
+"""Orders the numbers of all epochs of a store: maps a number from an earlier epoch into the present numbering.
+
+A restore takes a store back in time, and then the store gives out the same numbers a second time. Brokers still have
+cursors from before the restore; this order says which of the present results such a cursor has passed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The cluster's store in one SQLite file: nothing to install, and durable (see store/sqlite/file.py)."""
+"""The cluster's store in one SQLite file: nothing to install, and durable (see store/sqlite/file.py).
+
+The rows are read and written by functions of a connection: readers, the transaction and the inspection of a data folder
+use the same ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads a store's file without changing anything, also while another process writes to it."""
+"""Reads a store's file without changing anything, also while another process writes to it.
+
+An inspection must not alter what it judges. It therefore does not open a store as its owner does: that would upgrade
+the store, and create files beside it.
+"""
 
 from __future__ import annotations
 

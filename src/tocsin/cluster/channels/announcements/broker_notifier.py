@@ -1,4 +1,8 @@
-"""Sends announcements to one broker: one at a time, in order, with retries until the broker takes each."""
+"""Sends announcements to one broker: one at a time, in order, with retries until the broker takes each.
+
+The notifier keeps no queue: it asks the store for everything after the position that the broker acknowledged. A broker
+that was away for long therefore costs no memory, and a restart loses no announcement.
+"""
 
 from __future__ import annotations
 

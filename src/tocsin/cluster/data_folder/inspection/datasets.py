@@ -1,4 +1,8 @@
-"""Inspects a dataset's table: its log with checksums, its checkpoints, and every data file that a kept state names."""
+"""Inspects a dataset's table: its log with checksums, its checkpoints, and every data file that a kept state names.
+
+A power cut can tear only the newest entry of a log, and nobody was told of that one. Anything else that does not match
+its checksum was damaged after it was acknowledged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Inspects a feed's folder: its log, the seen items of a polled feed, or Spark's notes of a feed of files."""
+"""Inspects a feed's folder: its log, the seen items of a polled feed, or Spark's notes of a feed of files.
+
+Files can all be whole and records still be missing, for example after a part of the folder came from another backup. So
+the positions of the log and of its datasets are compared, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The findings of an inspection, and how to tell damage from the changes of a running cluster."""
+"""The findings of an inspection, and how to tell damage from the changes of a running cluster.
+
+An inspection holds no lock, so that it can run beside a cluster. It looks several times instead: a file that was just
+replaced is found at the next attempt, and damage remains.
+"""
 
 from __future__ import annotations
 

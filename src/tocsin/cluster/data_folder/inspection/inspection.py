@@ -1,4 +1,8 @@
-"""Inspects all durable files of a data folder, read-only, also beside a running cluster."""
+"""Inspects all durable files of a data folder, read-only, also beside a running cluster.
+
+It takes no lock and changes nothing, so that an operator can run it at any time. What was dropped meanwhile is left out
+of the findings: the catalog is read again at the end.
+"""
 
 from __future__ import annotations
 

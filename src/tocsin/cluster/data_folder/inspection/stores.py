@@ -1,4 +1,8 @@
-"""Inspects the store files of a data folder: SQLite's own check, and whether a missing or empty file had content."""
+"""Inspects the store files of a data folder: SQLite's own check, and whether a missing or empty file had content.
+
+A missing store looks like a new folder. The traces of its use elsewhere (datasets, a lock file, a log) tell the two
+apart.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Fetches the newest answer of a URL: with conditional requests, a body limit and respect for Retry-After."""
+"""Fetches the newest answer of a URL: with conditional requests, a body limit and respect for Retry-After.
+
+The address belongs to others: its answer is limited in size and time, the address guard also checks redirects, and no
+error shows the URL, which may contain a secret.
+"""
 
 from __future__ import annotations
 

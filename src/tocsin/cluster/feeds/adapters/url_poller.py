@@ -1,4 +1,8 @@
-"""The URL adapter: polls a URL periodically, and takes each item of the answers once."""
+"""The URL adapter: polls a URL periodically, and takes each item of the answers once.
+
+An answer repeats items of earlier answers, so the poller remembers the identity of each item. The identity becomes
+durable in one write with the record; otherwise a crash in between would lose an item or take it twice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Finds what a claim depends on: the law of popularity, and the choices that the paper leaves open."""
+"""Finds what a claim depends on: the law of popularity, and the choices that the paper leaves open.
+
+The paper does not state every choice, so a claim that fails with ours may hold with another. A verdict says "depends"
+only if definite answers contradict each other; an open answer may have another cause than the choice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Runs one cell of Table II: one policy, cache size and law of popularity; or computes the bound of all policies."""
+"""Runs one cell of Table II: one policy, cache size and law of popularity; or computes the bound of all policies.
+
+`budget_of` gives a policy the mean size that another policy had, because `ttl` may hold more than its budget on
+average; so both are compared with the same number of bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The points that judges compare: every policy at every size, or with one open choice at one size; under one law."""
+"""The points that judges compare: every policy at every size, or with one open choice at one size; under one law.
+
+A choice is run only with the policies that it can affect. For the others the usual cell counts, which would have the
+same numbers.
+"""
 
 from __future__ import annotations
 

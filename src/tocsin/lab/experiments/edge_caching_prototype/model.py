@@ -1,4 +1,8 @@
-"""Simulates an hour of a city under one policy with one cache size."""
+"""Simulates an hour of a city under one policy with one cache size.
+
+The scenario and the results of its channels do not depend on the policy, so an hour is made once per seed and shared by
+all cells.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plays a saved scenario: to the simulated broker under virtual time, or to live brokers."""
+"""Plays a saved scenario: to the simulated broker under virtual time, or to live brokers.
+
+Both ways play the same file and return the same figures, so that a simulation can be compared with the live system.
+"""
 
 from __future__ import annotations
 

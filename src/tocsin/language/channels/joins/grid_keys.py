@@ -1,4 +1,8 @@
-"""Builds join keys for shapes: two shapes that meet share a cell of a grid."""
+"""Builds join keys for shapes: two shapes that meet share a cell of a grid.
+
+Spark would test every shape against every other. An equality of cells is a condition by which Spark can join; the exact
+test follows for the pairs that share a cell.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Builds join keys for comparisons by order: cells of a line for an interval, buckets for a single bound."""
+"""Builds join keys for comparisons by order: cells of a line for an interval, buckets for a single bound.
+
+Spark would test every pair for a comparison by order. An equality of cells or buckets is a condition by which Spark can
+join; the exact comparison follows for the pairs that share one.
+"""
 
 from __future__ import annotations
 

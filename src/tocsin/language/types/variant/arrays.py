@@ -1,4 +1,7 @@
-"""Implements array functions over untyped items, which Spark can neither compare nor sort."""
+"""Implements array functions over untyped items, which Spark can neither compare nor sort.
+
+Each item is therefore compared by a text that is equal for equal items, and sorted by its sort key.
+"""
 
 from __future__ import annotations
 

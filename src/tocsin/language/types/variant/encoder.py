@@ -1,4 +1,7 @@
-"""Encodes values in the open form (see `values.py`): as untyped values in a query, as text in its answer."""
+"""Encodes values in the open form (see `values.py`): as untyped values in a query, as text in its answer.
+
+Values that contain untyped ones are converted part by part and not through JSON text, which would turn 7.0 into 7.
+"""
 
 from __future__ import annotations
 

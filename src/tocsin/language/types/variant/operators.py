@@ -1,4 +1,8 @@
-"""Implements order, text and arithmetic for untyped values: each row decides by the kind of its value."""
+"""Implements order, text and arithmetic for untyped values: each row decides by the kind of its value.
+
+The type of such a value is known only when its row is read, and Spark cannot order it. A sort key stands for it: a
+struct that orders by kind first, then within the kind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Writes the entries of a Delta log: one JSON object per action, and the properties of the table."""
+"""Writes the entries of a Delta log: one JSON object per action, and the properties of the table.
+
+Tocsin writes entries itself: it has the table's state in memory, so a commit need not read the log first, and it adds
+checksums. delta-rs creates and opens tables, and writes checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads ADM, the original system's text: objects one after the other over any lines, or in arrays."""
+"""Reads ADM, the original system's text: objects one after the other over any lines, or in arrays.
+
+Balanced braces show where an object ends before it is parsed. So a malformed object is rejected alone, and the reader
+finds the next one.
+"""
 
 from __future__ import annotations
 

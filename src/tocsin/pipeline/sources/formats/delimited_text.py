@@ -1,4 +1,8 @@
-"""Reads delimited text: quoted cells, a header or the type's own fields, each cell read as the type of its field."""
+"""Reads delimited text: quoted cells, a header or the type's own fields, each cell read as the type of its field.
+
+A row that cannot be read is rejected alone. The lines therefore come from an iterator of our own: a generator would end
+at the first line that is not text.
+"""
 
 from __future__ import annotations
 

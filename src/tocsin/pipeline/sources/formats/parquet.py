@@ -1,4 +1,8 @@
-"""Reads Parquet files of any writer and converts their values to values of the model."""
+"""Reads Parquet files of any writer and converts their values to values of the model.
+
+A single value that cannot be stored rejects its row, not the file. Values are therefore converted column by column as
+long as that works, and one by one in a column where it fails.
+"""
 
 from __future__ import annotations
 

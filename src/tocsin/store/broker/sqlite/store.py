@@ -1,4 +1,9 @@
-"""The broker's store in one SQLite file (see store/sqlite/file.py): writes share commits, readers never wait."""
+"""The broker's store in one SQLite file (see store/sqlite/file.py): writes share commits, readers never wait.
+
+Acknowledgements are the most frequent writes, and a sync of the disk for each would be too slow; `GroupCommits`
+therefore lets many writes share one commit. The SQL is in the modules beside, as functions of a connection: the caller
+decides which of them share a transaction.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Channels, executions, epochs and brokers, as rows of an SQLite connection. The caller holds the transaction."""
+"""Channels, executions, epochs and brokers, as rows of an SQLite connection. The caller holds the transaction.
+
+So the store decides which changes are atomic: the results of an execution, the channel's position and what to announce
+commit together.
+"""
 
 from __future__ import annotations
 

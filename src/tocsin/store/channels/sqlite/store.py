@@ -1,4 +1,8 @@
-"""The channel store in one SQLite file (see store/sqlite/file.py): one writer, two readers that never wait for it."""
+"""The channel store in one SQLite file (see store/sqlite/file.py): one writer, two readers that never wait for it.
+
+The SQL is in the modules beside, as functions of a connection, so that several of them can share a transaction. The
+removal of results (DROP, retention) is many short transactions, because others wait for the same writer.
+"""
 
 from __future__ import annotations
 

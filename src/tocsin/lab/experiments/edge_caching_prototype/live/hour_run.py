@@ -1,4 +1,8 @@
-"""Runs one hour of a scenario live: starts servers, registers clients, warms up the channels, plays the steps."""
+"""Runs one hour of a scenario live: starts servers, registers clients, warms up the channels, plays the steps.
+
+One hour serves several brokers at once, so that every policy sees the same results and the cluster computes them once.
+A replay of each broker's trace under virtual time must then give the broker's own figures.
+"""
 
 from __future__ import annotations
 

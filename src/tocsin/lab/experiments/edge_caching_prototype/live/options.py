@@ -1,4 +1,8 @@
-"""The cells of a live run, each a policy with a cache size, and the settings that the command line gives it."""
+"""The cells of a live run, each a policy with a cache size, and the settings that the command line gives it.
+
+Times that policies measure in seconds shrink with the speed of the hour; otherwise a fast run would compare other
+policies than the simulated one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Writes the report of a live run: the stated intervals, the measured figures, and whether they agree."""
+"""Writes the report of a live run: the stated intervals, the measured figures, and whether they agree.
+
+The intervals were written before the live run, so that the tolerance cannot follow the result. If the machine was too
+slow for the speed, the report judges nothing.
+"""
 
 from __future__ import annotations
 

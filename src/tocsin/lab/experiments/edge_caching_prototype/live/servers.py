@@ -1,4 +1,8 @@
-"""Starts real servers for an hour: one cluster, and a broker for each policy, each a process, in their own folder."""
+"""Starts real servers for an hour: one cluster, and a broker for each policy, each a process, in their own folder.
+
+The servers are processes of the command `tocsin`, so that a live run takes the way of the real system, with its stores,
+its wire and Spark. They stop when this process ends, however it ends (`--exit-with-stdin`).
+"""
 
 from __future__ import annotations
 
