@@ -14,6 +14,7 @@ from tocsin.language.functions.bounds.regular_expressions import NAMES
 from tocsin.language.translate.spark_text import render, render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, build, string
 from tocsin.pipeline.java_functions import function_problem
+from tocsin.wire.errors import CapacityError, StatementError
 
 CALLS = {
     "rlike": "t, p", "regexp": "t, p", "regexp_like": "t, p", "regexp_count": "t, p", "regexp_extract": "t, p",
@@ -107,9 +108,12 @@ def test_only_what_ours_throw_is_read_as_theirs() -> None:
         error("java.lang.IllegalArgumentException", "tocsin regex: it is wrong\nwrite it well")
     )
     assert (ours.message, ours.hint) == ("it is wrong", "write it well")
-    for kind, message in (
-        ("java.lang.RuntimeException", "tocsin regex: it is wrong\nwrite it well"),
-        ("java.lang.IllegalArgumentException", "said: tocsin regex: it is wrong\nwrite it well"),
-    ):
-        assert translate_spark_error(error(kind, message)).hint != "write it well"
+    by_others = translate_spark_error(error("java.lang.RuntimeException", "tocsin regex: it is wrong\nwrite it well"))
+    assert isinstance(by_others, CapacityError), "nothing says that a row is to blame"
+    assert by_others.hint == "ask again, or make the statement smaller"
+    inside = translate_spark_error(
+        error("java.lang.IllegalArgumentException", "said: tocsin regex: it is wrong\nwrite it well")
+    )
+    assert isinstance(inside, StatementError)
+    assert inside.hint is None
     assert function_problem("a record that says tocsin regex: x\ny") is None
