@@ -290,9 +290,6 @@ def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[st
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
-        # This rule evaluates the query over rows in memory while it plans. The plan then holds what the query made of
-        # them, twice, which may be far larger than the rows, and a JVM without memory cannot even report an error.
-        "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
         # No web UI, no progress bars, and little history of past jobs (Spark keeps it even without a UI).
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

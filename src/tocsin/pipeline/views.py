@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, OrderedDict
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,7 @@ from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.rules.model.types import ObjectType
 
+_ALL_PARTITIONS: Final = 1 << 20
 _numbers = itertools.count(1)  # shared by all sessions: a name never means another view
 
 
@@ -71,9 +73,13 @@ class DatasetViews:
         return name
 
     def of_rows(self, rows: pa.Table) -> str:
-        """A view over rows in memory; the caller drops it with `drop`."""
+        """A view over rows in memory; the caller drops it with `drop`.
+
+        Spark computes what a query selects from local rows while it plans, and the plan then holds it twice: it may be
+        far larger than the rows, and a JVM without memory cannot even report an error. A node in between prevents that.
+        """
         name = f"tocsin_rows_{next(_numbers)}"
-        self._spark.createDataFrame(rows).createOrReplaceTempView(name)
+        self._spark.createDataFrame(rows).coalesce(_ALL_PARTITIONS).createOrReplaceTempView(name)
         return name
 
     def drop(self, name: str) -> None:

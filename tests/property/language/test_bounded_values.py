@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,9 +108,19 @@ def test_a_comparison_that_is_stopped_frees_its_slots(spark: SparkSession) -> No
         assert not thread.is_alive()
 
 
-def test_spark_compares_nothing_while_it_plans(spark: SparkSession) -> None:
+def test_so_does_one_that_spark_computes_while_it_plans(spark: SparkSession) -> None:
     values = ", ".join(f"('{'e' * 7_000}')" for _ in range(300))
     spark.sql(f"SELECT * FROM VALUES {values} AS rows(t)").createOrReplaceTempView("tocsin_bounded")
     tree = exp.select("t").from_("tocsin_bounded").where(call("levenshtein(t, upper(t)) = 1"))
     frame: Any = analyse_query(spark, render(tree))
-    assert "Filter" in frame._jdf.queryExecution().executedPlan().toString(), "the rows are compared by tasks"
+    begun = threading.Event()
+
+    def plan() -> None:
+        begun.set()
+        frame._jdf.queryExecution().executedPlan()
+
+    with asked_in_group(spark, plan) as (thread, group):
+        assert begun.wait(WITHIN_S)
+        cancel(spark, group)
+        thread.join(WITHIN_S)
+        assert not thread.is_alive()
