@@ -68,7 +68,6 @@ from tocsin.settings import Settings
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import CommittedExecution
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
 from tocsin.store.cluster.interface import ClusterStore, TokenRow
 from tocsin.store.cluster.sqlite_store import SqliteStore
@@ -234,15 +233,9 @@ async def assemble_cluster(
         timing = AnnouncerTiming(own.channels.announcement_timeout_s)
         announcer = Announcer(catalog, channel_store, pace=timing, guard=broker_addresses)
         retention = Retention(catalog, channel_store, own.channels, now=lambda: from_us(guard.age_us()))
-
-        def committed(execution: CommittedExecution) -> None:
-            if execution.results:
-                announcer.committed(execution)
-            retention.wake()
-
         channels = Channels(
-            catalog, tables, engine, channel_store, announce=committed, dropped=announcer.dropped,
-            limits=limits or ExecutionLimits.of(own.channels),
+            catalog, tables, engine, channel_store, commit_listeners=(announcer.committed, retention.committed),
+            dropped=announcer.dropped, limits=limits or ExecutionLimits.of(own.channels),
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         statements = ScriptRunner(catalog, tables, engine, dml, procedures, feeds, brokers, channels, own, data)

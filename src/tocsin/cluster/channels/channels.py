@@ -24,7 +24,7 @@ from tocsin.cluster.channels.executions.commit_range import entry_of
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.new_row_views import NewRowViews
-from tocsin.cluster.channels.executions.running_channel import ChannelContext, RunningChannel
+from tocsin.cluster.channels.executions.running_channel import ChannelContext, CommitListener, RunningChannel
 from tocsin.cluster.channels.metrics import ChannelMetrics
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.channels.reconciliation import follow_datasets, remove_unknown_channels, renumber_lost_channels
@@ -43,7 +43,7 @@ from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.types.declarations import resolve_type
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import BackendRequest, BrokerName, CommittedExecution, Execution
+from tocsin.store.channels.rows import BackendRequest, BrokerName, Execution
 from tocsin.wire.errors import InputError, NotFoundError
 
 _log = structlog.get_logger()
@@ -57,7 +57,7 @@ class Channels:
         engine: Engine,
         store: ChannelStore,
         *,
-        announce: Callable[[CommittedExecution], None] = lambda _: None,
+        commit_listeners: Sequence[CommitListener] = (),
         dropped: Callable[[], None] = lambda: None,
         limits: ExecutionLimits,
     ) -> None:
@@ -67,7 +67,7 @@ class Channels:
         self._tables = tables
         self._store = store
         runs = ExecutionRuns(engine, limits.deadline_s)
-        self._context = ChannelContext(store, tables, engine, NewRowViews(engine), runs, announce, limits)
+        self._context = ChannelContext(store, tables, engine, NewRowViews(engine), runs, commit_listeners, limits)
         self._known: dict[int, ChannelEntry] = {}
         self._compiled: dict[int, SharedQuery] = {}  # the queries of channels that are being created
         self._running: dict[int, RunningChannel] = {}

@@ -21,7 +21,7 @@ from tocsin.cluster.statements.options import read_options, seconds, whole_numbe
 from tocsin.language.syntax import statements as st
 from tocsin.settings import ChannelSettings
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import ChannelState
+from tocsin.store.channels.rows import ChannelState, CommittedExecution
 from tocsin.wire.errors import NotFoundError
 
 _log = structlog.get_logger()
@@ -82,8 +82,11 @@ class Retention:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def committed(self, _execution: CommittedExecution) -> None:
+        """Must be called on the event loop after each commit: there may be too many results now."""
+        self.wake()
+
     def wake(self) -> None:
-        """Must be called after a commit."""
         self._woken.set()
 
     def trim(self, channel_ids: Iterable[int]) -> None:

@@ -115,16 +115,17 @@ class Announcer:
 
     def committed(self, committed: CommittedExecution) -> None:
         """Must be called on the event loop after each commit: any broker may have new results."""
-        self._last = committed.position
-        self._wake_pollers()
-        self._wake_tellers()
+        if committed.results:
+            self._last = committed.position
+            self._wake_pollers()
+            self._wake_notifiers()
 
     def dropped(self) -> None:
         """Must be called on the event loop after a channel was dropped, so that the brokers with subscriptions to it
         learn of it."""
-        self._wake_tellers()
+        self._wake_notifiers()
 
-    def _wake_tellers(self) -> None:
+    def _wake_notifiers(self) -> None:
         if self._started is not None:
             for notifier in self._started.notifiers.values():
                 notifier.wake()

@@ -52,6 +52,10 @@ _log = structlog.get_logger()
 _READ_BESIDE: Final = 1_000
 
 
+CommitListener = Callable[[CommittedExecution], None]
+"""Called after every execution, with or without results."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
     """The services and limits that all channels of a cluster share."""
@@ -61,7 +65,7 @@ class ChannelContext:
     engine: Engine
     new_rows: NewRowViews
     runs: ExecutionRuns
-    announce: Callable[[CommittedExecution], None]  # called after every execution, with or without results
+    commit_listeners: Sequence[CommitListener]
     limits: ExecutionLimits
 
 
@@ -246,7 +250,8 @@ class RunningChannel:
         self.counts.keeping_s += self.counts.last_execution_s - finding_s
         self.counts.results += committed.results
         self.counts.left_out += committed.left_out
-        context.announce(committed)
+        for listener in context.commit_listeners:
+            listener(committed)
         return replace(state, last_execution=execution.number, vector=dict(execution.vector), tick_us=execution.tick_us)
 
     async def _find_results(
