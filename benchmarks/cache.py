@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from benchmarks.baselines.caching import PlainCaches
-from benchmarks.harness import Bench, Compared, beside, process_cpu_s
+from benchmarks.harness import Bench, Compared, beside, process_cpu_s, read_options
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.eviction import EVICTION
@@ -30,6 +30,7 @@ SETTLED: Final = 3  # operations per cache before the first measurement
 
 
 def main() -> None:
+    read_options(__doc__)
     bench = Bench("cache")
     policies(bench)
     bench.finish()

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from benchmarks import running
 from benchmarks.baselines.datasets import REPORT, BareDelta, reports, write_at_once
-from benchmarks.harness import Bench, beside, compare, process_cpu_s, with_children_cpu_s
+from benchmarks.harness import Bench, beside, compare, process_cpu_s, read_options, with_children_cpu_s
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.delta.log_files import entry_path
 from tocsin.pipeline.datasets.delta.log_writer import write_draft
@@ -48,6 +48,7 @@ _CHECKED: Final = 200
 
 
 def main() -> None:
+    read_options(__doc__)
     bench = Bench("datasets")
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as scratch:
         folder = Path(scratch)

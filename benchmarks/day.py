@@ -9,7 +9,6 @@ costs that grow with the rows and the tiers of files. A note reports how many th
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.baselines.datasets import REPORT, reports
 from benchmarks.datasets import AN_HOUR, KEYS, live, spark
-from benchmarks.harness import Bench, compare, with_children_cpu_s
+from benchmarks.harness import Bench, compare, read_options, with_children_cpu_s
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import UpkeepLimits
 
@@ -32,9 +31,10 @@ _SUPPLIED: Final = 10_000
 
 
 def main() -> None:
+    options = read_options(__doc__, day="a whole day, not a twentieth: at least a quarter of an hour")
     bench = Bench("day")
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as scratch:
-        fed_for_a_day(bench, Path(scratch), part=1 if "--day" in sys.argv[1:] else PART)
+        fed_for_a_day(bench, Path(scratch), part=1 if options.day else PART)
     bench.finish()
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import http.client
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ import orjson
 
 from benchmarks import running
 from benchmarks.baselines.fetch import QueryEach
-from benchmarks.harness import Bench, Compared, process_cpu_s, with_children_cpu_s
+from benchmarks.harness import Bench, Compared, process_cpu_s, read_options, with_children_cpu_s
 from tocsin.pipeline.java import ensure_java
 from tocsin.rules.model.cursors import Range
 from tocsin.wire.cursors import cursor_text, parse_cursor
@@ -53,7 +52,7 @@ QUICK: Final = Size(rounds=3, fetches=10, queries=10, repeats=3)
 
 
 def main() -> None:
-    size = QUICK if "--small" in sys.argv[1:] else Size()
+    size = QUICK if read_options(__doc__, small="few rounds: to see that it runs").small else Size()
     bench = Bench("fetch")
     bench.note(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as scratch:

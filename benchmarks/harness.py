@@ -9,6 +9,7 @@ old.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import statistics
@@ -20,6 +21,14 @@ from dataclasses import dataclass, field
 import psutil
 from rich.console import Console
 from rich.table import Table
+
+
+def read_options(description: str, **flags: str) -> argparse.Namespace:
+    """Reads the command line of a benchmark: `flags` are its switches with their help."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    for name, explanation in flags.items():
+        parser.add_argument(f"--{name}", action="store_true", help=explanation)
+    return parser.parse_args()
 
 
 def process_cpu_s() -> float:

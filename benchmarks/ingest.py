@@ -10,7 +10,6 @@ from __future__ import annotations
 import http.client
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ import orjson
 
 from benchmarks import day, running
 from benchmarks.baselines.ingest import PlainSpark, bodies
-from benchmarks.harness import Bench, beside, with_children_cpu_s
+from benchmarks.harness import Bench, beside, read_options, with_children_cpu_s
 from tocsin.pipeline.java import ensure_java
 
 FIELDS: Final = "severity: bigint, x: double, y: double, at: string, kind: string, message: string"
@@ -55,7 +54,10 @@ WHOLE_DAY: Final = Size(part_of_a_day=1)
 
 
 def main() -> None:
-    size = SMALL if "--small" in sys.argv[1:] else WHOLE_DAY if "--day" in sys.argv[1:] else Size()
+    options = read_options(
+        __doc__, small="few records: to see that it runs", day="also a whole day: a quarter of an hour"
+    )
+    size = SMALL if options.small else WHOLE_DAY if options.day else Size()
     bench = Bench("ingest")
     bench.note(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as scratch:
