@@ -69,17 +69,17 @@ def group_appends(asked: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
         yield group
 
 
-def tell(outcomes: Iterable[Outcome]) -> None:
+def settle(outcomes: Iterable[Outcome]) -> None:
     """Sets the outcomes of all futures, with one call into each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Outcome]] = {}
     for outcome in outcomes:
         by_loop.setdefault(outcome[0].get_loop(), []).append(outcome)
     for loop, loop_outcomes in by_loop.items():
         with suppress(RuntimeError):  # the loop has ended, and its futures with it
-            loop.call_soon_threadsafe(_settle, loop_outcomes)
+            loop.call_soon_threadsafe(_set_outcomes, loop_outcomes)
 
 
-def _settle(outcomes: list[Outcome]) -> None:
+def _set_outcomes(outcomes: list[Outcome]) -> None:
     for future, outcome in outcomes:
         if future.done():
             continue

@@ -31,7 +31,7 @@ from tocsin.cluster.intake.append_queue import (
     check_room,
     check_size,
     group_appends,
-    tell,
+    settle,
 )
 from tocsin.cluster.intake.frames import (
     FRAME_HEAD_BYTES,
@@ -376,7 +376,7 @@ class IntakeLog:
             self._end = entries[-1].end
             self._keys.forget(entries[-1].at_s, self._age_clock())
             outcomes += [(sleeper.woken, None) for sleeper in self._read_waiters if sleeper.after < self._end]
-        tell(outcomes)
+        settle(outcomes)
 
     def _refuse(self, group: list[PendingAppend], error: TocsinError) -> None:
         with self._lock:
@@ -384,7 +384,7 @@ class IntakeLog:
                 self._waiting_bytes -= pending.size_bytes
                 if pending.key is not None:
                     self._under_way.pop(pending.key, None)
-        tell((future, error) for pending in group for future, _ in pending.waiting)
+        settle((future, error) for pending in group for future, _ in pending.waiting)
 
     def _roll_if_full(self) -> None:
         last = self._segments[-1]
@@ -429,6 +429,6 @@ class IntakeLog:
         if first_time:
             self._hand_over()
             self._groups.put(None)
-            tell(outcomes)
+            settle(outcomes)
         await asyncio.to_thread(self._thread.join)
         self._writer.close()
