@@ -89,6 +89,8 @@ def start(
         logging.getLogger(name).disabled = True
 
     spark_settings = settings(scratch, master=master, driver_memory=driver_memory, conf=conf or {})
+    with SparkContext._lock:
+        _forget_session()  # else the conf is made by the JVM of a session that PySpark itself has stopped
     spark_conf = SparkConf(loadDefaults=False).setAll(list(spark_settings.items()))
     stderr_path = scratch / "spark-stderr.log"
     with contextlib.suppress(FileNotFoundError):
