@@ -37,7 +37,7 @@ def main() -> None:
 
 
 class Full:
-    """So many caches that are full. An operation is a result that comes, a read and an acknowledgement elsewhere; and
+    """`count` caches that are full. An operation is a result that comes, a read and an acknowledgement elsewhere; and
     with times to live, dropping what is due by then."""
 
     def __init__(self, eviction: str, count: int, *, expiry: str = "never") -> None:
@@ -68,7 +68,11 @@ class Full:
     def refresh_ranks(self) -> None:
         """Times to live anew. Told apart, for a broker does it seldom: the measurement adds the share of it."""
         if self._expires:
-            self.caches.refresh_ranks(self._now_s)
+            is_under_way = True
+            while is_under_way:
+                self.caches.ttl.due_s = self._now_s
+                self.caches.pass_time(self._now_s)
+                is_under_way = self.caches.ttl.is_under_way
 
     def operate(self, operations: int) -> None:
         caches = self.caches

@@ -1,5 +1,7 @@
 """Measures the CPU of a channel's execution, compared with a bare Spark join, for up to a million interests.
 
+Keywords are compared with an equality of as many interests, records and results in the same rounds.
+
 python -m benchmarks.channel [--small]
 """
 
@@ -10,7 +12,7 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +22,7 @@ import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from benchmarks.baselines.channel import BareJoin, kinds, records
+from benchmarks.baselines.channel import BareJoin, keyword_texts, kinds, records
 from benchmarks.harness import Bench, beside, with_children_cpu_s
 from tocsin.language.channels.compiler import SharedQuery, shared_query
 from tocsin.language.syntax.script import parsed_body
@@ -42,6 +44,13 @@ RECORD: Final = ObjectType(
     open=False,
 )
 _ROUNDS: Final = 5
+_KEYWORD_ROUNDS: Final = 12  # the keywords have more code for Java to warm up
+KEYWORDS: Final = {
+    "contains": "contains(r.message, wanted)",
+    "LIKE": "r.message LIKE concat('%', wanted, '%')",
+    "ftcontains": "ftcontains(r.message, wanted)",
+}
+KEYWORD_BAR: Final = 3.0
 _BROKER: Final = BrokerName("bench", "broker")
 
 
@@ -69,7 +78,11 @@ class _Names:
 
 
 def new_rows(count: int, interests: int) -> pa.Table:
-    rows = layout.to_arrow(records(count, interests), RECORD)
+    return as_new(records(count, interests))
+
+
+def as_new(made: list[dict[str, Any]]) -> pa.Table:
+    count, rows = len(made), layout.to_arrow(made, RECORD)
     commits = pa.array([2] * count, pa.int64())
     ats = pa.array([NOW] * count, pa.timestamp("us", tz="UTC"))
     return rows.append_column("_commit", commits).append_column("_at", ats)
@@ -78,16 +91,15 @@ def new_rows(count: int, interests: int) -> pa.Table:
 class Channel:
     """One channel with its interests, and a store for what it finds."""
 
-    def __init__(self, spark: SparkSession, oracle: SparkTypeAnalyser, count: int) -> None:
+    def __init__(self, spark: SparkSession, oracle: SparkTypeAnalyser, wanted: Sequence[str], body: str = BODY) -> None:
         self.spark = spark
         began_s = time.perf_counter()
         self.query: SharedQuery = shared_query(
-            parsed_body(BODY), ["wanted"], {}, names=_Names(), type_analyser=oracle, dataverse="bench", continuous=True
+            parsed_body(body), ["wanted"], {}, names=_Names(), type_analyser=oracle, dataverse="bench", continuous=True
         )
         self.plan_s = time.perf_counter() - began_s
         self.interests = InterestTable(spark, self.query)
-        choice = kinds(count)
-        self.interests.change(((i, (f"k{i % choice}",)) for i in range(count)), ())
+        self.interests.change(((i, (value,)) for i, value in enumerate(wanted)), ())
         self.interests.prepared()
         self.in_one_task = True
 
@@ -102,6 +114,11 @@ class Channel:
         found = run_query.encode_results(table, self.query, self.interests.gone)
         self.in_one_task = run_query.fits_one_task(len(self.interests), found)
         return found
+
+
+def wanted_kinds(count: int) -> list[str]:
+    choice = kinds(count)
+    return [f"k{i % choice}" for i in range(count)]
 
 
 class Kept:
@@ -139,7 +156,7 @@ async def sizes(bench: Bench, spark: SparkSession, folder: Path, counts: list[in
     try:
         for count in counts:
             rows = new_rows(published, count)
-            bare, channel = BareJoin(spark, count), Channel(spark, oracle, count)
+            bare, channel = BareJoin(spark, count), Channel(spark, oracle, wanted_kinds(count))
             kept = await subscribed(store, count)
             first, again, joins, wholes, encodes, commits = [], [], [], [], [], []
             for turn in range(_ROUNDS + 1):
@@ -222,7 +239,7 @@ def extrapolated(bench: Bench, bare: BareJoin, rows: pa.Table, count: int) -> No
 def hundred(bench: Bench, spark: SparkSession, published: int) -> None:
     """A hundred channels that watch one dataset."""
     oracle = SparkTypeAnalyser(spark)
-    channels = [Channel(spark, oracle, 1_000) for _ in range(100)]
+    channels = [Channel(spark, oracle, wanted_kinds(1_000)) for _ in range(100)]
     rows = new_rows(published, 1_000)
     for channel in channels[:10]:
         channel.join(rows)
@@ -230,6 +247,32 @@ def hundred(bench: Bench, spark: SparkSession, published: int) -> None:
     bench.note(f"100 channels of 1,000 interests on one dataset, {published:,} records: {cpu_s:.1f} s CPU in all")
     for channel in channels:
         channel.interests.close()
+
+
+def keywords(bench: Bench, spark: SparkSession, count: int, published: int) -> None:
+    """Keywords, patterns and words against an equality of the same size."""
+    oracle = SparkTypeAnalyser(spark)
+    wanted, made = keyword_texts(published, count)
+    rows = as_new(made)
+    equality = Channel(spark, oracle, wanted_kinds(count))
+    for name, condition in KEYWORDS.items():
+        channel = Channel(spark, oracle, wanted, f"SELECT VALUE r FROM Records AS r WHERE {condition} AND is_new(r)")
+        first, taken, again = [], [], []
+        for turn in range(_KEYWORD_ROUNDS + _ROUNDS):
+            before, _ = measured(lambda: equality.encode(equality.join(rows)))
+            mine, found = measured(lambda: channel.encode(channel.join(rows)))  # noqa: B023 - called here
+            after, same = measured(lambda: equality.encode(equality.join(rows)))
+            if turn >= _KEYWORD_ROUNDS:
+                first.append(before)
+                taken.append(mine)
+                again.append(after)
+        size = f"{count:,} keywords × {published:,} texts → {len(found):,} results"
+        bench.compared(
+            f"{name}, {size}", beside(taken, first, again, name=""),
+            bar=KEYWORD_BAR, baseline=f"equality → {len(same):,} results",
+        )  # fmt: skip
+        channel.interests.close()
+    equality.interests.close()
 
 
 def _processes() -> list[psutil.Process]:
@@ -248,6 +291,7 @@ def main() -> None:
         try:
             counts = [1_000, 10_000] if small else [1_000, 10_000, 100_000, 1_000_000]
             asyncio.run(sizes(bench, spark, folder, counts, 1_000 if small else 10_000))
+            keywords(bench, spark, 10_000 if small else 100_000, 1_000)
             hundred(bench, spark, 100)
         finally:
             session.stop(spark)

@@ -45,7 +45,7 @@ from benchmarks.harness import Bench, Compared
 from benchmarks.hostile_attacks import ATTACKS, WEBHOOKS, Attack
 from benchmarks.hostile_clients import Hostile
 from benchmarks.hostile_others import CHANNELS, SCRIPT, Late, Others
-from tests.support.sparkless_cluster import World, world
+from tests.support.sparkless_cluster import SparklessCluster, world
 from tocsin import compose
 from tocsin.cli.logs import log_to_stderr
 from tocsin.cluster.catalog.entries import ChannelEntry
@@ -88,6 +88,7 @@ BARRED: Final[Mapping[str, tuple[str, ...]]] = {
     "match-all": ("delivered",),
     "silent-webhooks": ("by webhook", "delivered"),
     "unread-streams": ("scripts", "acknowledged", "delivered"),
+    "endless-rows": ("scripts", "acknowledged", "delivered"),
 }
 """What of the others each attack is aimed at."""
 
@@ -96,7 +97,7 @@ BARRED: Final[Mapping[str, tuple[str, ...]]] = {
 class Place:
     """Everything that stands."""
 
-    cluster: World
+    cluster: SparklessCluster
     channel: ChannelEntry
     interest: int
     crowd: Crowd
@@ -328,7 +329,7 @@ async def left(address: str, tokens: list[str]) -> None:
 # ---------------------------------------------------------------- a broker without Spark behind it
 
 
-async def fill(broker: stand_in.Server, token: str, cluster: World, heavy: ChannelEntry, size: Size) -> None:
+async def fill(broker: stand_in.Server, token: str, cluster: SparklessCluster, heavy: ChannelEntry, size: Size) -> None:
     interest = await stand_in.interest(broker.address, token, "v.heavy", 1)
     for _ in range(size.heavy // HEAVY_TOGETHER):
         await cluster.execute(heavy, {interest: [stand_in.result(HEAVY_BYTES)] * HEAVY_TOGETHER})

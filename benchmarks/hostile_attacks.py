@@ -6,6 +6,7 @@ like             one subscription whose pattern has many wildcards
 match-all        a thousand subscriptions that match every record
 silent-webhooks  two hundred webhooks whose receivers accept and do not answer
 unread-streams   sixteen streamed answers that are not read
+endless-rows     statements with a second to run, which aggregate more rows than anybody can count
 """
 
 from __future__ import annotations
@@ -157,6 +158,16 @@ async def unread_streams(place: Place) -> None:
             writer.transport.abort()
 
 
+async def endless_rows(place: Place) -> None:
+    item = "CASE WHEN r.id < 10 THEN r.id ELSE NULL END"
+    script = f"SELECT VALUE array_agg({item}) FROM range(0, 300000000000) r;"
+    place.stands.set()
+    while True:
+        url, headers = f"{place.cluster}/v1/statements?timeout=1", {"Content-Type": "text/plain"}
+        await place.ask("POST", url, place.token, data=script, headers=headers)
+        await asyncio.sleep(PAUSE_S)
+
+
 ATTACKS: Final[Mapping[str, Callable[[Place], Awaitable[None]]]] = {
     "gzip-members": gzip_members,
     "empty-objects": empty_objects,
@@ -164,6 +175,7 @@ ATTACKS: Final[Mapping[str, Callable[[Place], Awaitable[None]]]] = {
     "match-all": match_all,
     "silent-webhooks": silent_webhooks,
     "unread-streams": unread_streams,
+    "endless-rows": endless_rows,
 }
 
 

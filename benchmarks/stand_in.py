@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 import psutil
 
-from tests.support.sparkless_cluster import World
+from tests.support.sparkless_cluster import SparklessCluster
 from tocsin.broker.accounts.sessions import SessionTokens
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.compose_broker import broker_file
@@ -114,7 +114,7 @@ async def interest(address: str, token: str, channel: str, *parameters: Any) -> 
         return int(said["interest"])
 
 
-async def publish(world: World, channel: ChannelEntry, interest: int, size_bytes: int) -> None:
+async def publish(world: SparklessCluster, channel: ChannelEntry, interest: int, size_bytes: int) -> None:
     await world.execute(channel, {interest: [result(size_bytes)]})
 
 

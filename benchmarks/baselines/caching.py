@@ -41,10 +41,10 @@ class PlainCaches:
 
     def ack(self, interest: int, subscriber: int, number: int) -> None:
         results = self.results[interest]
-        for one in results:
-            if one.number > number:
+        for result in results:
+            if result.number > number:
                 break
-            one.needed_by.discard(subscriber)
+            result.needed_by.discard(subscriber)
         while results and not results[0].needed_by:
             self.used -= results.popleft().size
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 MATCHES: Final = 10  # interests that want a record, on average
 
 
@@ -23,6 +24,25 @@ def records(count: int, interests: int, seed: int = 1) -> list[dict[str, Any]]:
     choice = kinds(interests)
     return [
         {"number": i, "kind": f"k{rng.randrange(choice)}", "severity": rng.randrange(10), "message": "m" * 250}
+        for i in range(count)
+    ]
+
+
+def keyword_texts(count: int, keywords: int, seed: int = 1) -> tuple[list[str], list[dict[str, Any]]]:
+    """Keywords of 4 to 10 letters, and publications of about 250 letters that each have ten of them."""
+    rng = random.Random(seed)
+    wanted = list(dict.fromkeys("".join(rng.choices(_LETTERS, k=rng.randint(4, 10))) for _ in range(3 * keywords)))
+    wanted = wanted[:keywords]
+    choice = kinds(keywords)
+
+    def text() -> str:
+        words = [rng.choice(wanted) for _ in range(MATCHES)]
+        words += ["".join(rng.choices(_LETTERS, k=rng.randint(2, 9))) for _ in range(28)]
+        rng.shuffle(words)
+        return " ".join(words)
+
+    return wanted, [
+        {"number": i, "kind": f"k{rng.randrange(choice)}", "severity": rng.randrange(10), "message": text()}
         for i in range(count)
     ]
 
@@ -52,9 +72,9 @@ class BareJoin:
         """A query for each subscription, as without sharing."""
         self._spark.createDataFrame(rows).createOrReplaceTempView("bare_records")
         found = 0
-        for one in parameters:
+        for parameter in parameters:
             query = "SELECT r.number, r.kind, r.severity, r.message FROM bare_records r WHERE r.kind = :kind"
-            found += self._spark.sql(query, {"kind": one}).toArrow().num_rows
+            found += self._spark.sql(query, {"kind": parameter}).toArrow().num_rows
         return found
 
     def close(self) -> None:

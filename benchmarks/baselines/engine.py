@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def bare_heap(timers: int, delays_s: Sequence[float], events: int) -> float:
-    """So many timers that start themselves anew, until so many have gone off; when it was."""
+    """Runs timers that restart themselves, until enough of them have gone off. Returns the time at the end."""
     heap = [(delays_s[number % len(delays_s)], number) for number in range(timers)]
     heapq.heapify(heap)
     now_s = 0.0

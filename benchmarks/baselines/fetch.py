@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class QueryEach:
-    """A table of results, one for each subscription, held in memory: whoever is compared with that has the harder
-    task."""
+    """A table of results, one for each subscription, held in memory. What is compared with it has the
+    harder task."""
 
     def __init__(self, folder: Path, results: Sequence[tuple[str, str]]) -> None:
         from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ _KINDS: Final = ("fire", "flood", "earthquake", "storm", "crash")
 
 
 def record(number: int, chance: random.Random) -> bytes:
-    """One record as a line of exactly so many bytes."""
+    """One record as a line of exactly this many bytes."""
     fields = {
         "id": number,
         "severity": chance.randrange(10),
@@ -64,7 +64,7 @@ class PlainSpark:
     """A Spark session, and a Delta table that grows: Spark reads a file of JSON and its own writer appends it.
 
     The jars come from Maven by Spark's own means. Where it cannot be reached, the rows go to a Parquet folder, which is
-    cheaper: whoever is compared with that has the harder task.
+    cheaper, so what is compared with it has the harder task.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,7 +90,7 @@ class PlainSpark:
         return started
 
     def files(self, texts: Sequence[bytes], bodies_each: int) -> list[str]:
-        """The same records as files of so many bodies, for Spark to read."""
+        """The same records as files of this many bodies each, for Spark to read."""
         landing = self._folder / "landing"
         landing.mkdir(parents=True)
         paths = []

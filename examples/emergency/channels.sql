@@ -6,7 +6,7 @@
 USE emergency;
 
 // The cluster announces new results at this address. Results are stored even if no broker listens there.
-CREATE BROKER Town IF NOT EXISTS AT "http://127.0.0.1:8989/announcements";
+CREATE BROKER Town IF NOT EXISTS AT "http://127.0.0.1:8989/announcements" WITH {"broker-type": "tocsin"};
 
 // ---------------------------------------------------------------- once a period
 // The period is the length of the function's window, so that a report that arrives in time is delivered once. A report
@@ -55,7 +55,7 @@ CREATE CONTINUOUS CHANNEL NewEmergenciesOfTypeAtWithShelters(emergencyType, lati
       AND geo_intersect(r.impactZone, create_point(latitude, longitude))
 };
 
-// Told where the user is when the report comes, or was in the minute before. Whoever walks into a zone later is not.
+// Finds users who are in the zone when the report comes, or were in the minute before; not those who enter it later.
 CREATE CONTINUOUS CHANNEL NewEmergenciesNearUser(userName) IF NOT EXISTS {
     SELECT r AS report
     FROM Reports AS r, UserLocations AS l

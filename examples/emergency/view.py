@@ -28,17 +28,22 @@ _COLOURS: Final = {"earthquake": "magenta", "fire": "red", "flood": "blue", "sto
 
 
 class View:
-    def __init__(self, console: Console, history: History, people: Sequence[Person]) -> None:
+    """Shows the running demo; where there is no terminal, it prints a line every `line_every_s`."""
+
+    def __init__(
+        self, console: Console, history: History, people: Sequence[Person], line_every_s: float = _LINE_EVERY_S
+    ) -> None:
         self._console = console
         self._history = history
         self._people = people
+        self._line_every_s = line_every_s
         self.phase = "running"
 
     async def run(self) -> None:
         """Updates the display until it is cancelled."""
         if not self._console.is_terminal:
             while True:
-                await asyncio.sleep(_LINE_EVERY_S)
+                await asyncio.sleep(self._line_every_s)
                 self._console.print(f"  {clock(time())} {self._figures()}", soft_wrap=True)
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while True:

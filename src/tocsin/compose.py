@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,14 +26,17 @@ from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
 from tocsin.cluster.backup.progress import OnSaved
 from tocsin.cluster.backup.restore import restore as restored
 from tocsin.cluster.catalog.catalog import CatalogStore
-from tocsin.cluster.channels.announcements.announcer import Announcer, AnnouncerTiming
+from tocsin.cluster.channels.announcements.announcer import Announcer
+from tocsin.cluster.channels.announcements.broker_notifier import AnnouncerTiming
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
+from tocsin.cluster.channels.dataset_changes import ChannelDatasetChanges
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.retention import Retention
+from tocsin.cluster.channels.subscription_statements import SubscriptionStatements
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.channels.virtual_datasets import VirtualDatasets
-from tocsin.cluster.data_folder.clock_guard import ClockGuard, machine_clocks
+from tocsin.cluster.data_folder.clock_guard import ClockGuard, Clocks, machine_clocks
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.inspection.inspection import Inspection
 from tocsin.cluster.data_folder.lock import FolderLock, LockOwner, find_owner
@@ -47,8 +51,10 @@ from tocsin.cluster.data_folder.start_check import (
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
+from tocsin.cluster.feeds.adapters.http_port import PortAccess
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
+from tocsin.cluster.http.access import port_authentication, server_limits
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.routes import cluster_application
 from tocsin.cluster.procedures.procedures import AT_ONCE, Procedures
@@ -61,10 +67,11 @@ from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.session import SparkSessions
 from tocsin.serving import tokens as token_secrets
 from tocsin.serving.address_guard import AddressGuard
-from tocsin.serving.application import serve
+from tocsin.serving.application import body_budget, serve
+from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
-from tocsin.settings import Settings
+from tocsin.settings import ClusterSettings, Settings
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
@@ -186,17 +193,20 @@ async def assemble_cluster(
     *,
     set_aside: bool = False,
     clock: Callable[[], datetime] | None = None,
+    clocks: Clocks | None = None,
     limits: ExecutionLimits | None = None,
     feed_limits: FeedLimits = USUAL_LIMITS,
     make_engine: Callable[..., Engine] = Engine,
+    statement_clock: Callable[[], datetime] = _now,
 ) -> AsyncIterator[Cluster]:
     """Builds everything of a cluster except the folder's lock and Spark, which the caller provides. With `sessions`, a
-    watchdog replaces the engine if it fails. `clock` replaces the guarded clock for the removals after a DROP,
-    `limits` the limits of executions that the settings give, and `feed_limits` those of feeds that they do not."""
+    watchdog replaces the engine if it fails. `clocks` replaces the clocks of the machine, `clock` the guarded clock for
+    the removals after a DROP, `statement_clock` the clock that statements see, `limits` the limits of executions that
+    the settings give, and `feed_limits` those of feeds that they do not."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION_LIMIT))
     data, scratch, own = settings.data.absolute(), _scratch(settings), settings.cluster
     make_private(settings.data)
-    guard = await asyncio.to_thread(_guard_clock, settings)
+    guard = await asyncio.to_thread(_guard_clock, settings, clocks)
 
     def guarded() -> datetime:
         return from_us(guard.now_us())
@@ -225,20 +235,32 @@ async def assemble_cluster(
         deadline_s = own.statements.timeout_s
         feed_limits = replace(
             feed_limits, connections=own.feeds.socket_connections_limit, function_deadline_s=deadline_s,
-            address_connections=own.feeds.socket_address_connections_limit,
+            address_connections=own.feeds.socket_address_connections_limit, node_host=own.http.host,
         )  # fmt: skip
-        feeds = Feeds(catalog, tables, engine, data / INTAKE, feed_addresses, limits=feed_limits)
-        dml = DmlHandler(tables, engine)
-        procedures = Procedures(catalog, tables, engine, dml, deadline_s=deadline_s)
+        credentials, metrics = StoredTokens(store), ServerMetrics()
+        ports = _port_access(own, credentials, metrics)
+        feeds = Feeds(catalog, tables, engine, data / INTAKE, feed_addresses, limits=feed_limits, ports=ports)
+        subscriptions = Subscriptions(
+            catalog, channel_store, own.channels.interests_limit,
+            subscribed=lambda channel_id: channels.subscribed(channel_id),  # noqa: PLW0108 - made below
+        )  # fmt: skip
+        dml = DmlHandler(tables, engine, ChannelDatasetChanges(catalog, channel_store, subscriptions))
+        procedures = Procedures(
+            catalog, tables, engine, dml, deadline_s=deadline_s, ran_until=from_us(guard.ran_until_us)
+        )
         timing = AnnouncerTiming(own.channels.announcement_timeout_s)
-        announcer = Announcer(catalog, channel_store, pace=timing, guard=broker_addresses)
+        announcer = Announcer(catalog, channel_store, timing=timing, guard=broker_addresses)
         retention = Retention(catalog, channel_store, own.channels, now=lambda: from_us(guard.age_us()))
         channels = Channels(
             catalog, tables, engine, channel_store, commit_listeners=(announcer.committed, retention.committed),
             dropped=announcer.dropped, limits=limits or ExecutionLimits.of(own.channels),
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
-        statements = ScriptRunner(catalog, tables, engine, dml, procedures, feeds, brokers, channels, own, data)
+        subscribing = SubscriptionStatements(catalog, engine, subscriptions)
+        statements = ScriptRunner(
+            catalog, tables, engine, dml, procedures, feeds, brokers, channels, subscribing, own, data,
+            now=statement_clock,
+        )  # fmt: skip
         stack.push_async_callback(statements.close)
         watch = None
         if sessions is not None:
@@ -260,13 +282,23 @@ async def assemble_cluster(
                 settings, store, channel_store, catalog, tables, destination, backup_barrier=feeds.backup_barrier()
             )
 
-        subscriptions = Subscriptions(catalog, channel_store, own.channels.interests_limit)
         app = cluster_application(
-            own, statements, StoredTokens(store), engine=watch, backup=back_up, feeds=feeds,
+            own, statements, credentials, engine=watch, backup=back_up, feeds=feeds, metrics=metrics,
+            budget=ports.budget,
             channel_figures=channels.figures, kept_for_readers=tables.kept_for_readers, guard=guard,
             brokers=BrokerApi(channel_store, subscriptions, brokers, announcer, retention),
         )  # fmt: skip
         yield Cluster(app, statements, engine, store, catalog, tables, feeds, channels, channel_store, back_up)
+
+
+def _port_access(settings: ClusterSettings, credentials: StoredTokens, metrics: ServerMetrics) -> PortAccess:
+    """The access to the ports of feeds: that of the cluster's server, with as many connections as a feed's sockets."""
+    limits = server_limits(settings)
+    connections = min(limits.connections_limit, settings.feeds.socket_connections_limit)
+    return PortAccess(
+        partial(port_authentication, settings, credentials), replace(limits, connections_limit=connections), metrics,
+        body_budget(limits, metrics),
+    )  # fmt: skip
 
 
 @asynccontextmanager
@@ -296,10 +328,10 @@ async def opened_stores(
             yield store, channel_store
 
 
-def _guard_clock(settings: Settings) -> ClockGuard:
+def _guard_clock(settings: Settings, clocks: Clocks | None = None) -> ClockGuard:
     """Creates the clock guard of the data folder from the newest commit time."""
     newest = (find_newest_time_us(folder) for folder in list_paths(settings.data / DATASETS))
-    return ClockGuard(settings.data, machine_clocks(), max(newest, default=0))
+    return ClockGuard(settings.data, clocks or machine_clocks(), max(newest, default=0))
 
 
 def opened_channel_store(

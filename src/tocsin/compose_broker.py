@@ -13,6 +13,7 @@ from pathlib import Path
 from tocsin.broker.accounts.limits import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AccountPolicy
+from tocsin.broker.age_clock import make_age_clock
 from tocsin.broker.app import RunningBroker, run_broker
 from tocsin.broker.cluster_link.broker_generation import BrokerGeneration
 from tocsin.serving.application import serve
@@ -63,11 +64,12 @@ async def broker(
     try:
         if take_over:
             await BrokerGeneration.renew(store)
-        accounts = LocalAccounts(store, _account_policy(broker_settings))
+        age_us = make_age_clock()
+        accounts = LocalAccounts(store, _account_policy(broker_settings), age_us=age_us)
         await accounts.open()
         try:
             async with run_broker(
-                broker_settings, store, accounts, address=address, trace=trace, resolver=resolver
+                broker_settings, store, accounts, address=address, trace=trace, resolver=resolver, age_us=age_us
             ) as running_broker:
                 yield running_broker
         finally:

@@ -63,6 +63,8 @@ POINTS: Final[dict[str, str]] = {
     "channel-store.subscriptions.written": "subscriptions are created or ended, nothing is committed",
     "channel-store.subscriptions.committed": "subscriptions were created or ended durably, no answer is sent",
     "channel-store.retention.step": "some old results are removed, others are not",
+    "channel-store.deletion.written": "results are deleted by a statement, nothing is committed",
+    "channel-store.deletion.committed": "results were deleted durably by a statement, no answer is sent",
     "channel-store.drop.step": "some rows of a dropped channel are removed, others are not",
     "broker-store.written": "a group commit of a broker's store is written, not committed",
     "broker-store.committed": "a group commit of a broker's store is durable, no answer is sent",

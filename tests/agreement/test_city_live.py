@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.in_process_broker import PASSWORD, BrokerHere, both
-from tests.support.sparkless_cluster import World, world
+from tests.support.in_process_broker import PASSWORD, InProcessBroker, both
+from tests.support.sparkless_cluster import SparklessCluster, world
 from tests.support.waiting import until
 from tocsin.lab.engine.network import LinkSettings
 from tocsin.lab.scenarios.city import City, city_scenario
@@ -32,7 +32,7 @@ FRESH_S = 0.001
 class Live:
     """The scenario's people, each a client of the broker while it is online, who pulls when there is something."""
 
-    def __init__(self, here: World, made: BrokerHere, run: CityRun, stack: AsyncExitStack) -> None:
+    def __init__(self, here: SparklessCluster, made: InProcessBroker, run: CityRun, stack: AsyncExitStack) -> None:
         self._here, self._made, self._run, self._stack = here, made, run, stack
         self._clients: dict[str, Client] = {}
         self._online: set[str] = set()

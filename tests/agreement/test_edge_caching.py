@@ -130,8 +130,8 @@ def test_every_result_that_is_due_is_asked_for_once() -> None:
     figures = edge.broker.caches.counters
     assert figures.misses == 0, "a cache that holds everything misses nothing"
     asked = requests(events, ANSWERED_S, 0.0, SMALL.span_s)
-    assert sum(one.sure_requests for one in asked) <= figures.hits <= sum(one.requests for one in asked)
-    assert figures.hits == pytest.approx(sum(one.requests for one in asked), rel=0.005)
+    assert sum(point.sure_requests for point in asked) <= figures.hits <= sum(point.requests for point in asked)
+    assert figures.hits == pytest.approx(sum(point.requests for point in asked), rel=0.005)
 
 
 def test_the_bound_is_that_of_trying_everything() -> None:
@@ -172,7 +172,7 @@ def assert_below_the_bound(policy: str, events: WorkloadEvents, budget: int, win
     hits, misses = after.hits - before.hits, after.misses - before.misses
     # Who holds more than the budget on average may have as much more: the bound is concave.
     more = max(1.0, (edge.area_bytes_s - area) / (end_s - begin_s) / budget)
-    assert sum(one.sure_requests for one in asked) <= hits + misses <= sum(one.requests for one in asked)
+    assert sum(point.sure_requests for point in asked) <= hits + misses <= sum(point.requests for point in asked)
     assert hits <= more * found.hits
     assert hits / (hits + misses) <= more * found.hit_ratio
     assert after.hit_bytes - before.hit_bytes <= more * found.hit_bytes
@@ -208,7 +208,7 @@ def test_the_bound_knows_that_who_asks_gets_what_was_made_a_moment_ago(policy: s
 
 
 def test_a_policy_that_passes_the_bound_is_told_and_not_passed_over() -> None:
-    claim = next(one for one in EXPERIMENT.claims if one.name == "optimum")
+    claim = next(claim for claim in EXPERIMENT.claims if claim.name == "optimum")
     cells = list(plan(EXPERIMENT, settings={"policy": "lru,ttl,optimum", "size_mb": "50"}, replications=2).cells())
 
     def judged(lru: float, ttl: float) -> str:

@@ -20,7 +20,7 @@ from tocsin.lab.experiments.statistics import estimate
 DEFAULTS: dict[str, Value] = {parameter.name: parameter.default for parameter in EXPERIMENT.parameters}
 # What the whole run says, and the quick one too, beyond its error: see the judges.
 VERDICTS = {
-    "ends": "reproduced",
+    "hit-rates-of-extremes": "reproduced",
     "hit-rate-constant": "reproduced",
     "hit-rate-order": "depends",
     "buffer-hits": "depends",
@@ -113,7 +113,7 @@ def test_a_dip_lies_below_both_sizes_beside_it(copies: dict[int, float], per_s: 
         about = 1 + cell.seed / 1_000
         kept = {**STEADY, **copies}[size] * about
         rows.append(ResultsRow(cell, {"duplication": kept, "throughput_per_s": per_s.get(size, 500.0) * about}))
-    claim = next(one for one in EXPERIMENT.claims if one.name == "fluctuates")
+    claim = next(claim for claim in EXPERIMENT.claims if claim.name == "fluctuates")
     assert judge(claim, RunResults(rows)).verdict == verdict
     quick = RunResults([row for row in rows if dict(row.cell.values)["records"] in (500, 2_000)])
     assert judge(claim, quick).verdict == ("not judged" if copies.get(2_000) == 1.6 else "not reproduced")
@@ -151,4 +151,4 @@ def test_without_the_cells_it_needs_no_claim_is_judged(tmp_path: Path, settings:
     wanted = plan(EXPERIMENT, quick=True, settings=settings, replications=2)
     results, _ = run(wanted, registry.reference("kafka-admission"), tmp_path)
     judged = {name for name, verdict in verdicts(EXPERIMENT, results).items() if verdict.verdict != "not judged"}
-    assert judged == ({"ends"} if settings["policy"] == "all,none" else set())
+    assert judged == ({"hit-rates-of-extremes"} if settings["policy"] == "all,none" else set())

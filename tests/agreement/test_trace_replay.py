@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.support.in_process_broker import BrokerHere, Listener, both
-from tests.support.sparkless_cluster import World, world
+from tests.support.in_process_broker import InProcessBroker, Listener, both
+from tests.support.sparkless_cluster import SparklessCluster, world
 from tests.support.waiting import until
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
@@ -25,7 +25,7 @@ from tocsin.wire.errors import InputError
 POLICIES = ["lsc+never", "lru+never", "worth+never", "saving+never", "s3fifo+never", "exp+ttl"]
 
 
-async def live(here: World, made: BrokerHere, turns: int) -> None:
+async def live(here: SparklessCluster, made: InProcessBroker, turns: int) -> None:
     """Subscribers who come and go while results are made, under one policy after the other."""
     channel = await here.channel("c")
     people = [f"p{number}" for number in range(3)]
@@ -97,11 +97,11 @@ def test_every_event_comes_out_of_a_trace_as_it_went_in(tmp_path: Path) -> None:
         ev.TimePassed(),
         ev.CachePoliciesChanged(CachingSettings(budget_bytes=9, eviction="lru")),
     ]
-    assert {type(one) for one in happened} == set(get_args(ev.BrokerEvent)), "one of each"
+    assert {type(event) for event in happened} == set(get_args(ev.BrokerEvent)), "one of each"
     path = tmp_path / "t.jsonl"
     trace = BrokerTrace(path, Broker(CoreSettings(caching=CachingSettings(budget_bytes=9)), 0.0), 0.0)
-    for one in happened:
-        trace.record(one, 1.0)
+    for event in happened:
+        trace.record(event, 1.0)
     trace.close(2.0)
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()[1:-1]]
     assert [line.pop("at_s") for line in lines] == [1.0] * len(happened)

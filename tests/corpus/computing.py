@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from tests.corpus.data import PEOPLE as P
 from tests.corpus.data import VISITS as V
 from tests.corpus.entry import Entry, get, grouped, known, obj, ordered, q
+from tests.support.literals import literal
+from tests.support.reference import collections as model
+from tocsin.rules.model.values import Point
 
 _BY_PERSON: Final = grouped(V, lambda v: v["person"])
 _BY_PLACE: Final = grouped(V, lambda v: v["place"])
@@ -53,11 +57,12 @@ GROUPS: Final[list[Entry]] = [
     q("SELECT VALUE [c, names] FROM People p GROUP BY p.address.city AS c LET names = sort_array(collect_list(p.name))",
       lambda: [[c, sorted(p["name"] for p in g)] for c, g in _BY_CITY.items()]),
     q("SELECT p.id AS id, array_sum((SELECT VALUE v.minutes FROM Visits v WHERE v.person = p.id)) AS m FROM People p",
-      lambda: [{"id": p["id"], "m": sum(v["minutes"] for v in _BY_PERSON.get(p["id"], []))} for p in P]),
+      lambda: [{"id": p["id"], "m": sum(v["minutes"] for v in _BY_PERSON[p["id"]]) if p["id"] in _BY_PERSON else None}
+               for p in P]),
     q("SELECT VALUE [array_count(p.marks), array_sum(p.marks), array_max(p.marks), array_min(p.marks)] FROM People p "
       "WHERE p.id = 1", lambda: [[3, 6, 3, 1]]),
     q("SELECT VALUE array_avg(p.marks) FROM People p WHERE p.id IN [1, 3]", lambda: [2.0, None]),
-    q("SELECT VALUE coll_sum([1, 2, null])", lambda: [3]),
+    q("SELECT VALUE [coll_sum([1, 2, null]), coll_sum([1, 2]), array_sum([1, 2, null])]", lambda: [[None, 3, 3]]),
 ]  # fmt: skip
 
 
@@ -82,7 +87,7 @@ KINDS: Final[list[Entry]] = [
     q(f"SELECT VALUE count(*) FROM {_KINDS} x, {_KINDS} y WHERE x = y", lambda: [4 + 11]),
     q(f"SELECT VALUE x + 1 FROM {_KINDS} x WHERE x < 8", lambda: [8, 8.0, 2, 1e-30 + 1, 1]),
     q(f"SELECT VALUE -x FROM {_KINDS} x WHERE x = 7", lambda: [-7, -7.0]),
-    q(f"SELECT max(x) AS most, min(x) AS least FROM {_KINDS} x WHERE x < 7", lambda: [{"most": 1, "least": 0}]),
+    q(f"SELECT max(x) AS most, min(x) AS least FROM {_KINDS} x WHERE x < 7", lambda: [{"most": 1.0, "least": 0.0}]),
     q(f"SELECT VALUE count(*) FROM {_KINDS} x WHERE x", lambda: [1]),
     q(
         "SELECT DISTINCT VALUE x FROM [7.5, 7.0, '7', 7.0, null, [7.0, 'a'], [7.0, 'a'], {'b': [7.0, 'a']}] x",
@@ -90,13 +95,75 @@ KINDS: Final[list[Entry]] = [
     ),
     ordered(
         f"SELECT DISTINCT v.x AS x FROM (SELECT x AS x FROM {_KINDS} x WHERE x < 7 OR x = '7') v ORDER BY x DESC LIMIT 3",
-        lambda: [{"x": 1}, {"x": 1e-30}, {"x": 0}],
+        lambda: [{"x": "7"}, {"x": 1}, {"x": 1e-30}],
     ),
     q(
         "SELECT VALUE [{'x': [7.0, 'a', {'y': -0.0}]}, 'b'] FROM [1] one",
         lambda: [[{"x": [7.0, "a", {"y": -0.0}]}, "b"]],
     ),
 ]
+
+# Objects of different shapes are untyped, as undeclared fields are.
+_PLACES: Final[list[dict[str, Any]]] = [
+    {
+        "id": 1,
+        "shelters": [Point(1.0, 2.0), Point(3.0, 4.0)],
+        "names": ["a", "b"],
+        "counts": [3, 1, None, 2],
+        "at": Point(0.0, 0.0),
+    },
+    {"id": 2, "shelters": None, "names": "none", "counts": [], "n": 108},
+    {"id": 3},
+]
+_IN_PLACES: Final = f"FROM {literal(_PLACES)} r"
+
+
+def _of(field: str, function: Callable[..., Any], *more: Any) -> Callable[[], list[Any]]:
+    """One object per place with the answer `v`, which is left out where it is MISSING."""
+    return lambda: [obj(id=place["id"], v=function(get(place, field), *more)) for place in _PLACES]
+
+
+COLLECTIONS: Final[list[Entry]] = [
+    *(q(f"SELECT VALUE {{'id': r.id, 'v': {text}}} {_IN_PLACES}", expected) for text, expected in [
+        ("array_count(r.shelters)", _of("shelters", model.array_count)),
+        ("coll_count(r.counts)", _of("counts", model.strict_count)),
+        ("strict_count(r.counts)", _of("counts", model.strict_count)),
+        ("array_sum(r.names)", _of("names", model.array_sum)),
+        ("array_sum(r.counts)", _of("counts", model.array_sum)),
+        ("array_avg(r.counts)", _of("counts", model.array_avg)),
+        ("array_max(r.names)", _of("names", model.array_max)),
+        ("array_concat(r.shelters, [r.at])", lambda: [
+            {"id": 1, "v": [Point(1.0, 2.0), Point(3.0, 4.0), Point(0.0, 0.0)]}, {"id": 2, "v": None}, {"id": 3}]),
+        ("concat(r.shelters, r.shelters)", lambda: [
+            {"id": 1, "v": _PLACES[0]["shelters"] * 2}, {"id": 2, "v": None}, {"id": 3}]),
+        ("concat(r.names, r.names)", lambda: [
+            {"id": 1, "v": ["a", "b", "a", "b"]}, {"id": 2, "v": "nonenone"}, {"id": 3}]),
+        ("array_sort(r.counts)", _of("counts", model.array_sort)),
+        ("array_position(r.names, 'b')", _of("names", model.array_position, "b")),
+        ("array_contains(r.counts, 2.0)", _of("counts", model.array_contains, 2.0)),
+        ("array_distinct(array_concat(r.counts, r.counts))", lambda: [
+            {"id": 1, "v": [3, 1, None, 2]}, {"id": 2, "v": []}, {"id": 3}]),
+        ("array_star([r, {'id': 7}]).id", lambda: [{"id": place["id"], "v": [place["id"], 7]} for place in _PLACES]),
+    ]),
+    q("SELECT VALUE array_sum([v.at]) FROM Visits v", lambda: [None for _ in V]),
+    q("SELECT sum(p.name) AS a, avg(p.born) AS b, sum(v.at) AS c FROM People p, Visits v", lambda: [{"a": None, "b": None, "c": None}]),
+    q("SELECT min(x) AS a, max(x) AS b, sum(x) AS c FROM [1, 2, 'a', null] x", lambda: [{"a": None, "b": None, "c": 3}]),
+    q("SELECT min(x) AS a, max(x) AS b, sum(x) AS c FROM [1, 2, null] x", lambda: [{"a": 1, "b": 2, "c": 3}]),
+    q("SELECT x AS x, sum(y) OVER () AS s, max(y) OVER () AS m FROM [1, 2] x UNNEST ['b', x] y",
+      lambda: [{"x": x, "s": 3, "m": None} for x in (1, 2) for _ in range(2)]),
+    # Values of incompatible types are neither equal nor unequal, declared or not.
+    q("SELECT VALUE p.id FROM People p WHERE p.id = '01' OR p.id = 'x' OR p.name = 5 OR p.born > 5 OR p.extra.level = '3'", list),
+    q("SELECT VALUE p.id FROM People p WHERE p.id <> 'x' OR NOT (p.name = 5)", list),
+    q("SELECT VALUE p.id FROM People p WHERE p.id IN ['1', 'x'] OR p.name BETWEEN 1 AND 9", list),
+    q("SELECT VALUE x FROM named(double_it(1)) x", list),
+    q("SELECT p.id AS p, v.id AS v FROM People p JOIN Visits v ON p.name = v.person", list),
+    q("SELECT VALUE v.id FROM Visits v WHERE v.place IN (SELECT VALUE p.id FROM People p)", list),
+    q("SELECT VALUE v.id FROM Visits v WHERE v.place NOT IN (SELECT VALUE p.id FROM People p)", list),
+    q("SELECT VALUE p.id FROM People p WHERE contains(p.id, '1') OR p.id LIKE '%'", list),
+    q(f"SELECT VALUE r.id {_IN_PLACES} WHERE contains(r.n, '0') OR r.n = '108' OR r.n LIKE '1%' OR r.n < 'a'", list),
+    q(f"SELECT VALUE CASE r.n WHEN '108' THEN 1 WHEN 108 THEN 2 ELSE 3 END {_IN_PLACES}", lambda: [3, 2, 3]),
+    q(f"SELECT VALUE r.id {_IN_PLACES} WHERE SOME x IN r.counts SATISFIES x = '3'", list),
+]  # fmt: skip
 
 WINDOWS: Final[list[Entry]] = [
     q("SELECT v.id AS id, row_number() OVER (PARTITION BY v.person ORDER BY v.at) AS n FROM Visits v",
@@ -155,7 +222,7 @@ VALUES: Final[list[Entry]] = [
     q("SELECT VALUE upper(p.nick) FROM People p WHERE p.nick IS VALUED", lambda: ["AD", "D", ""]),
     q("SELECT VALUE transform(p.tags, t -> upper(t)) FROM People p", lambda: [[t.upper() for t in p["tags"]] for p in P]),
     q("SELECT VALUE filter(p.marks, m -> m > 1) FROM People p WHERE p.id = 1", lambda: [[3, 2]]),
-    q("SELECT VALUE transform(p.tags, (t, i) -> concat(t, i)) FROM People p WHERE p.id = 4", lambda: [["x0", "x1", "z2"]]),
+    q("SELECT VALUE transform(p.tags, (t, i) -> concat(t, string(i))) FROM People p WHERE p.id = 4", lambda: [["x0", "x1", "z2"]]),
     q("SELECT VALUE aggregate(p.marks, 0L, (a, m) -> a + m) FROM People p", lambda: [sum(p["marks"]) for p in P]),
     q("SELECT VALUE exists(p.tags, t -> t = p.nick || 'x') FROM People p WHERE p.id = 5", lambda: [False]),
     q("SELECT VALUE array_sort(p.marks) FROM People p", lambda: [sorted(p["marks"]) for p in P]),
@@ -164,7 +231,7 @@ VALUES: Final[list[Entry]] = [
       lambda: [p["nick"] if known(get(p, "nick")) else p["name"] for p in P]),
     q("SELECT VALUE if_missing_or_null(p.age, -1) FROM People p",
       lambda: [p["age"] if known(get(p, "age")) else -1 for p in P]),
-    q("SELECT VALUE CAST(p.id AS STRING) || CAST('12' AS INT) FROM People p WHERE p.id = 3", lambda: ["312"]),
+    q("SELECT VALUE CAST(p.id AS STRING) || CAST(CAST('12' AS INT) AS STRING) FROM People p WHERE p.id = 3", lambda: ["312"]),
     q("SELECT VALUE CAST(p.extra.level AS DOUBLE) FROM People p WHERE p.id IN [1, 3]", lambda: [3.0, 5.5]),
     q("SELECT VALUE v.at + duration('P1M') FROM Visits v WHERE v.id = 4", lambda: ["2026-03-28T23:59:59.999999Z"]),
     q("SELECT VALUE v.at - duration('PT1S') FROM Visits v WHERE v.id = 5", lambda: ["2026-02-28T23:59:59Z"]),
@@ -174,9 +241,15 @@ VALUES: Final[list[Entry]] = [
       lambda: [p["born"].year * 100 + p["born"].month for p in P]),
     q("SELECT VALUE d.DatasetName FROM Metadata.`Dataset` d WHERE d.DataverseName = '$dataverse' ORDER BY d.DatasetName",
       lambda: ["People", "Things", "Visits", "Zones"]),
-    q("SELECT VALUE [i.IndexName, i.SearchKey] FROM Metadata.`Index` i WHERE i.DataverseName = '$dataverse'",
-      lambda: [["byCity", [["address", "city"]]]]),
-    q("SELECT VALUE f.Arity FROM Metadata.`Function` f WHERE f.DataverseName = '$dataverse' AND f.Name = 'inTown'", lambda: [2]),
+    q("SELECT VALUE [i.IndexName, i.SearchKey] FROM Metadata.`Index` i WHERE i.DataverseName = '$dataverse' AND "
+      "NOT i.IsPrimary", lambda: [["byCity", [["address", "city"]]]]),
+    q("SELECT VALUE i.SearchKey FROM Metadata.`Index` i, Metadata.`Dataset` d WHERE d.DataverseName = '$dataverse' AND "
+      "i.DataverseName = d.DataverseName AND i.IndexName = d.DatasetName AND d.DatasetName = 'Things' AND "
+      "i.SearchKey = d.InternalDetails.PrimaryKey", lambda: [[["key", "a"], ["key", "b"]]]),
+    q("SELECT VALUE f.FieldName FROM Metadata.`Dataset` d, Metadata.`Datatype` t UNNEST t.Derived.Record.Fields f "
+      "WHERE d.DataverseName = '$dataverse' AND d.DatasetName = 'Things' AND t.DataverseName = d.DatatypeDataverseName "
+      "AND t.DatatypeName = d.DatatypeName", lambda: ["key", "n"]),
+    q("SELECT VALUE f.Arity FROM Metadata.`Function` f WHERE f.DataverseName = '$dataverse' AND f.Name = 'inTown'", lambda: ["2"]),
     q("SELECT VALUE [d.PrimaryKey, d.IsActive] FROM Metadata.`Dataset` d WHERE d.DataverseName = '$dataverse' AND "
       "d.DatasetName = 'Things'", lambda: [[[["key", "a"], ["key", "b"]], True]]),
     q("SELECT VALUE d.Location LIKE '/%/datasets/%' FROM Metadata.`Dataset` d WHERE d.DataverseName = '$dataverse' AND "
@@ -189,4 +262,4 @@ def _map(value: object, change: object) -> object:
     return change(value) if known(value) else None  # type: ignore[operator]
 
 
-ENTRIES: Final = [*GROUPS, *KINDS, *WINDOWS, *FUNCTIONS, *VALUES]
+ENTRIES: Final = [*GROUPS, *KINDS, *COLLECTIONS, *WINDOWS, *FUNCTIONS, *VALUES]

@@ -7,11 +7,11 @@ import math
 from datetime import UTC, date, datetime, time
 from typing import Any, Final
 
-from tests.corpus import computing, selecting
+from tests.corpus import clause_orders, computing, selecting
 from tests.corpus.entry import Entry
 from tocsin.rules.model.values import MISSING, Circle, Duration, Line, Multiset, Point, Polygon, Rectangle
 
-ENTRIES: Final[list[Entry]] = [*selecting.ENTRIES, *computing.ENTRIES]
+ENTRIES: Final[list[Entry]] = [*selecting.ENTRIES, *computing.ENTRIES, *clause_orders.ENTRIES]
 CONDITIONS: Final = selecting.CONDITIONS
 
 CONSTANTS: Final[list[tuple[str, Any]]] = [
@@ -24,12 +24,24 @@ CONSTANTS: Final[list[tuple[str, Any]]] = [
     ("1.5 = 3 / 2", True), ("5 BETWEEN 1 AND 5", True), ("5 NOT BETWEEN 1 AND 5", False), ("1 IN [1, 2]", True),
     ("3 IN [1, 2]", False), ("'a' IN {{'a'}}", True), ("[1, 2] = [1, 2]", True), ("[1, 2] = [2, 1]", False),
     ("{'a': 1} = {'a': 1}", True), ("CASE WHEN null THEN 1 ELSE 2 END", 2), ("1 <=> null", False), ("null <=> null", True),
+    ("1 = '1'", None), ("1 < 'a'", None), ("true = 1", None), ("'5' + 1", None), ("1 <=> '1'", False), ("[1] = ['1']", False),
+    ("[1, 2] = [1.0, 2.0]", True), ("{'a': [1]} = {'a': [1.0]}", True), ("[1] < [2]", None), ("point('1,2') < point('3,4')", None),
+    ("date('2026-01-01') = datetime('2026-01-01T00:00:00Z')", None), ("date('2026-01-01') = '2026-01-01'", None),
+    ("datetime('2026-01-01T00:00:00Z') > 'soon'", None), ("CASE 1 WHEN '1' THEN 'a' ELSE 'b' END", "b"), ("1 IN ['1']", None),
     # text
     ("'a' || 'b'", "ab"), ("length('Köln')", 4), ("upper('straße')", "STRASSE"), ("substr('abc', 2, 1)", "b"),
     ("string_length('名前')", 2), ("lowercase('AB')", "ab"), ("contains('abc', 'b')", True), ("split('a,b', ',')", ["a", "b"]),
     ("replace('aXa', 'X', 'b')", "aba"), ("trim('  a ')", "a"), ("starts_with('abc', 'ab')", True), ("'ab' LIKE 'a_'", True),
+    ("'ab' NOT LIKE 'a_'", False), ("'ab' NOT LIKE 'b%'", True), ("'AB' NOT ILIKE 'a!_' ESCAPE '!'", True),
+    ("ftcontains('The River, rising', 'river')", True), ("ftcontains('The River', 'riv')", False),
+    ("ftcontains('a b c', ['c', 'A'])", True), ("ftcontains('a b c', ['a', 'd'])", False),
+    ("ftcontains('a b c', ['a', 'd'], {'mode': 'any'})", True), ("ftcontains('a b', '')", False),
+    ("ftcontains('a b c', 'c a', {'mode': 'all'})", True), ("ftcontains(12, '12')", None),
+    ("ftcontains('a', null)", None),
     ("'a\\'b'", "a'b"), ('"say \\"hi\\""', 'say "hi"'), ("'tab\\there'", "tab\there"), ("'${x}'", "${x}"), ("'a\\\\b'", "a\\b"),
-    ("regexp_replace('a1b22', '[0-9]+', '#')", "a#b#"), ("repeat('ab', 2)", "abab"), ("concat('a', 1, true)", "a1true"),
+    ("regexp_replace('a1b22', '[0-9]+', '#')", "a#b#"), ("repeat('ab', 2)", "abab"), ("concat('a', string(1))", "a1"),
+    ("concat('a', 1)", None), ("'a' || 1", None), ("contains(108, '0')", None), ("length(12)", None), ("108 LIKE '1%'", None),
+    ("string_contains('108', '0')", True), ("upper(null)", None),
     # collections
     ("[1, 2, 3][0]", 1), ("[1, 2, 3][-1]", 3), ("[1, 2, 3][5]", None), ("[1, 2, 3, 4][1:3]", [2, 3]), ("[1, 2, 3][-2:]", [2, 3]),
     ("[3, 1, 2][:2]", [3, 1]), ("[[1], [2, 3]][1][0]", 2), ("{'a': {'b': [5]}}.a.b[0]", 5), ("[]", []), ("{}", {}), ("{{}}", []),
@@ -39,7 +51,20 @@ CONSTANTS: Final[list[tuple[str, Any]]] = [
     ("transform([1, 2], x -> x * 2)", [2, 4]), ("filter([1, 2, 3], x -> x % 2 = 1)", [1, 3]),
     ("zip_with([1, 2], [3, 4], (a, b) -> a + b)", [4, 6]), ("SOME x IN [1, 2] SATISFIES x = 2", True),
     ("EVERY x IN [] SATISFIES false", True), ("EXISTS []", False), ("SOME x IN [1], y IN [2] SATISFIES x < y", True),
-    ("array_max([1.5, 2])", 2.0), ("(SELECT VALUE x FROM [1, 2, 3] x WHERE x > 1)", [2, 3]),
+    ("array_max([1.5, 2])", 2.0), ("array_min([1, 'a'])", None), ("array_sum(['a', 1, 2.5])", 3.5), ("array_sum([])", None),
+    ("array_sum(['a'])", None), ("array_count(7)", 0), ("strict_sum([1, null])", None), ("strict_count([1, null])", 2),
+    ("array_append([1], 'a', null)", [1, "a", None]), ("array_prepend('x', 2, [1])", ["x", 2, 1]), ("array_insert([5, 6], -1, 7)", [5, 7, 6]),
+    ("array_insert([5, 6], 3, 7)", None), ("array_put([2, 3], 2, 2, 9, 9)", [2, 3, 9, 9]), ("array_remove([1, 2, 1], 1)", [2]),
+    ("array_replace([2, 3, 3, 3, 1], 3, 8, 2)", [2, 8, 8, 3, 1]), ("array_position([3, 8], 8)", 1), ("array_position([3], 8)", -1),
+    ("array_contains([1, null], 2)", False), ("array_contains([[1, 2.0]], [1.0, 2])", True), ("array_union([1, 2], [2.0, null])", [1, 2, None]),
+    ("array_intersect([1, null, 2], [2, null, 3])", [2]), ("array_except([1, 1, 2], [2])", [1, 1]), ("array_symdiff([1, 2], [2, 3])", [1, 3]),
+    ("array_symdiffn([1], [1], [1, 5])", [1, 5]), ("array_slice([1, 2, 3, 4], 1, 3)", [2, 3]), ("array_slice([1], 1)", None),
+    ("array_flatten([2, [8, [12]]], 1)", [2, 8, [12]]), ("array_flatten([2, [8, [12]]], -1)", [2, 8, 12]), ("array_reverse([1, 2])", [2, 1]),
+    ("array_range(0, 3)", [0, 1, 2]), ("array_range(5, 0, -2)", [5, 3, 1]), ("array_range(0, 1, 0.5)", [0.0, 0.5]),
+    ("array_repeat('a', 2)", ["a", "a"]), ("array_repeat('a', -1)", None), ("array_ifnull([null, 3])", 3), ("array_sort(['b', 2, null, 1])", [None, 1, 2, "b"]),
+    ("array_star([{'a': 1, 'c': 5}, {'a': 9, 'b': 4}])", {"a": [1, 9], "b": [None, 4], "c": [5, None]}), ("len('abc')", None),
+    ("[1, 'a', double('NaN') + 1]", [1, "a", math.nan]), ("array_sort(missing) IS MISSING", True), ("array_sort(null) IS NULL", True), ("array_contains([1], missing)", MISSING), ("reverse('abc')", "cba"),
+    ("(SELECT VALUE x FROM [1, 2, 3] x WHERE x > 1)", [2, 3]),
     # moments
     ("date('2026-01-31') + duration('P1M')", date(2026, 2, 28)), ("datetime('2026-01-01T00:00:00Z') - duration('PT1S')",
      datetime(2025, 12, 31, 23, 59, 59, tzinfo=UTC)), ("datetime('2026-01-01T00:00:00+02:00')", datetime(2025, 12, 31, 22, tzinfo=UTC)),

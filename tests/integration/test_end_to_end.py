@@ -61,10 +61,10 @@ class Publisher:
 
 
 def broker_of(cluster: ClusterProcess) -> psutil.Process | None:
-    for one in psutil.Process(cluster.pid).children(recursive=True):
+    for child in psutil.Process(cluster.pid).children(recursive=True):
         try:
-            if "broker" in one.cmdline():
-                return one
+            if "broker" in child.cmdline():
+                return child
         except psutil.Error:
             continue
     return None
@@ -81,22 +81,22 @@ async def test_published_through_a_broker_delivered_to_all_whoever_is_killed(tmp
     with ClusterProcess(tmp_path, "--brokers", "1", **variables) as process:
         cluster = await asyncio.to_thread(process.ready)
         assert (await asyncio.to_thread(cluster.client.run, SETUP)).status == 200
-        for one in people:
-            await one.enter()
+        for person in people:
+            await person.enter()
             for channel in ("v.c", "v.p"):
-                for kind in "ab" if one is ann else "b":
-                    held = await one.subscribe(channel, kind)
-                    one.got[held["interest"]] = []
+                for kind in "ab" if person is ann else "b":
+                    held = await person.subscribe(channel, kind)
+                    person.got[held["interest"]] = []
                     wanted[held["interest"]] = kind
 
-        async def all_came(one: Subscriber) -> None:
-            made = {interest: publisher.ids[wanted[interest]] for interest in one.got}
+        async def all_came(person: Subscriber) -> None:
+            made = {interest: publisher.ids[wanted[interest]] for interest in person.got}
             async with asyncio.timeout(WITHIN_S):
-                while any(len(one.got[interest]) < len(ids) for interest, ids in made.items()):
+                while any(len(person.got[interest]) < len(ids) for interest, ids in made.items()):
                     await asyncio.sleep(0.02)
             # A batch has an order of its own: each exactly once is what counts.
-            assert {interest: sorted(got) for interest, got in one.got.items()} == made
-            assert one.gaps == []
+            assert {interest: sorted(got) for interest, got in person.got.items()} == made
+            assert person.gaps == []
 
         ann.listen()
         await publisher.publish(6)
@@ -127,11 +127,11 @@ async def test_published_through_a_broker_delivered_to_all_whoever_is_killed(tmp
     with ClusterProcess(tmp_path, "--brokers", "1", **variables) as process:
         cluster = await asyncio.to_thread(process.ready)
         await publishing
-        for one in (ann, eve):
-            one.listen()
-        for one in people:
-            await all_came(one)
-            await one.leave()
+        for item in (ann, eve):
+            item.listen()
+        for entry in people:
+            await all_came(entry)
+            await entry.leave()
         # And a program that uses the client gets the same from the beginning.
         async with Client(url, "zoe", "correct horse battery", register=True) as client:
             await client.subscribe("v.c", ["b"], since="0-0-0")

@@ -150,11 +150,11 @@ class Terminal:
     def close(self) -> list[int]:
         """With which statuses those ended that ran, the last one first."""
         statuses = []
-        for one in reversed(self._running):
-            one.send_signal(signal.SIGTERM)
-            statuses.append(one.wait(START_LIMIT_S))
-            assert one.stdout is not None
-            one.stdout.close()
+        for process in reversed(self._running):
+            process.send_signal(signal.SIGTERM)
+            statuses.append(process.wait(START_LIMIT_S))
+            assert process.stdout is not None
+            process.stdout.close()
         return statuses
 
 
@@ -239,7 +239,7 @@ def test_the_demo_loses_nothing_though_its_broker_is_killed_and_somebody_presses
     assert demo.stdout is not None
     seen = read_until(demo, lambda line: delivered(line) >= 10)
     started = psutil.Process(demo.pid).children(recursive=True)
-    next(one for one in started if is_broker(one)).kill()
+    next(process for process in started if is_broker(process)).kill()
     before = delivered(seen.splitlines()[-1])
     seen += read_until(demo, lambda line: delivered(line) >= before + 10)
     demo.send_signal(signal.SIGINT)
@@ -271,25 +271,31 @@ def test_the_seven_functions_of_the_example_find_what_plain_python_finds(cluster
     """How far each looks back is held to its documentation elsewhere; here a record is far inside or far outside."""
     rng, now = Random(11), datetime.now(UTC)
     recent, old = now + timedelta(hours=1), now - timedelta(hours=1)
-    reports = [replace(one, timestamp=rng.choice((recent, recent, old))) for one in data.reports(rng, 60, until=now)]
-    places = [replace(one, timestamp=rng.choice((recent, recent, old))) for one in data.locations(rng, 12, at=now)]
+    reports = [
+        replace(report, timestamp=rng.choice((recent, recent, old))) for report in data.reports(rng, 60, until=now)
+    ]
+    places = [
+        replace(location, timestamp=rng.choice((recent, recent, old))) for location in data.locations(rng, 12, at=now)
+    ]
     # Some reports beside people, so that there is something to find.
-    reports += [replace(reports[i], center=one.place) for i, one in enumerate(places)]
-    reports = [replace(one, message=f"report {i}") for i, one in enumerate(reports)]
+    reports += [replace(reports[i], center=place.place) for i, place in enumerate(places)]
+    reports = [replace(item, message=f"report {i}") for i, item in enumerate(reports)]
     shelters, file = data.default_shelters(), ROOT / "examples/emergency/shelters.json"
     cluster.run((ROOT / "examples/emergency/schema.sql").read_text("utf-8"))
     try:
         cluster.run(
             f"""USE emergency;
             LOAD DATASET Shelters USING localfs (("path"="{file}"), ("format"="json"));
-            INSERT INTO Reports {data.records([data.report_text(one) for one in reports])};
-            UPSERT INTO UserLocations {data.records([data.location_text(one) for one in places])};"""
+            INSERT INTO Reports {data.records([data.report_text(report) for report in reports])};
+            UPSERT INTO UserLocations {data.records([data.location_text(place) for place in places])};"""
         )
 
         def found(call: str) -> dict[str, list[str] | None]:
             rows = cluster.rows(f"USE emergency; SELECT VALUE e FROM {call} AS e;")
             return {
-                row["report"]["message"]: sorted(one["name"] for one in row["shelters"]) if "shelters" in row else None
+                row["report"]["message"]: sorted(shelter["name"] for shelter in row["shelters"])
+                if "shelters" in row
+                else None
                 for row in rows
             }
 
@@ -297,13 +303,17 @@ def test_the_seven_functions_of_the_example_find_what_plain_python_finds(cluster
             *, kind: str | None = None, at: data.Place | None = None, sheltered: bool = False
         ) -> dict[str, list[str] | None]:
             return {
-                one.message: sorted(s.name for s in shelters if one.covers(s.location)) if sheltered else None
-                for one in reports
-                if one.timestamp == recent and kind in (None, one.emergency_type) and (at is None or one.covers(at))
+                report.message: sorted(s.name for s in shelters if report.covers(s.location)) if sheltered else None
+                for report in reports
+                if report.timestamp == recent
+                and kind in (None, report.emergency_type)
+                and (at is None or report.covers(at))
             }
 
         ann, bo = places[0], places[1]
-        kind = next(one.emergency_type for one in reports if one.covers(ann.place) and one.timestamp == recent)
+        kind = next(
+            report.emergency_type for report in reports if report.covers(ann.place) and report.timestamp == recent
+        )
         spot = f"{ann.place.latitude!r}, {ann.place.longitude!r}"
         assert found(f'emergenciesOfType("{kind}")') == expected(kind=kind)
         assert found(f"emergenciesAt({spot})") == expected(at=ann.place)

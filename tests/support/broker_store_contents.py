@@ -30,7 +30,7 @@ async def people(store: BrokerStore, *users: str) -> list[int]:
 async def subscribe(store: BrokerStore, subscriber: int, *interests: int, **fields: Any) -> list[FrontendRow]:
     wanted = [FrontendRequest(subscriber, interest, **fields) for interest in interests]
     made = await store.subscribe(wanted, backends=[new_backend(each) for each in interests], created_us=5)
-    return [one.frontend for one in made]
+    return [item.frontend for item in made]
 
 
 async def all_frontends(store: BrokerStore) -> list[FrontendRow]:
@@ -43,10 +43,10 @@ async def all_backends(store: BrokerStore) -> list[BackendRow]:
 
 async def contents(store: BrokerStore) -> Any:
     applications = await store.applications()
-    groups = [group for one in applications for group in await store.groups(one.id)]
+    groups = [group for application in applications for group in await store.groups(application.id)]
     return (
         applications,
-        [await store.subscribers(one.id) for one in applications],
+        [await store.subscribers(application.id) for application in applications],
         [(group, await store.members(group.id), await store.group_subscriptions(group.id)) for group in groups],
         await all_backends(store),
         await all_frontends(store),

@@ -95,17 +95,17 @@ def browser() -> Browser:
     """One that starts. Raises with the remedy, and with what was tried."""
     ways: tuple[Callable[[], Iterator[Browser]], ...] = (_named, _on_path, _of_playwright, _kept)
     for way in ways:
-        for one in way():
-            if one.starts():
-                return one
+        for message in way():
+            if message.starts():
+                return message
     tried = []
     with _alone():
         for bring in (_kept, _from_playwright, _from_npm, _from_apt):
             try:
-                for one in bring():
-                    if one.starts():
-                        return one
-                    tried.append(f"{one.executable} does not start")
+                for item in bring():
+                    if item.starts():
+                        return item
+                    tried.append(f"{item.executable} does not start")
             except (OSError, subprocess.SubprocessError, ValueError) as error:
                 tried.append(f"{bring.__name__.strip('_').replace('_', ' ')}: {error}")
     raise RuntimeError("\n".join([REMEDY, *tried]))

@@ -17,6 +17,15 @@ def at(number: int) -> Cursor:
     return Cursor(1, number, 0)
 
 
+def refresh_ranks(caches: ResultCaches, now_s: float) -> None:
+    """Measures every cache's growth and the usual latency, and ranks all caches again, however many pieces it takes."""
+    is_under_way = True
+    while is_under_way:
+        caches.ttl.due_s = now_s
+        caches.pass_time(now_s)
+        is_under_way = caches.ttl.is_under_way
+
+
 def needing(cache: ResultCache) -> list[int]:
     """The number of subscribers that still need each entry of the cache, oldest first."""
     counts = [cache.needed]
@@ -26,7 +35,7 @@ def needing(cache: ResultCache) -> list[int]:
 
 
 @dataclass
-class Object:
+class ResultModel:
     cursor: Cursor
     size: int
     needed_by: set[str]
@@ -46,18 +55,18 @@ QUEUES = {"sieve", "s3fifo", "wtinylfu"}
 
 
 @dataclass
-class Model:
+class InterestModel:
     """One interest: everything ever made, and who has what."""
 
     number: int
     head: Cursor
     last_access_s: float
-    objects: list[Object] = field(default_factory=list)
+    objects: list[ResultModel] = field(default_factory=list)
     markers: dict[str, Cursor] = field(default_factory=dict)
     latency_s: float | None = None
 
     @property
-    def tail(self) -> Object | None:
+    def tail(self) -> ResultModel | None:
         return next((object_ for object_ in self.objects if object_.resident), None)
 
 
@@ -68,7 +77,7 @@ class PlainCaches:
         self.settings = settings
         self.now_s = 0.0
         self.real = ResultCaches(settings, 0.0)
-        self.models: dict[int, Model] = {}
+        self.models: dict[int, InterestModel] = {}
         self.admission = admission(settings.admission, learns_first=settings.buffer_learns_first)
         self.sequence = 0
         self.usual_s = self.all_s = settings.latency_first_s
@@ -76,7 +85,7 @@ class PlainCaches:
         self.level = 0.0
         for interest in range(interests):
             self.real.open(interest, at(0), 0.0)
-            self.models[interest] = Model(interest + 1, at(0), 0.0)
+            self.models[interest] = InterestModel(interest + 1, at(0), 0.0)
 
     # --- what can be done
 
@@ -107,7 +116,7 @@ class PlainCaches:
         model.head = cursor
         kept = bool(model.markers) and self.admission.admits(len(model.markers))
         kept = kept and self.settings.eviction != "none" and size <= self.limit
-        made = Object(cursor, size, set(model.markers), kept, self.now_s, self.sequence)
+        made = ResultModel(cursor, size, set(model.markers), kept, self.now_s, self.sequence)
         model.objects.append(made)
         if kept and self.settings.put_is_access:
             model.last_access_s = self.now_s
@@ -146,8 +155,8 @@ class PlainCaches:
             assert run.after == place < run.to
             place = run.to
         assert place == at(max(after, to)) or (not runs and after >= to)
-        for one, other in itertools.pairwise(runs):
-            assert not (isinstance(one, MissingRun) and isinstance(other, MissingRun))
+        for item, other in itertools.pairwise(runs):
+            assert not (isinstance(item, MissingRun) and isinstance(other, MissingRun))
         for object_ in model.objects:
             if at(after) < object_.cursor <= at(to):
                 (run,) = [run for run in runs if run.after < object_.cursor <= run.to]
@@ -157,7 +166,9 @@ class PlainCaches:
         for run in runs:
             if isinstance(run, CachedRun):
                 inside = [object_ for object_ in model.objects if run.after < object_.cursor <= run.to]
-                expected = [BrokerResult(one.cursor, one.size, f"{interest}:{one.cursor.execution}") for one in inside]
+                expected = [
+                    BrokerResult(entry.cursor, entry.size, f"{interest}:{entry.cursor.execution}") for entry in inside
+                ]
                 assert list(run.results) == expected
 
     def fetched(self, interest: int, took_s: float) -> None:
@@ -212,7 +223,7 @@ class PlainCaches:
         for interest, model in self.models.items():
             cache = self.real[interest]
             entries = list(cache)
-            residents = [one for one in entries if one.resident]
+            residents = [entry for entry in entries if entry.resident]
             expected = [object_ for object_ in model.objects if object_.resident]
             assert [resident.cursor for resident in residents] == [object_.cursor for object_ in expected]
             assert cache.residents == len(expected)
@@ -229,42 +240,42 @@ class PlainCaches:
 
     # --- inside
 
-    def _consume(self, model: Model) -> None:
+    def _consume(self, model: InterestModel) -> None:
         for object_ in model.objects:
             object_.resident = object_.resident and bool(object_.needed_by)
 
-    def objects(self) -> list[Object]:
+    def objects(self) -> list[ResultModel]:
         return [object_ for model in self.models.values() for object_ in model.objects]
 
-    def _came(self, one: Object) -> None:
+    def _came(self, one: ResultModel) -> None:
         one.reads, one.worth = 1, self.level + 1 / max(1, one.size)
         one.unread, one.fresh_until_s = len(one.needed_by), self.now_s + self.settings.fresh_s
 
-    def _less(self, one: Object, who: str) -> None:
+    def _less(self, one: ResultModel, who: str) -> None:
         one.needed_by.discard(who)
         if one.unread is not None and len(one.needed_by) < one.unread:
             one.unread = None
 
-    def _drop(self, one: Object) -> None:
+    def _drop(self, one: ResultModel) -> None:
         one.resident = False
         if self.settings.eviction == "gdsf":
             self.level = one.worth
 
-    def _follow(self, spared: Object | None) -> None:
+    def _follow(self, spared: ResultModel | None) -> None:
         """What a policy of queues dropped was resident, was no more than had to go, and was not who is spared."""
         dropped = []
         for interest, model in self.models.items():
             kept = {entry.cursor for entry in self.real[interest] if entry.resident}
             dropped += [object_ for object_ in model.objects if object_.resident and object_.cursor not in kept]
         before = self.resident_bytes
-        for one in dropped:
-            assert one is not spared
-            one.resident = False
+        for item in dropped:
+            assert item is not spared
+            item.resident = False
         if dropped:
             assert before > self.limit >= self.resident_bytes
-            assert self.resident_bytes + max(one.size for one in dropped) > self.limit
+            assert self.resident_bytes + max(entry.size for entry in dropped) > self.limit
 
-    def _victim(self, spared: Object | None) -> Object:
+    def _victim(self, spared: ResultModel | None) -> ResultModel:
         candidates = []
         if self.settings.eviction in {"worth", "saving", "gdsf"}:
             residents = [object_ for object_ in self.objects() if object_.resident and object_ is not spared]
@@ -275,14 +286,14 @@ class PlainCaches:
                 candidates.append((self._rank(interest, model, tail), tail))
         return min(candidates, key=lambda pair: pair[0])[1]
 
-    def _worth(self, one: Object) -> float:
+    def _worth(self, one: ResultModel) -> float:
         if self.settings.eviction == "gdsf":
             return one.worth
         fresh = one.unread is not None and self.now_s < one.fresh_until_s
         needed = len(one.needed_by) * (1e6 if fresh else 1.0)
         return needed / max(1, one.size) if self.settings.eviction == "worth" else needed
 
-    def _rank(self, interest: int, model: Model, tail: Object) -> tuple[float, float, int]:
+    def _rank(self, interest: int, model: InterestModel, tail: ResultModel) -> tuple[float, float, int]:
         needed = len(tail.needed_by)
         latency_s = self.usual_s if model.latency_s is None else model.latency_s
         value = {

@@ -134,7 +134,7 @@ class Version:
 
 
 @dataclass(slots=True)
-class World:
+class FakeDatasets:
     """Datasets as of the end of an execution. Versions of a commit beyond `since` are new to it."""
 
     rows: Mapping[str, Sequence[Version]]
@@ -142,19 +142,19 @@ class World:
     tokens: dict[tuple[str, bool], str] = field(default_factory=dict)
 
     def all(self, dataset: DatasetOf) -> list[Record]:
-        return [one.record for one in self.rows.get(dataset.name, ())]
+        return [row.record for row in self.rows.get(dataset.name, ())]
 
     def new(self, dataset: DatasetOf) -> list[Record]:
-        return [one.record for one in self.rows.get(dataset.name, ()) if one.commit > self.since]
+        return [row.record for row in self.rows.get(dataset.name, ()) if row.commit > self.since]
 
 
 @contextmanager
-def shown(spark: SparkSession, world: World) -> Iterator[World]:
+def shown(spark: SparkSession, world: FakeDatasets) -> Iterator[FakeDatasets]:
     """The world's rows as views."""
     try:
         for dataset in DATASETS:
             for new in (False, True):
-                versions = [one for one in world.rows.get(dataset.name, ()) if not new or one.commit > world.since]
+                versions = [row for row in world.rows.get(dataset.name, ()) if not new or row.commit > world.since]
                 table = layout.to_arrow([version.record for version in versions], dataset.type)
                 if dataset.active:
                     moments = pa.array([version.at for version in versions], pa.timestamp("us", tz="UTC"))
@@ -170,7 +170,7 @@ def shown(spark: SparkSession, world: World) -> Iterator[World]:
 
 
 def executed(
-    spark: SparkSession, query: SharedQuery, world: World, interests: InterestTable, among: Ids | None = None
+    spark: SparkSession, query: SharedQuery, world: FakeDatasets, interests: InterestTable, among: Ids | None = None
 ) -> Counter[tuple[int, str]]:
     """(interest, result as text), each as often as it is told."""
     return Counter(_told(spark, query, world, interests, among))
@@ -179,7 +179,7 @@ def executed(
 def _told(
     spark: SparkSession,
     query: SharedQuery,
-    world: World,
+    world: FakeDatasets,
     interests: InterestTable,
     among: Ids | None = None,
     *,
@@ -190,17 +190,17 @@ def _told(
         assert isinstance(read, Scan)
         return world.tokens[read.dataset.name, read.new]
 
-    since = {one.since: world.since for one in query.watched}
+    since = {dataset.since: world.since for dataset in query.watched}
     moment = run_query.ExecutionMoment(NOW, PREVIOUS, since, many, in_one_task)
     found = run_query.run(spark, query, interests, view_of, moment, among)
-    texts = [canonical(json.loads(one)) for one in found.texts]
+    texts = [canonical(json.loads(item)) for item in found.texts]
     return [(int(interest), texts[which]) for interest, which in zip(found.interests, found.payloads, strict=True)]
 
 
 def answers(
     spark: SparkSession,
     query: SharedQuery,
-    world: World,
+    world: FakeDatasets,
     values: Sequence[Sequence[Any]],
     *,
     in_one_task: bool = True,
@@ -233,7 +233,7 @@ class Case:
 
     parameters: Sequence[str]
     body: str
-    interests: Callable[[Random, World], Sequence[Sequence[Any]]]
+    interests: Callable[[Random, FakeDatasets], Sequence[Sequence[Any]]]
     told: Callable[..., Sequence[Any]]  # of the world and an interest's values
     ordered: bool = False
     continuous: bool = True
@@ -244,7 +244,7 @@ class Case:
 _compiled: dict[str, SharedQuery] = {}
 
 
-def check(spark: SparkSession, case: Case, world: World, seed: int) -> None:
+def check(spark: SparkSession, case: Case, world: FakeDatasets, seed: int) -> None:
     """That the shared query tells every interest what it would be told alone."""
     name = repr((case.body, case.parameters, case.continuous, sorted(case.declared), case.functions))
     if name not in _compiled:
@@ -256,11 +256,11 @@ def check(spark: SparkSession, case: Case, world: World, seed: int) -> None:
     values = list(case.interests(Random(seed), world))
     # Whether one task finds the matches or several do makes no difference.
     found = answers(spark, _compiled[name], world, values, in_one_task=seed % 2 == 0, many=seed % 3 == 0)
-    for one, got in zip(values, found, strict=True):
-        expected = [text(value) for value in case.told(world, *one)]
+    for item, got in zip(values, found, strict=True):
+        expected = [text(value) for value in case.told(world, *item)]
         same = got == expected if case.ordered else Counter(got) == Counter(expected)
         assert same, (
-            f"{case.body}\nwith {dict(zip(case.parameters, one, strict=True))}, seed {seed}\n"
+            f"{case.body}\nwith {dict(zip(case.parameters, item, strict=True))}, seed {seed}\n"
             f"missing {list((Counter(expected) - Counter(got)).elements())[:5]}\n"
             f"too many {list((Counter(got) - Counter(expected)).elements())[:5]}\n"
             f"in order {expected[:10]}, got {got[:10]}"

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
-from tests.support.channel_compiler import GLOBE, NOW, REPORTS, SHELTERS, USERS, Record, Version, World
+from tests.support.channel_compiler import GLOBE, NOW, REPORTS, SHELTERS, USERS, FakeDatasets, Record, Version
 from tocsin.rules.model.values import Circle, Duration, Point, Polygon, Rectangle, rectangle
 
 # A world is hundreds of rows and interests already. A build machine, which draws the same each time, draws one.
@@ -139,7 +139,9 @@ def _version(rng: Random, record: Record, commit: int) -> Version:
     return Version(record, commit, NOW - timedelta(seconds=rng.randint(0, 40)))
 
 
-def world(seed: int, *, reports: int = 120, users: int = len(USER_NAMES), shelters: int = 25, globe: int = 0) -> World:
+def world(
+    seed: int, *, reports: int = 120, users: int = len(USER_NAMES), shelters: int = 25, globe: int = 0
+) -> FakeDatasets:
     rng = Random(seed)
     rows = {
         REPORTS.name: history(rng, [report(rng, i) for i in range(reports)], "id", report),
@@ -149,4 +151,4 @@ def world(seed: int, *, reports: int = 120, users: int = len(USER_NAMES), shelte
             Version({"id": i, "place": spot(rng), "zone": cap(rng), "box": zone_of_globe(rng)}, 2) for i in range(globe)
         ],
     }
-    return World(rows)
+    return FakeDatasets(rows)

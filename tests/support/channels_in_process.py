@@ -1,4 +1,4 @@
-"""One test's dataverse with channels in it, executed when the test says."""
+"""The dataverse of one test on a real cluster in this process; its channels are executed when the test says."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
-from tests.support.feeds_in_process import Place
+from tests.support.feeds_in_process import FeedDataverse
 from tocsin.cluster.channels.executions.running_channel import RunningChannel
 from tocsin.rules.model.values import datetime_text
 
 
-class ChannelPlace(Place):
-    """One test's dataverse: channels run when they are told to, and say what each subscription was told."""
+class ChannelDataverse(FeedDataverse):
+    """A dataverse whose channels run when the test executes them; it returns what each subscription received."""
 
     def channel(self, name: str) -> RunningChannel:
         (found,) = (
-            one for one in self.cluster.cluster.channels.running()
-            if (one.entry.dataverse, one.entry.name) == (self.dataverse, name)
+            item for item in self.cluster.cluster.channels.running()
+            if (item.entry.dataverse, item.entry.name) == (self.dataverse, name)
         )  # fmt: skip
         return found
 

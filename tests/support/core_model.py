@@ -16,7 +16,7 @@ from tocsin.rules.model.cursors import START, Cursor
 
 
 @dataclass
-class Channel:
+class ChannelModel:
     """What the cluster knows of one interest."""
 
     results: list[BrokerResult] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Channel:
 
 
 @dataclass
-class Client:
+class ClientModel:
     """One subscription, seen from its subscriber."""
 
     subscriber: str
@@ -49,12 +49,12 @@ class Client:
     wants_more: bool = False
 
 
-class World:
+class CoreModel:
     def __init__(self, settings: CoreSettings, interests: Collection[str] = "xyz") -> None:
         self.broker = Broker(settings, 0.0)
         self.now_s = 0.0
-        self.channels = {interest: Channel() for interest in interests}
-        self.clients: dict[Hashable, Client] = {}
+        self.channels = {interest: ChannelModel() for interest in interests}
+        self.clients: dict[Hashable, ClientModel] = {}
         self.online: set[str] = set()
         self.fetches: dict[int, ac.Fetch] = {}
         self.asked: list[str] = []
@@ -88,7 +88,7 @@ class World:
     def subscribe(
         self, name: str, subscriber: str, interest: str, *, mode: ev.Mode = ev.Mode.INLINE, since: Cursor | None = None
     ) -> list[ac.Action]:
-        self.clients[name] = Client(subscriber, interest, mode)
+        self.clients[name] = ClientModel(subscriber, interest, mode)
         return self.handle(ev.SubscribeRequested(name, subscriber, interest, since, mode))
 
     def unsubscribe(self, name: str) -> list[ac.Action]:
@@ -187,9 +187,9 @@ class World:
             for name, client in self.clients.items()
             if client.subscriber == subscriber and client.since is not None
         ]
-        for _, one in mine:
-            one.acked = max(one.acked, min(one.position, self.head(one.interest)))
-        return self.handle(ev.ResultsAcknowledgedByMany(tuple((name, one.position) for name, one in mine)))
+        for _, subscription in mine:
+            subscription.acked = max(subscription.acked, min(subscription.position, self.head(subscription.interest)))
+        return self.handle(ev.ResultsAcknowledgedByMany(tuple((name, item.position) for name, item in mine)))
 
     def pull_each(self, subscriber: str) -> list[ac.Action]:
         """Somebody asks for all that it lacks at once."""
@@ -259,7 +259,7 @@ class World:
                 return
         raise AssertionError(f"somebody still lacks something: {self.clients}, {self.fetches}, {self.asked}")
 
-    def _has_all(self, one: Client) -> bool:
+    def _has_all(self, one: ClientModel) -> bool:
         return one.since is not None and one.position >= self.channels[one.interest].head
 
     # --- what must hold
@@ -274,7 +274,7 @@ class World:
             if interest not in caches:
                 continue
             cache = caches[interest]
-            attached = {name: one.acked for name, one in mine.items() if one.since is not None}
+            attached = {name: item.acked for name, item in mine.items() if item.since is not None}
             assert {name: self.broker.marker(name) for name in attached} == attached
             assert cache.subscribers == len(attached)
             assert cache.lowest_marker() == min(attached.values(), default=cache.head)
@@ -330,8 +330,8 @@ class World:
         channel = self.channels[str(action.interest)]
         assert len(action.audience) > 0
         whole = [result for result in channel.results if action.after < result.cursor <= action.to]
-        lacking = [one.cursor for one in whole if one not in action.results]
-        present = [one for one in whole if one in action.results]
+        lacking = [result.cursor for result in whole if result not in action.results]
+        present = [item for item in whole if item in action.results]
         assert list(action.results) == present, "in order, of this interest and nothing else"
         if action.gap is None:
             assert lacking == []
@@ -356,7 +356,7 @@ class World:
         if action.why is ac.DeliveryReason.LIVE:
             self.cohorts[str(action.interest)] = action.audience
 
-    def _listening(self, name: Hashable, interest: Hashable) -> Client:
+    def _listening(self, name: Hashable, interest: Hashable) -> ClientModel:
         one = self.clients[name]
         assert one.interest == interest
         assert one.subscriber in self.online

@@ -83,7 +83,7 @@ class FakeBroker:
     # --- what a test does
 
     def make(self, interest: int, *values: Any, send: bool = True) -> None:
-        """New results of an interest, sent to whoever is there in one envelope."""
+        """Sends new results of an interest to all connected clients, in one envelope."""
         one = self.interests[interest]
         before = one.head
         for value in values:
@@ -181,10 +181,10 @@ class FakeBroker:
     async def subscribe(self, request: web.Request) -> web.Response:
         self.user(request)
         said = SubscribeRequest.parse(orjson.loads(await request.read()))
-        for one in self.interests.values():
-            if (one.subscription.channel, one.subscription.parameters) == (said.channel, said.parameters):
+        for entry in self.interests.values():
+            if (entry.subscription.channel, entry.subscription.parameters) == (said.channel, said.parameters):
                 applied = None if said.since is None else False
-                return answer(replace(one.subscription, since_applied=applied).to_json())
+                return answer(replace(entry.subscription, since_applied=applied).to_json())
         interest = 17 + len(self.interests)
         since = said.since or Cursor(EPOCH, 0, 0)
         made = Subscription(

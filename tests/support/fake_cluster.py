@@ -1,7 +1,7 @@
 """An executor without Spark, for tests of what stands in front of it.
 
 Its language: `rows N`, `insert N`, `text N` (one row of N bytes), `endless` (rows without end), `wait` (until stopped),
-`use NAME`, `fail`, `boom` (a bug); statements end with semicolons.
+`use NAME`, `note TEXT`, `subscribe ID`, `fail`, `boom` (a bug); statements end with semicolons.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.routes import cluster_application
 from tocsin.cluster.http.script_responses import StatementLimits
-from tocsin.cluster.statements.outcomes import QueryRows, StatementOutcome
+from tocsin.cluster.statements.outcomes import USUAL_OPTIONS, QueryRows, ScriptOptions, StatementOutcome
 from tocsin.pipeline.sources.decoder import decoder
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
@@ -69,6 +69,7 @@ class FakeStatements:
         self.stopped = 0
         self.batches_made = 0
         self.scripts: list[str] = []
+        self.options: list[ScriptOptions] = []
         self.dropped: set[str] = set()
         self._changed = asyncio.Condition()
 
@@ -83,9 +84,16 @@ class FakeStatements:
             self._changed.notify_all()
 
     async def run(
-        self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
+        self,
+        script: str,
+        *,
+        stream: bool,
+        may_write: bool = True,
+        may_run_code: bool = True,
+        options: ScriptOptions = USUAL_OPTIONS,
     ) -> AsyncIterator[StatementOutcome]:
         self.scripts.append(script)
+        self.options.append(options)
         parts = [(part.strip(), place) for part, place in _parts(script) if part.strip()]
         for number, (part, line) in enumerate(parts, start=1):
             verb, _, rest = part.partition(" ")
@@ -95,6 +103,10 @@ class FakeStatements:
                 raise RuntimeError("a secret of the inside")
             elif verb == "code" and not may_run_code:
                 raise ForbiddenError("this token may not bring code", statement=number)
+            elif verb == "note":
+                yield StatementOutcome(number, "create_dataset", {"name": "D", "notes": [rest]}, None)
+            elif verb == "subscribe":
+                yield StatementOutcome(number, "subscribe_statement", {"subscription": rest, "interest": 1}, None)
             elif verb == "insert" and not may_write:
                 raise ForbiddenError("this token may only run queries", statement=number)
             elif verb == "insert" and rest.isdecimal():
@@ -169,10 +181,12 @@ class FakeFeeds:
             raise ConflictError("the feed Stopped is stopped")
         if name == "Nowhere":
             raise NotFoundError(f"there is no feed {name}")
-        decoded = [one for batch in self._decode(body) for one in batch]
+        decoded = [record for batch in self._decode(body) for record in batch]
         self.taken.append((name, body, key, visible))
         refused = [
-            {"index": one.index, "field": one.field, "reason": one.reason} for one in decoded if one.record is None
+            {"index": record.index, "field": record.field, "reason": record.reason}
+            for record in decoded
+            if record.record is None
         ]
         accepted = len(decoded) - len(refused)
         status = 200 if accepted else 422

@@ -13,7 +13,7 @@ from tests.support.waiting import WITHIN_S
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 
 
-class Place:
+class FeedDataverse:
     """One test's dataverse: scripts run in it, records go to its feeds."""
 
     def __init__(self, cluster: LocalCluster, dataverse: str) -> None:
@@ -21,7 +21,7 @@ class Place:
         self.dataverse = dataverse
 
     def run(self, script: str) -> list[dict[str, Any]]:
-        return [one.summary for one in self.cluster.run(f"USE {self.dataverse}; {script}")][1:]
+        return [outcome.summary for outcome in self.cluster.run(f"USE {self.dataverse}; {script}")][1:]
 
     def rows(self, query: str) -> list[Any]:
         return self.cluster.rows(f"USE {self.dataverse}; {query}")

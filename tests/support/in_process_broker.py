@@ -13,7 +13,7 @@ from typing import Any, Self
 import aiohttp
 import orjson
 
-from tests.support.sparkless_cluster import World
+from tests.support.sparkless_cluster import SparklessCluster
 from tests.support.waiting import WITHIN_S, until
 from tocsin import compose_broker
 from tocsin.broker.app import RunningBroker
@@ -27,7 +27,7 @@ PASSWORD = "correct horse battery"
 
 
 @dataclass(slots=True)
-class BrokerHere:
+class InProcessBroker:
     """A broker that listens; asked over HTTP as anybody would."""
 
     url: str
@@ -86,7 +86,7 @@ class BrokerHere:
 async def broker(
     data: Path, cluster: str, *, trace: Path | None = None, port: int = 0, take_over: bool = False,
     store_type: type[SqliteBrokerStore] = SqliteBrokerStore, resolver: NameResolver | None = None, **flags: Any,
-) -> AsyncIterator[BrokerHere]:  # fmt: skip
+) -> AsyncIterator[InProcessBroker]:  # fmt: skip
     """A broker on this folder. `flags`: settings of the section `broker`, with __ for dots."""
     chosen = {f"broker.{name.replace('__', '.')}": value for name, value in flags.items()}
     quick = {"broker.name": "Default.b", "broker.cluster.first_retry_s": 0.02, "broker.cluster.last_retry_s": 0.1}
@@ -98,11 +98,11 @@ async def broker(
             ) as made,
             listen(made.app, sock),
         ):
-            yield BrokerHere(address, made)
+            yield InProcessBroker(address, made)
 
 
 @asynccontextmanager
-async def both(data: Path, here: World, **flags: Any) -> AsyncIterator[BrokerHere]:
+async def both(data: Path, here: SparklessCluster, **flags: Any) -> AsyncIterator[InProcessBroker]:
     """A broker that has met the cluster of this world, with the user ada logged in."""
     async with broker(data, here.url, **flags) as made:
         await made.idle()

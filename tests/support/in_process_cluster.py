@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,13 +19,14 @@ from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
+from tocsin.cluster.statements.outcomes import USUAL_OPTIONS, ScriptOptions
 from tocsin.settings import Settings
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StatementAnswer:
     kind: str
     summary: dict[str, Any]
     rows: list[Any] | None
@@ -58,6 +60,9 @@ class LocalCluster:
         def before_landing(dataset: Ref) -> None:
             self.before_landing(dataset)
 
+        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        """The clock that statements see."""
+
         feed_limits = replace(feed_limits, before_landing=before_landing)
         self.settings = Settings.load(None, {}, {"data": data, **flags})
         self._spark = spark
@@ -68,7 +73,12 @@ class LocalCluster:
         self.cluster = self.wait(
             self._stack.enter_async_context(
                 compose.assemble_cluster(
-                    self.settings, spark, limits=limits, feed_limits=feed_limits, make_engine=make_engine
+                    self.settings,
+                    spark,
+                    limits=limits,
+                    feed_limits=feed_limits,
+                    make_engine=make_engine,
+                    statement_clock=lambda: self.now(),  # noqa: PLW0108 - tests replace it
                 )
             )
         )
@@ -76,20 +86,24 @@ class LocalCluster:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def run(self, script: str, *, stream: bool = False) -> list[Answer]:
+    def run(
+        self, script: str, *, stream: bool = False, options: ScriptOptions = USUAL_OPTIONS
+    ) -> list[StatementAnswer]:
         """Every statement's answer; raises the first failing statement's error."""
-        return self.wait(self.run_async(script, stream))
+        return self.wait(self.run_async(script, stream, options))
 
-    async def run_async(self, script: str, stream: bool = False) -> list[Answer]:
+    async def run_async(
+        self, script: str, stream: bool = False, options: ScriptOptions = USUAL_OPTIONS
+    ) -> list[StatementAnswer]:
         answers = []
-        async for outcome in self.cluster.statements.run(script, stream=stream):
+        async for outcome in self.cluster.statements.run(script, stream=stream, options=options):
             rows = None
             if outcome.rows is not None:
                 try:
                     rows = [json.loads(row) async for batch in outcome.rows.batches for row in batch]
                 finally:
                     await outcome.rows.close()
-            answers.append(Answer(outcome.kind, dict(outcome.summary), rows))
+            answers.append(StatementAnswer(outcome.kind, dict(outcome.summary), rows))
         return answers
 
     def rows(self, script: str, *, stream: bool = False) -> list[Any]:

@@ -14,7 +14,7 @@ from tocsin.cluster.intake.log import IntakeLog, LogEntry
 ALL = {"max_rows": 1 << 40, "max_bytes": 1 << 40}
 
 
-class Clock:
+class FakeLogClock:
     def __init__(self) -> None:
         self.now_s = 1_000.0
 

@@ -26,4 +26,4 @@ def judged(experiment: str, claim: str, figures: Figures, **settings: str) -> Ju
     """The verdict of a quick run with these results."""
     declared = registry.experiment(experiment)
     results = made_up(plan(declared, quick=True, settings=settings, replications=3), figures)
-    return judge(next(one for one in declared.claims if one.name == claim), results)
+    return judge(next(item for item in declared.claims if item.name == claim), results)

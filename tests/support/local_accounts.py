@@ -17,7 +17,7 @@ OPEN = AccountPolicy(operator_token="the operator's", open_registration=True, co
 SECRET = "correct horse"
 
 
-class Clock:
+class FakeAccountsClock:
     def __init__(self) -> None:
         self.now_us = 1_794_000_000_000_000
 
@@ -27,7 +27,7 @@ class Clock:
 
 
 async def opened(
-    store: SqliteBrokerStore, clock: Clock, policy: AccountPolicy = OPEN, passwords: Passwords | None = None
+    store: SqliteBrokerStore, clock: FakeAccountsClock, policy: AccountPolicy = OPEN, passwords: Passwords | None = None
 ) -> LocalAccounts:
     accounts = LocalAccounts(store, policy, clock, passwords)
     await accounts.open()

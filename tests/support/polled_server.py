@@ -46,7 +46,7 @@ class Address:
         self.instead = answer
 
     async def asked(self, more: int = 1) -> None:
-        """Returns when so many more requests have come."""
+        """Returns when this many more requests have come."""
         wanted = len(self.requests) + more
         await until(lambda: len(self.requests) >= wanted, f"{more} more requests")
 

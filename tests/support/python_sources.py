@@ -29,14 +29,14 @@ class Modules:
         draft.replace(self.file)
 
 
-class World:
+class PythonDataverse:
     def __init__(self, cluster: LocalCluster, dataverse: str) -> None:
         self.cluster = cluster
         self.dataverse = dataverse
         self.module = Modules(cluster.settings.data / "python")
 
     def run(self, script: str) -> list[dict[str, Any]]:
-        return [one.summary for one in self.cluster.run(f"USE {self.dataverse}; {script}")][1:]
+        return [outcome.summary for outcome in self.cluster.run(f"USE {self.dataverse}; {script}")][1:]
 
     def rows(self, query: str) -> list[Any]:
         return self.cluster.rows(f"USE {self.dataverse}; {query}")

@@ -134,7 +134,7 @@ class Subscriber:
                 while any(len(self.got.get(interest, ())) < len(all_) for interest, all_ in wanted.items()):
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            lost = {one: [x for x in all_ if x not in self.got.get(one, ())] for one, all_ in wanted.items()}
+            lost = {item: [x for x in all_ if x not in self.got.get(item, ())] for item, all_ in wanted.items()}
             raise AssertionError(f"{self.user} lacks {lost}") from None
         assert {interest: self.got[interest] for interest in wanted} == {k: list(v) for k, v in wanted.items()}
 

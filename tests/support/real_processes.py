@@ -50,7 +50,7 @@ def tocsin(*arguments: str, stdin: str = "", **variables: str) -> subprocess.Com
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     body: bytes
 
@@ -81,7 +81,7 @@ class Answer:
         return [json.loads(line) for line in self.body.splitlines()]
 
 
-class Client:
+class ClusterHttpClient:
     """Asks one cluster, one request per connection."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
@@ -94,16 +94,16 @@ class Client:
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.host, self.port, timeout=ANSWER_S)
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> HttpAnswer:
         connection = self.connection()
         try:
             connection.request(method, path, body, {**self._headers, **headers})
             response = connection.getresponse()
-            return Answer(response.status, response.read())
+            return HttpAnswer(response.status, response.read())
         finally:
             connection.close()
 
-    def run(self, script: str | bytes, query: str = "", **headers: str) -> Answer:
+    def run(self, script: str | bytes, query: str = "", **headers: str) -> HttpAnswer:
         body = script.encode() if isinstance(script, str) else script
         return self.ask("POST", f"/v1/statements{query}", body, **{"Content-Type": "text/plain", **headers})
 
@@ -147,7 +147,7 @@ class ClusterProcess:
         for reader in self._readers:
             reader.start()
         self._jvms: list[psutil.Process] = []
-        self._client: Client | None = None
+        self._client: ClusterHttpClient | None = None
 
     def _read_out(self) -> None:
         assert self._process.stdout is not None
@@ -167,7 +167,7 @@ class ClusterProcess:
         line = self._lines.get(timeout=START_S)
         assert line is not None, f"it ended with {self._process.wait()}: {self.err}"
         assert line.startswith("tocsin cluster ready at http://"), line
-        self._client = Client(line.split()[4])
+        self._client = ClusterHttpClient(line.split()[4])
         self._jvms = self.java()
         assert self._jvms, "there is no Java process"
         return self
@@ -185,7 +185,7 @@ class ClusterProcess:
         return self._process.pid
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ClusterHttpClient:
         assert self._client is not None, "wait until it is ready"
         return self._client
 
@@ -245,7 +245,7 @@ def folders(data: Path) -> set[str]:
     return {path.name for path in (data / "datasets").iterdir()}
 
 
-def described(client: Client) -> dict[str, list[Mapping[str, Any]]]:
+def described(client: ClusterHttpClient) -> dict[str, list[Mapping[str, Any]]]:
     """All that Metadata says."""
     names = ("Dataverse", "Datatype", "Dataset", "Index", "Function", "Feed", "FeedConnection")
     answer = client.run("".join(f"SELECT VALUE m FROM Metadata.`{name}` m;" for name in names))

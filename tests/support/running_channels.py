@@ -1,4 +1,4 @@
-"""One test's dataverse with channels in it."""
+"""The dataverse of one test on a real cluster in this process, with two datasets; its channels run by themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from tests.support.feeds_in_process import Place
+from tests.support.feeds_in_process import FeedDataverse
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.waiting import WITHIN_S, wait_until
 from tocsin.cluster.channels.executions.running_channel import RunningChannel
@@ -28,8 +28,8 @@ def record(id_: int, kind: str = "a", n: int = 0, at: float = 0.0) -> dict[str, 
     return {"id": id_, "kind": kind, "n": n, "at": at}
 
 
-class Channelled(Place):
-    """Its channels are asked what they have without Spark."""
+class RunningChannelDataverse(FeedDataverse):
+    """A dataverse whose channels run by themselves; results and executions are read from the store, without Spark."""
 
     def __init__(self, cluster: LocalCluster, dataverse: str) -> None:
         super().__init__(cluster, dataverse)
@@ -61,7 +61,7 @@ class Channelled(Place):
         return found
 
     def running_all(self) -> list[RunningChannel]:
-        return [one for one in self.parts.channels.running() if one.entry.dataverse == self.dataverse]
+        return [channel for channel in self.parts.channels.running() if channel.entry.dataverse == self.dataverse]
 
     def number(self, dataset: str = "D") -> int:
         return self.parts.tables.table(self.parts.catalog.catalog.dataset(self.dataverse, dataset)).number

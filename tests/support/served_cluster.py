@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tests.support.in_process_cluster import LocalCluster
-from tests.support.real_processes import Client
+from tests.support.real_processes import ClusterHttpClient
 from tocsin.compose import StoredTokens
 from tocsin.serving.application import bind_socket, listen
 
@@ -21,7 +21,7 @@ class ServedCluster(LocalCluster):
     def __init__(self, spark: SparkSession, data: Path, **flags: Any) -> None:
         super().__init__(spark, data, **flags)
         _, secret = self.wait(StoredTokens(self.cluster.store).create("client", "admin"))
-        self.client = Client(self.wait(self._stack.enter_async_context(self._served())), secret)
+        self.client = ClusterHttpClient(self.wait(self._stack.enter_async_context(self._served())), secret)
 
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[str]:

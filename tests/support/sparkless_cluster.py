@@ -20,8 +20,10 @@ from tests.support.waiting import WITHIN_S
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import ChannelEntry, DataverseEntry
 from tocsin.cluster.channels.announcements.announcement_builder import AnnouncementBuilder
-from tocsin.cluster.channels.announcements.announcer import Announcer, AnnouncerTiming
+from tocsin.cluster.channels.announcements.announcer import Announcer
+from tocsin.cluster.channels.announcements.broker_notifier import AnnouncerTiming
 from tocsin.cluster.channels.announcements.brokers import Brokers
+from tocsin.cluster.channels.announcements.notification_builder import NotificationBuilder
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
 from tocsin.cluster.http.broker_api import BrokerApi
@@ -47,7 +49,7 @@ QUICK = AnnouncerTiming(timeout_s=5.0, first_retry_s=0.01, last_retry_s=0.05)
 
 
 @dataclass(slots=True)
-class World:
+class SparklessCluster:
     catalog: CatalogStore
     store: SqliteChannelStore
     announcer: Announcer
@@ -85,8 +87,8 @@ class World:
         committed = await self.store.commit_execution(
             channel.channel_id,
             Execution(number, at_us, at_us, {}),
-            [one for one, _ in pairs],
-            [one for _, one in pairs],
+            [item for item, _ in pairs],
+            [item for _, item in pairs],
         )
         self.announcer.committed(committed)
         self.retention.wake()
@@ -139,12 +141,13 @@ async def opened(
     data: Path,
     *,
     limits: FetchLimits | None = None,
-    pace: AnnouncerTiming = QUICK,
+    timing: AnnouncerTiming = QUICK,
     announced: Mapping[str, int] | None = None,
+    notified: Mapping[str, int] | None = None,
     upkeep_s: float = 3_600.0,
     guard: AddressGuard = UNGUARDED,
     **channels: Any,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[SparklessCluster]:
     """A world on this folder; what was there before goes on."""
     data.mkdir(exist_ok=True)
     store, kept = SqliteStore(data / "catalog.db"), SqliteChannelStore(data / "channels.db")
@@ -154,13 +157,14 @@ async def opened(
     catalog = CatalogStore(store)
     await catalog.load()
     announcer = Announcer(
-        catalog, kept, builder=AnnouncementBuilder(catalog, kept, **(announced or {})), pace=pace, guard=guard
-    )
+        catalog, kept, builder=AnnouncementBuilder(catalog, kept, **(announced or {})),
+        notifications=NotificationBuilder(catalog, kept, **(notified or {})), timing=timing, guard=guard,
+    )  # fmt: skip
     brokers = Brokers(catalog, kept, announcer)
     retention = Retention(catalog, kept, settings.channels)
     subscriptions = Subscriptions(catalog, kept, settings.channels.interests_limit)
     door = BrokerApi(kept, subscriptions, brokers, announcer, retention, limits)
-    made = World(catalog, kept, announcer, brokers, retention, door)
+    made = SparklessCluster(catalog, kept, announcer, brokers, retention, door)
     try:
         await announcer.start()
         retention.start()
@@ -173,7 +177,7 @@ async def opened(
 
 
 @asynccontextmanager
-async def world(data: Path, *, auth: str = "auto", port: int = 0, **options: Any) -> AsyncIterator[World]:
+async def world(data: Path, *, auth: str = "auto", port: int = 0, **options: Any) -> AsyncIterator[SparklessCluster]:
     """The same behind the real server."""
     async with opened(data, **options) as made:
         settings = ClusterSettings.model_validate({"auth": {"mode": auth}})
@@ -193,12 +197,12 @@ async def furnished(data: Path) -> AsyncIterator[BrokerApi]:
         for channel in channels:
             wanted = [SubscriptionRequest([n], f"s{n}") for n in range(3)]
             held = await made.door.subscriptions.subscribe(channel, broker, wanted)
-            await made.execute(channel, {one.interest: [{"n": 1}, "two"] for one in held})
+            await made.execute(channel, {holding.interest: [{"n": 1}, "two"] for holding in held})
         yield replace(made.door, wait_limit_s=0.05)
 
 
 @dataclass(slots=True)
-class FakeBroker:
+class AnnouncementReceiver:
     """A broker's callback: takes what is signed with its secret (anything while `trusting`); `answers` are given
     first, then 200."""
 
@@ -251,8 +255,8 @@ class FakeBroker:
 
 
 @asynccontextmanager
-async def fake_broker(port: int = 0) -> AsyncIterator[FakeBroker]:
-    made = FakeBroker()
+async def fake_broker(port: int = 0) -> AsyncIterator[AnnouncementReceiver]:
+    made = AnnouncementReceiver()
     app = web.Application()
     app.add_routes([web.post("/announcements", made.take)])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 import pyarrow.parquet as pq
 from aiohttp import web
 
-from tests.support.real_processes import Client
+from tests.support.real_processes import ClusterHttpClient
 from tocsin import compose
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import DatasetEntry
+from tocsin.cluster.data_folder.clock_guard import Clocks
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
@@ -69,7 +70,9 @@ class Parts:
     channel_store: ChannelStore
 
     async def run(self, script: str) -> list[dict[str, Any]]:
-        return [{"kind": one.kind, **one.summary} async for one in self.statements.run(script, stream=False)]
+        return [
+            {"kind": outcome.kind, **outcome.summary} async for outcome in self.statements.run(script, stream=False)
+        ]
 
     def table(self, name: str, dataverse: str = "v") -> DatasetTable:
         return self.tables.table(self.catalog.catalog.dataset(dataverse, name))
@@ -94,13 +97,20 @@ async def opened(
     *,
     set_aside: bool = False,
     clock: Callable[[], datetime] | None = None,
+    clocks: Clocks | None = None,
     feed_limits: FeedLimits = USUAL_LIMITS,
     **flags: Any,
 ) -> AsyncIterator[Parts]:
     """What a cluster has when it has started. Upkeep is left to the caller, who wants to know when it happens."""
     settings = Settings.load(None, {}, {**AT_ONCE, "data": data, **flags})
     async with compose.assemble_cluster(
-        settings, None, set_aside=set_aside, clock=clock or now, feed_limits=feed_limits, make_engine=Sparkless
+        settings,
+        None,
+        set_aside=set_aside,
+        clock=clock or now,
+        clocks=clocks,
+        feed_limits=feed_limits,
+        make_engine=Sparkless,
     ) as made:
         yield Parts(
             settings, made.store, made.catalog, made.tables, made.statements, made.feeds, made.app, made.channel_store
@@ -116,7 +126,7 @@ class ServedParts:
         self._thread.start()
         self._stack = AsyncExitStack()
         self.parts = self.wait(self._stack.enter_async_context(opened(data, **flags)))
-        self.client = Client(self.wait(self._stack.enter_async_context(self._served())))
+        self.client = ClusterHttpClient(self.wait(self._stack.enter_async_context(self._served())))
 
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[str]:

@@ -12,7 +12,7 @@ from tocsin.store.channels.rows import BackendRequest, BrokerName, Execution
 EAST, WEST = BrokerName("Default", "east"), BrokerName("Default", "west")
 
 
-class Channel:
+class StoredChannel:
     """A channel with some interests, and short ways to use it."""
 
     def __init__(self, store: ChannelStore, channel_id: int) -> None:

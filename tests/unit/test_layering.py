@@ -37,18 +37,20 @@ PACKAGES: dict[str, PackageRule] = {
     # rules has no dependencies, and the wire needs it anyway: clients back off and find records as servers do
     "sdk": package_rule("rules wire settings", others="aiohttp orjson"),
     "faults": package_rule("", others=""),
-    "patience": package_rule("", others=""),
+    "uncancellable": package_rule("", others=""),
     # the wall clock and the disk, for all that have either: stores, Spark, servers and the lab
     "clock": package_rule("", others=""),
     "durable_files": package_rule("", others=""),
     "settings": package_rule("rules wire", others="pydantic pydantic_core pydantic_settings"),
     "language": package_rule("rules wire faults"),
-    "store": package_rule("rules wire faults patience clock durable_files"),
+    "store": package_rule("rules wire faults uncancellable clock durable_files"),
     "pipeline": package_rule("rules wire language faults clock durable_files"),
     "serving": package_rule("rules wire faults"),
-    "cluster": package_rule("rules wire language pipeline store serving settings faults patience clock durable_files"),
+    "cluster": package_rule(
+        "rules wire language pipeline store serving settings faults uncancellable clock durable_files"
+    ),
     # brokers and the cluster meet at the model and on the wire only
-    "broker": package_rule("rules wire store serving settings faults patience clock"),
+    "broker": package_rule("rules wire store serving settings faults uncancellable clock"),
     "coordinator": package_rule("rules wire store serving settings faults"),
     "overlay": package_rule("rules wire serving settings faults"),
     # the lab runs the cores; `SERVERS` keeps it from the rest of those processes, and it installs without Spark. Where

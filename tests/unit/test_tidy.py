@@ -13,6 +13,9 @@ from typing import Final
 import tocsin
 
 SOURCE: Final = Path(tocsin.__file__).parent
+TESTS: Final = Path(__file__).parents[1]
+HELPERS: Final = sorted((TESTS / "support").rglob("[!_]*.py"))
+EXAMPLES_AND_BENCHMARKS: Final = (TESTS.parent / "examples", TESTS.parent / "benchmarks")
 MODULES: Final = sorted(path for path in SOURCE.rglob("*.py") if path.name != "__init__.py")
 
 FOLDER_LIMIT: Final = 15
@@ -71,6 +74,32 @@ def test_the_name_of_a_type_is_defined_once() -> None:
 def test_names_of_types_are_told_from_constants() -> None:
     module = ast.parse("class A: ...\nT = TypeVar('T')\nKind: TypeAlias = str\nLIMIT = 1\n_Own = int\nlog = make()")
     assert list(type_names(module)) == ["A", "T", "Kind"]
+
+
+def test_the_name_of_a_helper_of_the_tests_is_defined_once_and_says_what_it_is() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in HELPERS:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path.name)
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+    assert sorted(places.keys() & {"Model", "Place", "Story", "World"}) == []
+
+
+def vague_loops(module: ast.Module) -> Iterator[int]:
+    """Yields the lines of loops whose variable is called `one` instead of what it is."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+            names = [part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)]
+            if "one" in names:
+                yield node.target.lineno
+
+
+def test_a_loop_variable_names_the_thing() -> None:
+    paths = [path for folder in (SOURCE, TESTS, *EXAMPLES_AND_BENCHMARKS) for path in folder.rglob("*.py")]
+    found = {str(path): list(vague_loops(ast.parse(path.read_text("utf-8")))) for path in paths}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert list(vague_loops(ast.parse("for one in x: ...\n[a for a, one in y]\n[b for b in z]"))) == [1, 2]
 
 
 def test_a_folder_fits_on_a_screen() -> None:

@@ -7,7 +7,7 @@ client nor an announcement meets a core without its subscriptions.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ from tocsin.broker.transports.long_poll import LongPoll
 from tocsin.broker.transports.sse import ServerSentEvents
 from tocsin.broker.transports.webhooks import Webhooks
 from tocsin.broker.transports.websocket import WebSockets
+from tocsin.clock import now_us, span_us
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.name_resolver import NameResolver
@@ -70,9 +71,9 @@ def core_settings(settings: BrokerSettings) -> CoreSettings:
 @asynccontextmanager
 async def run_broker(
     settings: BrokerSettings, store: BrokerStore, accounts: Accounts, *, address: str, trace: Path | None = None,
-    resolver: NameResolver | None = None,
+    resolver: NameResolver | None = None, age_us: Callable[[], int] = now_us,
 ) -> AsyncIterator[RunningBroker]:  # fmt: skip
-    """Runs a broker on an open store. `address` is the URL at which it listens."""
+    """Runs a broker on an open store. `address` is the URL at which it listens. `age_us` is the time of deletions."""
     counters = BrokerCounters()
     runtime = CoreRuntime(Broker(core_settings(settings), time.monotonic()))
     if trace is not None:
@@ -88,7 +89,7 @@ async def run_broker(
     pulls = Pulls(runtime, encoder)
     backends = BackendSubscriptions(
         client, index, store, runtime.core.holds,
-        former_until_us=generation.since_us + int(cluster.former_subscriptions_s * 1e6),
+        former_until_us=generation.since_us + span_us(cluster.former_subscriptions_s), age_us=age_us,
     )  # fmt: skip
     subscriptions = SubscriptionService(runtime, fan_out, index=index, backends=backends, store=store, client=client)
     link = ClusterLink(

@@ -71,7 +71,7 @@ class CoreRuntime:
                         self.performers[type(action)](action)
                     except Exception as error:
                         # A bug in one action must not prevent the actions after it.
-                        _log.error("an action failed", action=type(action).__name__, exc_info=error)
+                        _log.error("an action of the broker core failed", action=type(action).__name__, exc_info=error)
         finally:
             self._handling = False
         self._set_timer()

@@ -1,5 +1,8 @@
 """A broker's counters and its metrics for Prometheus. Cache metrics carry the policy under which they were counted as a
-label."""
+label.
+
+Policies can change while a broker runs, and figures of two policies must not be added up.
+"""
 
 from __future__ import annotations
 

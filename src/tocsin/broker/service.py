@@ -29,7 +29,7 @@ from tocsin.broker.delivery.open_connections import OpenConnections
 from tocsin.broker.delivery.outlets import EventOutlet
 from tocsin.broker.delivery.pulls import Pulled, Pulls
 from tocsin.broker.metrics import BrokerCounters
-from tocsin.broker.subscriptions import NewSubscription, SubscriptionService, full_name
+from tocsin.broker.subscriptions import NewSubscription, SubscriptionService
 from tocsin.clock import now_us
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.model.cursors import Cursor, InterestId
@@ -39,6 +39,7 @@ from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import FrontendRow, GroupRow, GroupSubscriptionRow, WebhookRow
 from tocsin.wire.answers import Subscription, SubscriptionsPage
 from tocsin.wire.errors import ForbiddenError, InputError, NotFoundError, UnauthorizedError
+from tocsin.wire.messages import qualify
 from tocsin.wire.subscriber import PullRequest, SubscribeRequest
 
 _HELD_PER_REQUEST: Final = 50
@@ -66,7 +67,8 @@ class BrokerParts:
 
 
 class BrokerService:
-    """What transports and routes may ask of a broker; its settings, accounts and counters are theirs, too."""
+    """What transports and routes may ask of a broker. They also read its `settings`, and routes of accounts use
+    `accounts`, which is an interface of its own."""
 
     PAGE: ClassVar[int] = 500
 
@@ -74,7 +76,6 @@ class BrokerService:
         self._parts = parts
         self.settings = parts.settings
         self.accounts = parts.accounts
-        self.counters = parts.counters
         limits = parts.settings.limits
         self._rate_limiter = RateLimiter(limits.requests_per_s, limits.requests_burst, "requests of one subscriber")
 
@@ -88,6 +89,9 @@ class BrokerService:
                 raise UnauthorizedError("this needs a token", hint="POST /v1/login gives one")
             raise ForbiddenError("this is for subscribers", hint="use the token of a login")
         return who
+
+    def may_publish(self, who: Session, feed: str) -> bool:
+        return self.accounts.rights(who.application).may_publish(feed)
 
     def limit(self, who: Session, name: str) -> int:
         return account_limit(name, self.accounts.rights(who.application).limits, self.settings.limits.model_dump())
@@ -137,7 +141,7 @@ class BrokerService:
         self, who: Session, asked: SubscribeRequest, *, first: Callable[[NewSubscription], None] | None = None
     ) -> NewSubscription:
         """Subscribes the subscriber or, if the request names a group, all members of the group."""
-        channel = full_name(asked.channel)
+        channel = qualify(asked.channel)
         self._check_channel(who, channel)
         subscriptions = self._parts.subscriptions
         if asked.group is None:
@@ -272,6 +276,12 @@ class BrokerService:
         """Returns whether there was one. With `secret`, removes only the webhook that has this secret."""
         return await self._parts.store.remove_webhook(subscriber, secret=secret)
 
+    def count_webhook(self, outcome: str) -> None:
+        self._parts.counters.webhooks[outcome] += 1
+
+    def count_waiting_webhooks(self, change: int) -> None:
+        self._parts.counters.webhooks_waiting += change
+
     # --- the cluster
 
     async def receive_announcement(self, headers: Mapping[str, str], body: bytes) -> None:
@@ -289,7 +299,9 @@ class BrokerService:
 
     async def publish(self, feed: str, query: str, body: bytes, headers: Mapping[str, str]) -> ForwardedAnswer:
         """Forwards records to a feed of the cluster; returns the cluster's answer even if it is an error."""
-        return await self._parts.client.publish(feed, query, body, headers, self.settings.publish.timeout_s)
+        answer = await self._parts.client.publish(feed, query, body, headers, self.settings.publish.timeout_s)
+        self._parts.counters.published[str(answer.status)] += 1
+        return answer
 
     # --- caching
 

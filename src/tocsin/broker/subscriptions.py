@@ -28,6 +28,7 @@ from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import FrontendRequest, FrontendRow, GroupRow, GroupSubscriptionOutcome
 from tocsin.wire.answers import Subscription
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError, TocsinError
+from tocsin.wire.messages import qualify
 from tocsin.wire.results import FetchedPart
 from tocsin.wire.subscriber import SubscribeRequest
 
@@ -246,12 +247,12 @@ class SubscriptionService:
         """Refuses a subscriber that is over its limit before the cluster is asked; the store makes the final check."""
         if len(self._runtime.core.subscriptions_of(subscriber)) < at_most or subscriber in self._in_groups:
             return
-        backend = self.index.find(full_name(asked.channel), values_text(asked.parameters))
+        backend = self.index.find(qualify(asked.channel), values_text(asked.parameters))
         if backend is None or (subscriber, backend.interest) not in self._ids:
             raise LimitError(f"you have {at_most} subscriptions already", status=429, hint="end some of them")
 
     async def _hold(self, asked: SubscribeRequest, application: str) -> BackendSubscription:
-        return await self._backends.hold(full_name(asked.channel), values_text(asked.parameters), application)
+        return await self._backends.hold(qualify(asked.channel), values_text(asked.parameters), application)
 
     async def _recovered(self, backend: BackendSubscription, since: Cursor | None) -> bool | None:
         """Whether all results after `since` still exist; None without `since`, or while the cluster does not answer."""
@@ -311,8 +312,3 @@ class SubscriptionService:
     @property
     def count(self) -> int:
         return len(self._ids)
-
-
-def full_name(text: str) -> str:
-    """The qualified name `dataverse.name`; the dataverse is Default where none is given."""
-    return text if "." in text else f"Default.{text}"

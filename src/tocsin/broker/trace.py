@@ -73,7 +73,7 @@ class BrokerTrace:
         try:
             work()
         except OSError as error:
-            _log.warning("the trace ends here", error=str(error))
+            _log.warning("the trace of the broker's events cannot be written any more", error=str(error))
             self._file = None
 
 

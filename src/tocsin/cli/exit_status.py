@@ -1,5 +1,8 @@
 """The exit status of a command that failed: 1 after an error message, 2 for a wrong command line or if no server
-answers, 3 for a broker whose name another broker has taken over."""
+answers, 3 for a broker whose name another broker has taken over.
+
+Scripts and supervisors decide by it whether to try again.
+"""
 
 from __future__ import annotations
 

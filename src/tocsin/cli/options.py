@@ -1,4 +1,7 @@
-"""The options that several commands share, so that each has one name and one help text."""
+"""The options that several commands share, so that each has one name and one help text.
+
+A user who knows one command then knows these options of all others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Prints rows, tables, progress bars and errors: on a terminal, in a pipe, and in a file."""
+"""Prints rows, tables, progress bars and errors: on a terminal, in a pipe, and in a file.
+
+What servers send is printed without control characters, because a record could otherwise write to the terminal.
+"""
 
 from __future__ import annotations
 

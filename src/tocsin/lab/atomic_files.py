@@ -1,4 +1,7 @@
-"""Writes files atomically: a file exists whole or not at all."""
+"""Writes files atomically: a file exists whole or not at all.
+
+A run may be killed at any moment and continued later; a file that was cut short would then count as finished.
+"""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ class SparkTypeAnalyser:
         return [(field["name"], _type(field["type"])) for field in schema["fields"]]
 
 
-def reason(said: str) -> str:
+def reason(message: str) -> str:
     """Spark's message without its codes, plans and positions in generated SQL."""
-    line = said.split("\n", maxsplit=1)[0]
+    line = message.split("\n", maxsplit=1)[0]
     # The patterns below take quadratic time, and Spark's messages quote values of any length.
     text = line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]}…"
     text = re.sub(r"^\[([A-Z_0-9.]+)\]\s*", "", text)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from tocsin.language.functions import text_search
 from tocsin.language.functions.bounds import bounded_calls, call_limits, regular_expressions
 from tocsin.pipeline.channels.record_payloads import FIND_RECORD
 
@@ -35,6 +36,17 @@ FUNCTIONS: Final[Mapping[str, Mapping[str, tuple[str, str | None]]]] = {
         bounded_calls.LEVENSHTEIN: ("BoundedLevenshtein", "INT"),
         bounded_calls.REPEAT: ("BoundedRepeat", "STRING"),
         bounded_calls.SEQUENCE: ("SequenceFits", "BOOLEAN"),
+        bounded_calls.STOPPABLE: ("StoppableRow", "BOOLEAN"),
+    },
+    "text_keys.java": {
+        text_search.KEY_BITS: ("KeyBits", "ARRAY<BIGINT>"),
+        text_search.KEYWORD_KEY: ("KeywordKey", "BIGINT"),
+        text_search.PATTERN_KEY: ("PatternKey", "BIGINT"),
+        text_search.PART_KEYS: ("PartKeys", "ARRAY<BIGINT>"),
+        text_search.HAS_WORDS: ("HasWords", "BOOLEAN"),
+        text_search.WORD_KEYS: ("WordKeys", "ARRAY<BIGINT>"),
+        text_search.TEXT_WORD_KEYS: ("TextWordKeys", "ARRAY<BIGINT>"),
+        text_search.FIRST_WORD_KEY: ("FirstWordKey", "BIGINT"),
     },
     "channels/record_payloads.java": {FIND_RECORD: ("FindRecord", None)},
 }
@@ -44,6 +56,7 @@ _LIMITS: Final = {
     "ITEMS": call_limits.ITEMS,
     # Characters that a match of one value may examine, or pairs that levenshtein may compare: at most a second.
     "STEPS": 50_000_000,
+    "FILTER_SHIFT": 64 - text_search.FILTER_BITS,
 }
 
 
@@ -80,11 +93,11 @@ def register_java_functions(spark: SparkSession, folder: Path) -> None:
         session.udf().register(*arguments)
 
 
-def function_problem(said: str) -> tuple[str, str] | None:
+def function_problem(spark_message: str) -> tuple[str, str] | None:
     """The error of one of these functions and its remedy; None if the message comes from elsewhere."""
     for problem in _PROBLEMS:
-        if said.startswith(problem):
-            message, _, hint = said.removeprefix(problem).partition("\n")
+        if spark_message.startswith(problem):
+            message, _, hint = spark_message.removeprefix(problem).partition("\n")
             return message, hint
     return None
 

@@ -1,4 +1,8 @@
-"""Writes a value of a query's result as JSON."""
+"""Writes a value of a query's result as JSON.
+
+A statement can make values that no type has checked. So a failure is the statement's error and not ours, and a channel
+then searches for the record that the value was made from.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Starts, stops and replaces the single Spark session of a process. Every Spark setting is here, with its reason."""
+"""Starts, stops and replaces the single Spark session of a process. Every Spark setting is here, with its reason.
+
+Spark allows one session in a process, and a setting that comes after its start has no effect.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,9 @@ _FOREIGN: Final = (
     "PYSPARK_GATEWAY_SECRET",
     "PYSPARK_DRIVER_PYTHON",
 )
-# These loggers print JSON to stderr for every failed query; the caller gets the error anyway.
-_NOISY: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+# The first two print JSON to stderr for every failed query, the others a traceback for each connection to a killed JVM.
+# The caller gets the error anyway.
+_NOISY: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.java_gateway", "py4j.clientserver")
 _REFLECTIVE: Final = ("reflect", "java_method", "try_reflect")
 # A failed statement is an answer, not a line on the terminal: Spark's log goes to a file of bounded size.
 _LOG4J: Final = """\
@@ -379,8 +383,8 @@ def _clear(scratch: Path) -> None:
     (scratch / "log4j2.properties").write_text(_LOG4J.format(folder=scratch))
 
 
-def _last_words(said: Path, limit_bytes: int = 2_000) -> str:
-    return said.read_bytes()[-limit_bytes:].decode(errors="replace").strip()
+def _last_words(log_file: Path, limit_bytes: int = 2_000) -> str:
+    return log_file.read_bytes()[-limit_bytes:].decode(errors="replace").strip()
 
 
 def _end(gateway: Any) -> None:

@@ -1,5 +1,8 @@
 """The Python SDK for Tocsin brokers: `Client` for subscribers and `Manager` for those that manage them. Both use
-asyncio; `tocsin.sdk.sync` has blocking versions."""
+asyncio; `tocsin.sdk.sync` has blocking versions.
+
+The package imports nothing of a server, so that an application needs neither Spark nor a server's dependencies.
+"""
 
 from tocsin.sdk.client import DEFAULT_URL, Client
 from tocsin.sdk.events import Available, Ended, Event, Gap, Result

@@ -20,7 +20,7 @@ import orjson
 
 from tocsin.rules.backoff import BackOff
 from tocsin.sdk.events import Available, Ended, Event, Gap, Result
-from tocsin.sdk.inbox import AckTracker, Inbox, InboxEntry, entries
+from tocsin.sdk.inbox import AckTracker, Inbox, InboxEntry, new_entries
 from tocsin.sdk.session import BrokerSession, quote_path, whole_group
 from tocsin.sdk.stream import ACK_EVERY_S, ACKS_AT_ONCE, HEARTBEAT_S, EventStream
 from tocsin.wire.accounts import Group, PublishAnswer, Webhook
@@ -239,7 +239,7 @@ class Client:
             for event in page:
                 if not isinstance(event, ResultsEvent):
                     continue
-                for entry in entries(event, marks):
+                for entry in new_entries(event, marks):
                     if isinstance(entry.event, Result | Gap):
                         yield entry.event
                     if self._automatic and entry.reached is not None:

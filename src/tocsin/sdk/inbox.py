@@ -89,8 +89,8 @@ class AckTracker:
             self.changed.clear()
 
 
-def entries(event: WireEvent, marks: AckTracker) -> Iterable[InboxEntry]:
-    """The new entries of an event. Duplicates are dropped by (interest, cursor)."""
+def new_entries(event: WireEvent, marks: AckTracker) -> Iterable[InboxEntry]:
+    """Yields the entries of an event that the inbox has not had. Duplicates are known by interest and cursor."""
     interest = event.interest
     if isinstance(event, Ended):
         marks.forget(interest)
@@ -131,7 +131,7 @@ class Inbox:
         return len(self._entries)
 
     def add(self, event: WireEvent) -> None:
-        self._entries.extend(entries(event, self._acks))
+        self._entries.extend(new_entries(event, self._acks))
         if self._entries:
             self._some.set()
         if len(self._entries) >= self._bound:

@@ -18,17 +18,9 @@ import aiohttp
 import orjson
 
 from tocsin.rules.backoff import BackOff
+from tocsin.wire import errors
 from tocsin.wire.accounts import Group, GroupPage
 from tocsin.wire.answers import LoginAnswer
-from tocsin.wire.errors import (
-    InputError,
-    LimitError,
-    StorageFullError,
-    TocsinError,
-    UnauthorizedError,
-    UnavailableError,
-    error_of,
-)
 from tocsin.wire.subscriber import Credentials
 
 _CONNECT_S: Final = 10.0
@@ -37,16 +29,16 @@ _RENEW_SHARE: Final = 0.75  # a token is renewed after this share of its life
 _SHORTEST_LIFE_S: Final = 10.0
 
 
-class NoBrokerError(UnavailableError):
+class NoBrokerError(errors.UnavailableError):
     """Nothing listens at the address, or it is not a Tocsin broker."""
 
     code = "no_broker"
 
 
-def is_retryable(error: TocsinError) -> bool:
+def is_retryable(error: errors.TocsinError) -> bool:
     """Whether the same request may succeed later."""
-    return isinstance(error, UnavailableError | StorageFullError) or (
-        isinstance(error, LimitError) and error.status == 429
+    return isinstance(error, errors.UnavailableError | errors.StorageFullError) or (
+        isinstance(error, errors.LimitError) and error.status == 429
     )
 
 
@@ -93,7 +85,7 @@ class BrokerSession:
     async def log_in(self) -> LoginAnswer:
         """Gets a new token for the credentials."""
         if self._credentials is None:
-            raise UnauthorizedError("the token is no longer good", hint="log in with user and password")
+            raise errors.UnauthorizedError("the token is no longer good", hint="log in with user and password")
         answer = await self.call("POST", "/v1/login", self._credentials.to_json(), token=None)
         return self._keep(LoginAnswer.parse(answer))
 
@@ -105,7 +97,7 @@ class BrokerSession:
             elif self._clock() >= self._renew_at_s:
                 try:
                     self._keep(LoginAnswer.parse(await self.call("POST", "/v1/token", token=self._token)))
-                except UnauthorizedError:
+                except errors.UnauthorizedError:
                     await self.log_in()
             assert self._token is not None
             return self._token
@@ -118,7 +110,7 @@ class BrokerSession:
             try:
                 await self.token()
                 pauses.reset()
-            except TocsinError as error:
+            except errors.TocsinError as error:
                 if not is_retryable(error):
                     return  # The next request that needs the token gets the error.
                 await asyncio.sleep(pauses.next_s())
@@ -159,7 +151,7 @@ class BrokerSession:
         token = await self.token()
         try:
             return await self.call(method, path, body, token=token, params=params, headers=headers, answer_s=answer_s)
-        except UnauthorizedError:
+        except errors.UnauthorizedError:
             if self._credentials is None:
                 raise
             self.refuse(token)
@@ -184,7 +176,7 @@ class BrokerSession:
                 return await self._send_once(
                     method, path, body, token=token, params=params, headers=headers, answer_s=answer_s
                 )
-            except TocsinError as error:
+            except errors.TocsinError as error:
                 pause_s = pauses.next_s(float(error.details.get("retry_after_s") or 0.0))
                 if not self._reached or not is_retryable(error) or time.monotonic() + pause_s > until_s:
                     raise
@@ -228,7 +220,7 @@ class BrokerSession:
             if response.status < 400 or (response.status == 422 and "accepted" in answer):
                 self._reached = True
                 return answer
-            error = error_of(answer["error"], response.status)
+            error = errors.error_of(answer["error"], response.status)
         except (ValueError, TypeError, KeyError):
             raise NoBrokerError(
                 f"what answers at {self.url} is not a Tocsin broker (status {response.status})"
@@ -242,15 +234,15 @@ class BrokerSession:
     @property
     def session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            raise InputError("the client is not open", hint="use it as: async with Client(…) as client")
+            raise errors.InputError("the client is not open", hint="use it as: async with Client(…) as client")
         return self._session
 
-    def unreachable(self, exc: BaseException) -> TocsinError:
+    def unreachable(self, exc: BaseException) -> errors.TocsinError:
         if isinstance(exc, aiohttp.InvalidURL):
-            return InputError(f"{self.url} is not an address", hint="for example http://127.0.0.1:8480")
+            return errors.InputError(f"{self.url} is not an address", hint="for example http://127.0.0.1:8480")
         if isinstance(exc, aiohttp.ClientConnectorError):
             return NoBrokerError(f"no broker answers at {self.url}", hint='"tocsin broker" starts one')
-        return UnavailableError(f"the connection to {self.url} broke: {str(exc) or type(exc).__name__}")
+        return errors.UnavailableError(f"the connection to {self.url} broke: {str(exc) or type(exc).__name__}")
 
 
 def quote_path(name: str) -> str:
@@ -280,13 +272,13 @@ def _check_url(url: str) -> str:
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise InputError(f"{url} is not an address", hint="for example http://127.0.0.1:8480")
+        raise errors.InputError(f"{url} is not an address", hint="for example http://127.0.0.1:8480")
     return address
 
 
 def _check_token(token: str) -> str:
     if not token or not token.isascii() or not token.isprintable():
-        raise InputError("this is not a token")
+        raise errors.InputError("this is not a token")
     return token
 
 
@@ -294,4 +286,4 @@ def _encode_json(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError as error:
-        raise InputError(f"this cannot be written as JSON: {error}") from None
+        raise errors.InputError(f"this cannot be written as JSON: {error}") from None

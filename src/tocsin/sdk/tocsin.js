@@ -218,7 +218,7 @@ export class Client {
       const page = await this.#ask("GET", `/v1/subscriptions/${encodeURIComponent(id)}/results?${query}`);
       waitS = 0;
       for (const event of page.events) {
-        for (const { item, interest, reached } of entries(event, START)) {
+        for (const { item, interest, reached } of newEntries(event, START)) {
           if (item !== null) yield item;
           if (reached !== null && this.#options.ack === "auto") {
             this.#see(interest, reached);
@@ -488,12 +488,12 @@ export class Client {
         if (this.#taken.has(interest)) this.#tell(interest, this.#taken.get(interest));
         return;
       }
-      this.#inbox.push(...entries(event, before));
+      this.#inbox.push(...newEntries(event, before));
       if (event.type === "tocsin.results") this.#see(interest, data.to);
       this.#settle();
       return;
     } else return; // A type that is not known here.
-    this.#inbox.push(...entries(event, START));
+    this.#inbox.push(...newEntries(event, START));
     this.#settle();
   }
 
@@ -591,7 +591,7 @@ export class Client {
 }
 
 /** What is new of an event after the cursor `before`, as it is handed out; `reached`: who has taken it has all up to there. */
-function entries({ type, channel, interest, data }, before) {
+function newEntries({ type, channel, interest, data }, before) {
   if (type === "tocsin.ended") {
     return [{ item: { type: "ended", channel, interest, reason: data.reason }, interest, reached: null }];
   }

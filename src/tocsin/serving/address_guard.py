@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+import unicodedata
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -81,6 +82,7 @@ class AddressGuard:
         host = parts.hostname or ""
         port = parts.port or (443 if parts.scheme == "https" else 80)
         written = _written_address(host)
+        host = unicodedata.normalize("NFKC", host).replace("\u3002", ".").lower()
         is_localhost = host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")
         if self._allowed is None or (written is None and not is_localhost):
             return
@@ -144,7 +146,9 @@ def _inner_addresses(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Addre
 
 
 def _written_address(host: str) -> IpAddress | None:
-    """The address in a text, including the old notations that resolvers accept: 127.1, 2130706433, 0x7f.1."""
+    """The address in a text, including the old notations that resolvers accept: 127.1, 2130706433, 0x7f.1, and digits
+    and dots of other scripts, which they read as ours (IDNA)."""
+    host = unicodedata.normalize("NFKC", host).replace("\u3002", ".")
     address = parsed_address(host)
     if address is None and host.isascii() and not any(character.isspace() for character in host):
         try:

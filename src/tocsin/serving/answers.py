@@ -20,15 +20,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from tocsin.serving.addresses import client_address
-from tocsin.wire.errors import (
-    InputError,
-    LimitError,
-    NotFoundError,
-    StoppedError,
-    TocsinError,
-    UnauthorizedError,
-    UnsupportedError,
-)
+from tocsin.wire import errors
 
 RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -47,19 +39,26 @@ def answer(value: Any, *, status: int = 200) -> web.Response:
     return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
 
 
-def refusal(error: TocsinError, **beside: Any) -> web.Response:
+def refusal(error: errors.TocsinError, **beside: Any) -> web.Response:
     """The answer for an error; `beside` are further fields next to the error."""
     response = answer({"error": error_json(error), **beside}, status=error.status)
-    if isinstance(error, UnauthorizedError):
-        response.headers[hdrs.WWW_AUTHENTICATE] = 'Bearer realm="tocsin"'
-    if (retry_after_s := error.details.get("retry_after_s", 1 if error.status == 503 else None)) is not None:
-        response.headers[hdrs.RETRY_AFTER] = str(max(1, math.ceil(retry_after_s)))
-    if (allowed := error.details.get("allowed")) is not None:
-        response.headers[hdrs.ALLOW] = ", ".join(allowed)
+    response.headers.update(error_headers(error))
     return response
 
 
-def error_json(error: TocsinError) -> orjson.Fragment:
+def error_headers(error: errors.TocsinError) -> dict[str, str]:
+    """The headers of an error's answer."""
+    headers: dict[str, str] = {}
+    if isinstance(error, errors.UnauthorizedError):
+        headers[hdrs.WWW_AUTHENTICATE] = 'Bearer realm="tocsin"'
+    if (retry_after_s := error.details.get("retry_after_s", 1 if error.status == 503 else None)) is not None:
+        headers[hdrs.RETRY_AFTER] = str(max(1, math.ceil(retry_after_s)))
+    if (allowed := error.details.get("allowed")) is not None:
+        headers[hdrs.ALLOW] = ", ".join(allowed)
+    return headers
+
+
+def error_json(error: errors.TocsinError) -> orjson.Fragment:
     """The error's fields. Text from the request may be invalid Unicode; question marks replace such characters."""
     fields = {
         name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
@@ -70,7 +69,7 @@ def error_json(error: TocsinError) -> orjson.Fragment:
 
 def internal_error(request_id: str, exc: BaseException) -> dict[str, Any]:
     """What a client may learn of an internal error; the log has the rest under the same id."""
-    _log.error("request failed", id=request_id, exc_info=exc)
+    _log.error("an HTTP request failed unexpectedly", id=request_id, exc_info=exc)
     return {"code": "internal", "message": "something went wrong inside; the log tells more", "id": request_id}
 
 
@@ -78,7 +77,7 @@ def internal_answer(request_id: str, exc: BaseException, **beside: Any) -> web.R
     return answer({"error": internal_error(request_id, exc), **beside}, status=500)
 
 
-def raw_refusal(error: TocsinError) -> bytes:
+def raw_refusal(error: errors.TocsinError) -> bytes:
     """The whole HTTP message of an error, where no request could be read. It closes the connection."""
     body = orjson.dumps({"error": error_json(error)})
     head = (
@@ -104,20 +103,20 @@ async def send_in_time(request: web.Request, response: web.StreamResponse, write
             request.transport.abort()
 
 
-def from_http(exc: web.HTTPException, request: web.BaseRequest) -> TocsinError:
+def from_http(exc: web.HTTPException, request: web.BaseRequest) -> errors.TocsinError:
     """Translates a refusal of the HTTP library into our error."""
     if isinstance(exc, web.HTTPMethodNotAllowed):
         allowed = sorted(exc.allowed_methods)
-        return UnsupportedError(
+        return errors.UnsupportedError(
             f"{request.method} is not possible here", status=405, hint=f"use {' or '.join(allowed)}", allowed=allowed
         )
     if exc.status == 404:
-        return NotFoundError("there is nothing at this address", hint="GET / lists what there is")
+        return errors.NotFoundError("there is nothing at this address", hint="GET / lists what there is")
     if exc.status == 408:
-        return StoppedError("the request took too long to arrive")
+        return errors.StoppedError("the request took too long to arrive")
     if exc.status in (413, 429, 431):
-        return LimitError("the request is too large", status=exc.status)
-    return UnsupportedError(HTTPStatus(exc.status).phrase, status=exc.status)
+        return errors.LimitError("the request is too large", status=exc.status)
+    return errors.UnsupportedError(HTTPStatus(exc.status).phrase, status=exc.status)
 
 
 def request_id(request: web.Request) -> str:
@@ -127,7 +126,7 @@ def request_id(request: web.Request) -> str:
         # The id is no secret: a pseudo-random number is enough, and does not release the GIL as the system's would.
         return f"{_CHANCE.getrandbits(64):016x}"
     if _REQUEST_ID.fullmatch(chosen) is None:
-        raise InputError(f"{REQUEST_ID_HEADER} must be 1 to 64 letters, digits, dots, dashes or underscores")
+        raise errors.InputError(f"{REQUEST_ID_HEADER} must be 1 to 64 letters, digits, dots, dashes or underscores")
     return chosen
 
 
@@ -143,7 +142,7 @@ async def answer_errors(request: web.Request, handler: RequestHandler) -> web.St
         if REQUEST_ID not in request:
             request[REQUEST_ID] = request_id(request)
         return await handler(request)
-    except TocsinError as error:
+    except errors.TocsinError as error:
         return refusal(error)
     except web.HTTPException as exc:
         if not 400 <= exc.status < 500:
@@ -159,7 +158,7 @@ async def answer_errors(request: web.Request, handler: RequestHandler) -> web.St
 async def answer_middleware(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
     response = await answer_errors(request, handler)
     _log.debug(
-        "answered",
+        "an HTTP request was answered",
         id=request.get(REQUEST_ID),
         method=request.method,
         path=request.rel_url.raw_path,

@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Final, Protocol
 
@@ -25,6 +25,7 @@ from aiohttp.typedefs import Middleware
 
 from tocsin.serving.addresses import TRUSTED_PROXIES
 from tocsin.serving.answers import answer_errors, answer_middleware, finish_headers
+from tocsin.serving.authentication import refuse_messages
 from tocsin.serving.connections import LimitedServer, count_forwarded
 from tocsin.serving.limits import MemoryBudget, ServerLimits
 from tocsin.serving.metrics import ServerMetrics
@@ -49,19 +50,34 @@ _MOST_FILES: Final = 1 << 20
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-def application(*, limits: ServerLimits, metrics: ServerMetrics, access: Middleware) -> web.Application:
-    """An application without routes that counts requests, answers in one form, and applies the middleware `access`."""
-    app = web.Application(middlewares=[metrics.counting, answer_middleware, count_forwarded, access])
+def application(
+    *,
+    limits: ServerLimits,
+    metrics: ServerMetrics,
+    access: Middleware,
+    budget: MemoryBudget | None = None,
+    message_routes: Collection[str] = (),
+) -> web.Application:
+    """An application without routes that counts requests, answers in one form, and applies the middleware `access`.
+    `budget` is the memory for bodies, if several servers share it. Only `message_routes` take messages that a cluster
+    or a broker sends."""
+    middlewares = [metrics.counting, answer_middleware, count_forwarded, access, refuse_messages(message_routes)]
+    app = web.Application(middlewares=middlewares)
     app.on_response_prepare.append(finish_headers)
     app[LIMITS] = limits
     app[TRUSTED_PROXIES] = limits.trusted_proxies
     app[METRICS] = metrics
+    app[MEMORY_BUDGET] = body_budget(limits, metrics) if budget is None else budget
+    return app
+
+
+def body_budget(limits: ServerLimits, metrics: ServerMetrics) -> MemoryBudget:
+    """The memory for the bodies in flight."""
     # A single client must be able to send the largest body, and to have it parsed.
     own_limit_bytes = max(limits.bodies_limit_bytes // 2, 2 * limits.body_limit_bytes)
-    app[MEMORY_BUDGET] = MemoryBudget(
+    return MemoryBudget(
         max(limits.bodies_limit_bytes, own_limit_bytes), own_limit_bytes=own_limit_bytes, refused=metrics.count_refused
     )
-    return app
 
 
 class ServedApplication(Protocol):
@@ -168,7 +184,7 @@ def _not_bound(host: str, port: int, exc: OSError) -> InputError:
 
 
 @asynccontextmanager
-async def listen(app: web.Application, sock: socket.socket) -> AsyncIterator[None]:
+async def listen(app: web.Application, sock: socket.socket) -> AsyncIterator[LimitedServer]:
     """Accepts connections on the bound socket; at the end it accepts no more and finishes those that are open."""
     runner = _Runner(
         app,
@@ -191,7 +207,8 @@ async def listen(app: web.Application, sock: socket.socket) -> AsyncIterator[Non
         except OSError as exc:
             host, port = sock.getsockname()[:2]
             raise _not_bound(host, port, exc) from None
-        yield
+        assert isinstance(runner.server, LimitedServer)
+        yield runner.server
     finally:
         await runner.cleanup()
 

@@ -17,6 +17,7 @@ from tocsin.serving.addresses import is_forwarded, is_of_web_page
 from tocsin.serving.answers import RequestHandler
 from tocsin.serving.tokens import EVERYBODY_NAME, HOW_TO_MAKE, Token, secret_in
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
+from tocsin.wire.signatures import ID as MESSAGE_ID
 
 # Where no token is needed, every client is an administrator, except that it cannot bring in code; that needs a token.
 EVERYBODY: Final = Token(name=EVERYBODY_NAME, role="admin")
@@ -28,7 +29,7 @@ PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Token)
 class TokenLookup(Protocol):
     """Looks up the token of a secret."""
 
-    async def check(self, secret: str) -> Token:
+    async def check(self, secret: str, /) -> Token:
         """The token of the secret; raises `UnauthorizedError` for an unknown or revoked secret.
 
         It takes the same time for every wrong secret.
@@ -86,6 +87,27 @@ def optional_authentication(
         return await handler(request)
 
     return admit
+
+
+def refuse_messages(routes: Collection[str]) -> Middleware:
+    """Refuses announcements and webhooks, which have a `webhook-id`, except at these routes.
+
+    Users choose the addresses that these messages are sent to. A message must not act on a server that trusts the
+    machine that sent it.
+    """
+
+    @web.middleware
+    async def check_message(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
+        if MESSAGE_ID in request.headers:
+            resource = request.match_info.route.resource
+            if resource is None or resource.canonical not in routes:
+                raise ForbiddenError(
+                    f"a message with {MESSAGE_ID} is not taken here",
+                    hint="give the broker or the webhook an address that receives messages",
+                )
+        return await handler(request)
+
+    return check_message
 
 
 def check_host(request: web.Request, *, hint: str) -> None:

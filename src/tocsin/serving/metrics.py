@@ -1,4 +1,7 @@
-"""Prometheus metrics of a server, in a registry of its own, so that two servers in one process do not mix."""
+"""Prometheus metrics of a server, in a registry of its own, so that two servers in one process do not mix.
+
+Routes are labelled by their pattern and never by the path, because clients could otherwise create series without bound.
+"""
 
 from __future__ import annotations
 

@@ -86,9 +86,9 @@ class NameResolver(AbstractResolver):
             return  # The event loop has closed in the meantime.
 
 
-def _result(host: str, port: int, made: tuple[Any, Any, int, str, tuple[Any, ...]]) -> ResolveResult:
+def _result(host: str, port: int, address_info: tuple[Any, Any, int, str, tuple[Any, ...]]) -> ResolveResult:
     """A lookup's result in aiohttp's form."""
-    family, _, protocol, _, socket_address = made
+    family, _, protocol, _, socket_address = address_info
     address = str(socket_address[0])
     if family == socket.AF_INET6 and len(socket_address) > 3 and socket_address[3]:
         address, _ = socket.getnameinfo(

@@ -41,7 +41,8 @@ class Operation:
     """One operation of a server. `takes` and `answers` are types of messages, a type per field, or media.
 
     `errors`: the statuses of its errors besides those that all operations have. `others`: further answers by status,
-    with their descriptions. `beside`: the fields of its errors besides the error. `role`: the role that it requires.
+    with their descriptions. `beside`: the fields of its errors besides the error. `error_form`: another form that its
+    errors may have. `role`: the role that it requires.
     """
 
     method: str
@@ -55,6 +56,7 @@ class Operation:
     parameters: Sequence[JsonObject] = ()
     others: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
     beside: Mapping[str, Any] = field(default_factory=dict)
+    error_form: Any = None
     description: str = ""
     is_open: bool = False
     role: str = ""
@@ -95,7 +97,10 @@ def _described(operation: Operation, statuses: Sequence[str]) -> JsonObject:
     summary = operation.summary
     if operation.role:
         summary = f"{summary.removesuffix('.')}; needs the role {operation.role}."
-    error = {"application/json": {"schema": fields_schema({"error": ErrorFields, **operation.beside}, ("error",))}}
+    schema = fields_schema({"error": ErrorFields, **operation.beside}, ("error",))
+    if operation.error_form is not None:
+        schema = {"anyOf": [schema, schema_of(operation.error_form)]}
+    error = {"application/json": {"schema": schema}}
     described: JsonObject = {
         "operationId": operation.id,
         "summary": summary,

@@ -41,6 +41,11 @@ async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: 
     limits = dataclasses.replace(limits, body_limit_bytes=min(limits.body_limit_bytes, limit_bytes))
     with request.app[MEMORY_BUDGET].share(*askers_of(request)) as grow:
         body = await read_body(request, limits, unpack=unpack, grow=grow)
+    return parse_json(body)
+
+
+def parse_json(body: bytes) -> Any:
+    """The JSON value of a body. Raises LimitError if it has too many values."""
     if len(body) > VALUES_LIMIT and sum(map(body.count, (b",", b"[", b"{"))) > VALUES_LIMIT:
         raise LimitError(f"the body holds more than {VALUES_LIMIT} values", hint="send it in parts")
     try:

@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from tocsin.wire.errors import ForbiddenError, InputError, UnauthorizedError
+from tocsin.wire.messages import qualify
 
 PREFIX: Final = "tocsin_"
 SECRET_BYTES: Final = 32
@@ -24,7 +25,6 @@ NAME_LIMIT: Final = 128
 FEED_LIMIT: Final = 800
 # The name of clients without a token, where none is needed; no token can have it.
 EVERYBODY_NAME: Final = "everybody"
-DEFAULT_DATAVERSE: Final = "Default"
 # The hint does not name the data folder: a client without a token must not learn the layout of the cluster's machine.
 HOW_TO_MAKE: Final = (
     "on the cluster's machine, with its data folder: tocsin token create NAME --role ROLE --data FOLDER; then show it: "
@@ -97,7 +97,7 @@ def _feed(text: str) -> str:
     dataverse, dot, name = text.rpartition(".")
     if not name or (dot and not dataverse) or not text.isprintable() or len(text) > FEED_LIMIT:
         raise InputError(f"expected a feed's name, got {text[:80]!r}", hint="such as emergency.ReportFeed")
-    return text if dot else f"{DEFAULT_DATAVERSE}.{text}"
+    return qualify(text)
 
 
 def digest(secret: str) -> str:

@@ -23,7 +23,6 @@ from pydantic_core import ErrorDetails
 from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.settings.broker import BrokerSettings
 from tocsin.settings.cluster import ChannelSettings, ClusterSettings, DatasetSettings, StatementSettings
-from tocsin.settings.redaction import mask_secrets, names_secret
 from tocsin.settings.sections import Folder, Section
 from tocsin.wire.errors import InputError
 
@@ -140,7 +139,7 @@ def read(
         if name.startswith(PREFIX) and name not in OTHER_VARIABLES:
             _put_variable(draft, name, text)
     if draft.foreign:
-        _log.warning("ignored, for they are no settings of Tocsin: %s", ", ".join(draft.foreign))
+        _log.warning("variables are ignored that are no settings of Tocsin: %s", ", ".join(draft.foreign))
     for path, value in (flags or {}).items():
         if value is not None:
             draft.put(tuple(path.split(".")), value, f"from the flag --{path.rpartition('.')[2].replace('_', '-')}")
@@ -299,3 +298,30 @@ def _nearest(name: str, candidates: list[str]) -> str:
     same = [candidate for candidate in candidates if candidate.rpartition(".")[2] == leaf]
     hint = did_you_mean(name, same[:1] or candidates, similarity=0.0 if same else 0.6)
     return f"; {hint}" if hint else ""
+
+
+# Rather hide a harmless value than show a secret: these are more words than Spark redacts (spark.redaction.regex).
+_SENSITIVE: Final = (
+    r"(?:key|secret|pass|pwd|pw(?![a-z])|token|credential|auth|bearer|basic|jwt|cookie|login|private|signature"
+    r"|(?<![a-z])(?:sig|sas)(?![a-z]))"
+)
+_SECRET_KEY: Final = re.compile(_SENSITIVE, re.IGNORECASE)
+# A secret inside a value: a header, a parameter of an address (its signs may be escaped), a property of Java, a field
+# of JSON.
+_SECRET_PARAMETER: Final = re.compile(
+    rf"({_SENSITIVE}(?:[^\s=:&%]|%(?!20|3[ad]))*(?:[\s=:]|%20|%3[ad])+)\S.*", re.IGNORECASE | re.DOTALL
+)
+# An address without a scheme can have user information, too. The last @ ends it: a password may contain others.
+_USER_INFO: Final = re.compile(r"^([\[({'\"]*(?:[\w+.-]+://)?).*@", re.DOTALL)
+# Secrets that are recognized without a word: JSON web tokens, and the tokens of AWS, GitHub, GitLab, Slack and Tocsin.
+_TOKEN: Final = re.compile(r"\b(?:eyJ|AKIA|ASIA|gh[oprsu]_|github_pat_|glpat-|xox[a-z]-|tocsin_)[\w.+/=-]{16,}")
+
+
+def names_secret(key: str) -> bool:
+    """Whether the key of a setting says that its value is a secret."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def mask_secrets(text: str) -> str:
+    """Returns the text without tokens, without user information, and without what follows the name of a secret."""
+    return _TOKEN.sub("…", _SECRET_PARAMETER.sub(r"\1…", _USER_INFO.sub(r"\1…@", text)))

@@ -1,4 +1,7 @@
-"""The settings of a broker. The text below a field is its description in `tocsin config` and in docs/operations.md."""
+"""The settings of a broker. The text below a field is its description in `tocsin config` and in docs/operations.md.
+
+Operators read the descriptions there without the code, so each has to stand by itself.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from tocsin.rules.caching.settings import CachingSettings
-from tocsin.settings.sections import (
-    BodyLimit,
-    ConnectionsLimit,
-    HttpSection,
-    Port,
-    Private,
-    Seconds,
-    Section,
-    Whole,
-    number,
-)
+from tocsin.settings import sections
 from tocsin.wire.addresses import carries_password, http_address
+from tocsin.wire.messages import qualify
 
 _CACHING = CachingSettings()
 
-Count = Annotated[Whole, Field(ge=1, le=1_000_000_000)]
-Real = Annotated[float, BeforeValidator(number)]
-Pause = Annotated[float, BeforeValidator(number), Field(ge=0, le=86_400)]
+Count = Annotated[sections.Whole, Field(ge=1, le=1_000_000_000)]
+Real = Annotated[float, BeforeValidator(sections.number)]
+Pause = Annotated[float, BeforeValidator(sections.number), Field(ge=0, le=86_400)]
 
 
 def _full_name(text: str) -> str:
@@ -47,18 +41,18 @@ def _address(text: str) -> str:
 HttpAddress = Annotated[str, AfterValidator(_address)]
 
 
-class BrokerHttpSettings(HttpSection):
+class BrokerHttpSettings(sections.HttpSection):
     """The broker's server."""
 
-    port: Port = 8480
-    body_limit_bytes: BodyLimit = 16 << 20
+    port: sections.Port = 8480
+    body_limit_bytes: sections.BodyLimit = 16 << 20
     """The largest request body. Announcements of the cluster need a little more than 1 MiB."""
-    connections_limit: ConnectionsLimit = 20_000
+    connections_limit: sections.ConnectionsLimit = 20_000
     origins: str = ""
     """Web pages of these origins may use the broker, separated by spaces; * for all. Those of its own always may."""
 
 
-class BrokerClusterSettings(Section):
+class BrokerClusterSettings(sections.Section):
     """The cluster that the broker takes results from."""
 
     url: HttpAddress = "http://127.0.0.1:8470"
@@ -67,24 +61,24 @@ class BrokerClusterSettings(Section):
     """The token for the cluster, with the role `broker`; it names the feeds that subscribers may publish to."""
     callback: Annotated[str, AfterValidator(lambda text: text and _address(text))] = ""
     """The address at which the cluster reaches the broker, if it differs from its own: http://broker.example:8480"""
-    timeout_s: Seconds = 30.0
+    timeout_s: sections.Seconds = 30.0
     """How long the cluster may take to answer."""
-    first_retry_s: Seconds = 0.25
-    """The first back-off."""
-    last_retry_s: Seconds = 15.0
-    """The longest back-off."""
-    check_every_s: Seconds = 30.0
+    first_retry_s: sections.Seconds = 0.25
+    """How long the broker waits before it asks the cluster again, after the first failure."""
+    last_retry_s: sections.Seconds = 15.0
+    """The longest time that the broker waits before it asks the cluster again."""
+    check_every_s: sections.Seconds = 30.0
     """How often the broker checks that the cluster still knows it."""
-    former_subscriptions_s: Annotated[float, BeforeValidator(number), Field(ge=0, le=31_536_000)] = 604_800.0
+    former_subscriptions_s: Annotated[float, BeforeValidator(sections.number), Field(ge=0, le=31_536_000)] = 604_800.0
     """How long the cluster keeps the subscriptions of a previous broker of this name after a take-over."""
-    fetches: Annotated[Whole, Field(ge=1, le=64)] = 4
+    fetches: Annotated[sections.Whole, Field(ge=1, le=64)] = 4
     """The most concurrent fetches of results; each covers many interests."""
 
 
-class BrokerCacheSettings(Section):
+class BrokerCacheSettings(sections.Section):
     """The caching policies."""
 
-    budget_bytes: Whole = _CACHING.budget_bytes
+    budget_bytes: sections.Whole = _CACHING.budget_bytes
     """How many bytes of results are kept in memory."""
     eviction: str = _CACHING.eviction
     """Eviction policy: which result is dropped when the cache is full."""
@@ -131,51 +125,51 @@ class BrokerCacheSettings(Section):
         return CachingSettings(**self.model_dump())
 
 
-class DeliverySettings(Section):
+class DeliverySettings(sections.Section):
     """How results reach subscribers."""
 
     grace_s: Pause = 60.0
     """How long a backend subscription is kept after its last frontend subscription ended."""
     page_results: Count = 1_000
     """The most results in one envelope."""
-    page_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 30)] = 256 << 10
+    page_bytes: Annotated[sections.Whole, Field(ge=1_024, le=1 << 30)] = 256 << 10
     """The size in bytes at which an envelope, and the fetch for it, ends."""
-    buffer_bytes: Annotated[Whole, Field(ge=1_024, le=1 << 30)] = 256 << 10
+    buffer_bytes: Annotated[sections.Whole, Field(ge=1_024, le=1 << 30)] = 256 << 10
     """A client with more unread bytes than this is a slow consumer: it gets nothing more until it has read them."""
-    patience_s: Seconds = 5.0
+    patience_s: sections.Seconds = 5.0
     """How long the slowest connection of a subscriber may delay its other connections before it is closed."""
     fetch_retry_s: Pause = 1.0
     """How long the broker waits after a failed fetch."""
     report_every_s: Pause = 30.0
     """How often the broker reports to the cluster what all its subscribers have acknowledged."""
-    ack_every_s: Annotated[float, BeforeValidator(number), Field(ge=0, le=60)] = 0.05
+    ack_every_s: Annotated[float, BeforeValidator(sections.number), Field(ge=0, le=60)] = 0.05
     """How long acknowledgements without a waiting client are batched before they are written."""
-    heartbeat_s: Seconds = 30.0
+    heartbeat_s: sections.Seconds = 30.0
     """How often an idle connection is pinged."""
-    wait_limit_s: Seconds = 60.0
+    wait_limit_s: sections.Seconds = 60.0
     """The longest wait of a long poll."""
 
 
-class AccountSettings(Section):
+class AccountSettings(sections.Section):
     """Subscribers and their tokens."""
 
     registration: Literal["auto", "open", "application"] = "auto"
     """Who may register subscribers of application `default`: anybody (`open`), or holders of its token."""
     admin_token: SecretStr = SecretStr("")
     """The operator's token. Empty: every program on loopback is the operator; elsewhere or behind a proxy none is."""
-    token_s: Seconds = 3_600.0
+    token_s: sections.Seconds = 3_600.0
     """How long a subscriber's token is valid."""
-    session_s: Annotated[float, BeforeValidator(number), Field(gt=0, le=3_153_600_000)] = 2_592_000.0
+    session_s: Annotated[float, BeforeValidator(sections.number), Field(gt=0, le=3_153_600_000)] = 2_592_000.0
     """How long after the login a token can be renewed."""
-    password_characters: Annotated[Whole, Field(ge=1, le=200)] = 8
+    password_characters: Annotated[sections.Whole, Field(ge=1, le=200)] = 8
     """The fewest characters of a password."""
-    password_threads: Annotated[Whole, Field(ge=1, le=64)] = 1
+    password_threads: Annotated[sections.Whole, Field(ge=1, le=64)] = 1
     """How many passwords are checked at once; each takes about 20 ms of a core and 19 MiB."""
     password_waiting: Count = 500
     """How many password checks may wait."""
 
 
-class BrokerLimitSettings(Section):
+class BrokerLimitSettings(sections.Section):
     """What subscribers may use, where their application has no limit of its own."""
 
     subscribers: Count = 1_000_000
@@ -190,7 +184,7 @@ class BrokerLimitSettings(Section):
     """The most connections of one subscriber."""
     subscriptions: Count = 1_000
     """The most subscriptions of one subscriber."""
-    message_bytes: Annotated[Whole, Field(ge=256, le=1 << 30)] = 64 << 10
+    message_bytes: Annotated[sections.Whole, Field(ge=256, le=1 << 30)] = 64 << 10
     """The largest message that a subscriber sends over a WebSocket."""
     messages_per_s: Count = 200
     """Token bucket per connection: messages per second."""
@@ -210,39 +204,39 @@ class BrokerLimitSettings(Section):
     """Token bucket per user: burst of wrong passwords."""
 
 
-class WebhookSettings(Section):
+class WebhookSettings(sections.Section):
     """Results that are posted to subscribers."""
 
-    timeout_s: Seconds = 15.0
+    timeout_s: sections.Seconds = 15.0
     """How long a receiver may take to answer, counted from when a connection is free for the message."""
-    connections: Annotated[Whole, Field(ge=1, le=100_000)] = 500
+    connections: Annotated[sections.Whole, Field(ge=1, le=100_000)] = 500
     """The most messages in flight; others wait."""
-    application_connections: Annotated[Whole, Field(ge=1, le=100_000)] = 250
+    application_connections: Annotated[sections.Whole, Field(ge=1, le=100_000)] = 250
     """The most messages in flight of one application; failing receivers share a quarter of them."""
-    host_connections: Annotated[Whole, Field(ge=1, le=100_000)] = 50
+    host_connections: Annotated[sections.Whole, Field(ge=1, le=100_000)] = 50
     """The most messages in flight of one application to one host."""
-    first_retry_s: Seconds = 1.0
-    """The first back-off."""
-    last_retry_s: Seconds = 300.0
-    """The longest back-off."""
-    private: Private = "auto"
+    first_retry_s: sections.Seconds = 1.0
+    """How long the broker waits before it posts a message again, after the first failure."""
+    last_retry_s: sections.Seconds = 300.0
+    """The longest time that the broker waits before it posts a message again."""
+    private: sections.Private = "auto"
     """Private addresses of receivers: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
 
 
-class PublishSettings(Section):
+class PublishSettings(sections.Section):
     """Publishing through the broker."""
 
     user_field: str = ""
     """The field of each record that is set to the name of the publishing user. Empty: records stay as they are."""
-    timeout_s: Seconds = 60.0
+    timeout_s: sections.Seconds = 60.0
     """How long the cluster may take to accept records."""
 
 
-class BrokerSettings(Section):
+class BrokerSettings(sections.Section):
     """A broker process."""
 
     name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_full_name)] = "Default.broker"
-    """What the cluster calls it: dataverse.name."""
+    """The name under which the broker registers at the cluster: dataverse.name."""
     http: BrokerHttpSettings = BrokerHttpSettings()
     cluster: BrokerClusterSettings = BrokerClusterSettings()
     cache: BrokerCacheSettings = BrokerCacheSettings()
@@ -254,11 +248,9 @@ class BrokerSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _in_default(cls, given: Any) -> Any:
-        name = given.get("name") if isinstance(given, dict) else None
-        if isinstance(name, str) and name and "." not in name:
-            return {**given, "name": f"Default.{name}"}
-        return given
+    def _in_default(cls, fields: Any) -> Any:
+        name = fields.get("name") if isinstance(fields, dict) else None
+        return {**fields, "name": qualify(name)} if isinstance(name, str) and name else fields
 
     @property
     def everybody_operates(self) -> bool:

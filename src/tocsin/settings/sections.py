@@ -1,4 +1,7 @@
-"""The building blocks of settings: sections that refuse unknown keys, and validators for kinds of values."""
+"""The building blocks of settings: sections that refuse unknown keys, and validators for kinds of values.
+
+A misspelt key must not be silently ignored: the server would run with a default that nobody chose.
+"""
 
 from __future__ import annotations
 

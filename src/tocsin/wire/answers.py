@@ -75,10 +75,10 @@ def events_page(envelopes: Iterable[bytes], *, more: bool | None = None) -> byte
     return b"".join((b'{"events":[', b",".join(envelopes), tail))
 
 
-def parse_events_page(given: Any) -> tuple[list[WireEvent], bool]:
+def parse_events_page(value: Any) -> tuple[list[WireEvent], bool]:
     try:
-        events = [event for envelope in given["events"] if (event := event_of(envelope)) is not None]
-        return events, bool(given.get("more", False))
+        events = [event for envelope in value["events"] if (event := event_of(envelope)) is not None]
+        return events, bool(value.get("more", False))
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"this is not a page of events: {error!r}") from None
 

@@ -62,6 +62,47 @@ class StatementResult(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceRequest(Message):
+    """A request to the query service. Further fields `$name` give statement parameters their values."""
+
+    statement: Annotated[str, Mark(schema={"examples": ["SELECT VALUE r FROM Reports r WHERE r.severity > $least;"]})]
+    client_context_id: Annotated[str | None, Mark("A text of the client's, which the answer repeats.")] = None
+    dataverse: Annotated[str | None, Mark("Where names without a dataverse are looked up; the default is Default.")] = (
+        None
+    )
+    timeout: Annotated[str | None, Mark("The time limit, such as `30s`.", schema={"examples": ["30s"]})] = None
+    args: Annotated[tuple[Any, ...], Mark("The values of `$1`, `$2` …, or of the `?` of each statement.")] = ()
+    readonly: Annotated[bool, Mark("Refuse statements that change anything.")] = False
+    mode: Literal["immediate"] = "immediate"
+    format: Literal["json"] = "json"
+    pretty: bool = False
+    signature: Annotated[bool, Mark("Whether the answer has a `signature`.")] = True
+    stream: Annotated[bool, Mark("Send rows when they are there, without a limit on their number.")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceMessage(Message):
+    """An error or a warning of the query service."""
+
+    code: int
+    msg: str
+    retriable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAnswer(Message):
+    """The answer of the query service. The rows of further queries are in `results-0`, `results-1` and so on."""
+
+    requestID: str  # noqa: N815 - a name of the protocol
+    status: Annotated[str, Mark(schema={"examples": ["success", "fatal", "failed", "timeout"]})]
+    metrics: Annotated[dict[str, Any], Mark("`elapsedTime`, `executionTime`, `resultCount`, `resultSize` and others.")]
+    clientContextID: str | None = None  # noqa: N815
+    signature: dict[str, Any] | None = None
+    results: Annotated[tuple[Any, ...], Mark("The rows of the first query.")] = ()
+    errors: Annotated[tuple[ServiceMessage, ...], Mark("What is wrong, if the script has failed.")] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunningScriptInfo(Message):
     """A script that runs, or waits to start."""
 

@@ -171,13 +171,13 @@ def envelope_schema(kind: str) -> JsonObject:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def event_of(given: Any) -> WireEvent | None:
+def event_of(value: Any) -> WireEvent | None:
     """The event of a decoded envelope; None for an unknown type. Raises InputError if it is not an envelope."""
     try:
-        if given["specversion"] != "1.0":
-            raise InputError(f"this is not an envelope of CloudEvents 1.0: {str(given['specversion'])[:60]}")
-        if (kind := EVENTS.get(given["type"])) is None:
+        if value["specversion"] != "1.0":
+            raise InputError(f"this is not an envelope of CloudEvents 1.0: {str(value['specversion'])[:60]}")
+        if (kind := EVENTS.get(value["type"])) is None:
             return None
-        return kind.parse({**given["data"], "channel": given["channel"], "interest": given["interest"]})
+        return kind.parse({**value["data"], "channel": value["channel"], "interest": value["interest"]})
     except (KeyError, TypeError) as error:
         raise InputError(f"this is not an envelope: {error!r}") from None

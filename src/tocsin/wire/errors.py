@@ -13,6 +13,7 @@
     │  ├─ UnsupportedError        a method, media type or expectation that this path does not support (405, 415, 417)
     │  ├─ LimitError              too large or too many; the message names the limit (400, 413, 429)
     │  └─ StoppedError            the statement timed out or was cancelled (408)
+    │     └─ ScriptCancelledError    a client has cancelled the script (408)
     ├─ CapacityError           it needs more disk, memory or executors than the engine has (400)
     │  ├─ DeadlineError           the engine did not answer in time (408)
     │  └─ WorkerLostError         a Python worker died during the work (400; in cluster.engine_session)
@@ -197,6 +198,10 @@ class StoppedError(InputError):
     status = 408
 
 
+class ScriptCancelledError(StoppedError):
+    """A client has cancelled the script."""
+
+
 class CapacityError(TocsinError):
     """The work needs more space, memory or executors than the engine has.
 
@@ -248,17 +253,17 @@ class UnavailableError(TocsinError):
     retry = True
 
 
-def error_of(given: dict[str, Any], status: int | None = None) -> TocsinError:
+def error_of(json: dict[str, Any], status: int | None = None) -> TocsinError:
     """Rebuilds the error that the other side raised from its `to_json`, with all details."""
     classes = {error_class.code: error_class for error_class in _tree(TocsinError) if "code" in vars(error_class)}
-    fields = {"code", "message", "hint", "statement", "line", "column", "retry"}
-    place = {name: given.get(name) for name in ("hint", "statement", "line", "column")}
-    error = classes.get(str(given["code"]), TocsinError)(str(given["message"]), **place)
-    error.details = {name: value for name, value in given.items() if name not in fields}
+    known = {"code", "message", "hint", "statement", "line", "column", "retry"}
+    place = {name: json.get(name) for name in ("hint", "statement", "line", "column")}
+    error = classes.get(str(json["code"]), TocsinError)(str(json["message"]), **place)
+    error.details = {name: value for name, value in json.items() if name not in known}
     if status is not None:
         error.status = status
-    if "id" in given:
-        error.hint = error.hint or f"look for {given['id']} in the server's log"
+    if "id" in json:
+        error.hint = error.hint or f"look for {json['id']} in the server's log"
     return error
 
 

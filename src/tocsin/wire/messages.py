@@ -35,10 +35,10 @@ class Message:
     SHAPE: ClassVar[str] = ""
 
     @classmethod
-    def parse(cls, given: object) -> Self:
+    def parse(cls, value: object) -> Self:
         """Raises InputError, or LimitError; the message names the field."""
         kind: Any = cls
-        message: Self = _form(kind).read(given)
+        message: Self = _form(kind).read(value)
         return message
 
     def to_json(self) -> JsonObject:
@@ -109,13 +109,21 @@ def parse_interest(text: object) -> InterestId:
     return InterestId(int(text))
 
 
-def parse_name(given: object) -> str:
+DEFAULT_DATAVERSE: Final = "Default"
+
+
+def qualify(name: str) -> str:
+    """Returns `dataverse.name`; a name without a dataverse is in the dataverse Default."""
+    return name if "." in name else f"{DEFAULT_DATAVERSE}.{name}"
+
+
+def parse_name(value: object) -> str:
     """Checks a name: text that is neither empty nor very long, without control characters."""
-    if not isinstance(given, str) or not given.strip() or not given.isprintable():
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise InputError("must be a text that is not empty, without control characters")
-    if len(given) > _NAME_LIMIT:
+    if len(value) > _NAME_LIMIT:
         raise LimitError(f"longer than {_NAME_LIMIT} characters", status=400)
-    return given
+    return value
 
 
 def _parse_moment(text: Any) -> datetime:
@@ -205,9 +213,9 @@ def _optional(form: _MessageForm) -> _MessageForm:
 def _array(item: _MessageForm) -> _MessageForm:
     check, read_item, write_item = _typed("an array", list), item.read, item.write
 
-    def read(given: Any) -> Any:
+    def read(json: Any) -> Any:
         items = []
-        for index, value in enumerate(check(given)):
+        for index, value in enumerate(check(json)):
             try:
                 items.append(read_item(value))
             except InputError as error:
@@ -223,9 +231,9 @@ def _array(item: _MessageForm) -> _MessageForm:
 def _mapping(key: _MessageForm, value: _MessageForm) -> _MessageForm:
     check = _typed("an object", dict)
 
-    def read(given: Any) -> Any:
+    def read(json: Any) -> Any:
         found = {}
-        for name, item in check(given).items():
+        for name, item in check(json).items():
             try:
                 found[key.read(name)] = value.read(item)
             except InputError as error:
@@ -258,7 +266,7 @@ def _at(place: str, error: InputError) -> InputError:
 
 @functools.cache
 def _fields(kind: Any) -> list[tuple[str, _MessageForm, bool, bool]]:
-    """Of each field, its name and form, whether it is required, and whether it is left out while it is None."""
+    """Returns the name and form of each field, whether it is required, and whether it is left out while it is None."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return [
         (part.name, _form(hints[part.name]), part.default is part.default_factory is MISSING, part.default is None)
@@ -271,26 +279,26 @@ def _message(kind: Any) -> _MessageForm:
     parts = _fields(kind)
     readers = {name: form.read for name, form, _, _ in parts}
 
-    def read(given: Any) -> Any:
-        if given.__class__ is not dict:
+    def read(json: Any) -> Any:
+        if json.__class__ is not dict:
             raise InputError(shape or f"this is not a {kind.__name__}")
         try:
-            return kind(**{name: readers[name](value) for name, value in given.items()})
+            return kind(**{name: readers[name](value) for name, value in json.items()})
         except (KeyError, TypeError, InputError, _ItemError):
             pass  # This is the fast way for valid messages. The code below finds the error, and passes unknown fields.
         found = {}
         for name, form, is_required, _ in parts:
-            if name in given:
+            if name in json:
                 try:
-                    found[name] = form.read(given[name])
+                    found[name] = form.read(json[name])
                 except _ItemError as wrong:
                     raise _at(f"{name.removesuffix('s')} {wrong.item}", wrong.error) from None
                 except InputError as error:
                     raise _at(name, error) from None
             elif is_required:
                 raise InputError(f"{name} is missing", hint=shape)
-        if shape and len(found) < len(given):
-            raise InputError(f"{min(given.keys() - found.keys())[:60]!r} is not known here", hint=shape)
+        if shape and len(found) < len(json):
+            raise InputError(f"{min(json.keys() - found.keys())[:60]!r} is not known here", hint=shape)
         return kind(**found)
 
     def write(message: Any) -> JsonObject:

@@ -49,8 +49,8 @@ def _check_password(text: str) -> None:
         raise LimitError(f"longer than {PASSWORD_LIMIT_BYTES} bytes", status=400)
 
 
-def _parse_application(given: object) -> str:
-    return DEFAULT_APPLICATION if given is None else parse_name(given)
+def _parse_application(value: object) -> str:
+    return DEFAULT_APPLICATION if value is None else parse_name(value)
 
 
 # --- requests
@@ -186,9 +186,9 @@ def parse_request(frame: bytes | str) -> Request | BadRequest:
         return BadRequest(error, ref)
 
 
-def _parse_body(keyword: str, given: object) -> Body:
+def _parse_body(keyword: str, value: object) -> Body:
     if keyword != "ack":
-        return REQUESTS[keyword].parse(given)
-    if not isinstance(given, dict):
+        return REQUESTS[keyword].parse(value)
+    if not isinstance(value, dict):
         raise InputError(f"expected {AckRequest.SHAPE}")
-    return AckRequest.parse({"acks": given})
+    return AckRequest.parse({"acks": value})

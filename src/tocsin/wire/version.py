@@ -1,4 +1,7 @@
-"""The version of this Tocsin, which documents, backups and requests name."""
+"""The version of this Tocsin, which documents, backups and requests name.
+
+It comes from the installed package, so that it is stated once.
+"""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ async def test_killed_while_telling_a_broker_it_is_told_again_and_misses_nothing
     # In order, without a hole; the one that was taken and not kept comes twice, from the same place.
     assert broker.refused == []
     assert broker.got[nth].after == seen[-1].after
-    for one, following in pairwise(seen):
-        assert following.after == one.position
+    for cursor, following in pairwise(seen):
+        assert following.after == cursor.position
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""kill -9 of real brokers under load: nobody loses anything, whoever counts."""
+"""kill -9 of real brokers under load: no subscriber loses a result, by its own count and by the broker's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.real_brokers import BrokerProcess, Subscriber, broker_process, free_port
-from tests.support.sparkless_cluster import World, world
+from tests.support.sparkless_cluster import SparklessCluster, world
 from tests.support.waiting import WITHIN_S
 from tocsin import faults
 from tocsin.cluster.catalog.entries import ChannelEntry
@@ -26,7 +26,7 @@ POINTS = [
 class Load:
     """Executions one after the other, and what each interest must have got since it was held."""
 
-    def __init__(self, here: World, channels: list[ChannelEntry]) -> None:
+    def __init__(self, here: SparklessCluster, channels: list[ChannelEntry]) -> None:
         self._here = here
         self.channels = channels
         self.interests: list[tuple[ChannelEntry, int]] = []
@@ -100,20 +100,20 @@ async def test_killed_at_any_point_a_broker_goes_on_and_nobody_loses_anything(po
             await coming
             for _ in range(3):
                 await load.once()
-            for one in people:
-                await one.until({
-                    interest: load.made[interest][base[one.user, interest] :] for interest in one.got
+            for item in people:
+                await item.until({
+                    interest: load.made[interest][base[item.user, interest] :] for interest in item.got
                 })  # fmt: skip
-                assert one.connections >= 1
-                assert one.gaps == []
+                assert item.connections >= 1
+                assert item.gaps == []
             assert await second.stop() == 0
-        for one in people:
-            await one.leave()
+        for person in people:
+            await person.leave()
 
 
 async def _in_turn(people: list[Subscriber], arrive: Any) -> None:
-    for number, one in enumerate(people):
-        await arrive(one, number)
+    for number, person in enumerate(people):
+        await arrive(person, number)
 
 
 async def test_killed_again_and_again_under_load_with_people_who_come_and_go(tmp_path: Path) -> None:
@@ -125,15 +125,15 @@ async def test_killed_again_and_again_under_load_with_people_who_come_and_go(tmp
         small = {"TOCSIN_BROKER__CACHE__BUDGET_BYTES": "2000"}
         process: BrokerProcess
         async with broker_process(tmp_path / "broker", here.url, port, **small) as process:
-            for number, one in enumerate(people):
-                await one.enter()
+            for number, item in enumerate(people):
+                await item.enter()
                 for channel in channels:
-                    held = await one.subscribe(f"v.{channel.name}", number // 2)
-                    one.got[held["interest"]] = []
+                    held = await item.subscribe(f"v.{channel.name}", number // 2)
+                    item.got[held["interest"]] = []
                     if held["interest"] not in load.made:
                         load.add(channel, held["interest"])
-            for one in people[:2]:
-                one.listen()
+            for entry in people[:2]:
+                entry.listen()
             async with load.running():
                 await _more(load, 20)
                 await process.kill()
@@ -147,21 +147,21 @@ async def test_killed_again_and_again_under_load_with_people_who_come_and_go(tmp
                 # What is made while there is no broker counts, too.
                 await _more(load, 20)
         async with broker_process(tmp_path / "broker", here.url, port, "--trace", str(tmp_path / "trace")) as process:
-            for one in people[:2]:
-                one.listen()
-            for one in people:
-                await one.until({interest: load.made[interest] for interest in one.got})
-                assert one.gaps == []
+            for member in people[:2]:
+                member.listen()
+            for thing in people:
+                await thing.until({interest: load.made[interest] for interest in thing.got})
+                assert thing.gaps == []
             assert await process.stop() == 0
-        for one in people:
-            await one.leave()
+        for person in people:
+            await person.leave()
     lines = (tmp_path / "trace").read_text().splitlines()
     assert '"settings"' in lines[0]
     assert '"counters"' in lines[-1]
 
 
 async def _more(load: Load, results: int) -> None:
-    """Until so many more have been made."""
+    """Returns when this many more results have been made."""
     wanted = sum(map(len, load.made.values())) + results
     async with asyncio.timeout(WITHIN_S):
         while sum(map(len, load.made.values())) < wanted:

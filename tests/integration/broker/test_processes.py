@@ -19,7 +19,7 @@ async def registered(data: Path) -> list[BrokerName]:
     store: ChannelStore = SqliteChannelStore(data / "channels.db")
     await store.open()
     try:
-        return [one.broker for one in await store.registrations()]
+        return [registration.broker for registration in await store.registrations()]
     finally:
         await store.close()
 

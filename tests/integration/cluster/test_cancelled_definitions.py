@@ -95,6 +95,6 @@ async def test_cancelled_during_the_catalogs_commit_the_dataset_is_dropped(
 async def test_two_who_make_the_same_dataset_if_it_does_not_exist_leave_one(parts: Parts) -> None:
     create = CREATE.replace("v.D(T)", "v.D(T) IF NOT EXISTS")
     done = await asyncio.gather(*(parts.run(create) for _ in range(5)))
-    assert sorted(one[0].get("existed", False) for one in done) == [False, True, True, True, True]
+    assert sorted(item[0].get("existed", False) for item in done) == [False, True, True, True, True]
     await parts.run(INSERT)
     assert seen(parts).rows == {"D": {1: "a"}}

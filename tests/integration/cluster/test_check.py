@@ -1,4 +1,4 @@
-"""`tocsin check` names every damaged thing of a data folder, and nothing of a healthy one, whoever works on it."""
+"""`tocsin check` names every damaged thing of a data folder, and nothing of a healthy one, also beside a cluster."""
 
 from __future__ import annotations
 
@@ -293,7 +293,15 @@ def test_the_command_says_what_it_found_and_ends_with_a_status(places: dict[str,
     well = tocsin("check", "--data", str(places["data"]))
     assert (well.returncode, well.stderr) == (0, "")
     assert "all is well" in well.stdout
+    assert "not covered: values in the SQLite stores" in well.stdout
     path = data_file(places)
+    flip(path, 0.2)
+    quick = tocsin("check", "--quick", "--data", str(places["data"]))
+    assert quick.returncode == 0
+    assert "without the contents of data files (--quick)" in quick.stdout
+    assert "nothing is damaged in what was read" in quick.stdout
+    found = tocsin("check", "--data", str(places["data"]))
+    assert (found.returncode, str(path) in found.stdout) == (1, True), "a flipped bit is found without asking for it"
     path.unlink()
     told = tocsin("check", "--data", str(places["data"]))
     assert told.returncode == 1
@@ -341,7 +349,7 @@ async def test_beside_a_cluster_at_work_nothing_is_called_damaged(tmp_path: Path
         try:
             for place in range(CHECKS):
                 # In a process of its own, as it is meant to run: locks of SQLite's are a process's.
-                words = ["check", "--data", str(data), "--format", "json", *(["--deep"] if place % 2 else [])]
+                words = ["check", "--data", str(data), "--format", "json", *(["--quick"] if place % 2 else [])]
                 done_check = await asyncio.to_thread(tocsin, *words)
                 assert done_check.returncode == 0, done_check.stdout + done_check.stderr
                 assert json.loads(done_check.stdout)["notes"] == []

@@ -14,7 +14,8 @@ from tests.support.sparkless_process import ServedParts
 from tests.unit.cluster.data_folder.test_clock_guard import BEGIN, DAY, SECOND, Machine
 from tocsin import compose
 from tocsin.cli.main import main
-from tocsin.clock import from_us
+from tocsin.clock import from_us, now_us
+from tocsin.cluster.data_folder.clock_guard import ClockGuard, ClockSuspicion, machine_clocks
 from tocsin.pipeline.datasets.upkeep import upkeep
 
 SETUP = """
@@ -52,11 +53,8 @@ class Suspicious(ServedParts):
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Suspicious]:
     machine = Machine()
-    with (
-        mock.patch.object(compose, "machine_clocks", machine.clocks),
-        mock.patch.object(compose, "Retention", wraps=compose.Retention) as retention,
-    ):
-        started = Suspicious(tmp_path / "data")
+    with mock.patch.object(compose, "Retention", wraps=compose.Retention) as retention:
+        started = Suspicious(tmp_path / "data", clocks=machine.clocks())
         started.machine, started.results_now = machine, retention.call_args.kwargs["now"]
         try:
             started.run(SETUP)
@@ -96,11 +94,10 @@ def test_an_admin_can_say_that_the_clock_is_right(cluster: Suspicious, capsys: p
 
 
 def test_without_a_cluster_the_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    machine = Machine()
-    compose.ClockGuard(tmp_path, machine.clocks()).close()
-    machine.wall_us -= DAY
-    with mock.patch.object(compose, "machine_clocks", machine.clocks), pytest.raises(SystemExit) as ended:
+    ClockGuard(tmp_path, Machine(wall_us=now_us() + DAY).clocks()).close()
+    assert ClockGuard(tmp_path, machine_clocks()).suspicion() is ClockSuspicion.BEFORE
+    with pytest.raises(SystemExit) as ended:
         main(["clock", "accept", "--data", str(tmp_path)])
     assert ended.value.code == 0
     assert "accepted: it is" in capsys.readouterr().out
-    assert compose.ClockGuard(tmp_path, machine.clocks()).suspicion() is None
+    assert ClockGuard(tmp_path, machine_clocks()).suspicion() is None

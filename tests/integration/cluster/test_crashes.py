@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dataset_histories import EMPTY, World, seen
+from tests.support.dataset_histories import EMPTY, ClusterContent, seen
 from tests.support.real_processes import environment
 from tests.support.small_tables import EAGER
 from tests.support.sparkless_process import Parts, opened
@@ -23,12 +23,12 @@ LOADED = 5
 HISTORY = 2
 
 
-def steps(source: Path) -> list[tuple[str, World]]:
+def steps(source: Path) -> list[tuple[str, ClusterContent]]:
     """A life: each statement, and the world after it."""
     world = EMPTY
-    life: list[tuple[str, World]] = []
+    life: list[tuple[str, ClusterContent]] = []
 
-    def then(statement: str, after: World) -> None:
+    def then(statement: str, after: ClusterContent) -> None:
         nonlocal world
         world = after
         life.append((statement, world))

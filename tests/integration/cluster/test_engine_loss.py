@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.real_processes import ANSWER_S, Client, ClusterProcess
+from tests.support.real_processes import ANSWER_S, ClusterHttpClient, ClusterProcess
 from tests.support.waiting import wait_until
 
 # Sooner than by default: what is tested is what happens then.
@@ -55,7 +55,7 @@ SUBSCRIBE TO c("even") ON b; SUBSCRIBE TO p("odd") ON b;
 class Load:
     """Publishes records and puts files down, one after the other, until it is told to end. All must be taken."""
 
-    client: Client
+    client: ClusterHttpClient
     incoming: Path
     sent: int = 0
     files: int = 0
@@ -108,12 +108,12 @@ def java(process: ClusterProcess) -> psutil.Process:
     return found
 
 
-def figure(client: Client, name: str) -> float:
+def figure(client: ClusterHttpClient, name: str) -> float:
     lines = client.ask("GET", "/metrics").body.decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition(" ")[0].partition("{")[0] == name)
 
 
-def run_told(client: Client, script: str) -> tuple[int, str | None]:
+def run_told(client: ClusterHttpClient, script: str) -> tuple[int, str | None]:
     """The answer's status, and when to come again."""
     connection = client.connection()
     try:
@@ -125,8 +125,8 @@ def run_told(client: Client, script: str) -> tuple[int, str | None]:
         connection.close()
 
 
-def outlive(client: Client, replacements: int) -> Counter[tuple[str, int]]:
-    """Asks everything again and again until so many engines were replaced and the last one runs; what was answered."""
+def outlive(client: ClusterHttpClient, replacements: int) -> Counter[tuple[str, int]]:
+    """Repeats all requests until this many engines were replaced and the last one runs. Returns the answers."""
     seen: Counter[tuple[str, int]] = Counter()
 
     def look() -> bool:
@@ -144,7 +144,7 @@ def outlive(client: Client, replacements: int) -> Counter[tuple[str, int]]:
 
 
 @contextmanager
-def asked(script: str, client: Client) -> Iterator[Future[tuple[int, str | None]]]:
+def asked(script: str, client: ClusterHttpClient) -> Iterator[Future[tuple[int, str | None]]]:
     """The script, on its way."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(run_told, client, script)
@@ -152,7 +152,7 @@ def asked(script: str, client: Client) -> Iterator[Future[tuple[int, str | None]
         yield future
 
 
-def scripts(client: Client) -> list[dict[str, Any]]:
+def scripts(client: ClusterHttpClient) -> list[dict[str, Any]]:
     running: list[dict[str, Any]] = client.ask("GET", "/v1/statements").json["running"]
     return running
 
@@ -205,7 +205,7 @@ def test_an_engine_that_hangs_dies_or_cannot_be_stopped_is_replaced_and_nothing_
     assert figure(client, "tocsin_engine_up") == 1
 
 
-def told(client: Client, channel: str) -> list[int]:
+def told(client: ClusterHttpClient, channel: str) -> list[int]:
     answer = client.run(f"SELECT VALUE r.result FROM v.{channel}Results r;")
     return answer.rows if answer.status == 200 else []
 

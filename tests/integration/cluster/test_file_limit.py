@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from tests.support.real_brokers import Subscriber, broker_process, free_port
-from tests.support.real_processes import Client, cluster
+from tests.support.real_processes import ClusterHttpClient, cluster
 from tests.support.sparkless_cluster import world
 from tests.support.waiting import WITHIN_S, wait_until
 
@@ -29,7 +29,7 @@ SPARE = 20
 
 @contextmanager
 def files_of(pid: int, more: int) -> Iterator[None]:
-    """While it lasts the process can open so many files more than it has."""
+    """Meanwhile the process can open this many files more than it has open."""
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     # A descriptor is the lowest number that is free, and the limit is one on numbers.
     used = max(int(name) for name in os.listdir(f"/proc/{pid}/fd")) + 1
@@ -149,7 +149,7 @@ def test_a_cluster_without_files_loses_nothing_that_it_acknowledged_and_recovers
         assert acknowledged <= found
 
 
-def _is_served(client: Client) -> bool:
+def _is_served(client: ClusterHttpClient) -> bool:
     with suppress(OSError, http.client.HTTPException):
         return client.run("SELECT VALUE 1;").status == 200
     return False

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.real_processes import Client, ClusterProcess, cluster, described, tocsin
+from tests.support.real_processes import ClusterHttpClient, ClusterProcess, cluster, described, tocsin
 from tests.support.waiting import WITHIN_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("running")
@@ -49,16 +49,16 @@ def running(data: Path) -> Iterator[ClusterProcess]:
 
 
 @pytest.fixture
-def client(running: ClusterProcess) -> Client:
+def client(running: ClusterProcess) -> ClusterHttpClient:
     return running.client
 
 
-def running_scripts(client: Client) -> list[dict[str, Any]]:
+def running_scripts(client: ClusterHttpClient) -> list[dict[str, Any]]:
     scripts: list[dict[str, Any]] = client.ask("GET", "/v1/statements").json["running"]
     return scripts
 
 
-def is_idle(client: Client) -> bool:
+def is_idle(client: ClusterHttpClient) -> bool:
     return not running_scripts(client)
 
 
@@ -77,18 +77,18 @@ def test_a_second_cluster_on_the_same_data_is_refused(running: ClusterProcess, d
     assert running.client.rows("SELECT VALUE 1;") == [1]
 
 
-def test_a_script_whose_time_is_up_ends_and_so_does_its_job(client: Client) -> None:
+def test_a_script_whose_time_is_up_ends_and_so_does_its_job(client: ClusterHttpClient) -> None:
     answer = client.run(f"SELECT VALUE 1; {ENDLESS}", "?timeout=0.5")
     assert (answer.status, answer.error["code"], answer.error["statement"]) == (408, "stopped", 2)
-    assert [one["rows"] for one in answer.json["results"]] == [[1]]
+    assert [result["rows"] for result in answer.json["results"]] == [[1]]
     # If the job went on, it would have all of the machine.
     assert client.run("SELECT VALUE count(*) FROM range(100000) a;", "?timeout=20").rows == [100_000]
 
 
-def test_a_script_is_cancelled_by_its_id(client: Client) -> None:
+def test_a_script_is_cancelled_by_its_id(client: ClusterHttpClient) -> None:
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(client.run, ENDLESS, **{"Tocsin-Request-Id": "mine"})
-        wait_until(lambda: any(one["id"] == "mine" for one in running_scripts(client)), "the script runs")
+        wait_until(lambda: any(script["id"] == "mine" for script in running_scripts(client)), "the script runs")
         assert client.ask("DELETE", "/v1/statements/mine").status == 202
         answer = asked.result()
     assert (answer.status, answer.error["message"]) == (408, "the script was cancelled")
@@ -97,7 +97,7 @@ def test_a_script_is_cancelled_by_its_id(client: Client) -> None:
 
 
 @pytest.mark.parametrize("accept", ["application/json", STREAM])
-def test_a_client_that_leaves_takes_its_script_with_it(client: Client, accept: str) -> None:
+def test_a_client_that_leaves_takes_its_script_with_it(client: ClusterHttpClient, accept: str) -> None:
     connection = client.connection()
     connection.request("POST", "/v1/statements", ENDLESS, {"Content-Type": "text/plain", "Accept": accept})
     wait_until(lambda: not is_idle(client), "the script runs")
@@ -129,7 +129,7 @@ def test_a_large_answer_is_streamed_within_bounded_memory(running: ClusterProces
     assert peak_bytes - before_bytes < 60 << 20
 
 
-def test_many_clients_at_once_lose_nothing_and_double_nothing(client: Client) -> None:
+def test_many_clients_at_once_lose_nothing_and_double_nothing(client: ClusterHttpClient) -> None:
     clients, inserts = 10, 8
     start = threading.Barrier(clients)
 
@@ -155,7 +155,7 @@ def test_many_clients_at_once_lose_nothing_and_double_nothing(client: Client) ->
     assert sorted(ids) == sorted([-1, *(who * 1_000 + i for who in range(clients) for i in range(inserts))])
 
 
-def test_half_a_request_changes_nothing(client: Client) -> None:
+def test_half_a_request_changes_nothing(client: ClusterHttpClient) -> None:
     body = b'INSERT INTO v.D {"id": 99};'
     head = b"POST /v1/statements HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n"
     with socket.create_connection((client.host, client.port)) as connection:
@@ -166,7 +166,7 @@ def test_half_a_request_changes_nothing(client: Client) -> None:
     assert client.rows("SELECT VALUE d.id FROM v.D d WHERE d.id = 99;") == []
 
 
-def test_the_command_line_runs_scripts_in_every_format(client: Client, tmp_path: Path) -> None:
+def test_the_command_line_runs_scripts_in_every_format(client: ClusterHttpClient, tmp_path: Path) -> None:
     where = {"TOCSIN_URL": client.url}
     query = "USE v; SELECT d.id AS id, d.said AS said FROM D d ORDER BY d.id;"
     assert tocsin("sql", "-e", query, "--format", "csv", **where).stdout.splitlines() == ["id,said", "1,a", "2,b"]
@@ -213,19 +213,19 @@ def test_killed_restarted_backed_up_and_restored_it_has_everything(
     with cluster(restored, TOCSIN_CLUSTER__AUTH__MODE="on") as guarded:
         url = guarded.client.url
         assert guarded.client.ask("GET", "/healthz").status == 200
-        for refused in (guarded.client, Client(url, "tocsin_wrong"), Client(url, "")):
+        for refused in (guarded.client, ClusterHttpClient(url, "tocsin_wrong"), ClusterHttpClient(url, "")):
             answer = refused.run("SELECT VALUE 1;")
             assert (answer.status, answer.error["code"]) == (401, "unauthorized")
-        assert everything(Client(url, secret), restored) == state
+        assert everything(ClusterHttpClient(url, secret), restored) == state
         asked = {"TOCSIN_URL": url, "TOCSIN_TOKEN": secret}
         assert tocsin("sql", "-e", "SELECT VALUE 1;", "--format", "json", **asked).stdout == "1\n"
         assert "ada" in tocsin("token", "list", "--data", str(restored)).stdout
         assert tocsin("token", "revoke", "1", "--data", str(restored)).returncode == 0
-        assert Client(url, secret).run("SELECT VALUE 1;").status == 401
+        assert ClusterHttpClient(url, secret).run("SELECT VALUE 1;").status == 401
         # With a query still running, it stops all the same.
         other = tocsin("token", "create", "bob", "--data", str(restored)).stdout.strip()
         with ThreadPoolExecutor(1) as pool:
-            bob = Client(url, other)
+            bob = ClusterHttpClient(url, other)
             asked_for = pool.submit(bob.run, ENDLESS)
             wait_until(lambda: not is_idle(bob), "the script runs")
             guarded.signal(signal.SIGINT)
@@ -235,7 +235,7 @@ def test_killed_restarted_backed_up_and_restored_it_has_everything(
         assert len(guarded.err.splitlines()) <= 1
 
 
-def everything(client: Client, data: Path) -> dict[str, Any]:
+def everything(client: ClusterHttpClient, data: Path) -> dict[str, Any]:
     """What it has; where its datasets lie is told as within the data folder."""
     described_here = described(client)
     for dataset in described_here["Dataset"]:

@@ -1,4 +1,4 @@
-"""A cluster goes back to a backup under a running broker: whoever subscribes goes on, with what the backup has and with
+"""A cluster goes back to a backup under a running broker: subscribers go on, with what the backup has and with
 what it does not know."""
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ async def test_a_restored_cluster_is_told_what_it_lost_and_everybody_goes_on(tmp
             async with asyncio.timeout(WITHIN_S):
                 while len(held := await here.store.subscriptions(channel.channel_id)) < 2:
                     await asyncio.sleep(0.01)
-            (other,) = [one.interest for one in held if one.interest != int(known)]
+            (other,) = [holding.interest for holding in held if holding.interest != int(known)]
             await here.execute(channel, {int(known): ["e"], other: ["f"]})
             # The same number may be the other subscription's now; what was told of it before is another epoch's.
             wanted = {known: ["a", "b", "c", "e"], str(other): ["d", "f"] if str(other) == later else ["f"]}
             await ada.until(wanted)
             listed = (await ada.ask("GET", "/v1/subscriptions"))["subscriptions"]
-            assert {one["interest"] for one in listed} == {known, str(other)}
+            assert {subscription["interest"] for subscription in listed} == {known, str(other)}
         await ada.leave()

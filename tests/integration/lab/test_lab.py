@@ -126,7 +126,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 def test_every_command_teaches_how_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tocsin lab run queues --quick" in said(capsys, "--help")
-    for command in ("list", "run", "report", "replay", "scenario", "play", "replay-trace"):
+    for command in ("list", "run", "report", "replay-cell", "scenario", "play", "replay-trace"):
         assert "Usage" in said(capsys, command, "--help")
     assert "tocsin lab play city.jsonl --policy nc,lsc --live" in said(capsys, "play", "--help")
 
@@ -165,12 +165,14 @@ def test_a_replay_is_the_run_that_was_kept(capsys: pytest.CaptureFixture[str], t
     said(capsys, "run", "queues", *SMALL, "--replications", "2", "--processes", "1", *where)
     point = ("--seed", "2", *SMALL, "--set", "load=0.8", "--set", "service=constant")
     trace = tmp_path / "trace.jsonl"
-    assert "the same as the finished run" in said(capsys, "replay", "queues", *point, *where, "--trace", str(trace))
+    assert "the same as the finished run" in said(
+        capsys, "replay-cell", "queues", *point, *where, "--trace", str(trace)
+    )
     lines = trace.read_text("utf-8").splitlines()
     assert len(lines) == 1 + 310
-    printed = said(capsys, "replay", "queues", *point, *where, "--trace", "-")
+    printed = said(capsys, "replay-cell", "queues", *point, *where, "--trace", "-")
     assert printed.splitlines()[: len(lines)] == lines
-    assert "ratio" in said(capsys, "replay", "queues", "--seed", "99", *SMALL, *where)
+    assert "ratio" in said(capsys, "replay-cell", "queues", "--seed", "99", *SMALL, *where)
 
 
 def test_a_scenario_is_written_as_its_settings_say(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_a_scenario_file_is_played_to_every_policy_and_leaves_a_trace(
 ) -> None:
     file, trace = tmp_path / "city.jsonl", tmp_path / "t.jsonl"
     small = ("subscribers=20", "subscriptions=150", "span_s=600", "join_s=60", "publish_every_s=4", "zone_every_s=30")
-    said(capsys, "scenario", str(file), *(word for one in small for word in ("--set", one)))
+    said(capsys, "scenario", str(file), *(word for case in small for word in ("--set", case)))
     told = said(capsys, "play", str(file), "--policy", "nc,lsc,ttl", "--size-kb", "5,20").splitlines()
     heads = told[0].split()
     rows = {tuple(line.split()[1:3]): dict(zip(heads[2:], line.split()[3:], strict=True)) for line in told[1:6]}
@@ -252,7 +254,7 @@ def test_a_replay_that_differs_is_told(capsys: pytest.CaptureFixture[str], tmp_p
     journal = tmp_path / "queues-quick" / "cells.jsonl"
     journal.write_text(journal.read_text().replace('"ratio": ', '"ratio": 1'))
     point = ("--seed", "1", *SMALL, "--set", "load=0.3")
-    assert "NOT the same" in said(capsys, "replay", "queues", *point, *where, code=1)
+    assert "NOT the same" in said(capsys, "replay-cell", "queues", *point, *where, code=1)
 
 
 def test_a_file_where_a_folder_is_wanted_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -292,16 +294,19 @@ def test_what_a_live_run_lacks_is_in_two_extras(
         (("run", "queues", "--set", "load=0.5", "--set", "load=0.6"), "--set load: given twice"),
         (("run", "queues", "--processes", "0"), "--processes: must be 1 or more"),
         (("report", "queues", "--out", "nowhere"), "no finished results"),
-        (("replay", "queues", "--seed", "1", "--set", "load=0.1,0.2"), "one value"),
-        (("replay", "edge-caching", "--seed", "1", "--set", "budget_of=foo"), "budget_of: no 'foo'"),
-        (("replay", "edge-caching", "--seed", "1", "--set", "choice=foo"), "there are: usual, put-is-no-access"),
+        (("replay-cell", "queues", "--seed", "1", "--set", "load=0.1,0.2"), "one value"),
+        (("replay-cell", "edge-caching", "--seed", "1", "--set", "budget_of=foo"), "budget_of: no 'foo'"),
+        (("replay-cell", "edge-caching", "--seed", "1", "--set", "choice=foo"), "there are: usual, put-is-no-access"),
         (("run", "edge-caching", "--set", "policy=lru,foo"), "policy: no 'foo'"),
         (("run", "edge-caching", "--set", "scale=0"), "scale: must be from 0.02 to 10, got 0"),
         (("run", "edge-caching", "--set", "span_s=nan"), "span_s: must be from 1"),
         (("run", "edge-caching", "--set", "warm_up_s=1400"), "sweep choices: warm_up_s: must be at most half of"),
-        (("replay", "edge-caching", "--seed", "1", "--quick", "--set", "span_s=60"), "warm_up_s: must be at most half"),
-        (("replay", "kafka-admission", "--seed", "1", "--set", "records=0"), "records: must be at least 1, got 0"),
-        (("replay", "queues", "--seed", "1", "--trace", "no/such/folder/t"), "No such file"),
+        (
+            ("replay-cell", "edge-caching", "--seed", "1", "--quick", "--set", "span_s=60"),
+            "warm_up_s: must be at most half",
+        ),
+        (("replay-cell", "kafka-admission", "--seed", "1", "--set", "records=0"), "records: must be at least 1, got 0"),
+        (("replay-cell", "queues", "--seed", "1", "--trace", "no/such/folder/t"), "No such file"),
         (("scenario", "no/such/folder/t"), "No such file"),
         (("scenario", "t", "--set", "colour=red"), "no setting colour"),
         (("scenario", "t", "--seed", "-1"), "seed: must not be negative"),

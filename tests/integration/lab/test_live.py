@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.served_cluster import ServedCluster
-from tocsin.lab.experiments.edge_caching_prototype.live import hour_run, run_live
+from tocsin.lab.experiments.edge_caching_prototype.live import run_live
+from tocsin.lab.experiments.edge_caching_prototype.live.hour_run import run_hour
 from tocsin.lab.experiments.edge_caching_prototype.live.servers import LiveServer, LiveServers
 from tocsin.lab.experiments.journal import Journal
 
@@ -35,10 +37,10 @@ def test_a_tiny_city_is_lived_through_and_its_traces_give_the_same_again(
         return Beside("cluster", nobody, tmp_path / "log", cluster.client.url)
 
     monkeypatch.setattr(LiveServers, "cluster", served)
-    monkeypatch.setattr(hour_run, "_DRILLS", 1)
+    one_drill = partial(run_hour, drills=1)
     said: list[str] = []
     try:
-        done = run_live.run(TINY, tmp_path, quick=True, seed=2, fresh=False, say=said.append)
+        done = run_live.run(TINY, tmp_path, quick=True, seed=2, fresh=False, say=said.append, run_hour=one_drill)
     finally:
         cluster.close()
     assert done.replayed, said
@@ -52,7 +54,7 @@ def test_a_tiny_city_is_lived_through_and_its_traces_give_the_same_again(
     assert bare["arrived"] == cached["arrived"] > 0
     assert bare["hits"] == 0
     assert cached["hits"] > 0
-    for one in (bare, cached):
-        assert one["hits"] + one["misses"] == one["results"] > 0
-        assert one["interests"] > 10
+    for item in (bare, cached):
+        assert item["hits"] + item["misses"] == item["results"] > 0
+        assert item["interests"] > 10
     assert list(tmp_path.glob("*/servers")) == []

@@ -42,3 +42,11 @@ def dataverse(cluster: LocalCluster) -> Iterator[str]:
 def test_an_error_of_a_row_is_the_statements(cluster: LocalCluster, dataverse: str, expression: str, said: str) -> None:
     with pytest.raises(StatementError, match=said):
         cluster.rows(f"USE {dataverse}; SELECT VALUE {expression} FROM D d")
+
+
+@pytest.mark.parametrize("name", ["a,b", "a.b", "a b", "a`b"])
+def test_a_variable_of_a_lambda_with_an_odd_name_is_refused_with_the_reason(cluster: LocalCluster, name: str) -> None:
+    quoted = name.replace("`", "``")
+    with pytest.raises(StatementError, match="cannot name a variable of a lambda"):
+        cluster.rows(f"SELECT VALUE transform([1], `{quoted}` -> 1)")
+    assert cluster.rows("SELECT VALUE transform([1], `größe_1` -> `größe_1` + 1)") == [[2]]

@@ -11,15 +11,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.in_process_cluster import LocalCluster
-from tests.support.python_sources import World
+from tests.support.python_sources import PythonDataverse
 from tests.support.waiting import WITHIN_S, wait_until
 from tocsin.cluster.engine.engine_session import WorkerLostError
 from tocsin.wire.errors import ConflictError, ForbiddenError, StatementError, TocsinError
 
 
 @pytest.fixture
-def world(cluster: LocalCluster, dataverse: str) -> World:
-    return World(cluster, dataverse)
+def world(cluster: LocalCluster, dataverse: str) -> PythonDataverse:
+    return PythonDataverse(cluster, dataverse)
 
 
 def refused(what: Callable[[], object], kind: type[TocsinError], *said: str) -> None:
@@ -27,7 +27,7 @@ def refused(what: Callable[[], object], kind: type[TocsinError], *said: str) -> 
         what()
     assert type(raised.value) is kind
     told = f"{raised.value.message} {raised.value.hint or ''}"
-    assert all(one in told for one in said), told
+    assert all(item in told for item in said), told
     assert "Traceback" not in told
     assert "org.apache" not in told
 
@@ -45,7 +45,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-def test_a_value_comes_back_as_it_went(world: World) -> None:
+def test_a_value_comes_back_as_it_went(world: PythonDataverse) -> None:
     world.module.write("def f(x): return x")
     world.create("same(x)")
     both = ", ".join(f"same({value}) AS made{i}, {value} AS given{i}" for i, value in enumerate(VALUES))
@@ -68,7 +68,7 @@ TYPES = [
 ]  # fmt: skip
 
 
-def test_a_value_of_each_type_is_one_of_the_model_and_returns_typed(world: World) -> None:
+def test_a_value_of_each_type_is_one_of_the_model_and_returns_typed(world: PythonDataverse) -> None:
     world.run("CREATE TYPE T AS { id: int, at: point, note: string? }")
     world.module.write("""
         def f(x): return x
@@ -86,7 +86,7 @@ def test_a_value_of_each_type_is_one_of_the_model_and_returns_typed(world: World
         assert (row[f"in{i}"], row[f"out{i}"]) == (kind, kind), type_
 
 
-def test_null_and_missing_are_none_as_arguments_and_apart_within(world: World) -> None:
+def test_null_and_missing_are_none_as_arguments_and_apart_within(world: PythonDataverse) -> None:
     world.run("CREATE TYPE T AS { id: int, a: int?, b: string?, n: { x: int? }? }; CREATE DATASET D(T) PRIMARY KEY id")
     world.run('INSERT INTO D [{"id": 1, "a": null, "more": null}, {"id": 2, "b": "b", "n": {"x": null}}]')
     world.module.write("""
@@ -103,7 +103,7 @@ def test_null_and_missing_are_none_as_arguments_and_apart_within(world: World) -
         ["None", "'b'", "None", "None"],
     ]
     shown = world.rows("SELECT VALUE shown(d) FROM D d ORDER BY d.id")
-    assert [eval(one) for one in shown] == [{"id": 1, "a": None, "more": None}, {"id": 2, "b": "b", "n": {"x": None}}]
+    assert [eval(item) for item in shown] == [{"id": 1, "a": None, "more": None}, {"id": 2, "b": "b", "n": {"x": None}}]
     assert world.rows("SELECT nothing() IS NULL AS a, holes().gone IS MISSING AS b, holes().`null` IS NULL AS c") == [
         {"a": True, "b": True, "c": True}
     ]
@@ -113,7 +113,7 @@ def test_null_and_missing_are_none_as_arguments_and_apart_within(world: World) -
 
 
 @pytest.fixture
-def doubled(world: World) -> World:
+def doubled(world: PythonDataverse) -> PythonDataverse:
     """With a function `twice`, and a dataset D of ids 1 to 5."""
     world.module.write("""
         def f(x): return None if x is None else x * 2
@@ -156,12 +156,12 @@ QUERIES = [
 ]  # fmt: skip
 
 
-def test_a_function_is_called_wherever_one_of_sql_is(doubled: World) -> None:
+def test_a_function_is_called_wherever_one_of_sql_is(doubled: PythonDataverse) -> None:
     for query, rows in QUERIES:
         assert doubled.rows(query) == rows, query
 
 
-def test_functions_of_sql_call_it_and_data_are_changed_through_it(doubled: World) -> None:
+def test_functions_of_sql_call_it_and_data_are_changed_through_it(doubled: PythonDataverse) -> None:
     doubled.run("CREATE FUNCTION quadruple(x) { twice(twice(x)) }")
     assert doubled.value("quadruple(3)") == 12
     refused(lambda: doubled.run("DROP FUNCTION twice@1"), ConflictError, "is used by", "quadruple")
@@ -174,7 +174,7 @@ def test_functions_of_sql_call_it_and_data_are_changed_through_it(doubled: World
     refused(lambda: doubled.value("twice(1)"), StatementError, "twice cannot be called here")
 
 
-def test_the_catalog_tells_of_it_and_keeps_the_types_that_it_names(world: World) -> None:
+def test_the_catalog_tells_of_it_and_keeps_the_types_that_it_names(world: PythonDataverse) -> None:
     world.module.write("def f(x): return x")
     world.run("CREATE TYPE T AS { id: int }")
     world.create("g(x) RETURNS [T]?")
@@ -187,7 +187,7 @@ def test_the_catalog_tells_of_it_and_keeps_the_types_that_it_names(world: World)
             "Name": "g", "Params": ["x"], "ReturnType": "[T]?", "Language": "PYTHON",
             "Definition": f"{world.module.name}:f",
         },
-        {"Name": "s", "Params": ["x"], "ReturnType": "any", "Language": "SQL", "Definition": "x + 1"},
+        {"Name": "s", "Params": ["x"], "ReturnType": "any", "Language": "SQLPP", "Definition": "x + 1"},
     ]  # fmt: skip
     refused(lambda: world.run("DROP TYPE T"), ConflictError, "is used by")
     assert world.run('CREATE FUNCTION g(x) IF NOT EXISTS LANGUAGE PYTHON AS "nowhere:at_all"') == [
@@ -215,7 +215,7 @@ def test_the_catalog_tells_of_it_and_keeps_the_types_that_it_names(world: World)
     ],
 )
 def test_a_function_that_cannot_be_called_is_not_created(
-    world: World, text: str | None, head: str, function: str, said: tuple[str, ...]
+    world: PythonDataverse, text: str | None, head: str, function: str, said: tuple[str, ...]
 ) -> None:
     if text is not None:
         world.module.write(text)
@@ -223,7 +223,7 @@ def test_a_function_that_cannot_be_called_is_not_created(
     assert world.cluster.cluster.catalog.catalog.functions_named(world.dataverse, "g") == []
 
 
-def test_a_module_that_is_hidden_by_one_of_pythons_is_refused(world: World) -> None:
+def test_a_module_that_is_hidden_by_one_of_pythons_is_refused(world: PythonDataverse) -> None:
     world.module.name = "colorsys"
     world.module.write("def f(x): return x")
     try:
@@ -232,7 +232,7 @@ def test_a_module_that_is_hidden_by_one_of_pythons_is_refused(world: World) -> N
         world.module.file.unlink()
 
 
-def test_functions_of_installed_packages_and_in_packages_of_the_folder_are_found(world: World) -> None:
+def test_functions_of_installed_packages_and_in_packages_of_the_folder_are_found(world: PythonDataverse) -> None:
     package = world.module.file.with_suffix("")
     (package / "deep").mkdir(parents=True)
     (package / "deep" / "inner.py").write_text("class Tools:\n    @staticmethod\n    def f(x): return x + 1")
@@ -260,7 +260,7 @@ FAILURES = [
 ]  # fmt: skip
 
 
-def test_a_call_that_fails_fails_its_query_and_says_why(world: World) -> None:
+def test_a_call_that_fails_fails_its_query_and_says_why(world: PythonDataverse) -> None:
     world.run("CREATE TYPE T AS { id: int }")
     world.module.write("\n".join(f"def f{i}(x):\n    {body}\n" for i, (_, body, _) in enumerate(FAILURES)))
     for i, (returns, _, said) in enumerate(FAILURES):
@@ -269,7 +269,7 @@ def test_a_call_that_fails_fails_its_query_and_says_why(world: World) -> None:
     refused(lambda: world.cluster.rows(f"USE {world.dataverse}; g0(1)", stream=True), StatementError, *FAILURES[0][2])
 
 
-def test_a_call_that_ends_its_process_is_a_lack_of_capacity(world: World) -> None:
+def test_a_call_that_ends_its_process_is_a_lack_of_capacity(world: PythonDataverse) -> None:
     """The kernel may have ended it for lack of memory."""
     world.module.write("import os\ndef f(x): os._exit(3)")
     world.create("g(x)")
@@ -279,7 +279,7 @@ def test_a_call_that_ends_its_process_is_a_lack_of_capacity(world: World) -> Non
 def test_a_call_that_takes_too_long_ends(spark: SparkSession, tmp_path: Path) -> None:
     own = LocalCluster(spark, tmp_path, **{"cluster.python.call_timeout_s": 0.3})
     try:
-        world = World(own, "Default")
+        world = PythonDataverse(own, "Default")
         world.module.write("""
             import time
             def f(x):
@@ -293,7 +293,7 @@ def test_a_call_that_takes_too_long_ends(spark: SparkSession, tmp_path: Path) ->
         own.close()
 
 
-def test_a_call_that_hangs_can_be_stopped(world: World) -> None:
+def test_a_call_that_hangs_can_be_stopped(world: PythonDataverse) -> None:
     begun = world.module.file.with_suffix(".begun")
     world.module.write(f"""
         import pathlib, os
@@ -320,7 +320,7 @@ def test_a_call_that_hangs_can_be_stopped(world: World) -> None:
     wait_until(lambda: not psutil.pid_exists(worker), "the worker is gone", within_s=WITHIN_S)
 
 
-def test_what_a_function_prints_is_kept_apart(world: World) -> None:
+def test_what_a_function_prints_is_kept_apart(world: PythonDataverse) -> None:
     world.module.write("""
         import sys
         def f(x):
@@ -340,7 +340,7 @@ def test_what_a_function_prints_is_kept_apart(world: World) -> None:
 # ---------------------------------------------------------------- code that changes
 
 
-def test_a_changed_module_counts_from_the_next_statement_on(world: World) -> None:
+def test_a_changed_module_counts_from_the_next_statement_on(world: PythonDataverse) -> None:
     world.module.write("def f(x): return x + 1")
     world.create("g(x) RETURNS int")
     assert world.value("g(1)") == 2
@@ -354,7 +354,7 @@ def test_a_changed_module_counts_from_the_next_statement_on(world: World) -> Non
     refused(lambda: world.value("g(1)"), ConflictError, "there is no Python module")
 
 
-def test_a_function_that_is_created_again_reads_everything_again(world: World) -> None:
+def test_a_function_that_is_created_again_reads_everything_again(world: PythonDataverse) -> None:
     table = world.module.file.with_suffix(".txt")
     world.module.write(f"TABLE = open({str(table)!r}).read()\ndef f(): return TABLE")
     table.write_text("one")
@@ -368,7 +368,7 @@ def test_a_function_that_is_created_again_reads_everything_again(world: World) -
 
 def test_a_function_is_there_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     own = LocalCluster(spark, tmp_path)
-    world = World(own, "Default")
+    world = PythonDataverse(own, "Default")
     world.module.write("def f(x): return {'id': x, 'n': None}")
     own.run("CREATE TYPE T AS { id: int, n: string? }")
     world.create("g(x) RETURNS T?")
@@ -381,7 +381,7 @@ def test_a_function_is_there_after_a_restart(spark: SparkSession, tmp_path: Path
         again.close()
 
 
-def test_who_may_not_bring_code_may_use_what_is_there(world: World) -> None:
+def test_who_may_not_bring_code_may_use_what_is_there(world: PythonDataverse) -> None:
     world.module.write("def f(x): return x")
     world.create("g(x)")
 

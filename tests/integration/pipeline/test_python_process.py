@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.real_processes import Client, cluster, tocsin
+from tests.support.real_processes import ClusterHttpClient, cluster, tocsin
 from tests.support.waiting import WITHIN_S, wait_until
 
 # Nothing that Python could end by itself: not even the limit of a call reaches it while it sleeps in C.
@@ -34,7 +34,7 @@ def test_a_hanging_function_ends_with_its_statements_time_and_with_a_killed_clus
         refused = process.client.run(made)
         assert refused.status == 403
         assert f"tocsin token create NAME --role admin --data {data};" in refused.error["hint"]
-        assert Client(process.client.url, secret).run(made).status == 200
+        assert ClusterHttpClient(process.client.url, secret).run(made).status == 200
         first = tmp_path / "first"
         while not first.exists():  # on a busy machine its time may be up before it begins
             answer = process.client.run(f'hang("{first}")', "?timeout=3")
@@ -47,15 +47,15 @@ def test_a_hanging_function_ends_with_its_statements_time_and_with_a_killed_clus
         asking = threading.Thread(target=_ask, args=(process.client, f'hang("{second}")'))
         asking.start()
         wait_until(lambda: second.exists() and bool(second.read_text()), "the function runs")
-        workers = [one for one in process.java() if _is_worker(one)]
-        assert int(second.read_text()) in {one.pid for one in workers}
+        workers = [item for item in process.java() if _is_worker(item)]
+        assert int(second.read_text()) in {worker.pid for worker in workers}
         process.kill()
         _, alive = psutil.wait_procs(workers, timeout=WITHIN_S)
         assert alive == []
         asking.join()
 
 
-def _ask(client: Client, script: str) -> None:
+def _ask(client: ClusterHttpClient, script: str) -> None:
     with suppress(OSError, http.client.HTTPException):
         client.run(script)
 

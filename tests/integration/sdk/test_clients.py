@@ -17,8 +17,8 @@ import pytest
 from tests.support.browser import page as open_page
 from tests.support.commands import command
 from tests.support.fake_broker import FakeBroker, listening
-from tests.support.in_process_broker import PASSWORD, BrokerHere, both
-from tests.support.sparkless_cluster import World, world
+from tests.support.in_process_broker import PASSWORD, InProcessBroker, both
+from tests.support.sparkless_cluster import SparklessCluster, world
 from tests.support.waiting import WITHIN_S, until
 from tocsin.cluster.catalog.catalog import Remove
 from tocsin.rules.backoff import BackOff
@@ -34,13 +34,13 @@ ADA = 1
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[World]:
+async def here(tmp_path: Path) -> AsyncIterator[SparklessCluster]:
     async with world(tmp_path / "cluster") as here:
         yield here
 
 
 @pytest.fixture
-async def made(tmp_path: Path, here: World) -> AsyncIterator[BrokerHere]:
+async def made(tmp_path: Path, here: SparklessCluster) -> AsyncIterator[InProcessBroker]:
     async with both(tmp_path / "broker", here) as made:
         yield made
 
@@ -71,7 +71,9 @@ class Consumer:
         return self.results
 
 
-async def test_everything_comes_once_and_in_order_while_away_and_back(here: World, made: BrokerHere) -> None:
+async def test_everything_comes_once_and_in_order_while_away_and_back(
+    here: SparklessCluster, made: InProcessBroker
+) -> None:
     channel = await here.channel("c", t.BIGINT)
     async with client(made.url) as one:
         held = await one.subscribe("v.c", [1])
@@ -97,7 +99,9 @@ async def test_everything_comes_once_and_in_order_while_away_and_back(here: Worl
         assert await consumer.until(1) == [5]
 
 
-async def test_a_token_that_ends_and_connections_that_break_go_unnoticed(here: World, made: BrokerHere) -> None:
+async def test_a_token_that_ends_and_connections_that_break_go_unnoticed(
+    here: SparklessCluster, made: InProcessBroker
+) -> None:
     channel = await here.channel("c", t.BIGINT)
     async with client(made.url) as one, client(made.url) as other:
         held = await one.subscribe("v.c", [1])
@@ -116,7 +120,7 @@ async def test_a_token_that_ends_and_connections_that_break_go_unnoticed(here: W
 
 
 async def test_gaps_ends_and_limits_are_told_by_the_broker_as_the_client_tells_them(
-    here: World, made: BrokerHere
+    here: SparklessCluster, made: InProcessBroker
 ) -> None:
     channel = await here.channel("c", t.BIGINT, retention_bytes=60)
     async with client(made.url) as one:
@@ -150,7 +154,9 @@ async def test_gaps_ends_and_limits_are_told_by_the_broker_as_the_client_tells_t
             pass
 
 
-async def test_who_is_only_told_pulls_and_who_blocks_gets_the_same(here: World, made: BrokerHere) -> None:
+async def test_who_is_only_told_pulls_and_who_blocks_gets_the_same(
+    here: SparklessCluster, made: InProcessBroker
+) -> None:
     channel = await here.channel("c", t.BIGINT)
     async with client(made.url) as one:
         held = await one.subscribe("v.c", [1], mode="notify")
@@ -177,7 +183,7 @@ async def test_who_is_only_told_pulls_and_who_blocks_gets_the_same(here: World, 
     assert await asyncio.to_thread(blocking) == ["a", "b"]
 
 
-async def test_a_consumer_that_is_slow_gets_everything_and_holds_little(tmp_path: Path, here: World) -> None:
+async def test_a_consumer_that_is_slow_gets_everything_and_holds_little(tmp_path: Path, here: SparklessCluster) -> None:
     async with both(tmp_path / "broker", here, delivery__buffer_bytes=4_096) as made:
         channel = await here.channel("c", t.BIGINT)
         async with client(made.url, buffer=3) as one:
@@ -200,7 +206,7 @@ async def test_a_consumer_that_is_slow_gets_everything_and_holds_little(tmp_path
 
 
 async def test_pages_in_a_browser_get_what_a_real_broker_sends_from_wherever_they_came(
-    tmp_path: Path, here: World
+    tmp_path: Path, here: SparklessCluster
 ) -> None:
     channel = await here.channel("c", t.BIGINT)
     follow = """async ([url, password, user]) => {
@@ -231,7 +237,7 @@ async def test_pages_in_a_browser_get_what_a_real_broker_sends_from_wherever_the
             assert await page.evaluate("client.close().then(() => client.connected)") is False
 
 
-async def test_the_commands_speak_to_a_real_broker(here: World, made: BrokerHere) -> None:
+async def test_the_commands_speak_to_a_real_broker(here: SparklessCluster, made: InProcessBroker) -> None:
     channel = await here.channel("c", t.BIGINT)
     where = {"TOCSIN_BROKER_URL": made.url, "TOCSIN_USER": "eve", "TOCSIN_PASSWORD": PASSWORD}
     async with command("subscribe", "v.c", "-7", "--register", "--format", "json", "--count", "2", **where) as one:
@@ -272,7 +278,9 @@ async def process(data: Path, cluster: str, port: int) -> AsyncIterator[asyncio.
         await running.wait()
 
 
-async def test_a_broker_that_is_killed_under_load_loses_nothing_for_its_clients(tmp_path: Path, here: World) -> None:
+async def test_a_broker_that_is_killed_under_load_loses_nothing_for_its_clients(
+    tmp_path: Path, here: SparklessCluster
+) -> None:
     with bind_socket("127.0.0.1", 0) as (_, url):
         port = int(url.rpartition(":")[2])
     channel = await here.channel("c", t.BIGINT)
@@ -315,21 +323,23 @@ async def test_a_broker_that_is_killed_under_load_loses_nothing_for_its_clients(
         assert each == list(range(len(each)))
 
 
-async def test_a_manager_and_members_do_all_that_the_broker_has_for_them(here: World, made: BrokerHere) -> None:
+async def test_a_manager_and_members_do_all_that_the_broker_has_for_them(
+    here: SparklessCluster, made: InProcessBroker
+) -> None:
     channel = await here.channel("c", t.BIGINT)
     async with Manager(made.url) as operator:
         application = await operator.create_application("traffic", limits={"subscribers": 5})
         assert application.token is not None
         assert "tocsin_app_" not in repr(application)
         renewed = await operator.renew_application_token("traffic")
-        assert [one.name for one in await operator.applications()] == ["default", "traffic"]
+        assert [application.name for application in await operator.applications()] == ["default", "traffic"]
         async with Manager(made.url, application.token) as old:
             with pytest.raises(UnauthorizedError):
                 await old.subscribers()
         async with Manager(made.url, renewed.token) as manager:
             for user in ("ann", "bob", "é/ %?#"):
                 await manager.register(user, PASSWORD)
-            assert [one.user for one in await manager.subscribers()] == ["ann", "bob", "é/ %?#"]
+            assert [subscriber.user for subscriber in await manager.subscribers()] == ["ann", "bob", "é/ %?#"]
             await manager.create_group("the crew", ["ann", "bob"])
             await manager.add_members("the crew", ["é/ %?#"])
             assert (await manager.group("the crew")).members == ("ann", "bob", "é/ %?#")
@@ -341,7 +351,7 @@ async def test_a_manager_and_members_do_all_that_the_broker_has_for_them(here: W
             bob = Client(made.url, "bob", PASSWORD, application="traffic")
             async with ann, bob:
                 held = await ann.subscribe("v.c", [1], group="the crew")
-                assert [one.name for one in await ann.groups()] == ["the crew"]
+                assert [group.name for group in await ann.groups()] == ["the crew"]
                 (shown,) = (await bob.group("the crew")).subscriptions
                 assert (shown.id, shown.interest) == (held.id, held.interest)
                 consumer = Consumer(bob)
@@ -353,7 +363,7 @@ async def test_a_manager_and_members_do_all_that_the_broker_has_for_them(here: W
                 with pytest.raises(ConflictError, match="a group holds this"):
                     await bob.unsubscribe(mine)
                 seen = await manager.subscriber("bob")
-                assert (seen.online, [one.id for one in seen.subscriptions]) == (True, [mine.id])
+                assert (seen.online, [subscription.id for subscription in seen.subscriptions]) == (True, [mine.id])
                 await ann.unsubscribe(held)
                 await until(lambda: consumer.others)
                 assert isinstance(consumer.others[0], Ended)
@@ -369,18 +379,21 @@ async def test_a_manager_and_members_do_all_that_the_broker_has_for_them(here: W
                 await ann.remove_account()
             await manager.remove_group("the crew")
             await manager.remove_subscriber("bob")
-            assert ([one.user for one in await manager.subscribers()], await manager.groups()) == (["é/ %?#"], [])
+            assert ([subscriber.user for subscriber in await manager.subscribers()], await manager.groups()) == (
+                ["é/ %?#"],
+                [],
+            )
         changed = await operator.change_application("traffic", feeds=[])
         assert (changed.feeds, changed.channels, changed.limits) == ((), None, {"subscribers": 5})
         async with Manager(made.url, application="traffic") as meant:
-            assert [one.user for one in await meant.subscribers()] == ["é/ %?#"]
+            assert [subscriber.user for subscriber in await meant.subscribers()] == ["é/ %?#"]
         assert (await operator.application("traffic")).subscribers == 1
         await operator.remove_application("traffic")
         assert (await operator.choose_policies(eviction="lru"))["policy"] == "all+lru+never"
         assert "all+lsc+never" in (await operator.policies())["counters"]
 
 
-async def test_a_page_sees_its_groups_and_changes_its_password(here: World, made: BrokerHere) -> None:
+async def test_a_page_sees_its_groups_and_changes_its_password(here: SparklessCluster, made: InProcessBroker) -> None:
     await here.channel("c", t.BIGINT)
     async with Manager(made.url) as operator:
         await operator.create_group("crew", ["ada"])

@@ -52,7 +52,7 @@ async def run(page: Page, script: str, argument: Any = None) -> Any:
 
 
 async def taken(page: Page, number: int) -> list[Any]:
-    """What was taken, once it is so many."""
+    """Returns the results that were taken, once there are this many."""
     await page.wait_for_function(f"taken.length >= {number}")
     found: list[Any] = await page.evaluate("taken")
     return found
@@ -218,7 +218,7 @@ async def test_requests_and_errors_are_as_the_contract_says(broker: FakeBroker, 
     published = await run(
         page, "return [await client.publish('v.f', [{ a: 1 }, { a: 2 }]), await client.publish('v.f', { a: 'bad' })]"
     )
-    assert [one["accepted"] for one in published] == [2, 0]
+    assert [record["accepted"] for record in published] == [2, 0]
     assert [body for _, _, body in broker.published] == [b'{"a":1}\n{"a":2}', b'{"a":"bad"}']
     broker.refusals = [ForbiddenError("no")]
     assert await run(page, refused % "await client.subscriptions()") == ["TocsinError", "forbidden", 403]

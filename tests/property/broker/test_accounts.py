@@ -50,7 +50,7 @@ class Token:
 
 
 @dataclass
-class Model:
+class AccountsModel:
     passwords: dict[tuple[str, str], str] = field(default_factory=dict)
     born: dict[tuple[str, str], int] = field(default_factory=dict)
     tokens: dict[str, Token] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Tenants(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.runner = asyncio.Runner()
-        self.model = Model()
+        self.model = AccountsModel()
         self.now_us = 1_794_000_000_000_000
         self.managers: dict[str, str] = {"default": "op"}
         self.do(self.begin())

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.caching_model import at
-from tests.support.core_model import World
+from tests.support.core_model import CoreModel
 from tests.support.examples import examples
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.settings import CoreSettings
@@ -41,7 +41,7 @@ PEOPLE = st.sampled_from(["ann", "ben", "cyd"])
 class BrokerBetweenClusterAndClients(RuleBasedStateMachine):
     @initialize(chosen=CHOSEN)
     def begin(self, chosen: CoreSettings) -> None:
-        self.world = World(chosen)
+        self.world = CoreModel(chosen)
         self.named = 0
 
     @rule(who=PEOPLE, interest=INTERESTS, mode=st.sampled_from(ev.Mode), since=st.none() | st.integers(0, 12))
@@ -131,7 +131,9 @@ class BrokerBetweenClusterAndClients(RuleBasedStateMachine):
     def pull(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(map(str, self.world.clients))))
         interest = self.world.clients[name].interest
-        self.world.pull(interest, [other for other, one in self.world.clients.items() if one.interest == interest])
+        self.world.pull(
+            interest, [other for other, client in self.world.clients.items() if client.interest == interest]
+        )
 
     @precondition(lambda self: self.world.clients)
     @rule(data=st.data())

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.support.caching_model import at
-from tests.support.core_model import World
+from tests.support.core_model import CoreModel
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.settings import CoreSettings
@@ -40,7 +40,7 @@ def caching(rng: Random) -> CachingSettings:
     )
 
 
-def walk(seed: int) -> World:
+def walk(seed: int) -> CoreModel:
     rng = Random(seed)
     chosen = CoreSettings(
         caching=caching(rng),
@@ -49,7 +49,7 @@ def walk(seed: int) -> World:
         page_bytes=rng.choice([45, 10_000]),
         report_every_s=4.0,
     )
-    world = World(chosen, "xy")
+    world = CoreModel(chosen, "xy")
     for step in range(STEPS):
         try:
             one_step(world, rng, step)
@@ -62,9 +62,9 @@ def walk(seed: int) -> World:
     return world
 
 
-def one_step(world: World, rng: Random, step: int) -> None:
+def one_step(world: CoreModel, rng: Random, step: int) -> None:
     interest = rng.choice("xy")
-    names = [str(name) for name, one in world.clients.items() if one.interest == interest]
+    names = [str(name) for name, client in world.clients.items() if client.interest == interest]
     channel = world.channels[interest]
     match rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]:
         case "push":

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.support.examples import examples
-from tests.support.in_process_broker import BrokerHere, both
+from tests.support.in_process_broker import InProcessBroker, both
 from tests.support.sparkless_cluster import world
 from tocsin.broker.http.openapi import document
 
@@ -44,7 +44,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     thread.start()
     stack = AsyncExitStack()
 
-    async def start() -> BrokerHere:
+    async def start() -> InProcessBroker:
         here = await stack.enter_async_context(world(folder / "cluster"))
         limits = {"limits__requests_per_s": 100_000, "limits__requests_burst": 100_000, "http__read_timeout_s": 0.5}
         made = await stack.enter_async_context(both(folder / "broker", here, delivery__wait_limit_s=0.05, **limits))

@@ -9,7 +9,7 @@ from random import Random
 import orjson
 import pytest
 
-from tests.support.sparkless_cluster import FakeBroker, World, fake_broker, world
+from tests.support.sparkless_cluster import AnnouncementReceiver, SparklessCluster, fake_broker, world
 from tocsin.rules.model.cursors import START, Cursor, Position, Range
 from tocsin.store.channels.rows import BrokerName
 
@@ -24,18 +24,18 @@ class Follower:
         self.at: dict[int, Cursor] = {}
         self.known: set[Position] = set()
 
-    async def follow(self, here: World, broker: FakeBroker) -> None:
+    async def follow(self, here: SparklessCluster, broker: AnnouncementReceiver) -> None:
         broker.answers = [503] * 100_000  # What it takes from now on nobody would look at.
-        for one in broker.got:
+        for announcement in broker.got:
             # Never a hole: each begins where one before it ended.
-            assert not self.known or one.after in self.known
-            self.known |= {one.after, one.position}
-            for pushed in one.pushed:
+            assert not self.known or announcement.after in self.known
+            self.known |= {announcement.after, announcement.position}
+            for pushed in announcement.pushed:
                 for result in pushed.results:
                     self.take(pushed.interest, result.cursor, result.payload)
             wanted = [
                 Range(interest, self.at.get(interest, START), to=cursor)
-                for interests in one.heads.values()
+                for interests in announcement.heads.values()
                 for interest, cursor in interests
             ]
             parts, more = await here.fetch(*wanted)
@@ -70,10 +70,10 @@ async def test_a_broker_misses_nothing_whatever_fails(seed: int, tmp_path: Path)
         async with world(tmp_path, announced=limits) as here:
             channels = here.catalog.catalog.channels
             mine = {
-                one.channel_id: [held.interest for held in await here.store.subscriptions(one.channel_id)]
-                for one in channels
+                channel.channel_id: [held.interest for held in await here.store.subscriptions(channel.channel_id)]
+                for channel in channels
             }
-            own = {one.interest for one in await here.store.subscriptions_of(BrokerName("v", "b"))}
+            own = {subscription.interest for subscription in await here.store.subscriptions_of(BrokerName("v", "b"))}
             away = chance.random() < 0.3
             async with fake_broker(0 if away else port) as broker:
                 broker.secret = secret
@@ -81,8 +81,8 @@ async def test_a_broker_misses_nothing_whatever_fails(seed: int, tmp_path: Path)
                     broker.answers += [chance.choice([500, 503, 404])] * chance.choice([0, 0, 1, 3])
                     channel = chance.choice(channels)
                     found = {
-                        one: [f"{made} {n} " + "x" * chance.choice([0, 30]) for n in range(chance.randrange(1, 4))]
-                        for one in chance.sample(sorted(set(mine[channel.channel_id])), chance.randrange(1, 5))
+                        interest: [f"{made} {n} " + "x" * chance.choice([0, 30]) for n in range(chance.randrange(1, 4))]
+                        for interest in chance.sample(sorted(set(mine[channel.channel_id])), chance.randrange(1, 5))
                     }
                     await here.execute(channel, found)
                     for interest, texts in found.items():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.bad_scripts import MUTABLE, SCRIPTS, SETUP, WORDS, deep, long, tokens
 from tests.support.examples import examples
-from tests.support.real_processes import Answer, Client
+from tests.support.real_processes import ClusterHttpClient, HttpAnswer
 from tests.support.waiting import WITHIN_S
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def world(served: ServedCluster) -> Any:
     return dict(catalog.entries), folders, numbers
 
 
-def check_refused(answer: Answer, what: Any) -> dict[str, Any]:
+def check_refused(answer: HttpAnswer, what: Any) -> dict[str, Any]:
     assert 400 <= answer.status < 500, (what, answer)
     error = answer.error
     assert error.keys() >= {"code", "message", "statement", "line", "column", "hint", "retry"}
@@ -96,7 +96,7 @@ def test_the_statements_before_a_bad_one_are_done_and_those_after_it_are_not(ser
     answer = client.run("CREATE DATAVERSE one;\nCREATE DATAVERSE\n  one;\nCREATE DATAVERSE two;")
     error = check_refused(answer, "a script")
     assert (error["code"], error["statement"], error["line"], error["column"]) == ("conflict", 2, 2, 1)
-    assert [one["kind"] for one in answer.json["results"]] == ["create_dataverse"]
+    assert [result["kind"] for result in answer.json["results"]] == ["create_dataverse"]
     assert client.run("DROP DATAVERSE one;").status == 200
     assert client.run("DROP DATAVERSE two;").status == 404
 
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_loaded_is_refused_whole(served: ServedCluster, tm
     assert world(served) == before
 
 
-def load(client: Client, path: Path, form: str) -> Answer:
+def load(client: ClusterHttpClient, path: Path, form: str) -> HttpAnswer:
     return client.run(f'LOAD DATASET v.D USING localfs (("path"="{path}"),("format"="{form}"));')
 
 
@@ -248,7 +248,7 @@ def test_half_a_request_is_refused_and_not_run(served: ServedCluster) -> None:
     assert world(served) == before
 
 
-def sent(client: Client, request: bytes, *, end: bool) -> bytes:
+def sent(client: ClusterHttpClient, request: bytes, *, end: bool) -> bytes:
     """All that comes back for these bytes, whether the client then says that it has no more, or keeps silent."""
     with socket.create_connection((client.host, client.port), timeout=WITHIN_S) as connection:
         connection.sendall(request)
@@ -274,7 +274,7 @@ def test_a_bad_token_is_refused_whatever_it_looks_like(spark: SparkSession, tmp_
     guarded = ServedCluster(spark, tmp_path / "data", **{"cluster.auth.mode": "on"})
     try:
         for value in ("", "Bearer", "Bearer ", "Bearer x", "Basic eDp5", "Bearer tocsin_", "x" * 5_000, "Bearer \xff"):
-            client = Client(guarded.client.url)
+            client = ClusterHttpClient(guarded.client.url)
             answer = client.run("SELECT VALUE 1;", Authorization=value)
             assert (answer.status, check_refused(answer, value)["code"]) == (401, "unauthorized"), value
     finally:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.integration.feeds.test_sockets import connection, free_port, is_dropped
+from tests.integration.cluster.feeds.test_sockets import connection, free_port, is_dropped
 from tests.support.examples import examples
-from tests.support.real_processes import Client
+from tests.support.real_processes import ClusterHttpClient
 from tests.support.sparkless_process import ServedParts
 from tests.support.waiting import WITHIN_S, wait_until
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
@@ -45,7 +45,7 @@ class Fed(ServedParts):
         return f"F{list(FORMATS).index(format_)}"
 
     def counts(self, feed: str) -> FeedCounts:
-        return next(one.counts for one in self.parts.feeds.figures() if one.feed == f"v.{feed}")
+        return next(figure.counts for figure in self.parts.feeds.figures() if figure.feed == f"v.{feed}")
 
     def totals(self, feed: str) -> tuple[int, int]:
         """How many records are in the feed's dataset, and how many are kept as rejected."""
@@ -67,7 +67,7 @@ def started(data: Path, feed_limits: FeedLimits = USUAL_LIMITS) -> Iterator[Fed]
             "CREATE DATAVERSE v; CREATE TYPE v.T AS { id: int, said: string };"
             "CREATE TYPE v.K AS { key: uuid, id: int, said: string }"
         )
-        feeds = {made.name(one): f'"adapter-name": "http_adapter", "format": "{one}"' for one in FORMATS}
+        feeds = {made.name(form): f'"adapter-name": "http_adapter", "format": "{form}"' for form in FORMATS}
         feeds["S"] = f'"adapter-name": "socket_adapter", "sockets": "127.0.0.1:{made.port}", "format": "json"'
         for name, options in feeds.items():
             made.run(
@@ -126,7 +126,7 @@ def test_any_body_is_answered_and_what_the_answers_say_is_what_there_is(fed: Fed
 # ---------------------------------------------------------------- requests
 
 
-def raw(client: Client, *pieces: bytes, every_s: float = 0.0, end: bool = True) -> bytes:
+def raw(client: ClusterHttpClient, *pieces: bytes, every_s: float = 0.0, end: bool = True) -> bytes:
     """All that comes back for these bytes, sent one after the other."""
     with socket.create_connection((client.host, client.port), timeout=WITHIN_S) as to:
         answer = b""
@@ -325,5 +325,5 @@ def test_who_takes_all_connections_and_is_silent_loses_them_first(fed: Fed) -> N
 
 
 def _open(fed: Fed) -> int | None:
-    (state,) = (one.state for one in fed.parts.feeds.figures() if one.feed == "v.S")
+    (state,) = (figure.state for figure in fed.parts.feeds.figures() if figure.feed == "v.S")
     return None if state is None else state.connections

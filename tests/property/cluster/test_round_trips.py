@@ -28,7 +28,7 @@ EXAMPLES = settings(max_examples=examples(8), phases=(Phase.explicit, Phase.reus
 def _keyed(kind: ObjectType, *keys: Field) -> ObjectType:
     """The type with these fields before its own."""
     taken = {key.name.lower() for key in keys}
-    return ObjectType((*keys, *(one for one in kind.fields if one.name.lower() not in taken)), kind.open)
+    return ObjectType((*keys, *(field for field in kind.fields if field.name.lower() not in taken)), kind.open)
 
 
 _ID = Field("id", BIGINT)
@@ -53,8 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def assert_same(found: list[Any], expected: list[dict[str, Any]], key: Any = lambda row: row["id"]) -> None:
     wanted = [plain(record) for record in expected]
     assert len(found) == len(wanted)
-    for one, other in zip(sorted(found, key=key), sorted(wanted, key=key), strict=True):
-        assert same(_through_json(one), _through_json(other)), f"{one}\nis not\n{other}"
+    for item, other in zip(sorted(found, key=key), sorted(wanted, key=key), strict=True):
+        assert same(_through_json(item), _through_json(other)), f"{item}\nis not\n{other}"
 
 
 def _through_json(value: Any) -> Any:

@@ -19,9 +19,9 @@ from tests.support.channel_compiler import (
     SHELTERS,
     USERS,
     Case,
+    FakeDatasets,
     FunctionOf,
     Record,
-    World,
     check,
     compiled,
     executed,
@@ -46,11 +46,11 @@ def ids(test: Callable[..., Any]) -> Callable[..., list[Any]]:
     return lambda world, *values: [r["id"] for r in world.new(REPORTS) if test(r, *values) is True]
 
 
-def each(*values: Any) -> Callable[[Random, World], Sequence[Sequence[Any]]]:
-    return lambda _rng, _world: [(one,) for one in dict.fromkeys(values)]
+def each(*values: Any) -> Callable[[Random, FakeDatasets], Sequence[Sequence[Any]]]:
+    return lambda _rng, _world: [(item,) for item in dict.fromkeys(values)]
 
 
-def many(made: Callable[[Random], tuple[Any, ...]], count: int = 60) -> Callable[[Random, World], Sequence[Any]]:
+def many(made: Callable[[Random], tuple[Any, ...]], count: int = 60) -> Callable[[Random, FakeDatasets], Sequence[Any]]:
     return lambda rng, _world: [made(rng) for _ in range(count)]
 
 
@@ -67,7 +67,7 @@ def like(value: str, pattern: str) -> bool:
     if not re.fullmatch(r"(?:[^\\]|\\[\\%_])*", pattern, re.DOTALL):
         return False
     parts = re.findall(r"\\[\\%_]|.", pattern, re.DOTALL)
-    regex = "".join({"%": ".*", "_": "."}.get(one, re.escape(one[-1])) for one in parts)
+    regex = "".join({"%": ".*", "_": "."}.get(part, re.escape(part[-1])) for part in parts)
     return re.fullmatch(regex, value, re.DOTALL) is not None
 
 
@@ -188,7 +188,7 @@ _REACHED = (
 _REACHING = each("%", "user%", "user _", "user 1%", "User%", "名%", "none")
 
 
-def _reached(w: World, u: str) -> list[Record]:
+def _reached(w: FakeDatasets, u: str) -> list[Record]:
     kinds = {p["kind"] for p in w.all(USERS) if like(p["name"], u)}
     return sorted((r for r in w.new(REPORTS) if r["kind"] in kinds), key=lambda r: (-r["severity"], r["id"]))
 
@@ -258,11 +258,11 @@ def test_alternatives_meet_once_however_many_of_them_hold(spark: SparkSession, s
 # ---------------------------------------------------------------- what an interest is told
 
 
-def _of_kind(w: World, k: str) -> list[Record]:
+def _of_kind(w: FakeDatasets, k: str) -> list[Record]:
     return [r for r in w.new(REPORTS) if r["kind"] == k]
 
 
-def _counted(w: World, k: str) -> list[Record]:
+def _counted(w: FakeDatasets, k: str) -> list[Record]:
     counted = Counter(r["severity"] for r in _of_kind(w, k))
     return [{"severity": s, "n": n, "k": k} for s, n in counted.items() if n >= 2]
 
@@ -302,7 +302,7 @@ _NEAR = FunctionOf("sheltersOf", ("k",), "select value s.name from Shelters s wh
 _DOUBLE = FunctionOf("isTwice", ("a", "b"), "a = 2 * b")
 
 
-def _shelters(w: World, k: str) -> list[str]:
+def _shelters(w: FakeDatasets, k: str) -> list[str]:
     return sorted(s["name"] for s in w.all(SHELTERS) if s["kind"] == k)
 
 
@@ -347,7 +347,7 @@ def test_what_enriches_a_record_reaches_every_interest(spark: SparkSession, seed
 # ---------------------------------------------------------------- versions, windows, names
 
 
-def _pairs(w: World, name: str) -> list[Any]:
+def _pairs(w: FakeDatasets, name: str) -> list[Any]:
     """Reports and the user, of the same kind, where one of the two is new."""
     users = [u for u in w.rows[USERS.name] if u.record["name"] == name]
     return [
@@ -424,10 +424,10 @@ def test_interests_may_come_and_go_between_executions(spark: SparkSession, seed:
                 number += len(added)
                 removed = rng.sample(sorted(present), len(present) // rng.choice((2, 20)))
                 kept.change(added.items(), removed)
-                present = {one: values for one, values in {**present, **added}.items() if one not in removed}
+                present = {item: values for item, values in {**present, **added}.items() if item not in removed}
                 found = executed(spark, query, made, kept)
                 expected = Counter(
-                    (one, text(r["id"])) for one, values in present.items()
+                    (item, text(r["id"])) for item, values in present.items()
                     for r in made.new(REPORTS) if test(r, *values) is True
                 )  # fmt: skip
                 assert found == expected, f"{body}, seed {seed}, step {step}"

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from pyspark.sql import SparkSession
 
-from tests.support.channel_compiler import GLOBE, REPORTS, SHELTERS, USERS, Case, World, check, shown
+from tests.support.channel_compiler import GLOBE, REPORTS, SHELTERS, USERS, Case, FakeDatasets, check, shown
 from tests.support.channel_worlds import (
     KINDS,
     USER_NAMES,
@@ -40,7 +40,7 @@ def meets(a: Any, b: Any) -> bool:
     return a is not None and b is not None and geometry.intersect(a, b)
 
 
-def many(made: Callable[[Random], tuple[Any, ...]], count: int = 40) -> Callable[[Random, World], Sequence[Any]]:
+def many(made: Callable[[Random], tuple[Any, ...]], count: int = 40) -> Callable[[Random, FakeDatasets], Sequence[Any]]:
     return lambda rng, _world: [made(rng) for _ in range(count)]
 
 
@@ -90,7 +90,7 @@ DISTANCES = [
 ]  # fmt: skip
 
 
-def _users(w: World) -> list[Any]:
+def _users(w: FakeDatasets) -> list[Any]:
     return [u for u in w.rows[USERS.name] if u.record.get("place") is not None]
 
 
@@ -116,7 +116,7 @@ RECORDS = [
 ]  # fmt: skip
 
 
-def _sheltering(w: World, r: Any) -> list[str]:
+def _sheltering(w: FakeDatasets, r: Any) -> list[str]:
     return sorted(s["name"] for s in w.all(SHELTERS) if meets(r["zone"], s["place"]))
 
 
@@ -223,9 +223,9 @@ _DOUBT_M = 0.01  # so near to a border two ways to compute a distance may disagr
 def _sure(made: Callable[[Random], tuple[Any, ...]], distance: Callable[..., float], count: int = 60) -> Any:
     """Interests of which no record lies on a border; `distance` is how far outside of it a record is."""
 
-    def draw(rng: Random, w: World) -> list[tuple[Any, ...]]:
+    def draw(rng: Random, w: FakeDatasets) -> list[tuple[Any, ...]]:
         drawn = [made(rng) for _ in range(count)]
-        return [one for one in drawn if all(abs(distance(r, *one)) > _DOUBT_M for r in w.all(GLOBE))]
+        return [item for item in drawn if all(abs(distance(r, *item)) > _DOUBT_M for r in w.all(GLOBE))]
 
     return draw
 
@@ -295,12 +295,12 @@ def test_great_circles_meet_across_poles_and_the_antimeridian(spark: SparkSessio
 def test_rows_of_subqueries_meet_the_records_around_them_on_the_globe(spark: SparkSession, seed: int) -> None:
     made = world(seed, reports=0, users=0, shelters=0, globe=60)
     kept: list[Any] = []
-    for one in made.rows[GLOBE.name]:
-        pairs = [pair for other in [*kept, one] for pair in ((one, other), (other, one))]
+    for row in made.rows[GLOBE.name]:
+        pairs = [pair for other in [*kept, row] for pair in ((row, other), (other, row))]
         away = (geodesy.distance_m(a.record["zone"].center, b.record["place"]) - a.record["zone"].radius
                 for a, b in pairs)  # fmt: skip
         if all(abs(metres) > _DOUBT_M for metres in away):
-            kept.append(one)
+            kept.append(row)
     made.rows = {**made.rows, GLOBE.name: kept}
     either = Case(["n"], "select value [g.id, h.id] from Globe g, Globe h where g.id = n and"
                   " (geo_intersect(g.zone, h.place) or geo_intersect(g.place, h.zone) or g.id = h.id)",

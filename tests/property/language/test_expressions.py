@@ -63,7 +63,7 @@ def _constant(value: Any) -> E:
 
 def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
     """Unknown in, unknown out."""
-    return lambda *arguments: None if any(one is None for one in arguments) else function(*arguments)
+    return lambda *arguments: None if any(argument is None for argument in arguments) else function(*arguments)
 
 
 def _apply(template: str, function: Callable[..., Any], *parts: E) -> E:
@@ -231,14 +231,18 @@ def _truths(depth: int) -> st.SearchStrategy[E]:
         ),
         st.builds(
             lambda a, b, c: _apply(
-                "({} IN ({}, {}))", lambda x, y, z: _some([_strict(operator.eq)(x, one) for one in (y, z)]), a, b, c
+                "({} IN ({}, {}))",
+                lambda x, y, z: _some([_strict(operator.eq)(x, operand) for operand in (y, z)]),
+                a,
+                b,
+                c,
             ),
             numbers,
             numbers,
             numbers,
         ),
         st.builds(lambda a: _apply("({} IN r.l)", lambda x: x, a), numbers).map(
-            lambda e: E(e.text, lambda row: _some([_strict(operator.eq)(e.value(row), one) for one in row["l"]]))
+            lambda e: E(e.text, lambda row: _some([_strict(operator.eq)(e.value(row), value) for value in row["l"]]))
         ),
         st.builds(
             lambda n: E(
@@ -286,16 +290,16 @@ def rows_dataset(cluster: LocalCluster) -> Iterator[str]:
 def test_expressions_have_the_values_that_plain_python_gives_them(
     cluster: LocalCluster, rows_dataset: str, rows: list[Row], expressions: list[E]
 ) -> None:
-    columns = ", ".join(f"{one.text} AS c{i}" for i, one in enumerate(expressions))
+    columns = ", ".join(f"{expression.text} AS c{i}" for i, expression in enumerate(expressions))
     cluster.run(f"USE {rows_dataset}; DELETE FROM `Rows`; INSERT INTO `Rows` {literal(rows)}")
     found = cluster.rows(f"USE {rows_dataset}; SELECT r.id AS id, {columns} FROM `Rows` r ORDER BY r.id")
-    assert [one["id"] for one in found] == [row["id"] for row in rows]
+    assert [item["id"] for item in found] == [row["id"] for row in rows]
     for answer, row in zip(found, rows, strict=True):
-        for i, one in enumerate(expressions):
-            expected = one.value(row)
-            note(f"{one.text} over {row}")
+        for i, expression in enumerate(expressions):
+            expected = expression.value(row)
+            note(f"{expression.text} over {row}")
             assert same(_zero(answer.get(f"c{i}")), _zero(expected)), (
-                f"{one.text} over {row}: {answer.get(f'c{i}')} is not {expected}"
+                f"{expression.text} over {row}: {answer.get(f'c{i}')} is not {expected}"
             )
 
 

@@ -90,6 +90,9 @@ _values = st.deferred(
         st.builds("TRIM({} {} FROM {})".format, st.sampled_from(["BOTH", "`x y`"]), _inner, _inner),
         st.builds("{}[{}]".format, _inner, _inner),
         st.builds("{}.{}".format, _names, _names),
+        st.builds("meta({}).{}".format, st.sampled_from(["d", "1"]), _names),
+        st.builds("{}({})".format, st.sampled_from(["active_timestamp", "current_channel_time"]), _inner),
+        st.builds("(LET {} = {} SELECT VALUE {} FROM {})".format, _names, _inner, _inner, _sources),
     )
 )
 _sources = st.deferred(
@@ -101,6 +104,8 @@ _sources = st.deferred(
         st.builds("VALUES ({}) AS d({})".format, _inner, _names),
         st.builds("(SELECT {} AS {} FROM v.D d) AS {}".format, _inner, _names, _names),
         st.builds("v.D d JOIN v.D {} USING ({})".format, _names, _names),
+        st.builds("{} AS d AT {}".format, _names, _names),
+        st.builds("v.D d UNNEST {} AS {} AT {}".format, _inner, _names, _names),
     )
 )
 _queries = st.one_of(
@@ -109,6 +114,26 @@ _queries = st.one_of(
     st.builds("SELECT VALUE {} FROM v.D d WHERE {} ORDER BY {} LIMIT {}".format, _values, _inner, _inner, _inner),
     st.builds("WITH {} AS (SELECT VALUE {}) SELECT VALUE x FROM {} x".format, _names, _values, _names),
     st.builds("FROM {} SELECT VALUE {}".format, _sources, _values),
+    st.builds("WITH {} AS {} FROM {} WHERE {} SELECT ELEMENT {}".format, _names, _values, _sources, _inner, _values),
+    st.builds("WITH {} AS {} SELECT VALUE {} FROM {} x".format, _names, _values, _names, _names),
+    st.builds(
+        "SELECT {}, (SELECT VALUE {} FROM g) AS {} FROM {} GROUP BY {} AS {} GROUP AS g".format,
+        _inner,
+        _inner,
+        _names,
+        _sources,
+        _inner,
+        _names,
+    ),
+    st.builds(
+        "SELECT VALUE {} FROM {} GROUP BY {} GROUP AS {}({} AS {})".format,
+        _names,
+        _sources,
+        _inner,
+        _names,
+        _inner,
+        _names,
+    ),
 )
 _statements = st.one_of(
     _queries,
@@ -118,6 +143,11 @@ _statements = st.one_of(
     st.builds("DELETE FROM v.D d WHERE {}".format, _values),
     st.builds("CREATE CONTINUOUS CHANNEL v.c(p) {{ SELECT VALUE {} FROM v.D d WHERE d.said = p }}".format, _values),
     st.builds("CREATE PROCEDURE v.p(a) {{ {} }}".format, _queries),
+    st.builds("SET {} {}".format, _names, _texts),
+    st.builds("WRITE OUTPUT TO {}:{}".format, _names, _texts),
+    st.builds("CREATE OR REPLACE FUNCTION v.h(a) {{ {} }}; v.h({})".format, st.one_of(_queries, _values), _inner),
+    st.builds("UPSERT INTO v.D AS {} ({}) RETURNING {}".format, _names, _queries, _values),
+    st.builds('UPSERT INTO v.D AS {} ({{"id": 1, "said": {}}}) RETURNING {}'.format, _names, _texts, _values),
 )  # fmt: skip
 
 # Relations that read nothing but what the statement itself says, and those that stand for others.
@@ -187,7 +217,7 @@ def test_the_plan_is_read_rightly(spark: SparkSession) -> None:
 def test_what_would_run_reads_only_our_relations(served: ServedCluster, text: str) -> None:
     """By the first check alone: this asks Spark without the second."""
     parts = served.cluster
-    engine = parts.statements._engine
+    engine = parts.engine
     scope = StatementScope(parts.catalog.catalog, parts.tables, engine, "v", datetime.now(UTC))
     try:
         sql = scope.translate(parse_query(text)).sql

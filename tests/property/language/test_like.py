@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from sqlglot import exp
 
-from tests.support.channel_compiler import Version, World, compiled, shown
+from tests.support.channel_compiler import FakeDatasets, Version, compiled, shown
 from tests.support.channel_compiler import answers as answers_of_channel
 from tests.support.examples import examples
 from tocsin.language.functions.bounds import like_patterns
@@ -151,7 +151,7 @@ def test_there_is_a_limit_to_characters(spark: SparkSession) -> None:
 def test_one_subscriptions_wildcards_do_not_stop_its_channel(spark: SparkSession) -> None:
     query = compiled(spark, ["p"], "select value r.id from Reports r where r.kind like p")
     kind = "the green trees here never see the evening breeze " * 40
-    world = World({"Reports": [Version({"id": 1, "kind": kind}, 2), Version({"id": 2, "kind": "\\%"}, 2)]})
+    world = FakeDatasets({"Reports": [Version({"id": 1, "kind": kind}, 2), Version({"id": 2, "kind": "\\%"}, 2)]})
     patterns = ["%e%e%e%e%e%e%e%e%zq%", "the%trees%breeze_", "\\", "%" * 1_001, "\\\\\\%", "%_e%e%e%e%e%e%e%zq"]
     with shown(spark, world):
         told = answers_of_channel(spark, query, world, [(pattern,) for pattern in patterns])

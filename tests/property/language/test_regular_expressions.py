@@ -228,7 +228,7 @@ def cancel(spark: SparkSession, group: str) -> None:
 
 def running_tasks(spark: SparkSession) -> int:
     tracker: Any = spark.sparkContext._jsc.sc().statusTracker()  # type: ignore[attr-defined]
-    return sum(one.numRunningTasks() for one in tracker.getExecutorInfos())
+    return sum(executor.numRunningTasks() for executor in tracker.getExecutorInfos())
 
 
 def test_a_statement_that_is_stopped_frees_its_slots(spark: SparkSession) -> None:

@@ -53,7 +53,7 @@ def same(key: Key) -> tuple[bytes, int]:
 
 
 @dataclass
-class Model:
+class DatasetModel:
     """What a dataset is, said in the plainest way."""
 
     state: dict[tuple[bytes, int], tuple[str, int]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def test_every_state_that_can_be_asked_for_is_what_the_changes_up_to_it_say(
     with tempfile.TemporaryDirectory() as folder, colliding_hashes(hash_bits):
         options: dict[str, Any] = {"history": HISTORY, "indexed_keys_max": indexed}
         table = DatasetTable.create(Path(folder), schema, KEYS, **options)
-        model = Model()
+        model = DatasetModel()
         for place, (step, keys) in enumerate(steps):
             if step == "upkeep":
                 upkeep(table, EAGER)
@@ -133,7 +133,7 @@ def test_every_state_that_can_be_asked_for_is_what_the_changes_up_to_it_say(
         check_past(DatasetTable.open(Path(folder), schema, KEYS, **options), model)
 
 
-def apply(table: DatasetTable, model: Model, step: str, keys: list[Key], word: str) -> None:
+def apply(table: DatasetTable, model: DatasetModel, step: str, keys: list[Key], word: str) -> None:
     number = table.number + 1
     rows = rows_of(keys, word, table.schema)
     written = {same(key): (f"{word}{place}", number) for place, key in enumerate(keys)}
@@ -160,7 +160,7 @@ def apply(table: DatasetTable, model: Model, step: str, keys: list[Key], word: s
     model.commit(after, commit.at)
 
 
-def check_past(table: DatasetTable, model: Model) -> None:
+def check_past(table: DatasetTable, model: DatasetModel) -> None:
     for number, state in enumerate(model.states):
         at = model.times[number - 1] if number else None
         if number >= model.oldest():

@@ -50,7 +50,7 @@ def test_records_are_cut_out_alike_however_their_bytes_arrive(
     texts = [dumps(record).encode("utf-8", "surrogatepass") for record in records]
     stream = b"".join(gap.encode() + text for gap, text in zip(between, texts, strict=False))
     braces = Braces(1 << 20)
-    assert [one for piece in pieces(stream, cuts) for one in braces.feed(piece)] == texts
+    assert [record for piece in pieces(stream, cuts) for record in braces.feed(piece)] == texts
     assert braces.finish() is None
 
 

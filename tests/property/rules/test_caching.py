@@ -120,9 +120,9 @@ def whole(cache: ResultCache, markers: dict[str, int]) -> dict[int, bool]:
         assert run.after == place < run.to
         place = run.to
         if isinstance(run, CachedRun):
-            numbers = [one.cursor.execution for one in run.results]
+            numbers = [result.cursor.execution for result in run.results]
             assert numbers == list(range(run.after.execution + 1, run.to.execution + 1))
-            assert [one.payload for one in run.results] == [str(number) for number in numbers]
+            assert [result.payload for result in run.results] == [str(number) for number in numbers]
             found |= dict.fromkeys(numbers, True)
     assert place == at(head)
     assert cache.resident_bytes == sum(number for number, resident in found.items() if resident)
@@ -131,7 +131,7 @@ def whole(cache: ResultCache, markers: dict[str, int]) -> dict[int, bool]:
     for index, (entry, needed) in enumerate(zip(entries, needing(cache), strict=True)):
         assert needed == sum(marker < entry.cursor.execution for marker in markers.values())
         assert entry.resident or index + 1 == len(entries) or entries[index + 1].resident
-    assert all(one.inserted_s <= other.inserted_s for one, other in itertools.pairwise(entries))
+    assert all(entry.inserted_s <= other.inserted_s for entry, other in itertools.pairwise(entries))
     return found
 
 

@@ -45,7 +45,7 @@ class Held:
 
 
 @dataclass
-class Model:
+class BrokerStoreModel:
     people: dict[str, int] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
     members: set[tuple[str, str]] = field(default_factory=set)
@@ -55,7 +55,7 @@ class Model:
     position: Position = BEGINNING
 
     def wanting(self, user: str, interest: int) -> set[str]:
-        return {group for group, one in self.members if one == user and (group, interest) in self.shared}
+        return {group for group, member in self.members if member == user and (group, interest) in self.shared}
 
     def settle(self) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
         """What members got, and what nobody wants any more."""
@@ -66,7 +66,7 @@ class Model:
                     head = self.heads[interest]
                     self.held[user, interest] = Held(mode, head, head, False)
                     made.add((user, interest))
-        gone = {at for at, one in self.held.items() if not one.own and not self.wanting(*at)}
+        gone = {at for at, holding in self.held.items() if not holding.own and not self.wanting(*at)}
         for at in gone:
             del self.held[at]
         return made, gone
@@ -77,7 +77,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.runner = asyncio.Runner()
-        self.model = Model()
+        self.model = BrokerStoreModel()
         self.given: set[int] = set()
         self.do(self.open())
         self.application = self.do(self.store.applications())[0].id
@@ -126,9 +126,9 @@ class StoreAndDictionaries(RuleBasedStateMachine):
     def remove(self, user: str) -> None:
         gone = self.do(self.store.remove_subscribers([self.model.people.get(user, 999)]))
         told = self.places(gone)
-        self.model.members = {(group, one) for group, one in self.model.members if one != user}
+        self.model.members = {(group, member) for group, member in self.model.members if member != user}
         assert told == {at for at in self.model.held if at[0] == user}
-        self.model.held = {at: one for at, one in self.model.held.items() if at[0] != user}
+        self.model.held = {at: holding for at, holding in self.model.held.items() if at[0] != user}
         self.model.people.pop(user, None)
 
     @rule(
@@ -144,8 +144,10 @@ class StoreAndDictionaries(RuleBasedStateMachine):
             for _, interest, _, _ in wanted
             if interest not in model.heads
         ]
-        asked = [FrontendRequest(model.people.get(user, 999), one, mode, since) for user, one, mode, since in wanted]  # type: ignore[arg-type]
-        owned = {at for at, one in model.held.items() if one.own} | {(user, one) for user, one, _, _ in wanted}
+        asked = [FrontendRequest(model.people.get(user, 999), item, mode, since) for user, item, mode, since in wanted]  # type: ignore[arg-type]
+        owned = {at for at, holding in model.held.items() if holding.own} | {
+            (user, item) for user, item, _, _ in wanted
+        }
         too_many = any(sum(at[0] == user for at in owned) > AT_MOST for user, *_ in wanted)
         missing = any(user not in model.people for user, *_ in wanted)
         try:
@@ -182,12 +184,12 @@ class StoreAndDictionaries(RuleBasedStateMachine):
         there = self.frontends()
 
         async def together() -> None:
-            markers = [{there[at].id: cursor for at, cursor in one.items() if at in there} for one in acks]
-            await asyncio.gather(*(self.store.acknowledge(one) for one in markers))
+            markers = [{there[at].id: cursor for at, cursor in ack.items() if at in there} for ack in acks]
+            await asyncio.gather(*(self.store.acknowledge(marker) for marker in markers))
 
         self.do(together())
-        for one in acks:
-            for at, cursor in one.items():
+        for ack in acks:
+            for at, cursor in ack.items():
                 if at in self.model.held:
                     self.model.held[at].marker = max(self.model.held[at].marker, cursor)
 
@@ -202,7 +204,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
     @rule(asked=st.lists(interests, max_size=3))
     def release(self, asked: list[int]) -> None:
         held = {interest for _, interest in self.model.held} | {interest for _, interest in self.model.shared}
-        free = sorted({one for one in asked if one in self.model.heads and one not in held})
+        free = sorted({point for point in asked if point in self.model.heads and point not in held})
         assert self.do(self.store.release_backends(asked)) == free
         for interest in free:
             del self.model.heads[interest]
@@ -211,7 +213,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
     def drop(self, interest: int) -> None:
         gone = self.do(self.store.drop_backends([interest]))
         assert self.places(gone) == {at for at in self.model.held if at[1] == interest}
-        self.model.held = {at: one for at, one in self.model.held.items() if at[1] != interest}
+        self.model.held = {at: holding for at, holding in self.model.held.items() if at[1] != interest}
         self.model.shared = {at: mode for at, mode in self.model.shared.items() if at[1] != interest}
         self.model.heads.pop(interest, None)
 
@@ -287,7 +289,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
         name, interest = data.draw(st.sampled_from(sorted(self.model.shared)))
         group = self.model.groups[name]
         held = self.do(self.store.group_subscriptions(group))
-        assert {each.interest for each in held} == {one for at, one in self.model.shared if at == name}
+        assert {each.interest for each in held} == {holding for at, holding in self.model.shared if at == name}
         (public_id,) = [each.public_id for each in held if each.interest == interest]
         gone = self.do(self.store.unsubscribe_group(group, public_id))
         del self.model.shared[name, interest]
@@ -307,8 +309,8 @@ class StoreAndDictionaries(RuleBasedStateMachine):
             at: (each.mode, each.since, each.marker, each.own, {group_of[group] for group in each.groups})
             for at, each in found.items()
         } == {
-            at: (one.mode, one.since, one.marker, one.own, self.model.wanting(*at))
-            for at, one in self.model.held.items()
+            at: (holding.mode, holding.since, holding.marker, holding.own, self.model.wanting(*at))
+            for at, holding in self.model.held.items()
         }
 
         async def heads() -> dict[int, Cursor]:

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.examples import examples
 from tocsin.rules.model.cursors import LAST_ORDINAL, RESULT_BYTES, START, Cursor, Position, Range
 from tocsin.store.channels.rows import BackendRequest, BrokerName, Execution, Failure
-from tocsin.store.channels.sqlite import retention
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
 from tocsin.wire.errors import ConflictError
 
@@ -45,7 +45,7 @@ class Kept:
 
 
 @dataclass
-class Model:
+class ChannelStoreModel:
     last: int = 0
     change: int = 0
     subs: dict[str, Sub] = field(default_factory=dict)
@@ -71,11 +71,12 @@ class StoreAndDictionaries(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.runner = asyncio.Runner()
-        self.store = SqliteChannelStore(self.folder / "channels.db")
-        self.channels: dict[int, Model] = {}
+        self.cleanup = ExitStack()
+        self.channels: dict[int, ChannelStoreModel] = {}
         self.positions: list[tuple[Position, int]] = []
         # Every result ever committed, in order: (channel, interest, cursor).
         self.committed: list[tuple[int, int, Cursor]] = []
+        self.deleted: set[tuple[int, Cursor]] = set()
 
     def do(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         return self.runner.run(work)
@@ -83,18 +84,18 @@ class StoreAndDictionaries(RuleBasedStateMachine):
     @initialize(step=st.sampled_from([1, 3, 2_500]))
     def begin(self, step: int) -> None:
         # Small steps, so that a few rows take several.
-        retention.STEP = step  # type: ignore[misc]
+        self.store = SqliteChannelStore(self.folder / "channels.db", step_rows=step)
         self.do(self.store.open())
+        self.cleanup.callback(lambda: self.do(self.store.close()))
         self.positions.append((self.do(self.store.position()), 0))
         self.add_channel()
 
     def teardown(self) -> None:
-        retention.STEP = 2_500  # type: ignore[misc]
-        self.do(self.store.close())
+        self.cleanup.close()
         self.runner.close()
         shutil.rmtree(self.folder)
 
-    def some(self, data: st.DataObject) -> tuple[int, Model]:
+    def some(self, data: st.DataObject) -> tuple[int, ChannelStoreModel]:
         channel_id = data.draw(st.sampled_from(sorted(self.channels)))
         return channel_id, self.channels[channel_id]
 
@@ -103,7 +104,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
     def add_channel(self) -> None:
         channel_id = self.do(self.store.add_channel())
         assert channel_id not in self.channels
-        self.channels[channel_id] = Model()
+        self.channels[channel_id] = ChannelStoreModel()
 
     @precondition(lambda self: len(self.channels) > 1)
     @rule(data=st.data())
@@ -174,8 +175,51 @@ class StoreAndDictionaries(RuleBasedStateMachine):
                 old = min(old, model.acknowledged[sub.interest, broker])
             model.acknowledged[sub.interest, broker] = old
             sub.broker = broker
-            moved = self.do(self.store.change_broker(channel_id, id_, broker))
+            moved = self.do(self.store.change_subscription(channel_id, id_, broker))
             assert (moved.broker, moved.since, moved.interest) == (broker, sub.since, sub.interest)
+
+    @rule(data=st.data(), broker=st.sampled_from(BROKERS), text=st.sampled_from(TEXTS), upsert=st.booleans())
+    def change_parameters(self, data: st.DataObject, broker: BrokerName, text: str, upsert: bool) -> None:
+        channel_id, model = self.some(data)
+        others = {id_: sub for id_, sub in model.subs.items() if sub.text != text}
+        if not others:
+            return
+        id_ = data.draw(st.sampled_from(list(others)))
+        old = model.subs.pop(id_)
+        if not model.holders(old.interest):
+            del model.interests[old.text]
+        known = model.interests.get(text)
+        holders = set() if known is None else model.holders(known)
+        if upsert:
+            request = BackendRequest(text, broker, id_)
+            self.do(self.store.subscribe(channel_id, [request], created_us=9, when_taken="change"))
+        else:
+            self.do(self.store.change_subscription(channel_id, id_, broker, parameters=text))
+        moved = self.do(self.store.subscription(channel_id, id_))
+        assert moved is not None
+        end = Cursor(moved.since.epoch, model.last, LAST_ORDINAL)
+        assert (moved.parameters, moved.broker, moved.since, moved.created_us) == (text, broker, end, 1)
+        assert known is None or moved.interest == known
+        if known is None:
+            model.interests[text] = moved.interest
+            model.results[moved.interest] = []
+        if broker not in holders:
+            model.acknowledged[moved.interest, broker] = moved.since
+        model.subs[id_] = Sub(text, broker, moved.interest, moved.since)
+
+    @rule(data=st.data())
+    def delete_results(self, data: st.DataObject) -> None:
+        channel_id, model = self.some(data)
+        kept = [(interest, each.cursor) for interest in model.interests.values() for each in model.results[interest]]
+        if kept:
+            chosen = data.draw(st.lists(st.sampled_from(kept), unique=True))
+            unknown = [(99_999, START), (chosen[0][0], START)] if chosen else []
+            assert self.do(self.store.delete_results(channel_id, [*chosen, *unknown, *chosen])) == len(chosen)
+            assert self.do(self.store.delete_results(channel_id, chosen)) == 0
+            self.deleted.update(chosen)
+            for interest in model.interests.values():
+                rest = [each for each in model.results[interest] if (interest, each.cursor) not in self.deleted]
+                model.results[interest] = rest
 
     @rule(data=st.data(), offset=st.sampled_from([1, 1, 1, 1, 0, 2]))
     def execute(self, data: st.DataObject, offset: int) -> None:
@@ -298,7 +342,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
             assert not page.more or page.position > position
             position, more = page.position, page.more
         later = self.committed[index:]
-        newest = {interest: cursor for _, interest, cursor in later}
+        newest = {interest: cursor for _, interest, cursor in later if (interest, cursor) not in self.deleted}
         held = {
             interest: model
             for model in self.channels.values()
@@ -361,7 +405,7 @@ class StoreAndDictionaries(RuleBasedStateMachine):
                 id_: (sub.text, sub.broker, sub.interest, sub.since) for id_, sub in model.subs.items()
             }
 
-    def check_counts(self, channel_id: int, model: Model) -> None:
+    def check_counts(self, channel_id: int, model: ChannelStoreModel) -> None:
         """After retention nothing is counted that is not seen, and the rows are in order among themselves."""
         state = self.do(self.store.state(channel_id))
         assert state.results == sum(len(model.results[interest]) for interest in model.interests.values())

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.stored_channel import Channel, fetched
+from tests.support.stored_channel import StoredChannel, fetched
 from tocsin.rules.model.cursors import START, Range
 from tocsin.store.channels.rows import BackendRequest, BrokerName
 from tocsin.store.channels.sqlite.results import ROW_BYTES
@@ -49,7 +49,7 @@ async def play(folder: Path, holders: list[set[int]], executions: list[tuple[dic
     store = SqliteChannelStore(folder / "channels.db")
     await store.open()
     try:
-        channel = Channel(store, await store.add_channel())
+        channel = StoredChannel(store, await store.add_channel())
         interests: list[int] = []
         for place, of in enumerate(holders):
             wanted = [

@@ -29,7 +29,7 @@ async def test_the_requests_that_the_document_shows_are_answered(tmp_path: Path)
         for line in shown:
             words = shlex.split(line.replace("emergency.", "v.").replace("$TOKEN", token))
             options = {words[at]: words[at + 1] for at in range(1, len(words) - 1) if words[at].startswith("-")}
-            (url,) = [one for one in words if one.startswith("http://127.0.0.1:8480")]
+            (url,) = [word for word in words if word.startswith("http://127.0.0.1:8480")]
             data = options.get("--data-binary")
             method = options.get("-X", "GET" if data is None else "POST")
             headers = dict([options["-H"].split(": ")]) if "-H" in options else {}

@@ -26,7 +26,7 @@ async def test_subscribing_again_is_the_same_and_since_brings_what_was_before(cl
             assert (said["ok"]["interest"], said["ok"]["recovered"]) == (held["interest"], True)
             assert await bob.values_until(1) == ["old"]
             listed = await bob.ask(list={})
-            assert [one["id"] for one in listed["ok"]["subscriptions"]] == [said["ok"]["id"]]
+            assert [subscription["id"] for subscription in listed["ok"]["subscriptions"]] == [said["ok"]["id"]]
             assert (await bob.ask(unsubscribe={"id": held["id"]}))["error"]["code"] == "not_found"
             assert (await bob.ask(unsubscribe={"id": said["ok"]["id"]}))["ok"] == {}
             assert (await bob.ask(pull={"interest": held["interest"]}))["error"]["code"] == "not_found"
@@ -89,14 +89,14 @@ async def test_groups_hold_together_and_each_member_has_a_marker_of_its_own(clus
             assert await bob.values_until(2) == ["one", "two"]
         _, said = await made.ask("GET", "/v1/groups/watch", user="bob")
         assert said["members"] == ["ada", "bob", "eve"]
-        assert [one["interest"] for one in said["subscriptions"]] == [interest]
+        assert [subscription["interest"] for subscription in said["subscriptions"]] == [interest]
         async with Listener(made.url, made.tokens["bob"]) as bob, Listener(made.url, made.tokens["eve"]) as eve:
             await until(lambda: made.parts.fan_out.listeners == 2)
             assert (await made.ask("DELETE", "/v1/groups/watch/members/eve"))[0] == 200
             assert (await made.ask("DELETE", "/v1/groups/watch"))[0] == 200
-            for one in (eve, bob):
-                await one.until(lambda one=one: one.events and one.events[-1]["type"] == "tocsin.ended")
-            reasons = [one.events[-1]["data"]["reason"] for one in (eve, bob)]
+            for client in (eve, bob):
+                await client.until(lambda client=client: client.events and client.events[-1]["type"] == "tocsin.ended")
+            reasons = [client.events[-1]["data"]["reason"] for client in (eve, bob)]
             assert reasons == ["you are not in the group watch any more", "the group watch is gone"]
         assert (await made.ask("GET", "/v1/subscriptions", user="bob"))[1]["subscriptions"] == []
 
@@ -118,16 +118,16 @@ async def test_subscriptions_to_a_channel_that_an_application_loses_end_and_that
             change = {"channels": ["v.jams"]}
             assert (await made.ask("PATCH", "/v1/applications/traffic", change))[1]["channels"] == ["v.jams"]
             await eve.until(lambda: len(eve.events) == 2)
-            assert {(one["type"], one["interest"], one["channel"]) for one in eve.events} == {
+            assert {(event["type"], event["interest"], event["channel"]) for event in eve.events} == {
                 ("tocsin.ended", mine["interest"], "v.floods"), ("tocsin.ended", shared["interest"], "v.floods"),
             }  # fmt: skip
             reason = "the application traffic may not use this channel any more"
-            assert {one["data"]["reason"] for one in eve.events} == {reason}
+            assert {event["data"]["reason"] for event in eve.events} == {reason}
             await here.execute(floods, {int(other["interest"]): ["for ada"]})
             await here.execute(jams, {int(kept["interest"]): ["for eve"]})
             assert (await ada.values_until(1), await eve.values_until(1)) == (["for ada"], ["for eve"])
         _, page = await made.ask("GET", "/v1/subscriptions", user="eve")
-        assert [one["id"] for one in page["subscriptions"]] == [kept["id"]]
+        assert [subscription["id"] for subscription in page["subscriptions"]] == [kept["id"]]
         assert (await made.ask("GET", "/v1/groups/crew", user="eve"))[1]["subscriptions"] == []
         asked = {"channel": "v.floods", "parameters": [1]}
         assert (await made.ask("POST", "/v1/subscriptions", asked, user="eve"))[0] == 403

@@ -46,7 +46,7 @@ def test_bash_completes_commands_options_and_values(tmp_path: Path, capsys: pyte
         return set(done.stdout.split())
 
     assert completed("sub") == {"subscribe", "subscriber"}
-    assert completed("lab", "re") == {"report", "replay", "replay-trace"}
+    assert completed("lab", "re") == {"report", "replay-cell", "replay-trace"}
     assert completed("up", "--set") == {"--set-aside"}
     assert completed("sql", "--format", "") == {"table", "json", "csv"}
     assert completed("completion", "") == {"bash", "zsh", "fish"}

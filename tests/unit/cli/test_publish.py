@@ -34,10 +34,10 @@ class FakeFeed:
 
     first: list[int] = field(default_factory=list)
     lost: int = 0
-    """So many bodies are kept, and their answers lost."""
+    """How many bodies are stored without an answer."""
     code: str = "limit"
     raw: bool = False
-    """Whatever comes is so many records as it has lines, but for the header."""
+    """Counts each line of a body as a record, except for the header."""
     written: dict[str, Any] = field(default_factory=lambda: {"format": "json"})
     empty: bool = False
     """No record is ever found."""
@@ -50,7 +50,7 @@ class FakeFeed:
 
     @property
     def records(self) -> list[Any]:
-        return [one for batch in self.kept.values() for one in batch]
+        return [record for batch in self.kept.values() for record in batch]
 
     async def describe(self, request: web.Request) -> web.Response:
         assert request.match_info["name"] == "emergency.News"
@@ -251,7 +251,7 @@ async def test_who_interrupts_it_is_told_how_far_it_came(capsys: pytest.CaptureF
     reading, writing = os.pipe()
     try:
         async with serving(feed) as url:
-            sending = publish._publish(
+            sending = publish.publish_input(
                 ClusterConnection(url), "emergency.News", reading, form=None, batch=2, visible=False
             )
             task = asyncio.create_task(sending)
@@ -406,10 +406,9 @@ async def test_a_compressed_file_is_not_taken_for_records(tmp_path: Path, capsys
     assert feed.bodies == []
 
 
-async def test_long_records_are_sent_before_a_batch_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "_BODY_BYTES", 100)
+async def test_long_records_are_sent_before_a_batch_is_full() -> None:
     feed = FakeFeed()
-    async with publishing(feed) as (take, _):
+    async with publishing(feed, body_bytes=100) as (take, _):
         await take(lines(50))
     assert len(feed.bodies) > 3
     assert max(map(len, feed.bodies)) <= 150
@@ -420,7 +419,7 @@ async def test_long_records_are_sent_before_a_batch_is_full(monkeypatch: pytest.
 
 def cut(form: RecordFormat, *pieces: bytes) -> list[bytes]:
     made = cutter(form)
-    return [one for piece in pieces for one in made.feed(piece)] + list(made.finish())
+    return [record for piece in pieces for record in made.feed(piece)] + list(made.finish())
 
 
 values = st.recursive(
@@ -445,7 +444,7 @@ def test_json_is_cut_into_its_records_however_it_is_written_and_comes(
     text = written[form]().encode()
     places = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
     pieces = [text[begin:end] for begin, end in zip([0, *places], [*places, len(text)], strict=True)]
-    assert [json.loads(one) for one in cut("json", *pieces)] == records
+    assert [json.loads(record) for record in cut("json", *pieces)] == records
 
 
 @pytest.mark.parametrize(

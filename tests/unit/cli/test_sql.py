@@ -25,7 +25,7 @@ from prompt_toolkit.output import DummyOutput
 from tests.support.fake_cluster import FakeStatements, serving, serving_beside
 from tests.support.waiting import WITHIN_S
 from tocsin.cli.client import ClusterConnection, NoClusterError, RowReceived, StatementDone
-from tocsin.cli.commands.sql import Shell, _interact, _run_interruptibly
+from tocsin.cli.commands.sql import Shell, interact, run_interruptibly
 from tocsin.cli.main import main
 from tocsin.cli.output import JsonPrinter, TablePrinter, print_error, safe
 from tocsin.cli.prompt import NameCompleter, history_file, is_complete, prompt_session
@@ -293,7 +293,7 @@ async def test_the_prompt_runs_statements_and_its_own_commands(
         async with serving(fake) as address, ClusterConnection(address) as client:
             keyboard.send_text("use x;\rinsert\r4;\r\\d\r\\?\r\\nothing\r\x03fail;\r\\q\r")
             async with asyncio.timeout(WITHIN_S):
-                assert await _interact(Shell(client, JsonPrinter(io.StringIO(), sys.stderr))) == 0
+                assert await interact(Shell(client, JsonPrinter(io.StringIO(), sys.stderr))) == 0
     assert "USE `x`;\ninsert\n4;" in fake.scripts
     assert any("Metadata.`Dataset`" in script for script in fake.scripts)
     out, err = capsys.readouterr()
@@ -306,12 +306,12 @@ async def test_ctrl_c_cancels_what_runs_and_leaves_the_prompt_alive(capsys: pyte
     fake = FakeStatements()
     async with serving(fake) as address, ClusterConnection(address) as client:
         shell = Shell(client, JsonPrinter(io.StringIO(), sys.stderr))
-        running = asyncio.create_task(_run_interruptibly(shell, "wait"))
+        running = asyncio.create_task(run_interruptibly(shell, "wait"))
         await fake.until(lambda it: it.waiting == 1)
         os.kill(os.getpid(), signal.SIGINT)
         assert await running == 130
         await fake.until(lambda it: it.stopped == 1)
-        assert await _run_interruptibly(shell, "rows 1") == 0
+        assert await run_interruptibly(shell, "rows 1") == 0
     assert "cancelled" in capsys.readouterr().err
 
 

@@ -30,7 +30,7 @@ def moment(second: float) -> datetime:
 
 
 @dataclass
-class Story:
+class FakeHistory:
     """A history, told in seconds since it began; unless said otherwise the system is quick and faultless."""
 
     history: History = field(
@@ -75,21 +75,21 @@ class Story:
 
 
 @pytest.fixture
-def story() -> Story:
-    return Story()
+def story() -> FakeHistory:
+    return FakeHistory()
 
 
 # ---------------------------------------------------------------- at once
 
 
-def test_who_was_in_the_zone_and_told_is_nobodys_loss(story: Story) -> None:
+def test_who_was_in_the_zone_and_told_is_nobodys_loss(story: FakeHistory) -> None:
     ann = story.subscribes("ann")
     story.is_at("ann", 100, at=1)
     story.hears("ann", ann, story.reports(at=3), at=4)
     assert story.judged() == Verdict(1, [], [], 0)
 
 
-def test_a_report_that_somebody_in_the_zone_never_heard_of_is_lost(story: Story) -> None:
+def test_a_report_that_somebody_in_the_zone_never_heard_of_is_lost(story: FakeHistory) -> None:
     ann, bo = story.subscribes("ann"), story.subscribes("bo")
     story.is_at("ann", 100, at=1)
     story.is_at("bo", -100, at=1)
@@ -101,7 +101,7 @@ def test_a_report_that_somebody_in_the_zone_never_heard_of_is_lost(story: Story)
     assert story.judged().good
 
 
-def test_a_channel_that_never_runs_has_lost_everything(story: Story) -> None:
+def test_a_channel_that_never_runs_has_lost_everything(story: FakeHistory) -> None:
     story.subscribes("ann")
     story.is_at("ann", 100, at=1)
     story.reports(at=3)
@@ -109,7 +109,7 @@ def test_a_channel_that_never_runs_has_lost_everything(story: Story) -> None:
     assert len(story.judged().lost) == 2
 
 
-def test_one_of_many_results_that_is_missing_is_found(story: Story) -> None:
+def test_one_of_many_results_that_is_missing_is_found(story: FakeHistory) -> None:
     ann = story.subscribes("ann")
     for second in range(1, 40):
         story.is_at("ann", 100, at=second)
@@ -121,7 +121,7 @@ def test_one_of_many_results_that_is_missing_is_found(story: Story) -> None:
     assert verdict.lost == [f"report 17 (fire) for ann through {AT_ONCE}"]
 
 
-def test_who_is_outside_or_has_not_said_where_they_are_must_not_be_told(story: Story) -> None:
+def test_who_is_outside_or_has_not_said_where_they_are_must_not_be_told(story: FakeHistory) -> None:
     ann, bo = story.subscribes("ann"), story.subscribes("bo")
     story.is_at("ann", 700, at=1)
     number = story.reports(at=3)
@@ -131,7 +131,7 @@ def test_who_is_outside_or_has_not_said_where_they_are_must_not_be_told(story: S
     assert len(story.judged().wrong) == 2
 
 
-def test_at_the_border_of_a_zone_both_is_right(story: Story) -> None:
+def test_at_the_border_of_a_zone_both_is_right(story: FakeHistory) -> None:
     ann = story.subscribes("ann")
     story.is_at("ann", ZONE_M + 0.5, at=1)
     number = story.reports(at=3)
@@ -140,7 +140,7 @@ def test_at_the_border_of_a_zone_both_is_right(story: Story) -> None:
     assert story.judged() == Verdict(0, [], [], 0)
 
 
-def test_who_crosses_the_border_while_a_report_is_matched_may_be_told_and_need_not(story: Story) -> None:
+def test_who_crosses_the_border_while_a_report_is_matched_may_be_told_and_need_not(story: FakeHistory) -> None:
     ann, bo = story.subscribes("ann"), story.subscribes("bo")
     story.is_at("bo", 0, at=1)
     story.is_at("ann", 100, at=1)
@@ -152,7 +152,7 @@ def test_who_crosses_the_border_while_a_report_is_matched_may_be_told_and_need_n
     assert story.judged() == Verdict(1, [], [], 0)
 
 
-def test_who_leaves_after_a_report_was_matched_must_be_told(story: Story) -> None:
+def test_who_leaves_after_a_report_was_matched_must_be_told(story: FakeHistory) -> None:
     story.subscribes("ann")
     bo = story.subscribes("bo")
     story.is_at("bo", 0, at=1)
@@ -163,7 +163,7 @@ def test_who_leaves_after_a_report_was_matched_must_be_told(story: Story) -> Non
     assert story.judged().lost == [f"report {number} (fire) for ann through {AT_ONCE}"]
 
 
-def test_where_somebody_was_before_does_not_count_once_queries_see_where_they_are(story: Story) -> None:
+def test_where_somebody_was_before_does_not_count_once_queries_see_where_they_are(story: FakeHistory) -> None:
     ann = story.subscribes("ann")
     story.is_at("ann", 100, at=1)
     story.is_at("ann", 900, at=2, seen=2.5)
@@ -173,7 +173,7 @@ def test_where_somebody_was_before_does_not_count_once_queries_see_where_they_ar
     assert len(story.judged().wrong) == 1
 
 
-def test_who_was_last_seen_over_a_minute_ago_is_not_told(story: Story) -> None:
+def test_who_was_last_seen_over_a_minute_ago_is_not_told(story: FakeHistory) -> None:
     ann = story.subscribes("ann")
     story.is_at("ann", 100, at=1)
     number = story.reports(at=70)
@@ -182,7 +182,7 @@ def test_who_was_last_seen_over_a_minute_ago_is_not_told(story: Story) -> None:
     assert len(story.judged().wrong) == 1
 
 
-def test_a_report_that_was_never_acknowledged_may_be_told_and_need_not(story: Story) -> None:
+def test_a_report_that_was_never_acknowledged_may_be_told_and_need_not(story: FakeHistory) -> None:
     ann = story.subscribes("ann")
     story.is_at("ann", 100, at=1)
     number = story.reports(at=3, seen=float("inf"))
@@ -191,7 +191,7 @@ def test_a_report_that_was_never_acknowledged_may_be_told_and_need_not(story: St
     assert story.judged() == Verdict(0, [], [], 0)
 
 
-def test_who_subscribes_while_a_report_is_matched_may_be_told_and_who_did_so_later_must_not(story: Story) -> None:
+def test_who_subscribes_while_a_report_is_matched_may_be_told_and_who_did_so_later_must_not(story: FakeHistory) -> None:
     story.is_at("ann", 100, at=1)
     story.is_at("bo", 100, at=1)
     ann = story.subscribes("ann", at=2.95)
@@ -204,7 +204,7 @@ def test_who_subscribes_while_a_report_is_matched_may_be_told_and_who_did_so_lat
     assert len(story.judged().wrong) == 1
 
 
-def test_the_same_twice_is_right_under_one_name_and_wrong_under_two(story: Story) -> None:
+def test_the_same_twice_is_right_under_one_name_and_wrong_under_two(story: FakeHistory) -> None:
     ann = story.subscribes("ann")
     story.is_at("ann", 100, at=1)
     number = story.reports(at=3)
@@ -215,7 +215,9 @@ def test_the_same_twice_is_right_under_one_name_and_wrong_under_two(story: Story
     assert story.judged().wrong == [f"report {number} (fire) for ann through {AT_ONCE}: delivered twice"]
 
 
-def test_what_somebody_else_subscribed_to_is_wrong_and_so_is_a_gap_or_a_report_that_nobody_sent(story: Story) -> None:
+def test_what_somebody_else_subscribed_to_is_wrong_and_so_is_a_gap_or_a_report_that_nobody_sent(
+    story: FakeHistory,
+) -> None:
     ann = story.subscribes("ann")
     story.is_at("ann", 100, at=1)
     story.is_at("bo", 100, at=1)
@@ -228,7 +230,7 @@ def test_what_somebody_else_subscribed_to_is_wrong_and_so_is_a_gap_or_a_report_t
     assert (verdict.due, len(verdict.lost), len(verdict.wrong)) == (1, 0, 3)
 
 
-def test_a_home_is_told_of_its_kind_with_the_shelters_in_the_zone(story: Story) -> None:
+def test_a_home_is_told_of_its_kind_with_the_shelters_in_the_zone(story: FakeHistory) -> None:
     home = (TOWN.latitude, TOWN.longitude)
     ann = story.subscribes("ann", HOME, "fire", *home)
     other = story.subscribes("bo", HOME, "flood", *home)
@@ -240,7 +242,7 @@ def test_a_home_is_told_of_its_kind_with_the_shelters_in_the_zone(story: Story) 
 
 
 @pytest.mark.parametrize("names", [[], ["Near", "Far"], ["Elsewhere"]])
-def test_other_shelters_than_those_in_the_zone_are_wrong(story: Story, names: list[str]) -> None:
+def test_other_shelters_than_those_in_the_zone_are_wrong(story: FakeHistory, names: list[str]) -> None:
     ann = story.subscribes("ann", HOME, "fire", TOWN.latitude, TOWN.longitude)
     story.hears("ann", ann, story.reports(at=3), at=4, shelters=[{"name": name} for name in names])
     assert len(story.judged().wrong) == 1
@@ -249,7 +251,7 @@ def test_other_shelters_than_those_in_the_zone_are_wrong(story: Story, names: li
 # ---------------------------------------------------------------- once a period
 
 
-def test_an_execution_that_somebody_heard_of_must_have_told_all_who_were_there(story: Story) -> None:
+def test_an_execution_that_somebody_heard_of_must_have_told_all_who_were_there(story: FakeHistory) -> None:
     ann, bo = story.subscribes("ann", PERIODIC), story.subscribes("bo", PERIODIC)
     for user in ("ann", "bo"):
         story.is_at(user, 100, at=4)
@@ -261,7 +263,7 @@ def test_an_execution_that_somebody_heard_of_must_have_told_all_who_were_there(s
     assert story.judged() == Verdict(2, [], [], 0)
 
 
-def test_a_report_in_two_windows_is_told_twice_and_in_one_window_once(story: Story) -> None:
+def test_a_report_in_two_windows_is_told_twice_and_in_one_window_once(story: FakeHistory) -> None:
     ann = story.subscribes("ann", PERIODIC)
     story.is_at("ann", 100, at=4)
     story.is_at("ann", 100, at=12)
@@ -274,7 +276,7 @@ def test_a_report_in_two_windows_is_told_twice_and_in_one_window_once(story: Sto
     assert len(story.judged().wrong) == 1
 
 
-def test_a_report_older_than_the_window_must_not_be_told_and_one_at_its_end_may(story: Story) -> None:
+def test_a_report_older_than_the_window_must_not_be_told_and_one_at_its_end_may(story: FakeHistory) -> None:
     ann = story.subscribes("ann", PERIODIC)
     story.is_at("ann", 100, at=12)
     old, border = story.reports(at=5), story.reports(at=10)
@@ -284,7 +286,7 @@ def test_a_report_older_than_the_window_must_not_be_told_and_one_at_its_end_may(
     assert len(story.judged().wrong) == 1
 
 
-def test_a_report_that_queries_saw_after_the_execution_began_need_not_be_told(story: Story) -> None:
+def test_a_report_that_queries_saw_after_the_execution_began_need_not_be_told(story: FakeHistory) -> None:
     ann, bo = story.subscribes("ann", PERIODIC), story.subscribes("bo", PERIODIC)
     for user in ("ann", "bo"):
         story.is_at(user, 100, at=8)
@@ -294,7 +296,7 @@ def test_a_report_that_queries_saw_after_the_execution_began_need_not_be_told(st
     assert story.judged() == Verdict(2, [], [], 0)
 
 
-def test_a_channel_with_a_period_that_never_tells_anything_is_found(story: Story) -> None:
+def test_a_channel_with_a_period_that_never_tells_anything_is_found(story: FakeHistory) -> None:
     story.subscribes("ann", PERIODIC)
     story.reports(at=1)
     assert story.judged().good

@@ -46,11 +46,10 @@ def people(history: History) -> list[Person]:
 async def test_the_view_says_who_is_online_and_what_was_told(
     history: History, people: list[Person], terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(view, "_LINE_EVERY_S", 0.001)
     monkeypatch.setenv("TERM", "xterm")  # a dumb terminal shows no living picture
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100, height=40, color_system=None)
-    running = asyncio.create_task(view.View(console, history, people).run())
+    running = asyncio.create_task(view.View(console, history, people, line_every_s=0.001).run())
     await until(lambda: "9 of 17 online" in out.getvalue())
     running.cancel()
     await asyncio.wait([running])

@@ -14,7 +14,7 @@ from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.comparisons import judge
 from tocsin.lab.experiments.declaration import Claim, Judgement, Value
 from tocsin.lab.experiments.edge_caching.dependence import verdict
-from tocsin.lab.experiments.edge_caching.judges import lives_contrast
+from tocsin.lab.experiments.edge_caching.judges import judge_held_for_ttl_beside_lsc
 from tocsin.lab.experiments.edge_caching.model import CHOICES, LAWS
 from tocsin.lab.experiments.edge_caching.points import TOUCHED, Points
 from tocsin.lab.experiments.plan import plan
@@ -25,7 +25,7 @@ from tocsin.lab.experiments.results import MissingCellsError, ResultsRow, RunRes
 def verdict_on(answers: Mapping[tuple[str, str | None], bool | None]) -> Judgement:
     """Of a claim with these answers: by law, and by choice or at every size."""
     cells = plan(registry.experiment("edge-caching"), quick=True, replications=2).cells()
-    asked = [one for one in cells if dict(one.values)["choice"] in ("usual", "put-is-no-access")]
+    asked = [cell for cell in cells if dict(cell.values)["choice"] in ("usual", "put-is-no-access")]
 
     def holds(points: Points) -> tuple[bool | None, str]:
         return answers[str(points.law), None if points.choice is None else str(points.choice)], ""
@@ -107,7 +107,7 @@ def test_laws_that_differ_where_choices_are_swept_decide_what_is_open_at_every_s
 
 
 def test_no_verdict_contradicts_the_table_of_choices() -> None:
-    """Every combination of answers, at every size and where choices are swept: whoever answers otherwise is named."""
+    """Every combination of answers, at every size and where choices are swept: another answer is named."""
     places = list(itertools.product(LAWS, (None, "usual", "put-is-no-access")))
     words = {True: "s it holds ", False: "s it does not hold "}
     seen = set()
@@ -198,6 +198,6 @@ def test_holding_times_are_held_against_the_times_to_live_of_the_same_choice() -
         return {"life_s": 10.0 * times, "holding_s": held + replication / 1000}
 
     made = made_up(plan(registry.experiment("edge-caching"), replications=3), figures)
-    good, told = lives_contrast(Points(made, "uniform", "lives-without-cap"))
+    good, told = judge_held_for_ttl_beside_lsc(Points(made, "uniform", "lives-without-cap"))
     assert good is True
     assert "lsc 0.5" in told, told

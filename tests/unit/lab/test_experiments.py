@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.toy_experiment import HIGH, LOW, TOY, TOY_PLACE, toy_model, toy_results
 from tocsin.lab.experiments import queues, registry
-from tocsin.lab.experiments.cells import CellError, _beside, _replay, code_digest, code_text, run
+from tocsin.lab.experiments.cells import CellError, code_digest, code_text, model_files, replay_hint, run
 from tocsin.lab.experiments.comparisons import is_more, is_near, is_ordered, judge, judge_by_choice
 from tocsin.lab.experiments.declaration import (
     Claim,
@@ -297,7 +297,9 @@ def test_a_failing_cell_is_named_with_the_way_to_see_it_again_and_the_finished_o
         run(wanted, TOY_PLACE, tmp_path)
     assert "seed 2" in failed.value.message
     assert "the toy broke" in failed.value.message
-    assert failed.value.hint == "replay: tocsin lab replay toy --seed 2 --set policy=bad --set size=1.0 --set on=True"
+    assert (
+        failed.value.hint == "replay: tocsin lab replay-cell toy --seed 2 --set policy=bad --set size=1.0 --set on=True"
+    )
     assert len((tmp_path / FILE).read_bytes().splitlines()) == 1
 
 
@@ -306,7 +308,7 @@ def test_a_failing_cell_is_named_with_the_way_to_see_it_again_and_the_finished_o
 
 def test_the_code_that_makes_the_numbers_is_named_with_what_the_model_imports_beside_it() -> None:
     model = Path(inspect.getfile(registry.experiment("edge-caching").model))
-    assert {path.name for path in _beside(model)} == {"model.py", "optimum.py"}, "judges change no number"
+    assert {path.name for path in model_files(model)} == {"model.py", "optimum.py"}, "judges change no number"
 
 
 def test_words_do_not_change_the_digest_of_the_code_and_statements_do() -> None:
@@ -358,8 +360,8 @@ def test_workloads_that_other_code_made_are_made_again_and_fresh_forgets_all(
 
 def test_the_command_that_replays_a_cell_can_be_given_as_it_stands() -> None:
     experiment = registry.experiment("edge-caching")
-    cell = next(one for one in plan(experiment).cells() if one.sweep == "choices")
-    words = shlex.split(_replay(experiment, cell))
+    cell = next(cell for cell in plan(experiment).cells() if cell.sweep == "choices")
+    words = shlex.split(replay_hint(experiment, cell))
     given = dict(word.split("=", 1) for word in words if "=" in word)
     assert "" not in given.values()
     again = plan(experiment, settings=given, replications=1)

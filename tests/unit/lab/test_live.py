@@ -110,7 +110,7 @@ def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() 
 
 
 class Hours:
-    """Instead of living through them: as stated, or with so many hits less."""
+    """Stands for hours on the live system: with the stated figures, or with `off` hits less."""
 
     def __init__(self, stated: dict[str, float], *, off: float = 0.0, lag_s: float = 1.0, stop: str = "") -> None:
         self.lived: list[list[str]] = []
@@ -137,10 +137,9 @@ class Hours:
         )
 
 
-def run(out: Path, hours: Hours, monkeypatch: pytest.MonkeyPatch, **more: str) -> Any:
-    monkeypatch.setattr(run_live, "run_hour", hours)
+def run(out: Path, hours: Hours, **more: str) -> Any:
     settings = {**TINY, "policy": "lsc", "size_kb": "2,3", "at_once": "1", **more}
-    return run_live.run(settings, out, quick=False, seed=1, fresh=False, say=lambda _: None)
+    return run_live.run(settings, out, quick=False, seed=1, fresh=False, say=lambda _: None, run_hour=hours)
 
 
 @pytest.fixture
@@ -155,7 +154,7 @@ def stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
     with monkeypatch.context() as patched:
         patched.setattr(run_live, "expect", noted)
-        run(tmp_path / "first", Hours({"hit_ratio": 0, "found": 0, "miss_kb": 0, "fetch_kb": 0}), patched, size_kb="2")
+        run(tmp_path / "first", Hours({"hit_ratio": 0, "found": 0, "miss_kb": 0, "fetch_kb": 0}), size_kb="2")
     return said[0]
 
 
@@ -164,13 +163,13 @@ def test_finished_hours_are_kept_when_a_run_is_stopped_and_not_lived_again(
 ) -> None:
     stopped = Hours(stated, stop="lsc-3")
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, stopped, monkeypatch)
+        run(tmp_path, stopped)
     going_on = Hours(stated)
-    done = run(tmp_path, going_on, monkeypatch)
+    done = run(tmp_path, going_on)
     assert (stopped.lived, going_on.lived) == ([["lsc-2"]], [["lsc-3"]])
     assert done.compared == 8
     again = Hours(stated)
-    run(tmp_path, again, monkeypatch)
+    run(tmp_path, again)
     assert again.lived == []
     text = done.report.read_text("utf-8")
     assert "| lsc | 2 | hit ratio |" in text
@@ -184,18 +183,18 @@ def test_finished_hours_are_kept_when_a_run_is_stopped_and_not_lived_again(
     # Other code: what was lived is still reported, and lived again when it is asked for.
     monkeypatch.setattr(options_of, "code_digest", lambda _: "other")
     assert run_live.report(tmp_path, quick=False, to=tmp_path / "docs").report.read_text("utf-8") == text
-    run(tmp_path, again, monkeypatch)
+    run(tmp_path, again)
     assert again.lived == [["lsc-2"], ["lsc-3"]]
 
 
 def test_live_and_simulation_agree_only_where_every_figure_lies_as_stated_and_in_time(
-    tmp_path: Path, stated: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stated: dict[str, float]
 ) -> None:
-    good = run(tmp_path / "good", Hours(stated), monkeypatch, size_kb="2")
+    good = run(tmp_path / "good", Hours(stated), size_kb="2")
     assert (good.verdict, good.good, good.agreed) == ("agree", True, 4)
-    off = run(tmp_path / "off", Hours(stated, off=400.0), monkeypatch, size_kb="2")
+    off = run(tmp_path / "off", Hours(stated, off=400.0), size_kb="2")
     assert (off.verdict, off.good, off.agreed) == ("DISAGREE", False, 3)
-    slow = run(tmp_path / "slow", Hours(stated, lag_s=61.0), monkeypatch, size_kb="2")
+    slow = run(tmp_path / "slow", Hours(stated, lag_s=61.0), size_kb="2")
     assert (slow.good, slow.in_time) == (False, False)
     assert "not judged" in slow.verdict
 

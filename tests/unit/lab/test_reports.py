@@ -12,8 +12,9 @@ import pytest
 from tests.support.toy_experiment import TOY, TOY_PLACE, toy_results
 from tocsin.lab.experiments.cells import run
 from tocsin.lab.experiments.declaration import ReportTable, Sweep, along
+from tocsin.lab.experiments.markdown import markdown_table
 from tocsin.lab.experiments.plan import plan
-from tocsin.lab.experiments.plots import _bar_look, _lines, _look
+from tocsin.lab.experiments.plots import bar_style, line_style, plot_lines
 from tocsin.lab.experiments.report import write_report
 from tocsin.lab.experiments.results import MissingCellsError, ResultsRow, RunResults, read, write
 from tocsin.lab.experiments.run_experiment import folder_of, load_finished_run, run_and_report
@@ -53,6 +54,24 @@ def test_the_report_has_verdicts_plots_tables_and_how_to_make_it_again(tmp_path:
         assert f"](plots/{plot}.svg)" in text
         assert (done.folder / "plots" / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
     assert done.verdicts["high-wins"].verdict == "reproduced"
+
+
+def test_a_wide_table_is_split_by_its_columns_and_each_part_repeats_the_keys() -> None:
+    head = ["policy", "size", *(f"metric {number} of a long name" for number in range(6))]
+    lines = markdown_table(head, [["lru", "10", *map(str, range(6))]], 2)
+    assert max(map(len, lines)) <= 120
+    assert [line for line in lines if line.startswith("| lru")] == [
+        "| lru | 10 | 0 | 1 | 2 |",
+        "| lru | 10 | 3 | 4 | 5 |",
+    ]
+
+
+def test_a_table_with_a_long_cell_becomes_a_list_without_empty_cells() -> None:
+    rows = [["a claim", "Fig. 1", "", "because " * 20 + "of it"]]
+    lines = "\n".join(markdown_table(["claim", "where", "verdict", "reason"], rows))
+    assert lines.startswith("- a claim\n  - where: Fig. 1\n  - reason: because because")
+    assert max(map(len, lines.splitlines())) <= 120
+    assert " ".join(lines.split()).endswith("because of it")
 
 
 def test_a_report_tells_with_which_values_each_sweep_was_run(tmp_path: Path) -> None:
@@ -117,12 +136,12 @@ def test_what_is_not_a_number_is_left_out_of_tables_and_plots(tmp_path: Path) ->
 
 
 def test_no_two_lines_of_a_plot_look_alike() -> None:
-    assert len({tuple(_look(number).values()) for number in range(40)}) == 40
-    assert len({tuple(_bar_look(number).values()) for number in range(40)}) == 40
+    assert len({tuple(line_style(number).values()) for number in range(40)}) == 40
+    assert len({tuple(bar_style(number).values()) for number in range(40)}) == 40
 
 
 def test_a_plot_has_the_further_lines_that_it_names(tmp_path: Path) -> None:
     also = replace(TOY.plots[0], also=(("score", {"policy": "high"}),))
-    assert list(_lines(also, toy_results(tmp_path))) == ["low", "high", "score (high)"]
+    assert list(plot_lines(also, toy_results(tmp_path))) == ["low", "high", "score (high)"]
     with pytest.raises(ValueError, match="shows"):
         replace(TOY, plots=(replace(also, also=(("weight", {"policy": "high"}),)),))

@@ -14,7 +14,7 @@ import pytest
 from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments.edge_caching_prototype.play_scenario import simulate
-from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario
+from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario, travelling_zones
 from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
 from tocsin.lab.scenarios.files import city_from, read_connections, read_movement
 from tocsin.lab.scenarios.movement import MovementPace, MovementPath, along_roads, random_waypoint
@@ -35,7 +35,6 @@ from tocsin.lab.scenarios.scenario import (
     scenario,
 )
 from tocsin.lab.scenarios.validation import check
-from tocsin.lab.scenarios.zones import travelling_zones
 from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links
 from tocsin.wire.errors import InputError
 

@@ -89,7 +89,7 @@ def test_people_are_on_for_the_share_of_time_that_their_means_say() -> None:
     for person in range(400):
         mine = order[who[order] == person]
         states = on[mine].tolist()
-        assert all(one != other for one, other in itertools.pairwise(states))  # on and off take turns
+        assert all(state != other for state, other in itertools.pairwise(states))  # on and off take turns
         edges = [*at_s[mine].tolist(), 20_000.0]
         share.append(
             sum(end - begin for begin, end, is_on in zip(edges, edges[1:], states, strict=False) if is_on) / 20_000

@@ -45,7 +45,7 @@ async def subscribed(broker: FakeBroker, **options: Any) -> AsyncIterator[Client
 
 
 async def taken(one: Client, number: int) -> list[Any]:
-    """The values of the next so many results; other events as they are."""
+    """Returns the values of the next `count` results; other events as they are."""
     found: list[Any] = []
     async with asyncio.timeout(WITHIN_S):
         async for told in one.results():

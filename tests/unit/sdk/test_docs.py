@@ -29,7 +29,7 @@ LOCATION_FIELDS = set(re.findall(r"(\w+):", re.findall(r"TYPE UserLocation .*?\{
 
 def programs() -> list[str]:
     return [
-        one for text in (SDK, README) for one in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        code for text in (SDK, README) for code in re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     ]
 
 

@@ -31,7 +31,7 @@ async def apart(work: Callable[[], Any]) -> Any:
 
 
 def threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name == "tocsin-sdk"]
+    return [thread.name for thread in threading.enumerate() if thread.name == "tocsin-sdk"]
 
 
 async def test_results_are_a_plain_iterator(broker: FakeBroker) -> None:
@@ -50,7 +50,7 @@ async def test_results_are_a_plain_iterator(broker: FakeBroker) -> None:
             found.append(next(client.results()).result)
             client.flush()
             assert broker.interests[17].marker == broker.interests[17].results[1][0]
-            found.append([one.result for one in client.pull(made)])
+            found.append([action.result for action in client.pull(made)])
             assert client.connected
             assert client.known == {17: made}
             return found

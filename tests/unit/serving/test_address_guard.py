@@ -38,7 +38,8 @@ def test_an_address_of_the_internet_is_not(address: str) -> None:
 @pytest.mark.parametrize(
     "host",
     ["localhost", "LOCALHOST", "localhost.", "a.localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1",
-     "10.1", "[::1]", "[::ffff:10.0.0.1]", "[64:ff9b::7f00:1]", "169.254.169.254", "0"],
+     "10.1", "[::1]", "[::ffff:10.0.0.1]", "[64:ff9b::7f00:1]", "169.254.169.254", "0", "１２７.0.0.1",
+     "127。0。0。1", "①②⑦.1", "ｌocalhost"],
 )  # fmt: skip
 def test_what_is_seen_to_be_private_is_refused_when_it_is_named(host: str) -> None:
     with pytest.raises(InputError) as refused:

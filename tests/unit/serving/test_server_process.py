@@ -153,7 +153,7 @@ def test_of_two_that_start_at_the_same_time_on_one_port_only_one_gets_ready() ->
 def _until_running(url: str) -> None:
     while True:
         with urllib.request.urlopen(f"{url}/v1/statements", timeout=WITHIN_S) as response:
-            if any(one["state"] == "running" for one in json.load(response)["running"]):
+            if any(script["state"] == "running" for script in json.load(response)["running"]):
                 return
 
 

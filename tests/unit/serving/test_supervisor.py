@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.waiting import until
 from tocsin.cli.broker_processes import allow_supervised_brokers, broker_commands, check_brokers
@@ -43,9 +44,9 @@ async def test_a_process_that_is_killed_is_started_again_and_stopped_with_the_su
 async def test_a_broker_whose_name_was_taken_over_is_not_started_again(tmp_path: Path) -> None:
     supervisor, file = Supervisor(first_pause_s=0.01), tmp_path / "pids"
     ends = f"import sys, os; open(sys.argv[1], 'a').write(f'{{os.getpid()}}\\n'); sys.exit({EXIT_FENCED})"
-    supervisor.start([command(file, ends)])
-    (task,) = supervisor._tasks
-    await until(task.done)
+    with capture_logs() as logs:
+        supervisor.start([command(file, ends)])
+        await until(lambda: any("not restarted" in line["event"] for line in logs))
     assert len(started(file)) == 1
     await supervisor.stop()
 

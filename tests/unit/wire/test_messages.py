@@ -49,7 +49,8 @@ def test_frames_are_read_as_they_were_written_however_they_arrive(
 ) -> None:
     wire = b"".join(
         frame(
-            (one.range, [(x.cursor, x.executed_us, x.payload) for x in one.results], one.gap, one.known) for one in each
+            (part.range, [(x.cursor, x.executed_us, x.payload) for x in part.results], part.gap, part.known)
+            for part in each
         )
         for each in frames
     ) + end(stopped)

@@ -277,7 +277,7 @@ def test_secrets_are_not_shown() -> None:
 
 @given(told=st.lists(subscriptions, max_size=3), following=st.none() | names)
 def test_subscriptions_are_read_as_they_were_written(told: list[Subscription], following: str | None) -> None:
-    assert [Subscription.parse(orjson.loads(orjson.dumps(one.to_json()))) for one in told] == told
+    assert [Subscription.parse(orjson.loads(orjson.dumps(entry.to_json()))) for entry in told] == told
     page = orjson.loads(orjson.dumps(SubscriptionsPage(tuple(told), following).to_json()))
     assert SubscriptionsPage.parse(page) == SubscriptionsPage(tuple(told), following)
 

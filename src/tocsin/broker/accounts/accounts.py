@@ -22,15 +22,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from tocsin.store.broker.rows import (
-    EVERYTHING,
-    PAGE,
-    ApplicationRights,
-    ApplicationRow,
-    FrontendRow,
-    GroupRow,
-    SubscriberRow,
-)
+from tocsin.store.broker import rows
 from tocsin.wire.answers import LoginAnswer
 from tocsin.wire.subscriber import Credentials
 
@@ -77,7 +69,7 @@ class Rights:
     limits: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(allowed: ApplicationRights) -> Rights:
+    def of(allowed: rows.ApplicationRights) -> Rights:
         channels, feeds = (None if names is None else frozenset(names) for names in (allowed.channels, allowed.feeds))
         return Rights(channels, feeds, allowed.limits)
 
@@ -92,7 +84,7 @@ class Rights:
 class NewApplicationToken:
     """An application and its new token. The token is shown once and not stored."""
 
-    application: ApplicationRow
+    application: rows.ApplicationRow
     token: str = field(repr=False)
 
 
@@ -101,16 +93,16 @@ class Removed:
     """Subscribers that were removed, and the subscriptions that they had."""
 
     subscribers: list[int]
-    frontends: list[FrontendRow]
+    frontends: list[rows.FrontendRow]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
     """The outcome of a change of a group. `made`: subscriptions that members got. `gone`: subscriptions that ended."""
 
-    group: GroupRow
-    made: list[FrontendRow] = field(default_factory=list)
-    gone: list[FrontendRow] = field(default_factory=list)
+    group: rows.GroupRow
+    made: list[rows.FrontendRow] = field(default_factory=list)
+    gone: list[rows.FrontendRow] = field(default_factory=list)
 
 
 class Accounts(Protocol):
@@ -135,7 +127,7 @@ class Accounts(Protocol):
 
     async def register(
         self, by: Principal | None, credentials: Credentials, *, origin: str | None = None
-    ) -> SubscriberRow:
+    ) -> rows.SubscriberRow:
         """Registers a subscriber. Without a principal, or by a subscriber: only if registration is open, and only into
         the application `default`. By an application: into itself, also if the credentials name `default`, their default
         value."""
@@ -157,13 +149,15 @@ class Accounts(Protocol):
     # --- applications, for the operator
 
     async def create_application(
-        self, by: Principal, name: str, allowed: ApplicationRights = EVERYTHING
+        self, by: Principal, name: str, allowed: rows.ApplicationRights = rows.EVERYTHING
     ) -> NewApplicationToken: ...
 
-    async def change_application(self, by: Principal, name: str, allowed: ApplicationRights) -> ApplicationRow:
+    async def change_application(
+        self, by: Principal, name: str, allowed: rows.ApplicationRights
+    ) -> rows.ApplicationRow:
         """Replaces all rights of the application; `end_outside` then ends subscriptions that they exclude."""
 
-    def end_outside(self, application: int) -> AsyncIterator[list[FrontendRow]]:
+    def end_outside(self, application: int) -> AsyncIterator[list[rows.FrontendRow]]:
         """Ends subscriptions of the application's subscribers and groups to channels that it may not use; yields them
         in batches. An interruption is completed when the accounts are opened again."""
 
@@ -174,18 +168,18 @@ class Accounts(Protocol):
         """Removes the application in batches. No subscriber registers or logs in after the first batch, and an
         interrupted removal is completed later. `default` cannot be removed (ConflictError)."""
 
-    async def applications(self, by: Principal) -> list[ApplicationRow]:
+    async def applications(self, by: Principal) -> list[rows.ApplicationRow]:
         """All applications for the operator; for an application, only itself."""
 
-    async def application(self, by: Principal, name: str) -> ApplicationRow: ...
+    async def application(self, by: Principal, name: str) -> rows.ApplicationRow: ...
 
     # --- subscribers, for managers. Without `application`: the manager's own; for the operator, `default`.
 
     async def subscribers(
-        self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
-    ) -> list[SubscriberRow]: ...
+        self, by: Principal, application: str | None = None, *, after: str = "", limit: int = rows.PAGE
+    ) -> list[rows.SubscriberRow]: ...
 
-    async def subscriber(self, by: Principal, user: str, application: str | None = None) -> SubscriberRow: ...
+    async def subscriber(self, by: Principal, user: str, application: str | None = None) -> rows.SubscriberRow: ...
 
     async def set_password(
         self,
@@ -196,7 +190,7 @@ class Accounts(Protocol):
         *,
         old: str | None = None,
         origin: str | None = None,
-    ) -> SubscriberRow:
+    ) -> rows.SubscriberRow:
         """Sets a password; the subscriber itself has to give the old one. All earlier tokens become invalid."""
 
     async def remove_subscriber(self, by: Principal, user: str, application: str | None = None) -> Removed:
@@ -222,14 +216,14 @@ class Accounts(Protocol):
     async def remove_group(self, by: Principal, name: str, application: str | None = None) -> GroupChanged: ...
 
     async def groups(
-        self, by: Principal, application: str | None = None, *, after: str = "", limit: int = PAGE
-    ) -> list[GroupRow]:
+        self, by: Principal, application: str | None = None, *, after: str = "", limit: int = rows.PAGE
+    ) -> list[rows.GroupRow]:
         """A subscriber sees the groups that it is in."""
 
-    async def group(self, by: Principal, name: str, application: str | None = None) -> GroupRow:
+    async def group(self, by: Principal, name: str, application: str | None = None) -> rows.GroupRow:
         """A group that `by` may see and subscribe for, as a manager or a member."""
 
     async def members(
-        self, by: Principal, name: str, application: str | None = None, *, after: str = "", limit: int = PAGE
+        self, by: Principal, name: str, application: str | None = None, *, after: str = "", limit: int = rows.PAGE
     ) -> list[str]:
         """A page of users, ordered by name. Members see each other."""

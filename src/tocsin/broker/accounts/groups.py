@@ -1,5 +1,9 @@
 """Groups of users that hold subscriptions together. Managers choose the members; members see their groups and may
-leave."""
+leave.
+
+A group has subscriptions of its own, so that a new member needs no request per channel and one who leaves loses exactly
+what came through the group.
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ from tocsin.broker.accounts.accounts import ManagerIdentity, Principal, Removed,
 from tocsin.broker.accounts.applications import Applications
 from tocsin.broker.accounts.directory import Directory
 from tocsin.broker.accounts.groups import Groups
-from tocsin.broker.accounts.login_throttle import LoginThrottle
-from tocsin.broker.accounts.passwords import Passwords
+from tocsin.broker.accounts.passwords import LoginThrottle, Passwords
 from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize, password_of
 from tocsin.broker.accounts.sessions import Claims, SessionTokens
 from tocsin.clock import from_us, now_us
@@ -29,11 +28,11 @@ class LocalAccounts:
 
     def __init__(
         self, store: BrokerStore, policy: AccountPolicy, clock_us: Callable[[], int] = now_us,
-        passwords: Passwords | None = None,
+        passwords: Passwords | None = None, age_us: Callable[[], int] | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._directory = Directory(store, policy, clock_us)
-        self._tokens = SessionTokens(store, policy.token_s, policy.session_s, clock_us)
+        self._tokens = SessionTokens(store, policy.token_s, policy.session_s, clock_us, age_us)
         self._passwords = passwords or Passwords(policy.cost, threads=policy.threads, waiting=policy.waiting)
         self._guesses = LoginThrottle(policy.wrong_passwords, policy.wrong_passwords_per_hour)
         self.rights = self._directory.rights

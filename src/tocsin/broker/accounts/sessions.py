@@ -15,6 +15,7 @@ from typing import Any, Final
 import jwt
 
 from tocsin.broker.accounts.accounts import Session
+from tocsin.clock import span_us
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import SESSION_KEY
 from tocsin.wire.errors import UnauthorizedError
@@ -43,11 +44,21 @@ class Claims:
 class SessionTokens:
     """Issues, checks and revokes session tokens. The store has the signing key and the ended sessions."""
 
-    def __init__(self, store: BrokerStore, token_s: float, session_s: float, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: BrokerStore,
+        token_s: float,
+        session_s: float,
+        now_us: Callable[[], int],
+        age_us: Callable[[], int] | None = None,
+    ) -> None:
+        """`age_us` is the time by which ended sessions are forgotten; by default `now_us`."""
         self._store = store
-        self._token_us = int(token_s * 1e6)
-        self._session_us = int(session_s * 1e6)
+        self._token_us = span_us(token_s)
+        self._session_us = span_us(session_s)
         self._now_us = now_us
+        self._age_us = age_us or now_us
+        self._latest_us = 0
         self._key = b""
         self._revoked: dict[str, int] = {}
         self._forget_at_us = 0
@@ -117,14 +128,17 @@ class SessionTokens:
     async def end(self, session_id: str) -> None:
         """Revokes all tokens of the session."""
         # It takes effect at once in memory, and is durable before the answer.
-        expires_us = self._revoked[session_id] = self._now_us() + _LONGEST_US
+        # A clock that was set back must not shorten it.
+        self._latest_us = max(self._latest_us, self._now_us())
+        expires_us = self._revoked[session_id] = self._latest_us + _LONGEST_US
         await self._store.revoke(session_id, expires_us=expires_us)
-        if self._now_us() >= self._forget_at_us:
+        if self._age_us() >= self._forget_at_us:
             await self._forget()
 
     async def _forget(self) -> None:
         """Forgets sessions whose tokens have all expired. It runs at most once per token lifetime."""
-        now_us = self._now_us()
+        now_us = self._age_us()
+        self._latest_us = max(self._latest_us, now_us)
         self._forget_at_us = now_us + self._token_us
         await self._store.forget_revoked(expired_before_us=now_us)
         self._revoked = {session_id: until_us for session_id, until_us in self._revoked.items() if until_us >= now_us}

@@ -77,9 +77,11 @@ class BackendSubscriptions:
         needed: Callable[[InterestId], bool],
         *,
         former_until_us: int,
+        age_us: Callable[[], int] = now_us,
     ) -> None:
         self._needed = needed
         self._former_until_us = former_until_us
+        self._age_us = age_us
         self._client = client
         self._index = index
         self._store = store
@@ -284,7 +286,7 @@ class BackendSubscriptions:
 
     async def compare(self) -> InterestChange:
         """Makes subscriptions again that the cluster lost, and ends those that it has and no subscriber needs."""
-        prefix = OURS if now_us() >= self._former_until_us else self._index.ours
+        prefix = OURS if self._age_us() >= self._former_until_us else self._index.ours
         async with self._lock_requests():
             held_interests: dict[str, int] = {}
             orphaned: list[BackendSubscription] = []

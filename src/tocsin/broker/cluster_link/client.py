@@ -19,15 +19,8 @@ import aiohttp
 import orjson
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position, Range
+from tocsin.wire import cluster as wire
 from tocsin.wire.announcements import Announcement, parse_announcement
-from tocsin.wire.cluster import (
-    BrokerAcks,
-    BrokerInfo,
-    BrokerSubscription,
-    GrantedSubscription,
-    RegistrationRequest,
-    SubscriptionIds,
-)
 from tocsin.wire.cursors import position_text
 from tocsin.wire.errors import FencedError, TocsinError, UnavailableError, error_of
 from tocsin.wire.generations import generation_header
@@ -60,8 +53,8 @@ class ForwardedAnswer:
 
 
 class ClusterClient:
-    """Every method is a request to the cluster. It carries `generation` once that is known. `on_away` is called when
-    the cluster does not answer, `on_fenced` when a newer broker has taken our name."""
+    """Every method is a request to the cluster. It carries `generation` once that is known. `on_unreachable` is called
+    when the cluster does not answer, `on_fenced` when a newer broker has taken our name."""
 
     def __init__(self, url: str, token: str, broker: str, timeout_s: float) -> None:
         self._url = url.rstrip("/")
@@ -71,7 +64,7 @@ class ClusterClient:
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
         self.generation: Position | None = None
-        self.on_away: Callable[[], None] = lambda: None
+        self.on_unreachable: Callable[[], None] = lambda: None
         self.on_fenced: Callable[[FencedError], None] = lambda _error: None
 
     async def open(self) -> None:
@@ -89,15 +82,15 @@ class ClusterClient:
     async def register(
         self, callback: str, *, store: str, generation: Position | None, starts: bool
     ) -> RegistrationAnswer:
-        request = RegistrationRequest(callback, store, generation, starts)
-        answer = BrokerInfo.parse(await self._ask("PUT", self._place, request.to_json()))
+        request = wire.RegistrationRequest(callback, store, generation, starts)
+        answer = wire.BrokerInfo.parse(await self._ask("PUT", self._place, request.to_json()))
         if answer.generation is None or answer.position is None:
             raise UnavailableError("the cluster is older than this broker", hint="upgrade the cluster first")
         return RegistrationAnswer(answer.position, answer.generation, answer.secret, answer.dropped)
 
-    async def known(self) -> BrokerInfo:
+    async def known(self) -> wire.BrokerInfo:
         """What the cluster knows of us; raises NotFoundError if it does not know us."""
-        return BrokerInfo.parse(await self._ask("GET", self._place))
+        return wire.BrokerInfo.parse(await self._ask("GET", self._place))
 
     async def new_secret(self) -> str:
         return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])
@@ -108,33 +101,33 @@ class ClusterClient:
 
     async def acknowledge(self, cursors: Mapping[InterestId, Cursor]) -> None:
         """Reports up to which cursor each interest is consumed."""
-        await self._ask("POST", f"{self._place}/acks", BrokerAcks(dict(cursors.items())).to_json())
+        await self._ask("POST", f"{self._place}/acks", wire.BrokerAcks(dict(cursors.items())).to_json())
 
     # --- subscriptions
 
     async def subscribe(
-        self, channel: str, wanted: Sequence[tuple[str, orjson.Fragment]], application: str
-    ) -> list[GrantedSubscription]:
+        self, channel: str, values_by_id: Sequence[tuple[str, orjson.Fragment]], application: str
+    ) -> list[wire.GrantedSubscription]:
         """Subscribes to all values (pairs of our id and JSON) for the application, or to none if any is refused."""
         subscriptions = [
-            {"id": identity, "parameters": values, "application": application} for identity, values in wanted
+            {"id": identity, "parameters": values, "application": application} for identity, values in values_by_id
         ]
         answer = await self._ask(
             "POST", self._channel(channel), {"broker": self._broker, "subscriptions": subscriptions}
         )
-        return [GrantedSubscription.parse(granted) for granted in answer["subscriptions"]]
+        return [wire.GrantedSubscription.parse(granted) for granted in answer["subscriptions"]]
 
     async def unsubscribe(self, channel: str, subscriptions: Sequence[str]) -> None:
-        ids = SubscriptionIds(tuple(subscriptions))
+        ids = wire.SubscriptionIds(tuple(subscriptions))
         await self._ask("POST", f"{self._channel(channel)}:remove", ids.to_json())
 
-    async def held(self) -> AsyncIterator[list[BrokerSubscription]]:
+    async def held(self) -> AsyncIterator[list[wire.BrokerSubscription]]:
         """Yields pages of all backend subscriptions that the cluster has for this broker."""
         next_page: str | None = None
         while True:
             after = "" if next_page is None else f"&after={quote(next_page, safe='')}"
             answer = await self._ask("GET", f"{self._place}/subscriptions?limit={_PAGE}{after}")
-            yield [BrokerSubscription.parse(row) for row in answer["subscriptions"]]
+            yield [wire.BrokerSubscription.parse(row) for row in answer["subscriptions"]]
             next_page = answer["next"]
             if next_page is None:
                 return
@@ -210,7 +203,7 @@ class ClusterClient:
             self.on_fenced(error)
             raise
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            self.on_away()
+            self.on_unreachable()
             raise UnavailableError(
                 f"the cluster at {self._url} does not answer: {str(error) or type(error).__name__}",
                 hint="try again soon",
@@ -228,7 +221,7 @@ class ClusterHealth:
         self._up = False
 
     async def is_up(self) -> bool:
-        """Whether the cluster answers. If it does not, this calls the client's `on_away`."""
+        """Whether the cluster answers. If it does not, this calls the client's `on_unreachable`."""
         async with self._asking:
             if self._clock() - self._asked_s >= _HEALTH_S:
                 self._up = await self._ask()
@@ -240,7 +233,7 @@ class ClusterHealth:
             async with asyncio.timeout(_HEALTH_PATIENCE_S):
                 await self._client.known()
         except TimeoutError:
-            self._client.on_away()
+            self._client.on_unreachable()
             return False
         except TocsinError as error:
             # A refusal is an answer, too: the cluster is up.

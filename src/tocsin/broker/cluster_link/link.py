@@ -38,7 +38,7 @@ _log = structlog.get_logger("tocsin.broker.link")
 
 _SECRET_EVERY_S: Final = 60.0
 """The shortest time between two requests for a new secret, which a message with a bad signature causes."""
-_DOUBT_EVERY_S: Final = 10.0
+_RECHECK_EVERY_S: Final = 10.0
 """The shortest time between two such checks of the cluster: anybody can send a message with a bad signature."""
 TURN_EVENTS: Final = 100
 """The number of events of an announcement that are handled before other tasks run."""
@@ -69,7 +69,7 @@ class ClusterLink:
         first_retry_s: float,
         last_retry_s: float,
         check_every_s: float,
-        doubt_every_s: float = _DOUBT_EVERY_S,
+        recheck_every_s: float = _RECHECK_EVERY_S,
     ) -> None:
         self._client = client
         self._health = ClusterHealth(client)
@@ -82,15 +82,15 @@ class ClusterLink:
         self._on_changed = on_changed
         self._callback = callback
         self._first_retry_s, self._last_retry_s, self._check_every_s = first_retry_s, last_retry_s, check_every_s
-        self._doubt_every_s = doubt_every_s
+        self._recheck_every_s = recheck_every_s
         # When an unexpected message last caused a check of the cluster.
-        self._doubted_s = -doubt_every_s
+        self._rechecked_s = -recheck_every_s
         self._position = Position(0, 0)
         self._epoch = 0
         self._secret: str | None = None
         self._secret_asked_s = -_SECRET_EVERY_S
         # A message had a bad signature: our secret may be outdated.
-        self._doubtful = False
+        self._secret_is_doubtful = False
         # Our backend subscriptions have been compared with the cluster's since the last change there.
         self.is_compared = False
         # The number of channels that were ever dropped, as last seen.
@@ -110,8 +110,8 @@ class ClusterLink:
         self.was_accepted = False
         """Whether the cluster has accepted the broker since the start."""
         self.fenced: asyncio.Future[FencedError] = asyncio.get_running_loop().create_future()
-        client.on_away = self._away
-        client.on_fenced = self._lost_name
+        client.on_unreachable = self._on_cluster_unreachable
+        client.on_fenced = self._on_fenced
 
     # --- life cycle
 
@@ -163,7 +163,8 @@ class ClusterLink:
                     message = "the cluster is away" if refusal is None else "the cluster refuses the broker"
                     _log.warning(message, error=str(error), hint=error.hint, retry=error.retry)
                 self.connected, self.refusal = False, refusal
-                self._registered = False
+                # Meanwhile the cluster may have lost the broker with its subscriptions: register and compare again.
+                self._registered = self.is_compared = False
                 self._wake.clear()
                 delay_s = back_off.next_s()
             except Exception as error:
@@ -176,12 +177,12 @@ class ClusterLink:
                 pass
             self._wake.clear()
 
-    def _away(self) -> None:
+    def _on_cluster_unreachable(self) -> None:
         """A request got no answer: check the cluster at once."""
         if self.connected:
             self._wake.set()
 
-    def _lost_name(self, error: FencedError) -> None:
+    def _on_fenced(self, error: FencedError) -> None:
         """Another broker has our name: remember it and end this broker."""
         if self._fencing is None:
             _log.error("another broker has our name, and this one stops", error=error.message, hint=error.hint)
@@ -206,8 +207,8 @@ class ClusterLink:
         if not self.is_compared:
             # A new epoch began: the cluster was restored, and its subscriptions may have changed, too.
             missed = await self._compare_and_catch_up() or missed
-        if self._doubtful:
-            self._doubtful = False
+        if self._secret_is_doubtful:
+            self._secret_is_doubtful = False
             if missed and time.monotonic() - self._secret_asked_s >= _SECRET_EVERY_S:
                 # There were announcements that we did not get, and a message came that was not signed with our secret.
                 await self._new_secret()
@@ -280,14 +281,14 @@ class ClusterLink:
         """Receives an announcement; when this returns, its content is durable here. Raises UnauthorizedError if the
         signature is wrong, UnavailableError if the broker cannot handle it yet."""
         if self._secret is None:
-            self._doubt()
+            self._recheck_soon()
             raise UnavailableError("the broker is not registered yet")
         try:
             verify(self._secret, headers, body, now_s=time.time())
         except UnauthorizedError:
             self._counters.announcements["refused"] += 1
-            self._doubtful = True
-            self._doubt()
+            self._secret_is_doubtful = True
+            self._recheck_soon()
             raise
         large = len(body) > LARGE_BYTES
         announcement = await asyncio.to_thread(parse_announcement, body) if large else parse_announcement(body)
@@ -304,12 +305,12 @@ class ClusterLink:
                 self._counters.announcements["missed"] += 1
                 await self._ask()
 
-    def _doubt(self) -> None:
+    def _recheck_soon(self) -> None:
         """The sender may know something that we do not: check the cluster at once, unless a message caused a check a
         moment ago. Then the next regular check is enough."""
         now_s = time.monotonic()
-        if now_s - self._doubted_s >= self._doubt_every_s:
-            self._doubted_s = now_s
+        if now_s - self._rechecked_s >= self._recheck_every_s:
+            self._rechecked_s = now_s
             self._wake.set()
 
     async def catch_up(self) -> bool:

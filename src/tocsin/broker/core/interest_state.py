@@ -1,5 +1,8 @@
 """The state of one interest at a broker: its backend subscription, its cache, and the frontend subscriptions merged
-into it; and the state of all interests together."""
+into it; and the state of all interests together.
+
+Every event of the core concerns one interest. Its parts are found here together, so that an event costs one lookup.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Settings of the broker core; those of its result caches are in `caching`."""
+"""Settings of the broker core; those of its result caches are in `caching`.
+
+The core reads no configuration: its body, live or simulated, passes these values, so that both run the same core.
+"""
 
 from __future__ import annotations
 

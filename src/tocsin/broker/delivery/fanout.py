@@ -64,7 +64,7 @@ class FanOut:
         self._under_way: dict[InterestId, deque[FanOutJob]] = {}
         # Subscriptions that fell behind during a fan-out, with the last job that is not for them.
         self._passed_over: dict[SubscriptionId, int] = {}
-        self._fanning: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
 
     @property
     def listeners(self) -> int:
@@ -176,7 +176,7 @@ class FanOut:
             listener = self._of_subscription.get(subscription)
             self.remove_subscription(subscription)
             if listener is not None:
-                self._send(listener, [event])
+                self._send_through_outlets(listener, [event])
 
     def _catch_up(self, action: ac.Deliver) -> None:
         """Sends a page to subscriptions that catch up; the next page follows when there is room."""
@@ -190,7 +190,7 @@ class FanOut:
                 continue
             if events is None:
                 events = self._encoder.results(action)
-            sent = self._send(listener, events)
+            sent = self._send_through_outlets(listener, events)
             if sent < len(events):
                 to = events[sent - 1].to
                 self._counters.delivered += sum(1 for result in action.results if to is None or result.cursor <= to)
@@ -230,15 +230,15 @@ class FanOut:
         job = FanOutJob(self._turn, events, subscriptions, after, executed_us)
         queue = self._under_way.get(interest)
         if queue is None and len(subscriptions) <= self._at_once:
-            self._write(job, subscriptions)
+            self._write_frames(job, subscriptions)
             return
         if queue is None:
             queue = self._under_way[interest] = deque()
         queue.append(job)
-        if self._fanning is None:
-            self._fanning = asyncio.get_running_loop().create_task(self._fan())
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write_queued_jobs())
 
-    async def _fan(self) -> None:
+    async def _write_queued_jobs(self) -> None:
         """Takes turns between interests, with one batch of writes each."""
         while self._under_way:
             for interest in list(self._under_way):
@@ -249,12 +249,12 @@ class FanOut:
                     queue.popleft()
                     if not queue:
                         del self._under_way[interest]
-                self._write(job, batch)
+                self._write_frames(job, batch)
                 await asyncio.sleep(0)
         self._passed_over.clear()
-        self._fanning = None
+        self._writing = None
 
-    def _write(self, job: FanOutJob, names: Sequence[SubscriptionId]) -> None:
+    def _write_frames(self, job: FanOutJob, names: Sequence[SubscriptionId]) -> None:
         """Writes the job's events to a batch of subscriptions, and reports slow consumers to the core."""
         listeners, passed_over, turn, events = self._of_subscription, self._passed_over, job.turn, job.events
         frame = events[0].framed(OutletForm.WEBSOCKET)
@@ -273,11 +273,11 @@ class FanOut:
                 try:
                     transport.write(frame)
                 except Exception as error:
-                    self._broke(listener.outlets[0], error)
+                    self._close_broken(listener.outlets[0], error)
             elif listener.full:
                 behind.append((subscription, listener, job.after))
                 continue
-            elif (sent := self._send(listener, events)) < len(events):
+            elif (sent := self._send_through_outlets(listener, events)) < len(events):
                 behind.append((subscription, listener, events[sent - 1].to))
             reached += 1
         if job.executed_us:
@@ -285,7 +285,7 @@ class FanOut:
         for subscription, listener, after in behind:
             self._fell_behind(subscription, listener, after)
 
-    def _send(self, listener: Listener, events: Sequence[EncodedEvent]) -> int:
+    def _send_through_outlets(self, listener: Listener, events: Sequence[EncodedEvent]) -> int:
         """Writes the events until the listener is full; returns how many it took, at least one."""
         outlets = list(listener.outlets)
         for index, event in enumerate(events):
@@ -296,16 +296,16 @@ class FanOut:
                     outlet.write(event)
                 except Exception as error:
                     outlets.remove(outlet)
-                    self._broke(outlet, error)
+                    self._close_broken(outlet, error)
         return len(events)
 
-    def _broke(self, outlet: EventOutlet, error: Exception) -> None:
+    def _close_broken(self, outlet: EventOutlet, error: Exception) -> None:
         """Closes a broken outlet without effect on others. Its subscriber gets unacknowledged results again."""
         _log.warning("writing to a connection failed", error=repr(error))
         with suppress(Exception):
             outlet.shed()
 
     async def close(self) -> None:
-        if self._fanning is not None:
-            self._fanning.cancel()
-            await asyncio.gather(self._fanning, return_exceptions=True)
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)

@@ -15,7 +15,6 @@ from aiohttp import web
 from tocsin.broker.accounts.accounts import Accounts, GroupChanged, ManagerIdentity, Principal, Removed, Session
 from tocsin.broker.http.requests import principal, token_of
 from tocsin.broker.service import BrokerService
-from tocsin.broker.subscriptions import full_name
 from tocsin.broker.transports.transport import Transport
 from tocsin.serving.addresses import address_key, client_address, is_forwarded
 from tocsin.serving.answers import answer
@@ -25,6 +24,7 @@ from tocsin.store.broker.rows import PAGE, ApplicationRights, ApplicationRow, Gr
 from tocsin.wire.accounts import GroupMembers, NewApplication, NewGroup, PasswordChange, RightsChange
 from tocsin.wire.envelopes import moment_text
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
+from tocsin.wire.messages import qualify
 from tocsin.wire.subscriber import Credentials
 
 _CREDENTIALS_BYTES: Final = 16 << 10
@@ -297,7 +297,7 @@ class AccountRoutes:
 
 
 def _full_names(names: Sequence[str] | None) -> list[str] | None:
-    return None if names is None else [full_name(name) for name in names]
+    return None if names is None else [qualify(name) for name in names]
 
 
 def _application(row: ApplicationRow) -> dict[str, Any]:

@@ -16,9 +16,9 @@ import orjson
 from tocsin.broker.accounts.accounts import Session
 from tocsin.broker.cluster_link.client import ForwardedAnswer
 from tocsin.broker.service import BrokerService
-from tocsin.broker.subscriptions import full_name
 from tocsin.rules.model.json_spans import BrokenArrayError, TooManyItemsError, array_items
 from tocsin.wire.errors import ForbiddenError, InputError, LimitError
+from tocsin.wire.messages import qualify
 
 _RECORDS_LIMIT: Final = 100_000
 RECORD_LIMIT_BYTES: Final = 4 << 20
@@ -35,8 +35,8 @@ class FeedForwarder:
 
     def check(self, who: Session, feed: str) -> str:
         """The feed's full name; raises ForbiddenError if the application may not publish to it."""
-        name = full_name(feed)
-        if not self._service.accounts.rights(who.application).may_publish(name):
+        name = qualify(feed)
+        if not self._service.may_publish(who, name):
             raise ForbiddenError(f"the application {who.application_name} may not publish to the feed {name[:200]}")
         return name
 
@@ -53,9 +53,7 @@ class FeedForwarder:
         # Idempotency keys are scoped by broker and subscriber: the same key of another user must not match.
         headers = {} if key is None else {"Idempotency-Key": f"{self._broker}:{who.subscriber}:{key}"}
         query = "wait=visible" if wait else ""
-        forwarded = await self._service.publish(name, query, body, headers)
-        self._service.counters.published[str(forwarded.status)] += 1
-        return forwarded
+        return await self._service.publish(name, query, body, headers)
 
 
 def with_user(body: bytes, field: str, user: str) -> bytes:

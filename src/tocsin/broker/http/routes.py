@@ -36,6 +36,7 @@ SMALL_BYTES: Final = 1 << 20
 _BODIES_BYTES: Final = 128 << 20
 """The memory that all large bodies may take together."""
 _PREFLIGHT_S: Final = "600"
+_ANNOUNCEMENTS: Final = "/v1/announcements"
 
 
 def broker_application(
@@ -56,7 +57,7 @@ def broker_application(
     bodies_bytes = max(_BODIES_BYTES, 4 * http.body_limit_bytes)
     room = MemoryBudget(bodies_bytes, own_limit_bytes=bodies_bytes // 2, refused=metrics.count_refused)
     announcements = AnnouncementRoute(service.receive_announcement, limits, refused=metrics.count_refused)
-    app = application(limits=small, metrics=metrics, access=origins(service.settings))
+    app = application(limits=small, metrics=metrics, access=origins(service.settings), message_routes=(_ANNOUNCEMENTS,))
     app.add_routes(_StatusRoutes(service, metrics, announcements).routes())
     app.add_routes(AccountRoutes(service, transports).routes())
     app.add_routes(SubscriberRoutes(service, RequestBodies(limits, room)).routes())
@@ -88,7 +89,7 @@ class _StatusRoutes:
             web.get("/v1/openapi.json", self.openapi),
             web.get("/v1/asyncapi.json", self.asyncapi),
             web.get("/v1/tocsin.js", self.javascript),
-            web.post("/v1/announcements", self._announcements.take),
+            web.post(_ANNOUNCEMENTS, self._announcements.take),
             web.get("/v1/policies", self.policies, allow_head=False),
             web.put("/v1/policies", self.choose),
         ]

@@ -25,7 +25,6 @@ from yarl import URL
 from tocsin.broker.delivery.event_encoder import EncodedEvent
 from tocsin.broker.delivery.outlets import PlainOutlet
 from tocsin.broker.http.requests import subscriber_of
-from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.service import BrokerService
 from tocsin.broker.transports.transport import Transport
 from tocsin.rules.backoff import BackOff
@@ -60,7 +59,7 @@ class Webhooks(Transport):
         self._guard = guard
         self._senders: dict[int, WebhookSender] = {}
         self._back_offs: dict[int, WebhookBackOff] = {}
-        self._connections = WebhookConnections(self._settings, service.counters)
+        self._connections = WebhookConnections(self._settings, service.count_waiting_webhooks)
         self._session: aiohttp.ClientSession | None = None
 
     def routes(self) -> list[web.RouteDef]:
@@ -271,7 +270,7 @@ class WebhookSender:
             async with self._connections.slot(self.webhook.application, self._host, failing=self._back_off.is_failing):
                 status = await self._post(event)
             outcome = "taken" if 200 <= status < 300 else "gone" if status == 410 else "failed"
-            self._service.counters.webhooks[outcome] += 1
+            self._service.count_webhook(outcome)
             if outcome == "gone":
                 self.detach()
                 await self._on_gone(self.webhook)
@@ -319,8 +318,8 @@ class WebhookConnections:
     rest.
     """
 
-    def __init__(self, settings: WebhookSettings, counters: BrokerCounters) -> None:
-        self._counters = counters
+    def __init__(self, settings: WebhookSettings, count_waiting: Callable[[int], None]) -> None:
+        self._count_waiting = count_waiting
         self._all = _KeyedSlots(settings.connections)
         self._of_application = _KeyedSlots(settings.application_connections)
         self._to_host = _KeyedSlots(settings.host_connections)
@@ -336,7 +335,7 @@ class WebhookConnections:
         """Holds the slots for one message while it is posted. The narrowest limit comes first: a message never holds a
         shared slot while it waits for one of its own."""
         async with AsyncExitStack() as slots:
-            self._counters.webhooks_waiting += 1
+            self._count_waiting(1)
             try:
                 if failing:
                     await slots.enter_async_context(self._failing.slot(application))
@@ -344,7 +343,7 @@ class WebhookConnections:
                 await slots.enter_async_context(self._of_application.slot(application))
                 await slots.enter_async_context(self._all.slot(None))
             finally:
-                self._counters.webhooks_waiting -= 1
+                self._count_waiting(-1)
             yield
 
 

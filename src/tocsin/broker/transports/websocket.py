@@ -200,7 +200,7 @@ class WebSocketSession:
         except TocsinError as error:
             self._send(error_reply(ref, error))
         except Exception as error:
-            _log.error("a request failed", exc_info=error)
+            _log.error("a request on a WebSocket failed unexpectedly", exc_info=error)
             self._send(error_reply(ref, TocsinError("something went wrong inside; the log tells more")))
         else:
             if answer is not None and ref is not None:

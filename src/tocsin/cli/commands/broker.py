@@ -1,4 +1,7 @@
-"""`tocsin broker`: runs a broker until it is stopped, backs up its store, and restores it."""
+"""`tocsin broker`: runs a broker until it is stopped, backs up its store, and restores it.
+
+A broker's store has accounts and subscriptions that no cluster has, so it has a backup of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`tocsin clock accept`: an operator confirms that a cluster's clock is right, although the cluster suspects it."""
+"""`tocsin clock accept`: an operator confirms that a cluster's clock is right, although the cluster suspects it.
+
+A cluster deletes by age, so it must not believe a clock that jumped; only a person can say that the new time is right.
+"""
 
 from __future__ import annotations
 

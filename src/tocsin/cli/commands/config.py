@@ -1,4 +1,7 @@
-"""`tocsin config`: shows the settings and where each comes from, and checks a settings file."""
+"""`tocsin config`: shows the settings and where each comes from, and checks a settings file.
+
+Settings come from a file, the environment and flags, so the command names the source of each value.
+"""
 
 from __future__ import annotations
 

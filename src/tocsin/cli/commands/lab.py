@@ -1,4 +1,7 @@
-"""`tocsin lab`: runs and reports experiments. It needs the extra `lab`, and no Spark."""
+"""`tocsin lab`: runs and reports experiments. It needs the extra `lab`, and no Spark.
+
+Finished cells are saved at once, because a full experiment can take hours and may be interrupted.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ Examples:
     tocsin lab run queues --set load=0.2,0.9         other points
     tocsin lab run edge-caching-prototype --live     on the live system, with Spark
     tocsin lab report queues --quick                 the verdicts again
-    tocsin lab replay queues --seed 3 --trace t.jsonl    one run, event by event
+    tocsin lab replay-cell queues --seed 3           one run, event by event
     tocsin lab scenario city.jsonl --seed 7          an hour of a city
     tocsin lab play city.jsonl --policy nc,lsc       that hour, played
     tocsin lab replay-trace events.jsonl             a live broker's events, replayed by its core
@@ -151,7 +154,7 @@ def report(
 
 
 @app.command
-def replay(
+def replay_cell(
     name: ExperimentName,
     /,
     *,

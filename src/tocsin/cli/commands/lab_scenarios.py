@@ -1,4 +1,7 @@
-"""`tocsin lab scenario` writes a scenario, `tocsin lab play` plays one."""
+"""`tocsin lab scenario` writes a scenario, `tocsin lab play` plays one.
+
+A scenario is a file, so that the live system and the simulator can play the same one.
+"""
 
 from __future__ import annotations
 

@@ -69,12 +69,13 @@ def publish(
         raise InputError(f"--batch: must be from 1 to {_BATCH_LIMIT}, got {batch}")
     with _opened(file) as descriptor:
         client = ClusterConnection(url or DEFAULT_URL, token)
-        return asyncio.run(_publish(client, feed, descriptor, form=format, batch=batch, visible=visible))
+        return asyncio.run(publish_input(client, feed, descriptor, form=format, batch=batch, visible=visible))
 
 
-async def _publish(
+async def publish_input(
     connecting: ClusterConnection, feed: str, descriptor: int, *, form: RecordFormat | None, batch: int, visible: bool
 ) -> int:
+    """Sends the records of an open file or pipe, and reports how many were accepted. Returns the exit status."""
     async with connecting as client:
         await client.reach()
         options = await client.call("GET", f"/v1/feeds/{quote(feed, safe='')}")
@@ -134,6 +135,7 @@ class RecordPublisher:
         on_progress: OnProgress = lambda _records, _size_bytes: None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         patience_s: float = _PATIENCE_S,
+        body_bytes: int = _BODY_BYTES,
     ) -> None:
         self._client = client
         self._path = f"/v1/feeds/{quote(feed, safe='')}"
@@ -144,6 +146,7 @@ class RecordPublisher:
         self._on_progress = on_progress
         self._pause = pause
         self._patience_s = patience_s
+        self._body_bytes = body_bytes
         self._run = secrets.token_hex(16)
         self._sent = 0
         self._waiting: list[bytes] = []
@@ -184,7 +187,7 @@ class RecordPublisher:
             return
         self._waiting.append(record)
         self._waiting_bytes += len(record)
-        if len(self._waiting) >= self._limit or self._waiting_bytes >= _BODY_BYTES:
+        if len(self._waiting) >= self._limit or self._waiting_bytes >= self._body_bytes:
             await self._flush()
 
     async def _flush(self) -> None:

@@ -1,4 +1,7 @@
-"""`tocsin sql`: sends statements to a cluster, from a prompt, the command line, a file or a pipe."""
+"""`tocsin sql`: sends statements to a cluster, from a prompt, the command line, a file or a pipe.
+
+A request has no memory of earlier ones, so the shell repeats the last USE before each script.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,8 @@ Examples:
 _HELP = """\\d   list the datasets      \\q   quit (also Ctrl-D)      \\?   this help
 A statement ends with a semicolon; Enter before that begins a new line. Tab completes. Ctrl-C cancels the script."""
 _DATASETS = (
-    "SELECT d.DataverseName AS dataverse, d.DatasetName AS dataset, d.DatatypeName AS type "
+    "SELECT d.DataverseName AS dataverse, d.DatasetName AS dataset, "
+    "d.DatatypeDataverseName || '.' || d.DatatypeName AS type "
     'FROM Metadata.`Dataset` AS d WHERE d.DataverseName != "Metadata" ORDER BY d.DataverseName, d.DatasetName;'
 )
 _NAMES = (
@@ -102,7 +106,7 @@ async def _session(
         if script is not None:
             return await shell.run(script)
         await client.reach()
-        return await _interact(shell)
+        return await interact(shell)
 
 
 class Shell:
@@ -164,7 +168,8 @@ class Shell:
         return sorted(names)
 
 
-async def _interact(shell: Shell) -> int:
+async def interact(shell: Shell) -> int:
+    """Reads statements from the terminal and runs them until the user quits. Returns the exit status."""
     from tocsin.cli.prompt import NameCompleter, prompt_session
 
     completer = NameCompleter()
@@ -185,11 +190,11 @@ async def _interact(shell: Shell) -> int:
         if text == "\\?":
             sys.stdout.write(f"{_HELP}\n")
         elif text == "\\d":
-            await _run_interruptibly(shell, _DATASETS)
+            await run_interruptibly(shell, _DATASETS)
         elif text.startswith("\\"):
             sys.stdout.write(f"unknown command {text.split()[0]}; \\? lists the commands\n")
         elif text:
-            await _run_interruptibly(shell, text)
+            await run_interruptibly(shell, text)
     if refreshing is not None:
         refreshing.cancel()
     return 0
@@ -199,7 +204,7 @@ async def _refresh(shell: Shell, completer: NameCompleter) -> None:
     completer.names = await shell.names()
 
 
-async def _run_interruptibly(shell: Shell, script: str) -> int:
+async def run_interruptibly(shell: Shell, script: str) -> int:
     """Runs a script. Ctrl-C cancels it, here and in the cluster, and returns to the prompt."""
     task = asyncio.create_task(shell.run(script))
     loop = asyncio.get_running_loop()

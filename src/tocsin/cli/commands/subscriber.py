@@ -1,4 +1,7 @@
-"""`tocsin subscriber`: lists the subscribers of a broker, and shows one with its subscriptions."""
+"""`tocsin subscriber`: lists the subscribers of a broker, and shows one with its subscriptions.
+
+Operators look here first when a subscriber says that nothing arrives.
+"""
 
 from __future__ import annotations
 

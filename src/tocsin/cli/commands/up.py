@@ -1,4 +1,7 @@
-"""`tocsin up`: runs a cluster, and brokers beside it, until it is stopped."""
+"""`tocsin up`: runs a cluster, and brokers beside it, until it is stopped.
+
+The brokers are child processes that end with the cluster, so that one command starts and stops a whole small system.
+"""
 
 from __future__ import annotations
 

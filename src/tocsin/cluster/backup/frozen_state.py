@@ -122,15 +122,15 @@ class IncompleteBackupError(Exception):
     """The table cannot be opened in the expected state."""
 
 
-def check_table(folder: Path, wanted: int, files: list[str] | None = None) -> int:
+def check_table(folder: Path, commit: int, files: list[str] | None = None) -> int:
     """Checks that the table opens at this version with these files, all present. Returns its number of rows."""
     try:
         table = DeltaTable(str(folder))
         actions = pa.table(table.get_add_actions(flatten=True))
     except (DeltaError, OSError, ValueError) as error:
         raise IncompleteBackupError(f"cannot be opened: {str(error).splitlines()[0]}") from None
-    if table.version() != wanted:
-        raise IncompleteBackupError(f"is at version {table.version()} instead of {wanted}")
+    if table.version() != commit:
+        raise IncompleteBackupError(f"is at version {table.version()} instead of {commit}")
     paths = [str(path) for path in actions.column("path").to_pylist()]
     if files is not None and set(paths) != set(files):
         raise IncompleteBackupError("has other files than it should")

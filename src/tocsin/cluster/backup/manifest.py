@@ -84,7 +84,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         body = {**asdict(self), "created_at": self.created_at.isoformat()}
-        return json.dumps({**body, "sha256": _digest(body)}, indent=1).encode() + b"\n"
+        return json.dumps({**body, "sha256": digest_of(body)}, indent=1).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Manifest:
@@ -101,7 +101,7 @@ class Manifest:
                 hint="restore it with the Tocsin that wrote it, or a newer one",
             )
         # The checksum detects a changed digit in the manifest itself.
-        if digest != _digest(body):
+        if digest != digest_of(body):
             raise StoreError(f"the backup is damaged: {MANIFEST} is not as it was written")
         try:
             files = tuple(
@@ -137,5 +137,6 @@ def _safe(path: str) -> str:
     return path
 
 
-def _digest(body: Mapping[str, Any]) -> str:
+def digest_of(body: Mapping[str, Any]) -> str:
+    """Returns the checksum that a manifest with this body must have."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

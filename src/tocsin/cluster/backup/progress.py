@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tocsin.durable_files import is_full_disk
-from tocsin.patience import wait_despite_cancel
+from tocsin.uncancellable import wait_despite_cancel
 from tocsin.wire.errors import InputError, StoppedError, StorageFullError
 
 _T = TypeVar("_T")

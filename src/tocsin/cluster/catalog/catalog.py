@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, TypeVar
 
 from tocsin.cluster.catalog.entries import (
+    RESULTS,
+    SUBSCRIPTIONS,
     BrokerEntry,
     CatalogEntry,
     ChannelEntry,
@@ -155,12 +157,20 @@ class Catalog:
         """Returns the error that this entry does not exist, with a hint to a similar name."""
         if ref.kind != "dataverse" and dataverse_ref(ref.dataverse) not in self.entries:
             return self.missing(dataverse_ref(ref.dataverse))
+        if ref.kind == "dataset" and (channel := self.channel_behind(ref)) is not None:
+            return NotFoundError(
+                f"{ref} belongs to {channel.ref} and is no dataset of its own",
+                hint="queries, INSERT, UPSERT, DELETE and CREATE INDEX take it",
+            )
+        if ref.kind == "dataset" and ref.dataverse == METADATA:
+            return NotFoundError(f"there is no {ref} that a statement could change", hint="only queries take Metadata")
         peers = [entry for entry in self.entries.values() if entry.ref.kind == ref.kind]
         name = ref.name
         if ref.kind == "index":
             dataset, name = split_names(ref.name)
-            if dataset_ref(ref.dataverse, dataset) not in self.entries:
-                return self.missing(dataset_ref(ref.dataverse, dataset))
+            holder = dataset_ref(ref.dataverse, dataset)
+            if holder not in self.entries and self.channel_behind(holder) is None:
+                return self.missing(holder)
             peers = list(self.indexes_of(ref.dataverse, dataset))
         elif ref.kind in ("function", "procedure"):
             name, _, arity = ref.name.rpartition("@")
@@ -215,7 +225,9 @@ class Catalog:
         if not isinstance(entry, DataverseEntry):
             self.dataverse(ref.dataverse)
         if isinstance(entry, IndexEntry):
-            self.dataset(entry.dataverse, entry.dataset)
+            dataset = dataset_ref(entry.dataverse, entry.dataset)
+            if self.channel_behind(dataset) is None:
+                self._look_up(dataset, DatasetEntry)
         self._check_uses(entry)
         self._check_shown(entry)
         return Catalog(MappingProxyType({**self.entries, ref: entry}))
@@ -241,6 +253,10 @@ class Catalog:
                 return [entry for entry in self.entries.values() if entry.ref.dataverse == ref.name]
             case "dataset":
                 return [self.entries[ref], *self.indexes_of(ref.dataverse, ref.name)]
+            case "channel":
+                datasets = (ref.name + SUBSCRIPTIONS, ref.name + RESULTS)
+                indexes = [index for dataset in datasets for index in self.indexes_of(ref.dataverse, dataset)]
+                return [self.entries[ref], *indexes]
             case _:
                 return [self.entries[ref]]
 

@@ -29,8 +29,14 @@ from tocsin.rules.model.values import Duration
 SUBSCRIPTIONS: Final = "Subscriptions"
 RESULTS: Final = "Results"
 
-_IndexKind: TypeAlias = Literal["BTREE", "RTREE", "KEYWORD"]
+BrokerKind: TypeAlias = Literal["tocsin", "general", "bad"]
+_IndexKind: TypeAlias = Literal["BTREE", "RTREE", "KEYWORD", "FULLTEXT", "NGRAM", "ARRAY"]
 _FieldPath: TypeAlias = tuple[str, ...]
+_STRUCTURES: Final = {
+    "KEYWORD": "LENGTH_PARTITIONED_WORD_INVIX",
+    "FULLTEXT": "SINGLE_PARTITION_WORD_INVIX",
+    "NGRAM": "LENGTH_PARTITIONED_NGRAM_INVIX",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +140,25 @@ class FeedEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Belongs to its dataset and is dropped with it."""
+    """Belongs to its dataset and is dropped with it.
+
+    `field_types` are the types that the statement gives to fields, None where it gives none. `excludes_unknown` is None
+    if the statement does not say whether records without the fields are indexed."""
 
     dataverse: str
     dataset: str
     name: str
     fields: tuple[_FieldPath, ...]
     kind: _IndexKind
+    gram_length: int | None = None
+    enforced: bool = False
+    excludes_unknown: bool | None = None
+    field_types: tuple[str | None, ...] = ()
+
+    @property
+    def structure(self) -> str:
+        """The name that AsterixDB's metadata have for the kind."""
+        return _STRUCTURES.get(self.kind, self.kind)
 
     @property
     def ref(self) -> Ref:
@@ -178,11 +196,15 @@ class FunctionEntry:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """The cluster sends announcements to `url`; a broker without a URL polls for them."""
+    """The cluster sends announcements to `url`; a broker without a URL polls for them.
+
+    A broker of the kind `tocsin` gets our signed frames. The others are of the original: `general` gets its JSON, and
+    `bad`, a feed of another cluster, the same with ADM in its results."""
 
     dataverse: str
     name: str
     url: str | None
+    kind: BrokerKind = "tocsin"
 
     @property
     def ref(self) -> Ref:
@@ -199,7 +221,7 @@ class ChannelEntry:
 
     No other channel ever gets the same `channel_id`. Tick k of a channel with a period is due at `anchor` + k
     periods (`rules.periods`), with calendar months. `uses` are the function, or the datasets and functions that the
-    body names."""
+    body names. `from_beginning`: records from before its creation are new to its first execution."""
 
     dataverse: str
     name: str
@@ -215,6 +237,7 @@ class ChannelEntry:
     retention_s: float | None
     retention_bytes: int | None
     uses: tuple[Ref, ...]
+    from_beginning: bool = False
 
     @property
     def ref(self) -> Ref:
@@ -232,9 +255,19 @@ class ChannelEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcedureSchedule:
+    """Runs a procedure with a period with these arguments: tick k is due at `anchor` + k periods. `arguments` is the
+    text of their array (`rules.model.open_form`). No other schedule ever gets the same `schedule_id`."""
+
+    schedule_id: str
+    arguments: str
+    anchor: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class ProcedureEntry:
-    """`body` is one statement. No other procedure ever gets the same `procedure_id`. With a period, tick k is due at
-    `anchor` + k periods. `uses` are the datasets and functions that the body names."""
+    """`body` is one statement. No other procedure ever gets the same `procedure_id`. `anchor` is its creation. With a
+    period, EXECUTE adds schedules. `uses` are the datasets and functions that the body names."""
 
     dataverse: str
     name: str
@@ -244,6 +277,7 @@ class ProcedureEntry:
     period: Duration | None
     anchor: datetime
     uses: tuple[Ref, ...]
+    schedules: tuple[ProcedureSchedule, ...] = ()
 
     @property
     def arity(self) -> int:

@@ -6,7 +6,7 @@ A row of the store has the entry's Ref in columns, and all other fields of the e
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from tocsin.cluster.catalog.entries import (
     FunctionEntry,
     IndexEntry,
     ProcedureEntry,
+    ProcedureSchedule,
     TypeEntry,
 )
 from tocsin.cluster.catalog.refs import Ref, join_names, split_names
@@ -96,7 +97,7 @@ def _to_json(value: Any) -> Any:
     match value:
         case Ref():
             return [value.kind, value.dataverse, value.name]
-        case FeedConnection():
+        case FeedConnection() | ProcedureSchedule():
             return {field.name: _to_json(getattr(value, field.name)) for field in fields(value)}
         case tuple():
             return [_to_json(item) for item in value]
@@ -115,12 +116,25 @@ def entry_from_json(row: CatalogRow) -> CatalogEntry:
     if kind is None:
         raise StoreError(f"the catalog holds a {row.kind} named {row.name}, and this Tocsin does not know what that is")
     try:
-        return kind(**_names(row), **_decode_fields(kind, row.body))
+        return kind(**_names(row), **_decode_fields(kind, {**_earlier_fields(row), **row.body}))
     except (KeyError, TypeError, ValueError) as problem:
         where = f"{row.kind} {join_names(row.dataverse, row.name)}"
         raise StoreError(
             f"the catalog's entry for {where} cannot be read: {problem!r}", hint="restore a backup"
         ) from problem
+
+
+def _earlier_fields(row: CatalogRow) -> dict[str, Any]:
+    """Returns the values of fields that rows of earlier versions do not have."""
+    match row.kind:
+        case "channel":
+            return {"from_beginning": False}
+        case "procedure":
+            # A procedure with a period ran from its creation on.
+            runs = row.body["period"] is not None and "schedules" not in row.body
+            first = {"schedule_id": row.body["procedure_id"], "arguments": "[]", "anchor": row.body["anchor"]}
+            return {"schedules": [first] if runs else []}
+    return {}
 
 
 def _names(row: CatalogRow) -> dict[str, str]:
@@ -135,7 +149,12 @@ def _names(row: CatalogRow) -> dict[str, str]:
 
 def _decode_fields(kind: Any, body: dict[str, Any]) -> dict[str, Any]:
     left_out = _IN_REF + (_PYTHON_ONLY if body.get("language", "SQL") == "SQL" else ())
-    names = [field.name for field in fields(kind) if field.name not in left_out]
+    # A row of an older version may lack a field that has a default.
+    names = [
+        field.name
+        for field in fields(kind)
+        if field.name not in left_out and (field.name in body or field.default is MISSING)
+    ]
     return {name: _FROM_JSON.get(name, _unchanged)(body[name]) for name in names}
 
 
@@ -162,10 +181,17 @@ def _connections(value: Any) -> tuple[FeedConnection, ...]:
     return tuple(FeedConnection(Ref(*item["dataset"]), _ref(item["function"]), item["since"]) for item in value)
 
 
+def _schedules(value: Any) -> tuple[ProcedureSchedule, ...]:
+    return tuple(
+        ProcedureSchedule(item["schedule_id"], item["arguments"], parse_datetime(item["anchor"])) for item in value
+    )
+
+
 _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "type": _object_type,
     "keys": _tuples,
     "fields": _tuples,
+    "field_types": tuple,
     "options": _tuples,
     "connections": _connections,
     "parameters": tuple,
@@ -175,4 +201,5 @@ _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "returns": type_from_json,
     "period": lambda value: None if value is None else parse_duration(value),
     "anchor": parse_datetime,
+    "schedules": _schedules,
 }

@@ -1,4 +1,7 @@
-"""Names the entries of the catalog: references and quoting."""
+"""Names the entries of the catalog: references and quoting.
+
+A name may contain any character, dots and backticks too. So names are joined and split here only, and without loss.
+"""
 
 from __future__ import annotations
 

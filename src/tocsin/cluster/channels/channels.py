@@ -12,11 +12,10 @@ from datetime import datetime
 from typing import Any
 
 import structlog
-from sqlglot import exp
 
 from tocsin import faults
 from tocsin.clock import from_us, to_us
-from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
+from tocsin.cluster.catalog.catalog import Catalog, CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import ChannelEntry, FunctionEntry
 from tocsin.cluster.catalog.refs import Ref, channel_ref, full_name
 from tocsin.cluster.channels.channel_queries import compile_channel, plan_of, query_of, used_by
@@ -26,25 +25,22 @@ from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.new_row_views import NewRowViews
 from tocsin.cluster.channels.executions.running_channel import ChannelContext, CommitListener, RunningChannel
 from tocsin.cluster.channels.metrics import ChannelMetrics
-from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.channels.reconciliation import follow_datasets, remove_unknown_channels, renumber_lost_channels
 from tocsin.cluster.channels.retention import channel_options
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import CHANNEL
 from tocsin.cluster.engine.engine import Engine
-from tocsin.cluster.statements.dml import decode_rows
 from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.channels.compiler import SharedQuery
-from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.types.declarations import resolve_type
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import BackendRequest, BrokerName, Execution
-from tocsin.wire.errors import InputError, NotFoundError
+from tocsin.store.channels.rows import Execution
+from tocsin.wire.errors import ConflictError, InputError, NotFoundError
 
 _log = structlog.get_logger()
 
@@ -83,8 +79,7 @@ class Channels:
         await remove_unknown_channels(self._catalog, self._store, lost)
         await follow_datasets(self._catalog, self._store, self._tables)
         async with self._changing:
-            for entry in self._catalog.catalog.channels:
-                await self._begin(entry)
+            await asyncio.gather(*(self._begin(entry) for entry in self._catalog.catalog.channels))
 
     async def _begin(self, entry: ChannelEntry) -> None:
         """Starts one channel. The caller holds the lock `_changing`."""
@@ -93,9 +88,10 @@ class Channels:
             state = await self._store.state(entry.channel_id)  # raises if its rows are lost
             query = self._compiled.get(entry.channel_id)
             if query is None:
-                query = await self._context.runs.ask(
-                    lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
-                )
+                async with self._context.runs.cold_starts:
+                    query = await self._context.runs.ask(
+                        lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
+                    )
             if state.last_execution == 0:
                 first = self._first(query, from_us(self._tables.clock.now_us()))
                 await self._store.commit_execution(entry.channel_id, first, (), ())
@@ -157,6 +153,36 @@ class Channels:
                 if channel_id not in self._known:
                     await self._begin(entry)
 
+    def subscribed(self, channel_id: int) -> None:
+        """Must be called on the event loop when a channel may have a new interest."""
+        if (channel := self._running.get(channel_id)) is not None:
+            channel.subscribed()
+
+    def compile_again(self, entry: ChannelEntry, catalog: Catalog) -> SharedQuery:
+        """Compiles a channel's query with another catalog. It must watch the same datasets, because the channel's
+        position has a commit number for each of them."""
+        query = query_of(self._engine, catalog, entry)
+        plan_of(self._engine, query)
+        before = query_of(self._engine, self._catalog.catalog, entry)
+        old, new = ({entry_of(watched).ref for watched in compiled.watched} for compiled in (before, query))
+        if old != new:
+            raise ConflictError("it would watch other datasets", hint="drop the channel first")
+        return query
+
+    async def restart(self, queries: Mapping[int, SharedQuery]) -> None:
+        """Lets running channels continue with other queries, from where they are."""
+        async with self._changing:
+            for channel_id, query in queries.items():
+                entry = self._known.get(channel_id)
+                if entry is None:
+                    continue
+                await self._end([channel_id])
+                self._compiled[channel_id] = query
+                try:
+                    await self._begin(entry)
+                finally:
+                    del self._compiled[channel_id]
+
     def running(self) -> Sequence[RunningChannel]:
         return list(self._running.values())
 
@@ -186,8 +212,13 @@ class Channels:
             plan_of(self._engine, query)
             return query
 
-        query = await self._engine.work(prepared, statement.text)
         options = channel_options(statement, scope.now)
+        query = await self._engine.work(prepared, statement.text)
+        if options.from_beginning and not query.watched:
+            raise TranslationError(
+                "since: this channel computes its whole result in every execution", statement.offset,
+                "leave since out, or watch a dataset by is_new",
+            )  # fmt: skip
         channel_id = await self._store.add_channel()
         faults.reach("create-channel.numbered")
         entry = ChannelEntry(
@@ -196,13 +227,14 @@ class Channels:
             body=None if function is not None else body, period=statement.period,
             anchor=from_us(self._tables.clock.now_us()),
             retention_s=options.retention_s, retention_bytes=options.retention_bytes,
-            uses=(function,) if function is not None else used_by(query),
+            uses=(function,) if function is not None else used_by(query), from_beginning=options.from_beginning,
         )  # fmt: skip
         await self._catalog.removals.intend(entry)
         faults.reach("create-channel.intended")
         self._compiled[channel_id] = query
         try:
-            await self._store.commit_execution(channel_id, self._first(query, entry.anchor), (), ())
+            first = self._first(query, entry.anchor, from_beginning=options.from_beginning)
+            await self._store.commit_execution(channel_id, first, (), ())
             faults.reach("create-channel.stored")
             await self._catalog.apply([Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")])
             faults.reach("create-channel.recorded")
@@ -230,13 +262,13 @@ class Channels:
         faults.reach("drop-channel.emptied")
         await self._catalog.removals.forget(CHANNEL, [str(channel_id)])
 
-    def _first(self, query: SharedQuery, begun: datetime) -> Execution:
-        """Returns the made-up first execution that stores the start position: existing rows are not new to the
-        channel."""
+    def _first(self, query: SharedQuery, begun: datetime, *, from_beginning: bool = False) -> Execution:
+        """Returns the made-up first execution that stores the start position: existing rows are new to the channel
+        only if it reads from the beginning."""
         vector = {}
         for dataset in query.watched:
             entry = entry_of(dataset)
-            vector[entry.folder] = self._tables.table(entry).number
+            vector[entry.folder] = 0 if from_beginning else self._tables.table(entry).number
         begun_us = to_us(begun)
         return Execution(number=1, started_us=begun_us, ended_us=begun_us, vector=vector, tick_us=begun_us)
 
@@ -302,63 +334,8 @@ class Channels:
 
         return await self._engine.work(work, statement.text)
 
-    # ------------------------------------------------------------ subscriptions
-
-    async def subscribe(self, statement: st.SubscribeStatement, scope: StatementScope) -> StatementSummary:
-        entry = self._entry(statement.channel, scope)
-        broker = self._broker(statement.broker, scope)
-        request = BackendRequest(await self._text(entry, statement.arguments, scope), broker)
-        (subscription,) = await self._store.subscribe(entry.channel_id, [request], created_us=to_us(scope.now))
-        return {"subscription": subscription.id, "interest": subscription.interest}
-
-    async def unsubscribe(self, statement: st.UnsubscribeStatement, scope: StatementScope) -> StatementSummary:
-        entry = self._entry(statement.channel, scope)
-        outcome = await self._store.unsubscribe(entry.channel_id, [statement.subscription])
-        if not outcome.removed:
-            raise NotFoundError(
-                f'the channel {entry.name} has no subscription "{statement.subscription}"',
-                hint=f"{entry.subscriptions.name} holds them",
-            )
-        return {"subscription": statement.subscription}
-
-    async def change_subscription(self, statement: st.ChangeSubscription, scope: StatementScope) -> StatementSummary:
-        entry = self._entry(statement.channel, scope)
-        broker = self._broker(statement.broker, scope)
-        if statement.arguments is not None:
-            subscription = await self._store.subscription(entry.channel_id, statement.subscription)
-            text = await self._text(entry, statement.arguments, scope)
-            if subscription is not None and subscription.parameters != text:
-                raise InputError(
-                    "the subscription has other parameters", hint="UNSUBSCRIBE it, and SUBSCRIBE with these"
-                )
-        await self._store.change_broker(entry.channel_id, statement.subscription, broker)
-        return {"subscription": statement.subscription, "broker": broker.name}
-
-    async def _text(self, entry: ChannelEntry, arguments: Sequence[exp.Expr], scope: StatementScope) -> str:
-        parameters = ParameterValues(entry.parameters, entry.types)
-        return parameters.text(parameters.checked([await self._value(argument, scope) for argument in arguments]))
-
-    async def _value(self, node: exp.Expr, scope: StatementScope) -> Any:
-        try:
-            return evaluate(node, scope.now)
-        except ConstantError as error:
-            raise TranslationError(str(error), error.offset) from None
-        except NotConstantError:
-            pass
-
-        def work() -> Any:
-            translated = scope.translate(node)
-            (value,) = decode_rows(self._engine.rows(translated.sql, 1), translated)
-            return value
-
-        return await self._engine.work(work)
-
     def _entry(self, name: st.Name, scope: StatementScope) -> ChannelEntry:
         return self._catalog.catalog.channel(name.dataverse or scope.dataverse, name.name)
-
-    def _broker(self, name: st.Name, scope: StatementScope) -> BrokerName:
-        entry = self._catalog.catalog.broker(name.dataverse or scope.dataverse, name.name)
-        return BrokerName(entry.dataverse, entry.name)
 
 
 def _within(statement: st.CreateChannel, error: TranslationError) -> TranslationError:

@@ -1,4 +1,7 @@
-"""Exports what channels do, how long it takes, and how announcements to brokers proceed, as Prometheus metrics."""
+"""Exports what channels do, how long it takes, and how announcements to brokers proceed, as Prometheus metrics.
+
+The time of the query and the time of the store are counted apart, because they have different remedies.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ class ChannelCounts:
     """What a channel has done since it started."""
 
     executions: int = 0
-    finding_s: float = 0.0
-    keeping_s: float = 0.0
+    query_s: float = 0.0
+    storing_s: float = 0.0
     results: int = 0
     left_out: int = 0
     failures: int = 0
@@ -42,13 +45,13 @@ _COUNTS: Final[SeriesTable[ChannelMetrics]] = {
         "Executions of the channel that completed.",
         lambda channel: channel.counts.executions,
     ),
-    "tocsin_channel_finding_seconds": (
-        "Time that executions took to find their results, in seconds.",
-        lambda channel: channel.counts.finding_s,
+    "tocsin_channel_query_seconds": (
+        "Time that the channel's query took in its executions, in seconds.",
+        lambda channel: channel.counts.query_s,
     ),
-    "tocsin_channel_keeping_seconds": (
-        "Time that executions then took to store their results durably, in seconds.",
-        lambda channel: channel.counts.keeping_s,
+    "tocsin_channel_storing_seconds": (
+        "Time that executions took to store their results durably, in seconds.",
+        lambda channel: channel.counts.storing_s,
     ),
     "tocsin_channel_results": ("Results stored, one for each interest.", lambda channel: channel.counts.results),
     "tocsin_channel_matches_left_out": (
@@ -93,11 +96,11 @@ _ANNOUNCEMENT_COUNTS: Final[SeriesTable[BrokerCounts]] = {
     ),
 }
 _ANNOUNCEMENT_STATES: Final[SeriesTable[BrokerCounts]] = {
-    "tocsin_broker_lag_results": (
+    "tocsin_cluster_broker_lag_results": (
         "Results committed since the last one that was announced to the broker.",
         lambda broker: broker.lag,
     ),
-    "tocsin_broker_behind_seconds": (
+    "tocsin_cluster_broker_behind_seconds": (
         "Time for which announcements to the broker have been pending, in seconds; absent if none is.",
         lambda broker: broker.behind_s,
     ),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import structlog
 
@@ -40,16 +41,25 @@ class _Looked:
 
 @dataclass(frozen=True, slots=True)
 class ChannelOptions:
-    """How long a channel keeps results, and how many bytes of them; None means the cluster's default."""
+    """How long a channel keeps results, and how many bytes of them; None means the cluster's default.
+    `from_beginning`: records from before its creation are new to it."""
 
     retention_s: float | None = None
     retention_bytes: int | None = None
+    from_beginning: bool = False
 
 
 def channel_options(statement: st.CreateChannel, now: datetime) -> ChannelOptions:
     """Reads the options of CREATE CHANNEL … WITH {…}. Raises TranslationError, which names the invalid option."""
-    options = read_options(statement, now, {"retention": seconds, "retention-bytes": whole_number("bytes", 1)})
-    return ChannelOptions(options.get("retention"), options.get("retention-bytes"))
+    readers = {"retention": seconds, "retention-bytes": whole_number("bytes", 1), "since": _is_beginning}
+    options = read_options(statement, now, readers)
+    return ChannelOptions(options.get("retention"), options.get("retention-bytes"), options.get("since", False))
+
+
+def _is_beginning(value: Any) -> bool:
+    if value not in ("now", "beginning"):
+        raise ValueError(f'must be "now" or "beginning", got {value}')
+    return bool(value == "beginning")
 
 
 class Retention:
@@ -89,8 +99,8 @@ class Retention:
     def wake(self) -> None:
         self._woken.set()
 
-    def trim(self, channel_ids: Iterable[int]) -> None:
-        """Removes the results of these channels that all brokers have acknowledged."""
+    def request_trim(self, channel_ids: Iterable[int]) -> None:
+        """Lets the next look remove the results of these channels that all brokers have acknowledged."""
         self._trim.update(channel_ids)
         self._woken.set()
 

@@ -1,9 +1,12 @@
-"""Manages the subscriptions of brokers: many in one call, with parameter values from JSON."""
+"""Manages the subscriptions of brokers: many in one call, with parameter values from JSON.
+
+A broker that starts has thousands of subscriptions to make, so one call adds many: all of them, or none.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,8 +15,9 @@ from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.parameters import ParameterValues
+from tocsin.cluster.channels.virtual_datasets import all_subscriptions
 from tocsin.settings import ChannelSettings
-from tocsin.store.channels.interface import ChannelStore
+from tocsin.store.channels.interface import ChannelStore, WhenTaken
 from tocsin.store.channels.rows import BackendRequest, BrokerName, SubscribeOutcome, SubscriptionRow, UnsubscribeOutcome
 from tocsin.wire.cluster import SUBSCRIPTIONS_LIMIT, SubscriptionRequest
 from tocsin.wire.errors import InputError, LimitError, NotFoundError
@@ -23,11 +27,18 @@ PAGE_LIMIT: Final = 10_000
 
 class Subscriptions:
     def __init__(
-        self, catalog: CatalogStore, store: ChannelStore, interests_limit: int = ChannelSettings().interests_limit
+        self,
+        catalog: CatalogStore,
+        store: ChannelStore,
+        interests_limit: int = ChannelSettings().interests_limit,
+        *,
+        subscribed: Callable[[int], None] = lambda _channel_id: None,
     ) -> None:
+        """`subscribed` is called with the number of a channel after each change that may have added an interest."""
         self._catalog = catalog
         self._store = store
         self._interests_limit = interests_limit
+        self._subscribed = subscribed
 
     def channel(self, dataverse: str, name: str) -> ChannelEntry:
         return self._catalog.catalog.channel(dataverse, name)
@@ -38,20 +49,38 @@ class Subscriptions:
         """Adds all subscriptions, or none if one of them is invalid."""
         check_many(len(requests))
         # Check on a thread: ten thousand take a while, and the event loop has other work.
-        backend_requests = await asyncio.to_thread(_wanted, entry, broker, requests)
-        return await self._store.subscribe(
-            entry.channel_id,
-            backend_requests,
-            created_us=to_us(datetime.now(UTC)),
-            interests_at_most=self._interests_limit,
-        )
+        return await self.request(entry, await asyncio.to_thread(_wanted, entry, broker, requests))
+
+    async def request(
+        self, entry: ChannelEntry, requests: Sequence[BackendRequest], *, when_taken: WhenTaken = "repeat"
+    ) -> list[SubscribeOutcome]:
+        """Adds all subscriptions, whose parameters have been checked, or none."""
+        check_many(len(requests))
+        outcomes = await self._store.subscribe(
+            entry.channel_id, requests, created_us=to_us(datetime.now(UTC)),
+            interests_at_most=self._interests_limit, when_taken=when_taken,
+        )  # fmt: skip
+        self._subscribed(entry.channel_id)
+        return outcomes
+
+    async def ids(self, entry: ChannelEntry) -> list[str]:
+        """Returns the ids of all subscriptions to a channel. Raises LimitError if one call cannot end them all."""
+        check_many((await self._store.state(entry.channel_id)).subscriptions)
+        return [subscription.id for subscription in await all_subscriptions(self._store, entry.channel_id)]
 
     async def unsubscribe(self, entry: ChannelEntry, ids: Sequence[str]) -> UnsubscribeOutcome:
         check_many(len(ids))
         return await self._store.unsubscribe(entry.channel_id, ids)
 
-    async def change_broker(self, entry: ChannelEntry, subscription_id: str, broker: BrokerName) -> SubscriptionRow:
-        return await self._store.change_broker(entry.channel_id, subscription_id, broker)
+    async def change(
+        self, entry: ChannelEntry, subscription_id: str, broker: BrokerName, parameters: str | None = None
+    ) -> SubscriptionRow:
+        """Moves a subscription to another broker, and to other parameters if they are given (see ChannelStore)."""
+        changed = await self._store.change_subscription(
+            entry.channel_id, subscription_id, broker, parameters=parameters, interests_at_most=self._interests_limit
+        )
+        self._subscribed(entry.channel_id)
+        return changed
 
     async def one(self, entry: ChannelEntry, subscription_id: str) -> SubscriptionRow:
         subscription = await self._store.subscription(entry.channel_id, subscription_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,26 +19,21 @@ import orjson
 import pyarrow as pa
 
 from tocsin.clock import from_us
+from tocsin.cluster.catalog.channel_types import RESULTS_KEYS, RESULTS_TYPE, SUBSCRIPTIONS_KEYS, SUBSCRIPTIONS_TYPE
 from tocsin.cluster.catalog.entries import ChannelEntry, ProcedureEntry
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.pipeline.datasets import layout
-from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import InterestId, Range
+from tocsin.rules.model.open_form import loads_value
 from tocsin.rules.model.types import Field, ObjectType
 from tocsin.store.channels.interface import ChannelStore
-from tocsin.store.channels.rows import RecordedExecution, SubscriptionRow
+from tocsin.store.channels.rows import RecordedExecution, ResultRow, SubscriptionRow
 from tocsin.wire.errors import NotFoundError
 
-_RESULTS = ObjectType(
-    (
-        Field("resultId", t.UUID), Field("channelExecutionTime", t.DATETIME), Field("subscriptionId", t.STRING),
-        Field("result", t.ANY),
-    ),
-    open=False,
-)  # fmt: skip
 # At most this many executions are shown per channel, the latest.
 EXECUTIONS: Final = 10_000
+_ALL: Final = 1 << 62
 _NAMESPACE = UUID("6a0ba7c6-51f5-4c3e-9a3d-2f2f0f6f7b11")
 
 
@@ -59,17 +54,19 @@ class VirtualDataset:
         return self.ref.name
 
     @property
+    def is_results(self) -> bool:
+        return self.ref == self.channel.results
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
+        return RESULTS_KEYS if self.is_results else SUBSCRIPTIONS_KEYS
+
+    @property
     def type(self) -> ObjectType:
-        if self.ref == self.channel.results:
-            return _RESULTS
-        own_fields = (
-            Field("subscriptionId", t.STRING),
-            Field("DataverseName", t.STRING),
-            Field("BrokerName", t.STRING),
-        )
-        return ObjectType(
-            (*own_fields, *(Field(f"param{i}", kind) for i, kind in enumerate(self.channel.types))), open=False
-        )
+        if self.is_results:
+            return RESULTS_TYPE
+        parameters = (Field(f"param{i}", kind) for i, kind in enumerate(self.channel.types))
+        return ObjectType((*SUBSCRIPTIONS_TYPE.fields, *parameters), open=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +74,7 @@ class ProcedureRun:
     """One run of a procedure at a tick. `reason` is set if the run failed."""
 
     entry: ProcedureEntry
+    arguments: str
     tick: datetime
     started: datetime
     ended: datetime
@@ -93,7 +91,7 @@ class VirtualDatasets:
         self._loop = asyncio.get_running_loop()
 
     def rows(self, shown: VirtualDataset) -> pa.Table:
-        rows = self._results(shown) if shown.ref == shown.channel.results else self._subscriptions(shown)
+        rows = self._results(shown) if shown.is_results else self._subscriptions(shown)
         return layout.to_arrow(asyncio.run_coroutine_threadsafe(rows, self._loop).result(), shown.type)
 
     def executions(self, channels: Sequence[ChannelEntry], kind: ObjectType) -> pa.Table:
@@ -119,54 +117,96 @@ class VirtualDatasets:
                 ]
         return rows
 
-    async def _all(self, channel_id: int) -> list[SubscriptionRow]:
-        subscriptions: list[SubscriptionRow] = []
-        while True:
-            page = await self._store.subscriptions(channel_id, after=subscriptions[-1].id if subscriptions else "")
-            if not page:
-                return subscriptions
-            subscriptions += page
-
     async def _subscriptions(self, shown: VirtualDataset) -> list[dict[str, Any]]:
         return [
             {
-                "subscriptionId": subscription.id, "DataverseName": subscription.broker.dataverse,
+                "subscriptionId": id_value(subscription.id), "DataverseName": subscription.broker.dataverse,
                 "BrokerName": subscription.broker.name,
                 **{f"param{i}": value for i, value in enumerate(ParameterValues.values(subscription.parameters))},
             }
-            for subscription in await self._all(shown.channel.channel_id)
+            for subscription in await all_subscriptions(self._store, shown.channel.channel_id)
         ]  # fmt: skip
 
     async def _results(self, shown: VirtualDataset) -> list[dict[str, Any]]:
-        subscriptions: dict[InterestId, list[SubscriptionRow]] = defaultdict(list)
-        for subscription in await self._all(shown.channel.channel_id):
-            subscriptions[subscription.interest].append(subscription)
-        ranges = [
-            Range(interest, min(subscription.since for subscription in interest_subscriptions))
-            for interest, interest_subscriptions in subscriptions.items()
-        ]
         rows: list[dict[str, Any]] = []
-        async for chunk in self._store.fetch(ranges):
-            for part in chunk:
-                for result in part.results:
-                    value = orjson.loads(result.payload)
-                    rows += [
-                        {
-                            "resultId": uuid5(_NAMESPACE, f"{subscription.id} {result.cursor}"),
-                            "channelExecutionTime": from_us(result.executed_us), "subscriptionId": subscription.id,
-                            "result": value,
-                        }
-                        for subscription in subscriptions[ranges[part.range].interest]
-                        if subscription.since < result.cursor
-                    ]  # fmt: skip
+        ends = _ExecutionEnds(self._store, shown.channel.channel_id)
+        async for _, result, ids in shown_results(self._store, shown.channel.channel_id):
+            value = orjson.loads(result.payload)
+            delivered = from_us(await ends.of(result))
+            rows += [
+                {
+                    "resultId": result_id, "channelExecutionTime": from_us(result.executed_us),
+                    "subscriptionId": id_value(subscription_id), "deliveryTime": delivered, "result": value,
+                }
+                for result_id, subscription_id in ids.items()
+            ]  # fmt: skip
         return rows
+
+
+def id_value(subscription_id: str) -> UUID | str:
+    """Returns the id of a subscription as queries see it: a uuid, or the text that the client chose."""
+    try:
+        value = UUID(subscription_id)
+    except ValueError:
+        return subscription_id
+    return value if str(value) == subscription_id else subscription_id
+
+
+class _ExecutionEnds:
+    """When the executions of a channel ended: from then on their results could be delivered."""
+
+    def __init__(self, store: ChannelStore, channel_id: int) -> None:
+        self._store = store
+        self._channel_id = channel_id
+        self._ends_us: dict[int, int] = {}
+
+    async def of(self, result: ResultRow) -> int:
+        number = result.cursor.execution
+        if number not in self._ends_us:
+            executions = await self._store.executions(self._channel_id, limit=_ALL)
+            self._ends_us = {each.number: each.ended_us for each in executions if each.reason is None}
+            # If retention has removed the execution meanwhile, its instant is the nearest that is known.
+            self._ends_us.setdefault(number, result.executed_us)
+        return self._ends_us[number]
+
+
+async def all_subscriptions(store: ChannelStore, channel_id: int) -> list[SubscriptionRow]:
+    subscriptions: list[SubscriptionRow] = []
+    while True:
+        page = await store.subscriptions(channel_id, after=subscriptions[-1].id if subscriptions else "")
+        if not page:
+            return subscriptions
+        subscriptions += page
+
+
+async def shown_results(
+    store: ChannelStore, channel_id: int
+) -> AsyncIterator[tuple[InterestId, ResultRow, dict[UUID, str]]]:
+    """Yields each stored result with the subscriptions that see it, as `resultId` → `subscriptionId`."""
+    subscriptions: dict[InterestId, list[SubscriptionRow]] = defaultdict(list)
+    for subscription in await all_subscriptions(store, channel_id):
+        subscriptions[subscription.interest].append(subscription)
+    ranges = [
+        Range(interest, min(subscription.since for subscription in interest_subscriptions))
+        for interest, interest_subscriptions in subscriptions.items()
+    ]
+    async for chunk in store.fetch(ranges):
+        for part in chunk:
+            interest = ranges[part.range].interest
+            for result in part.results:
+                ids = {
+                    uuid5(_NAMESPACE, f"{subscription.id} {result.cursor}"): subscription.id
+                    for subscription in subscriptions[interest]
+                    if subscription.since < result.cursor
+                }
+                yield interest, result, ids
 
 
 def _run(one: ProcedureRun) -> dict[str, Any]:
     entry = one.entry
     row = {
-        "DataverseName": entry.dataverse, "ProcedureName": entry.name, "Tick": one.tick, "Started": one.started,
-        "Ended": one.ended, "MissedTicks": one.missed,
+        "DataverseName": entry.dataverse, "ProcedureName": entry.name, "Arguments": loads_value(one.arguments),
+        "Tick": one.tick, "Started": one.started, "Ended": one.ended, "MissedTicks": one.missed,
     }  # fmt: skip
     return row if one.reason is None else {**row, "Reason": one.reason}
 

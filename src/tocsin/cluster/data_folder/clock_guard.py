@@ -11,7 +11,6 @@ import asyncio
 import json
 import shlex
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -21,14 +20,13 @@ from typing import Final
 
 import structlog
 
-from tocsin.clock import now_us
+from tocsin.clock import STEP_US, now_us, since_boot_us
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.durable_files import sync_file, sync_folder
 
 _log = structlog.get_logger()
 
 RECORD: Final = "clock.json"
-STEP_US: Final = 3600 * 1_000_000
 _RECORD_EVERY_US: Final = 60 * 1_000_000
 _LOOK_EVERY_S: Final = 5.0
 # The longest time that a killed process may have run after its last record.
@@ -67,17 +65,17 @@ class Clocks:
 
 
 def machine_clocks() -> Clocks:
-    since_boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         boot_id = ""
-    return Clocks(now_us, lambda: time.clock_gettime_ns(since_boot) // 1000, boot_id)
+    return Clocks(now_us, since_boot_us, boot_id)
 
 
 class ClockGuard:
     """Thread-safe. The record is a file in the data folder. `committed_us` is the time of the newest commit: a process
-    that was killed may not have recorded it."""
+    that was killed may not have recorded it. `ran_until_us` is the latest time that the processes before this one have
+    recorded, 0 without a record."""
 
     def __init__(self, folder: Path, clocks: Clocks, committed_us: int = 0) -> None:
         self._path = folder / RECORD
@@ -86,7 +84,9 @@ class ClockGuard:
         self._suspicion: ClockSuspicion | None = None
         self._stopped_us = 0
         self._written_us = 0
-        self._start(_read(self._path, clocks.wall_us()), committed_us)
+        known = _read(self._path, clocks.wall_us())
+        self.ran_until_us: Final = 0 if known is None else max(known.newest_us, known.base_us)
+        self._start(known, committed_us)
 
     # ------------------------------------------------------------ reading the clock
 

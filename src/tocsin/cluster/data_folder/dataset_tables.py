@@ -103,10 +103,10 @@ class DatasetTables:
         try:
             self._tell_early(name, await asyncio.to_thread(upkeep.upkeep, table))
         except StorageFullError as error:
-            _log.warning("upkeep failed; retrying", dataset=name, reason=error.message)
+            _log.warning("upkeep of a dataset failed; retrying", dataset=name, reason=error.message)
         except Exception:
             if name not in self._dropped:
-                _log.exception("upkeep failed unexpectedly; retrying", dataset=name)
+                _log.exception("upkeep of a dataset failed unexpectedly; retrying", dataset=name)
 
     def _tell_early(self, name: str, done: upkeep.UpkeepRound) -> None:
         if done.removed_early and name not in self._told_early:

@@ -57,7 +57,7 @@ class LostFolder:
                 sync_folder(destination.parent)
                 sync_folder(path.parent)
             except OSError as error:
-                _log.error("cannot be moved to the lost folder, and not in the catalog", path=str(path), about=about)
+                _log.error("an unknown file cannot be moved to the lost folder", path=str(path), about=about)
                 self._say(f"the catalog does not know {path} ({about}); it stays where it is: {error.strerror}")
                 continue
             self.report(str(path), about, destination)
@@ -70,7 +70,7 @@ class LostFolder:
         return place
 
     def report(self, what: str, about: str, place: Path) -> None:
-        _log.warning("moved to the lost folder: not in the catalog", path=what, about=about, now=str(place))
+        _log.warning("an unknown file was moved to the lost folder", path=what, about=about, now=str(place))
         self._say(f"the catalog does not know {what} ({about}); it was set aside as {place}")
 
 

@@ -7,12 +7,11 @@ piece of work has a Spark job group, which is how it is cancelled.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,19 +19,20 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+from pyspark.sql import SparkSession
 
+from tocsin.cluster.engine import query_results
 from tocsin.cluster.engine.engine_session import EngineSession, engine_lost
-from tocsin.cluster.engine.spark_errors import translate_call_error, translate_spark_error
+from tocsin.cluster.engine.query_results import ResultFiles, ResultFolders
+from tocsin.cluster.engine.refused_askers import RefusedAskers
+from tocsin.cluster.engine.spark_errors import ASK_FOR_LESS, translate_work_error
 from tocsin.cluster.engine.work_threads import GIVE_UP_S, WorkThreads
-from tocsin.pipeline.analysis import SparkTypeAnalyser, without_paths
-from tocsin.pipeline.plan_check import analyse_query
+from tocsin.cluster.shared_lock import SharedLock
+from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.python.functions import PythonFunctions
-from tocsin.pipeline.python.protocol import CallError
+from tocsin.pipeline.running_tasks import ASKER, RunningTasks
 from tocsin.pipeline.views import DatasetViews
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import CapacityError, DeadlineError, InputError, StatementError, StoreError, UnavailableError
@@ -44,10 +44,9 @@ CHANNEL_THREADS: Final = 16  # a thread blocks while its job runs: few long exec
 HUGE_BYTES: Final = 1 << 20
 TURN_S: Final = 0.02
 _GONE_S: Final = 1.0
-_READ_ROWS: Final = 64  # at once, of a result: each may have some MB
-# Parquet looks at the size of a page after so many rows. A page is unpacked whole, so large rows need small pages.
-_RESULT_OPTIONS: Final = {"parquet.page.size.row.check.min": "1", "parquet.page.size.row.check.max": "32"}
-_LESS: Final = "ask for less at once"
+_SETTLE_S: Final = 1.0  # how long the tasks of failed work usually take to end, at most
+_CLEAR_S: Final = 30.0  # how long work under way may hold up work that must run alone
+_LOOK_EVERY_S: Final = 0.5
 
 
 class VirtualDatasetReader(Protocol):
@@ -69,33 +68,8 @@ class _EngineWork:
     session: EngineSession | None = None
     is_stopped: bool = False
     is_given_up: bool = False
-
-
-class ResultFiles:
-    """The files of a result that Spark writes. They are read without Spark, and need not be read at all. `removed` is
-    called when they are no longer needed."""
-
-    def __init__(self, folder: Path, removed: Callable[[Path], None]) -> None:
-        self.folder = folder
-        self._removed = removed
-
-    def size_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.folder.iterdir())
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in their order, a few at a time."""
-        try:
-            for part in sorted(self.folder.glob("part-*.parquet")):
-                with pq.ParquetFile(part) as file:
-                    yield from file.iter_batches(batch_size=_READ_ROWS, use_threads=False)
-        except OSError as error:
-            if "nested" not in str(error):
-                raise
-            raise StatementError("a result is nested too deep to be streamed", hint="ask for it whole") from None
-
-    def remove(self) -> None:
-        self._removed(self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
+    took_memory: bool = False
+    """Stopped because the engine was short of memory."""
 
 
 class Engine:
@@ -119,8 +93,7 @@ class Engine:
     ) -> None:
         """`lost_limit` callers may lose threads before the session is replaced; each pool has as many spare threads."""
         self._make_python = make_python
-        self._scratch = scratch
-        self._result_folders: set[Path] = set()
+        self._result_folders = ResultFolders(scratch)
         self._threads = ThreadPoolExecutor(threads + lost_limit, thread_name_prefix="statement")
         # Separate pools: records land however many statements run or wait, and vice versa.
         self._landing = ThreadPoolExecutor(_LANDING_THREADS, thread_name_prefix="landing")
@@ -136,10 +109,13 @@ class Engine:
         self._generations = 0
         self._pauses: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
         self._session: EngineSession | None = None
-        self.has_cancelled = False
-        """Whether work was cancelled in this session. Spark may still run tasks of it that cannot be stopped."""
+        self._lock = SharedLock()
+        self._running: dict[str, _EngineWork] = {}
+        self.refused = RefusedAskers()
         self.trouble: Callable[[], str | None] = lambda: None
         """Says why the engine should get no work now, or None. The engine's watch replaces this function."""
+        self.request_replacement: Callable[[str], bool] = lambda _reason: False
+        """Has the session replaced soon, and returns whether it will be. The engine's watch replaces this function."""
         self.virtual_datasets = virtual_datasets
         self.adopt(spark)
 
@@ -148,10 +124,10 @@ class Engine:
     def adopt(self, spark: SparkSession) -> None:
         """Uses this session for work that begins from now on."""
         self._generations += 1
-        self.has_cancelled = False
         self._session = EngineSession(
-            self._generations, spark, self._make_python(spark), SparkTypeAnalyser(spark), DatasetViews(spark)
-        )
+            self._generations, spark, self._make_python(spark), SparkTypeAnalyser(spark), DatasetViews(spark),
+            RunningTasks(spark),
+        )  # fmt: skip
         for loop, resumed in list(self._pauses):
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(resumed.set)
@@ -206,6 +182,10 @@ class Engine:
         return self._work_threads.lost
 
     @property
+    def names_of_lost_askers(self) -> set[str]:
+        return self._work_threads.names_of_lost_askers
+
+    @property
     def lost_askers(self) -> int:
         """The number of callers with lost threads. Each caller counts once; work without a caller counts each time."""
         return self._work_threads.lost_askers
@@ -215,7 +195,9 @@ class Engine:
         return any(self._work_threads.lost_of(threads) >= needed for threads, needed in self._needed)
 
     def asked_by(self, asker: str) -> AbstractContextManager[None]:
-        """Attributes this task's work within the block to the asker. LimitError while the asker has lost threads."""
+        """Attributes this task's work within the block to the asker. LimitError while the asker has lost threads or
+        tasks that could not be stopped, or must wait because of earlier work."""
+        self.refused.check(asker)
         return self._work_threads.asked_by(asker)
 
     def close(self) -> None:
@@ -235,14 +217,49 @@ class Engine:
 
     # ------------------------------------------------------------ work
 
+    @asynccontextmanager
+    async def alone(self, *, is_clear: bool) -> AsyncIterator[None]:
+        """Holds back all other work within the block. It waits, and does not fail. If work under way does not end
+        soon, the session is replaced, so that its callers try again. With `is_clear`, the session is also replaced if
+        tasks or threads of earlier work cannot be stopped: they would share its memory with the block."""
+        what = "an execution is tried while nothing else runs"
+        loop = asyncio.get_running_loop()
+        reminder = loop.call_later(_CLEAR_S, self.request_replacement, f"{what}, and other work did not end")
+        try:
+            async with self._lock.acquire(alone=True):
+                reminder.cancel()
+                current = self._session
+                if is_clear and current is not None and await asyncio.to_thread(self._has_leftovers, current):
+                    reason = f"{what}, and earlier work could not be stopped"
+                    while self.request_replacement(reason) and self._session is current:
+                        await self.pause(_LOOK_EVERY_S)
+                yield
+        finally:
+            reminder.cancel()
+
+    def _has_leftovers(self, current: EngineSession) -> bool:
+        """Whether earlier work still runs after a moment."""
+        until_s = time.monotonic() + GIVE_UP_S
+        try:
+            while self.lost_threads or ((load := current.tasks.read()) is not None and load.tasks):
+                if time.monotonic() >= until_s:
+                    return True
+                time.sleep(_SETTLE_S / 20)
+        except Exception:  # the JVM may be gone
+            return False
+        return False
+
     async def land(self, work: Callable[[], _T], what: str, *, asks_spark: bool) -> _T:
         """Runs work on the threads of the feeds, like `work`. It is never given up."""
         if not asks_spark:
             return await self._work_threads.carry_out(self._landing, work, stop=lambda: False)
         return await self._carry_out(self._landing, work, what, always_awaited=True)
 
-    async def execution(self, work: Callable[[], _T], what: str, *, deadline_s: float | None = None) -> _T:
-        """Runs work on the threads of the channels, like `work`. The work must change nothing.
+    async def execution(
+        self, work: Callable[[], _T], what: str, *, deadline_s: float | None = None, is_alone: bool = False
+    ) -> _T:
+        """Runs work on the threads of the channels, like `work`. The work must change nothing. `is_alone`: the caller
+        holds `alone`.
 
         After `deadline_s` of running time (waiting for a thread does not count) the work is cancelled, and soon after
         that DeadlineError is raised, whether or not Spark could stop the jobs. A thread that does not stop is given up:
@@ -251,7 +268,7 @@ class Engine:
         asks the caller to repeat the work.
         """
         try:
-            return await self._carry_out(self._channels, work, what, deadline_s=deadline_s)
+            return await self._carry_out(self._channels, work, what, deadline_s=deadline_s, is_alone=is_alone)
         except DeadlineError as error:
             if self.trouble() is not None:
                 raise engine_lost() from error
@@ -281,7 +298,7 @@ class Engine:
             try:
                 return work()
             except Exception as error:
-                translated = _translate(error)
+                translated = translate_work_error(error)
                 if translated is error:
                     raise
                 raise translated from error
@@ -317,11 +334,12 @@ class Engine:
         stop: Callable[[], bool] | None = None,
         always_awaited: bool = False,
         deadline_s: float | None = None,
+        is_alone: bool = False,
     ) -> _T:
         engine_work = _EngineWork(uuid4().hex, self._work_threads.current_asker())
 
         def stop_all() -> bool:
-            self.has_cancelled = engine_work.is_stopped = True
+            engine_work.is_stopped = True
             may_be_given_up = stop is None or stop()
             self._errand(partial(self._cancel_jobs, engine_work))
             return may_be_given_up and not always_awaited
@@ -329,10 +347,11 @@ class Engine:
         def give_up() -> None:
             engine_work.is_given_up = True
 
-        return await self._work_threads.carry_out(
-            threads, partial(self._run, engine_work, what, work, changes=stop is not None or always_awaited),
-            stop=stop_all, give_up=give_up, keep_result=stop is not None, deadline_s=deadline_s,
-        )  # fmt: skip
+        async with nullcontext() if is_alone else self._lock.acquire(alone=False):
+            return await self._work_threads.carry_out(
+                threads, partial(self._run, engine_work, what, work, changes=stop is not None or always_awaited),
+                stop=stop_all, give_up=give_up, keep_result=stop is not None, deadline_s=deadline_s,
+            )  # fmt: skip
 
     def _run(self, own: _EngineWork, what: str, work: Callable[[], _T], *, changes: bool) -> _T:
         own.session = current = self._session
@@ -342,25 +361,53 @@ class Engine:
             raise UnavailableError("the work was stopped before it began")
         context = current.spark.sparkContext
         self._bound.work = own
+        self._running[own.group] = own
         try:
             context.setJobGroup(own.group, what[:200], interruptOnCancel=True)
             # Spark schedules fairly between pools. Each caller has a pool, so a caller with many jobs gets no more than
             # others. Executions and landings have no caller, so they have a pool for each thread.
             pool = threading.current_thread().name if own.asker is None else current.pool_of(own.asker)
             context.setLocalProperty("spark.scheduler.pool", pool)
+            context.setLocalProperty(ASKER, own.asker or "")
             result = work()
         except Exception as error:
+            if own.asker is not None:
+                self._await_tasks(own.group, own.asker, current)
+            if own.took_memory:
+                raise CapacityError(
+                    "the engine ran short of memory, and this statement had taken the most", hint=ASK_FOR_LESS
+                ) from error
             translated = self.translate_error(error)
             if translated is error:
                 raise
             raise translated from error
         finally:
             self._bound.work = None
+            self._running.pop(own.group, None)
             with suppress(Exception):  # the JVM may be gone
                 context._jsc.sc().clearJobGroup()
         if current.is_lost and not changes:
             raise engine_lost()  # part of the result may come from the next session
         return result
+
+    def _await_tasks(self, group: str, asker: str, current: EngineSession) -> None:
+        """Waits a moment until the tasks of failed work have ended. Their caller is refused while they run on."""
+        until_s = time.monotonic() + _SETTLE_S
+        with suppress(Exception):  # the JVM may be gone
+            while (load := current.tasks.read()) is not None and any(task.group == group for task in load.tasks):
+                if time.monotonic() >= until_s:
+                    self.refused.add_stuck(group, asker)
+                    return
+                time.sleep(_SETTLE_S / 20)
+
+    def stop_for_memory(self, group: str) -> None:
+        """Stops a statement because the engine is short of memory; its caller has to wait before the next one. Calls
+        the JVM."""
+        own = self._running.get(group)
+        if own is not None and own.asker is not None and not own.took_memory:
+            own.took_memory = True
+            self.refused.memory_taken(own.asker)
+            self._cancel_jobs(own)
 
     def _cancel_jobs(self, own: _EngineWork) -> None:
         if own.session is not None and not own.session.has_ended():
@@ -393,7 +440,7 @@ class Engine:
             return engine_lost()
         if isinstance(error, PySparkException | Py4JError) and current.is_stopped():
             return engine_lost()
-        return _translate(error)
+        return translate_work_error(error)
 
     def with_translated_errors(self, work: Callable[[], _T]) -> _T:
         """Runs the work and translates Spark's errors."""
@@ -406,80 +453,26 @@ class Engine:
             if translated is not error:
                 raise translated from error
             # The JVM lives, but its thread that served the rows has died: that takes an OutOfMemoryError.
-            raise CapacityError("the engine stopped in the middle of its answer", hint=_LESS) from error
+            raise CapacityError("the engine stopped in the middle of its answer", hint=ASK_FOR_LESS) from error
+
+    # ------------------------------------------------------------ rows
 
     def rows(self, sql: str, limit: int | None = None) -> pa.Table:
         """Returns the whole result in memory; with a limit, at most that many rows."""
-        return self.with_translated_errors(lambda: self._collect(sql, limit))
-
-    def _collect(self, sql: str, limit: int | None) -> pa.Table:
-        frame = analyse_query(self.spark, sql)
-        frame = _nullable(frame if limit is None else frame.limit(limit))
-        # Plan the query here and not in the thread that serves the rows: if that thread runs out of memory, it ends
-        # silently, and the reader waits for ever.
-        planned: Any = frame
-        planned._jdf.queryExecution().executedPlan()
-        return frame.toArrow()
+        return self.with_translated_errors(lambda: query_results.collect_rows(self.spark, sql, limit))
 
     def discard(self, sql: str) -> None:
         """Runs a query to its end and drops its rows."""
-        analyse_query(self.spark, sql).write.format("noop").mode("overwrite").save()
+        query_results.discard_rows(self.spark, sql)
 
     def result_files(self) -> ResultFiles:
         """Returns the place of a result of any size, which `write_rows` fills. The caller removes it, in any case."""
-        files = ResultFiles(self._scratch / f"answer-{uuid4().hex}", self._result_folders.discard)
-        self._result_folders.add(files.folder)
-        return files
+        return self._result_folders.add()
 
     def write_rows(self, sql: str, files: ResultFiles) -> None:
         """Has Spark write a result to the disk."""
-        # A task of a cancelled query may have written once more after its folder was removed.
-        for folder in self._scratch.glob("answer-*"):
-            if folder not in self._result_folders:
-                shutil.rmtree(folder, ignore_errors=True)
-        writer = analyse_query(self.spark, sql).write.options(**_RESULT_OPTIONS)
-        writer.parquet(str(files.folder), compression="zstd")
+        self._result_folders.remove_abandoned()
+        query_results.write_rows(self.spark, sql, files)
 
     def plan(self, sql: str) -> str:
-        frame: Any = analyse_query(self.spark, sql)
-        return without_paths(
-            frame._jdf.queryExecution().explainString(
-                frame._sc._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")
-            )
-        )
-
-
-def _nullable(frame: DataFrame) -> DataFrame:
-    """Makes all fields of structs nullable.
-
-    Spark declares the fields of a struct of constants as never NULL. Arrow then refuses a struct that is NULL as a
-    whole, as from nullif, an index beyond the end, or an aggregate of no rows.
-    """
-    fields = frame.schema.fields
-    types = [_loose(field.dataType) for field in fields]
-    if all(field.dataType == kind for field, kind in zip(fields, types, strict=True)):
-        return frame
-    return frame.select(*(
-        frame[f"`{field.name}`"].cast(kind).alias(field.name) for field, kind in zip(fields, types, strict=True)
-    ))  # fmt: skip
-
-
-def _loose(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _loose(field.dataType)) for field in kind.fields])
-    return ArrayType(_loose(kind.elementType)) if isinstance(kind, ArrayType) else kind
-
-
-def _translate(error: Exception) -> Exception:
-    """Translates errors of Spark, and of limits that a statement met; returns other errors unchanged."""
-    if isinstance(error, PySparkException | Py4JError):
-        return translate_spark_error(error)
-    if isinstance(error, CallError):
-        return translate_call_error(error)
-    if isinstance(error, MemoryError):  # pyarrow's, too
-        return CapacityError("the answer needs more memory than the cluster has", hint=_LESS)
-    if isinstance(error, RecursionError):
-        return StatementError("the statement is nested too deeply", hint="break it up with LET or WITH")
-    if isinstance(error, pa.ArrowInvalid) and "recursion depth" in str(error):
-        return StatementError("the answer is nested too deeply", hint="at most 60 objects or arrays deep")
-    return error
+        return query_results.explain_plan(self.spark, sql)

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from tocsin.pipeline import session
 from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.python.functions import PythonFunctions
+from tocsin.pipeline.running_tasks import RunningTasks
 from tocsin.pipeline.views import DatasetViews
 from tocsin.wire.errors import CapacityError, UnavailableError
 
@@ -49,6 +50,7 @@ class EngineSession:
     python: PythonFunctions
     type_analyser: SparkTypeAnalyser
     views: DatasetViews
+    tasks: RunningTasks
     is_lost: bool = False
     """Set when the session is abandoned, before its JVM is killed."""
     _pools: set[str] = field(default_factory=set)

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from py4j.protocol import Py4JNetworkError
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from tocsin.cluster.engine.engine_session import WorkerLostError, engine_lost
@@ -24,6 +25,7 @@ from tocsin.pipeline.java_functions import function_problem
 from tocsin.pipeline.python.protocol import CallError, parse_call_error
 from tocsin.wire.errors import CapacityError, ConflictError, StatementError, StorageFullError, TocsinError
 
+ASK_FOR_LESS: Final = "ask for less at once"
 _DEEPEST: Final = 20
 _LONGEST_REASON: Final = 500
 # errors of Spark itself; those of statements and records have other classes
@@ -108,6 +110,21 @@ class _SparkFailure:
 
     kind: str
     message: str
+
+
+def translate_work_error(error: Exception) -> Exception:
+    """Translates errors of Spark, and of limits that a statement met; returns other errors unchanged."""
+    if isinstance(error, PySparkException | Py4JError):
+        return translate_spark_error(error)
+    if isinstance(error, CallError):
+        return translate_call_error(error)
+    if isinstance(error, MemoryError):  # pyarrow's, too
+        return CapacityError("the answer needs more memory than the cluster has", hint=ASK_FOR_LESS)
+    if isinstance(error, RecursionError):
+        return StatementError("the statement is nested too deeply", hint="break it up with LET or WITH")
+    if isinstance(error, pa.ArrowInvalid) and "recursion depth" in str(error):
+        return StatementError("the answer is nested too deeply", hint="at most 60 objects or arrays deep")
+    return error
 
 
 def translate_spark_error(error: Exception) -> TocsinError:

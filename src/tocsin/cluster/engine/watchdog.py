@@ -25,8 +25,9 @@ class WatchdogLimits:
     """Replaces an engine that has not answered for this long."""
     lost_limit: int
     """Replaces the engine when this many callers and tasks cannot be stopped, because nothing else frees their threads.
-    While there are threads left, that happens once within `window_s`, and it does not count among `replacements`:
-    otherwise a client with such work could keep the engine from the others."""
+    While there are threads left, that happens once within `window_s`, and it does not count among `replacements`. An
+    engine with too few threads left is replaced at once, and counts. A caller with such work is refused for a while
+    (`RefusedAskers`), so one alone cannot have the engine replaced again."""
     ping_period_s: float = 2.0
     silent_s: float = 5.0
     """Gives no new work to an engine that has not answered for this long."""
@@ -70,6 +71,13 @@ class PingFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacementRequested:
+    """Work needs an engine without leftovers of other work."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartSucceeded:
     pass
 
@@ -79,7 +87,9 @@ class StartFailed:
     reason: str
 
 
-WatchdogEvent: TypeAlias = WatchdogTick | PingAnswered | PingFailed | StartSucceeded | StartFailed
+WatchdogEvent: TypeAlias = (
+    WatchdogTick | PingAnswered | PingFailed | ReplacementRequested | StartSucceeded | StartFailed
+)
 
 # ---------------------------------------------------------------- actions
 
@@ -91,7 +101,10 @@ class SendPing:
 
 @dataclass(frozen=True, slots=True)
 class KillEngine:
+    """`is_overfull`: work that could not be stopped is the reason, and its callers have to wait."""
+
     reason: str
+    is_overfull: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,9 @@ class Watchdog:
             return self._start(now_s)
         if self.state != "up":
             return ()  # an event of the previous engine
+        if isinstance(event, ReplacementRequested):
+            self.reason = event.reason
+            return (KillEngine(self.reason, is_overfull=True), *self._start_now())
         self._is_asking = False
         if isinstance(event, PingFailed):
             return ()  # treated like no answer
@@ -192,7 +208,9 @@ class Watchdog:
                 "too few of its threads are left, since others" if is_exhausted else f"{unstoppable} of its threads"
             )
             self.reason = f"{subject} could not be stopped"
-            return (KillEngine(self.reason), *self._start_now())
+            # An engine without threads is as useless as one that crashed, and counts as such.
+            start = self._start(now_s) if is_exhausted else self._start_now()
+            return (KillEngine(self.reason, is_overfull=True), *start)
         if self._silence_s(now_s) >= limits.ping_timeout_s:
             return self._fail(f"it has not answered for {limits.ping_timeout_s:g} s", now_s)
         if self._is_asking or now_s < self._asked_s + limits.ping_period_s:

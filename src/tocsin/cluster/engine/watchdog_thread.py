@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from tocsin.cluster.engine import watchdog
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineSession
+from tocsin.cluster.engine.heap_watch import HeapWatch
 from tocsin.cluster.engine.watchdog import Watchdog, WatchdogLimits
 from tocsin.pipeline.session import SparkSessions
 
@@ -41,9 +42,11 @@ class EngineWatch:
     ) -> None:
         self._engine = engine
         engine.trouble = self.trouble
+        engine.request_replacement = self._request_replacement
         self._sessions = sessions
         self._ping = ping or self._ask
         self._watchdog = Watchdog(limits, time.monotonic(), Random())
+        self._heap_watch = HeapWatch()
         self._events: queue.SimpleQueue[watchdog.WatchdogEvent] = queue.SimpleQueue()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine watch", daemon=True)
@@ -92,6 +95,11 @@ class EngineWatch:
         """Threads and tasks that could not be stopped and have not ended."""
         return self._engine.lost_threads + self._watchdog.stuck
 
+    def _request_replacement(self, reason: str) -> bool:
+        if self._watchdog.state == "up":
+            self._events.put(watchdog.ReplacementRequested(reason))
+        return self._thread.is_alive()
+
     # ------------------------------------------------------------ the watching thread
 
     def _run(self) -> None:
@@ -114,8 +122,10 @@ class EngineWatch:
         match action:
             case watchdog.SendPing():
                 self._send_ping(self._engine.session)
-            case watchdog.KillEngine(reason):
+            case watchdog.KillEngine(reason, is_overfull):
                 _log.error("the engine is replaced", reason=reason, replacements=self._watchdog.replacements)
+                if is_overfull:
+                    self._engine.refused.engine_replaced(self._engine.names_of_lost_askers)
                 # Abandon the session before killing it, so that no new work gets it and its own work sees the loss.
                 self._engine.abandon()
                 self._sessions.kill()
@@ -159,28 +169,22 @@ class EngineWatch:
         context: Any = session.spark.sparkContext._jsc.sc()
         if context.isStopped():
             return watchdog.PingAnswered(is_stopped=True)
-        if not self._engine.has_cancelled:
+        load = session.tasks.read()
+        if load is None:
             return watchdog.PingAnswered()
-        return watchdog.PingAnswered(stuck=stuck_tasks(context), slots=task_slots(context.master()))
+        over = [task for task in load.tasks if task.is_over]
+        self._engine.refused.see_ended_jobs({task.group: task.asker for task in over})
+        heaviest = self._heap_watch.find_heaviest(session.generation, load, time.monotonic())
+        if heaviest is not None:
+            _log.warning("a statement is stopped, because the engine is short of memory", asker=heaviest.asker)
+            self._engine.stop_for_memory(heaviest.group)
+        return watchdog.PingAnswered(stuck=len(over), slots=task_slots(context.master()))
 
 
 def task_slots(master: str) -> int | None:
     """Returns how many tasks a local engine runs at once, if its master URL says so."""
     match = re.match(r"local\[(\d+)", master)
     return int(match[1]) if match else None
-
-
-def stuck_tasks(context: Any) -> int:
-    """Counts running tasks that belong to no active stage: their job was cancelled, and they did not end."""
-    if not context.isLocal():
-        return 0
-    running = context.taskScheduler().runningTasksByExecutors().get("driver")
-    if not running.isDefined():
-        return 0
-    tracker = context.statusTracker()
-    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    active = sum(int(stage.get().numActiveTasks()) for stage in stages if stage.isDefined())
-    return max(0, int(running.get()) - active)
 
 
 class EngineCollector(Collector):

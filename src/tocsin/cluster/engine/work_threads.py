@@ -38,6 +38,10 @@ class WorkThreads:
         """The number of callers with lost threads. Each caller counts once; work without a caller counts each time."""
         return len({asker or future for future, (_, asker) in self._lost.copy().items()})
 
+    @property
+    def names_of_lost_askers(self) -> set[str]:
+        return {asker for _, asker in self._lost.copy().values() if asker is not None}
+
     def lost_of(self, pool: ThreadPoolExecutor) -> int:
         return sum(lost_pool is pool for lost_pool, _ in self._lost.copy().values())
 

@@ -25,7 +25,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.isolate_failures import FailedRecord
 from tocsin.cluster.statements.dml import decode_rows
 from tocsin.cluster.statements.statement_scope import BatchScope
-from tocsin.language.syntax.dialect import FieldOf, ObjectOf
+from tocsin.language.syntax.nodes import FieldOf, ObjectOf
 from tocsin.language.translate.spark_text import render
 from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.language.types.variant import values

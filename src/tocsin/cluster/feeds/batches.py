@@ -52,7 +52,7 @@ class BatchPacker:
         self._refused = BytesIO()
 
     def add(self, decoded: Sequence[DecodedRecord]) -> None:
-        self._refuse([item for item in decoded if item.record is None])
+        self._pack_refused([item for item in decoded if item.record is None])
         records = [item.record for item in decoded if item.record is not None]
         if self._few is None and self._writer is None and len(records) <= FEW:
             self._few = records
@@ -61,7 +61,7 @@ class BatchPacker:
             records, self._few = [*self._few, *records], None
         self._write(records)
 
-    def _refuse(self, refused: Sequence[DecodedRecord]) -> None:
+    def _pack_refused(self, refused: Sequence[DecodedRecord]) -> None:
         if not refused:
             return
         # Encode all of them in one call: orjson allocates some KiB for each call, however small the value.

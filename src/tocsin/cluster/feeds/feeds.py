@@ -22,24 +22,26 @@ from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.file_reader import after_last
+from tocsin.cluster.feeds.adapters.http_port import PortAccess
 from tocsin.cluster.feeds.apply_function import AppliedFunction
 from tocsin.cluster.feeds.isolate_failures import Enrich
 from tocsin.cluster.feeds.landing import REJECTED
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedMetrics
-from tocsin.cluster.feeds.options import FeedOptions, feed_options
+from tocsin.cluster.feeds.options import FeedOptions, feed_options, policy_note
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.cluster.feeds.running_feeds import AnyFeed, RunningFeeds, decoder_of
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
+from tocsin.cluster.statements.storage_notes import with_notes
 from tocsin.language.functions.constants import NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
-from tocsin.patience import wait_despite_cancel
 from tocsin.rules.model.types import ObjectType
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.serving.trouble import Trouble
+from tocsin.uncancellable import wait_despite_cancel
 from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnavailableError
 
 _S = TypeVar("_S", bound=st.CreateFeed | st.ConnectFeed | st.DisconnectFeed | st.StartFeed | st.StopFeed | st.DropFeed)
@@ -70,13 +72,16 @@ class Feeds:
         guard: AddressGuard = UNGUARDED,
         *,
         limits: FeedLimits = USUAL_LIMITS,
+        ports: PortAccess | None = None,
     ) -> None:
         self._guard = guard
         self._limits = limits
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
-        self._started = RunningFeeds(catalog, tables, engine, folder, self._enrich, guard=guard, limits=limits)
+        self._started = RunningFeeds(
+            catalog, tables, engine, folder, self._enrich, guard=guard, limits=limits, ports=ports
+        )
         # A lock per feed: statements about one feed run one after another, and a statement that waits for records to
         # land blocks no other feed.
         self._turns: WeakValueDictionary[Ref, asyncio.Lock] = WeakValueDictionary()
@@ -196,7 +201,9 @@ class Feeds:
             values = {option: evaluate(node, scope.now) for option, node in statement.options.items()}
         except NotConstantError:
             raise TranslationError("the options of a feed are constants", statement.offset) from None
-        options = feed_options(values, self._limits.least_poll_period_s)
+        options = feed_options(values, self._limits.least_poll_period_s, self._limits.node_host)
+        if options.files is not None:
+            values["path"] = ",".join(options.files.paths)  # a relative path means the folder of today
         self._check_address(options)
         where, _, type_name = options.type_name.rpartition(".")
         type_entry = scope.catalog.type_(where or dataverse, type_name)
@@ -225,12 +232,14 @@ class Feeds:
             created = self._catalog.catalog.find(rejected.ref)
             if not isinstance(created, DatasetEntry) or created.folder != rejected.folder:
                 await wait_despite_cancel(self._tables.discard(rejected.folder))
-        return {"name": name}
+        return with_notes({"name": name}, options.notes)
 
     @_in_turn
     async def connect(self, statement: st.ConnectFeed, scope: StatementScope) -> StatementSummary:
         entry = self._entry(statement.feed, scope)
         dataset = scope.catalog.dataset(statement.dataset.dataverse or scope.dataverse, statement.dataset.name)
+        notes = [] if statement.policy is None else [policy_note(statement.policy)]
+        answer = with_notes({"name": entry.name}, notes)
         if any(connection.dataset == dataset.ref for connection in entry.connections):
             raise ConflictError(f"the feed {entry.name} is connected to {dataset.name} already")
         function = None
@@ -245,7 +254,7 @@ class Feeds:
         if feed is None:
             connection = FeedConnection(dataset.ref, function, await asyncio.to_thread(self._end, entry))
             await self._put(replace(entry, connections=(*entry.connections, connection)))
-            return {"name": entry.name}
+            return answer
         target = await self._engine.work(lambda: self._started.target(entry, FeedConnection(dataset.ref, function, 0)))
         # Do not await between here and `feed.add`: from now on the log must keep records for the new worker.
         target.position = max(target.position, feed.end)
@@ -259,7 +268,7 @@ class Feeds:
                 worker.start()
             else:
                 await wait_despite_cancel(feed.remove(worker))
-        return {"name": entry.name}
+        return answer
 
     def _end(self, entry: FeedEntry) -> int:
         if self._started.options(entry).files is not None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -36,6 +37,8 @@ REJECTED: ObjectType = ObjectType(
     ),
     open=False,
 )  # fmt: skip
+
+_TAKEN: Final = "its key exists already, and the feed only inserts (insert-feed)"
 
 
 class LandableBatch(Protocol):
@@ -72,8 +75,12 @@ class Landing:
         enrich: Enrich | None,
         counts: FeedCounts | None = None,
         limits: FeedLimits = USUAL_LIMITS,
+        *,
+        inserts: bool = False,
     ) -> None:
+        """With `inserts`, a record whose key exists is set aside, and does not replace the other one."""
         self._limits = limits
+        self._inserts = inserts
         self._counts = counts or FeedCounts()
         self._feed = feed
         self._entry = entry
@@ -115,11 +122,27 @@ class Landing:
         positions = {self._name: after}
         if fitted.keys_are_new:
             self._table.insert(fitted.rows, keys_are_new=True, positions=positions)
+        elif self._inserts:
+            self._insert_new(fitted.rows, positions)
         else:
             self._table.upsert(fitted.rows, positions=positions)
         faults.reach("landing.committed")
         self.position = after
         return after
+
+    def _insert_new(self, rows: pa.Table, positions: dict[str, int]) -> None:
+        """Inserts the rows whose keys are new, and sets the others aside, each content once."""
+        taken = self._table.taken_keys(rows)
+        if taken:
+            records = layout.from_arrow(rows.take(pa.array(taken, pa.int64())), self._entry.type)
+            texts = [orjson.dumps(plain(record)).decode() for record in records]
+            _add_rejected(self._rejected, self._feed, [(text, "", _TAKEN, text, self._into) for text in texts])
+            self._counts.set_aside += len(taken)
+            is_new = np.ones(rows.num_rows, bool)
+            is_new[taken] = False
+            rows = rows.filter(pa.array(is_new))
+        # If a statement has inserted one of these keys meanwhile, this fails, and the batch is landed again.
+        self._table.insert(rows, positions=positions)
 
     def _apply_function(self, rows: pa.Table) -> FittedRows:
         """Applies the function to the rows. If any output of a row is refused, the whole row is rejected."""
@@ -151,7 +174,7 @@ class Landing:
         records = layout.from_arrow(
             rows.take(pa.array([refusal.index for refusal in refused], pa.int64())), self._feed.type
         )
-        _add_dead_letters(
+        _add_rejected(
             self._rejected,
             self._feed,
             [
@@ -186,15 +209,15 @@ class Rejections:
             for refusal in refused_in(entry.payload)
         ]
         if rejections:
-            _add_dead_letters(self._rejected, self._feed, rejections, {self._name: after})
+            _add_rejected(self._rejected, self._feed, rejections, {self._name: after})
         self.position = after
         return after
 
 
-def _add_dead_letters(
+def _add_rejected(
     rejected: DatasetTable,
     feed: FeedEntry,
-    found: Sequence[tuple[int, str, str, str, str | None]],
+    found: Sequence[tuple[int | str, str, str, str, str | None]],
     positions: dict[str, int] | None = None,
 ) -> None:
     now = datetime.now(UTC)
@@ -208,5 +231,5 @@ def _add_dead_letters(
     rejected.upsert(layout.to_arrow(records, REJECTED), positions=positions or {})
 
 
-def _key(feed: FeedEntry, place: int, dataset: str | None) -> UUID:
+def _key(feed: FeedEntry, place: int | str, dataset: str | None) -> UUID:
     return uuid5(NAMESPACE_OID, f"{feed.folder}/{place}/{dataset or ''}")

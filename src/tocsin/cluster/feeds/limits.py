@@ -41,6 +41,8 @@ class FeedLimits:
     # The longest pause before a feed tries again to listen at a port that is in use.
     listen_retry_s: float = 30.0
     least_poll_period_s: float = 1.0
+    # The host at which a feed listens whose address names a node.
+    node_host: str = "127.0.0.1"
     poll_timeout_s: float = 60.0
     poll_body_bytes: int = 32 << 20
     # Polled items per write. An answer may hold very many, and the first items need not wait for the last.

@@ -25,7 +25,7 @@ class FeedCounts:
     rejected: int = 0
     taken_bytes: int = 0
     refused: Counter[int] = field(default_factory=Counter)
-    """Requests of which no record was stored, by the status of the response."""
+    """Requests that stored no record, by the status of the response."""
     batches: int = 0
     landing_s: float = 0.0
     failures: int = 0
@@ -84,7 +84,10 @@ _COUNTS: Final = {
         "Polls of the feed's address without an answer that could be read and stored.",
         "polls_failed",
     ),
-    _REFUSED: ("Requests of which no record was stored, by status: 429 behind, 507 disk full, 409 stopped.", "refused"),
+    _REFUSED: (
+        "Requests that stored no record, by status: 429 feed is behind, 507 disk full, 409 feed is stopped.",
+        "refused",
+    ),
 }
 # The same for the fields of FeedState.
 _STATES: Final = {

@@ -1,20 +1,22 @@
-"""Parses and checks the options of `CREATE FEED … WITH {…}`. The names are those of AsterixDB."""
+"""Parses and checks the options of `CREATE FEED … WITH {…}`. The names are those of AsterixDB.
+
+Options of AsterixDB that have no meaning here are accepted, and noted in the statement's answer.
+"""
 
 from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tocsin.cluster.feeds.limits import USUAL_LIMITS
-from tocsin.pipeline.landing import file_records
-from tocsin.pipeline.sources import items
+from tocsin.pipeline.sources import items, load_files
 from tocsin.pipeline.sources.decoder import FORMATS
-from tocsin.pipeline.sources.load_files import without_hosts
+from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.rules.model.values import parse_duration
 from tocsin.wire.errors import InputError, NotFoundError
 
@@ -25,12 +27,38 @@ FILES: Final = "localfs"
 
 # The options of each adapter; the options of the format come on top.
 ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
-    HTTP: (),
+    HTTP: ("addresses", "address-type", "path"),
     SOCKET: ("sockets", "address-type"),
-    URL: ("url", "period"),
+    URL: ("url", "period", "interval"),
     FILES: ("path", "period"),
 }
-_COMMON: Final = ("adapter-name", "type-name", "format")
+_COMMON: Final = ("adapter-name", "type-name", "format", "insert-feed")
+
+# Options of AsterixDB without a meaning here, and what does their work.
+_QUEUES: Final = "the feed's log takes records, up to its limit of bytes"
+_ISLANDS: Final = (
+    "START FEED asks no other cluster for a subscription; there, run CREATE BROKER … AT the feed's address WITH "
+    '{"broker-type": "BAD"}, and SUBSCRIBE'
+)
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "dynamic": "a feed's function always reads the current state of datasets",
+    "queue-size": _QUEUES,
+    "queue_size": _QUEUES,
+    "wait-for-data": "the feed waits for records until it is stopped",
+    "log-ingestion-events": "the cluster's metrics count records",
+    "upsert-feed": "records are upserted unless insert-feed is true",
+    "change-feed": "records are upserted; a feed removes none",
+    "bad-host": _ISLANDS,
+    "bad-channel": _ISLANDS,
+    "bad-channel-parameters": _ISLANDS,
+    "bad-dataverse": _ISLANDS,
+}
+# The policies of AsterixDB for CONNECT FEED … USING POLICY.
+_POLICIES: Final = (
+    "Basic", "BasicFT", "BasicMonitored", "Brittle", "Discard", "Spill", "Throttle", "Elastic", "AdvancedFT",
+    "AdvancedFT_Discard", "AdvancedFT_Spill", "AdvancedFT_Elastic",
+)  # fmt: skip
+_POLICY_NOTE: Final = "every acknowledged record is durable, and a feed that is behind slows its publishers"
 _LINES: Final = ("csv", "delimited-text")
 _STREAMED: Final = ("json", "adm", *_LINES)
 _SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET, "url": URL}  # short names of newer scripts
@@ -46,6 +74,7 @@ _MOST_PERIOD_S: Final = 31 * 86_400.0
 _SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 _HERE: Final = ("", "localhost", "127.0.0.1", "file")  # names of the cluster's machine in a path
+_PATH: Final = re.compile(r"/[A-Za-z0-9._~/-]{0,500}")
 _URL_CHARACTERS: Final = 8_000
 
 
@@ -64,7 +93,7 @@ class UrlOptions:
 @dataclass(frozen=True, slots=True)
 class FileOptions:
     paths: tuple[str, ...]
-    reading: file_records.FileFormat
+    reading: load_files.FileFormat
     period_s: float = _FILES_PERIOD_S
 
     def check(self) -> None:
@@ -86,6 +115,13 @@ class FeedOptions:
     sockets: tuple[tuple[str, int], ...] = ()
     polling: UrlOptions | None = None
     files: FileOptions | None = None
+    addresses: tuple[tuple[str, int], ...] = ()
+    """Where the feed has a port of its own that takes HTTP POSTs, to the path `entry`."""
+    entry: str = "/"
+    inserts: bool = False
+    """Whether a record whose key exists is set aside, and does not replace the other one."""
+    notes: tuple[str, ...] = ()
+    """Which options have no effect."""
 
     @property
     def by_lines(self) -> bool:
@@ -105,8 +141,13 @@ class FeedOptions:
         return description
 
 
-def feed_options(given: Mapping[str, Any], least_poll_s: float = USUAL_LIMITS.least_poll_period_s) -> FeedOptions:
-    """Checks the options. InputError names the wrong option."""
+def feed_options(
+    given: Mapping[str, Any],
+    least_poll_s: float = USUAL_LIMITS.least_poll_period_s,
+    node_host: str = USUAL_LIMITS.node_host,
+) -> FeedOptions:
+    """Checks the options. InputError names the wrong option. `node_host` is the host of AsterixDB's nodes: this
+    machine."""
     texts = {name: _text(name, value) for name, value in given.items()}
     adapter = texts.get("adapter-name", "")
     adapter = _SAME_ADAPTER.get(adapter, adapter)
@@ -115,22 +156,81 @@ def feed_options(given: Mapping[str, Any], least_poll_s: float = USUAL_LIMITS.le
     if not texts.get("type-name"):
         raise InputError("type-name: must name the type of the feed's records")
     format_ = texts.get("format", "json").lower()
-    formats = _POLLED if adapter == URL else file_records.FORMATS if adapter == FILES else FORMATS
+    formats = _POLLED if adapter == URL else load_files.FORMATS if adapter == FILES else FORMATS
     if format_ not in formats:
         raise InputError(f'format: must be one of {", ".join(formats)}, got "{format_}"')
     if adapter == SOCKET and format_ not in _STREAMED:
         raise InputError(f'format: a socket takes one of {", ".join(_STREAMED)}, got "{format_}"')
-    known_options = (*_COMMON, *ADAPTERS[adapter], *formats[format_])
-    for name in texts:
-        if name not in known_options:
-            raise InputError(f"unknown option {name}", hint=f"known here: {', '.join(known_options)}")
-    if texts.get("address-type", "IP").upper() != "IP":
-        raise InputError('address-type: must be "IP"')
+    _check_names(texts, (*_COMMON, *ADAPTERS[adapter], *formats[format_]))
     reading = {name: texts[name] for name in formats[format_] if name in texts}
-    sockets = _sockets(texts.get("sockets", "")) if adapter == SOCKET else ()
-    polled = _url_options(texts, format_, least_poll_s) if adapter == URL else None
-    files = _file_options(texts, format_, reading) if adapter == FILES else None
-    return FeedOptions(adapter, texts["type-name"], format_, reading, sockets, polled, files)
+    places, notes = _places(adapter, texts, node_host)
+    return FeedOptions(
+        adapter, texts["type-name"], format_, reading,
+        sockets=places if adapter == SOCKET else (),
+        polling=_url_options(texts, format_, least_poll_s) if adapter == URL else None,
+        files=_file_options(texts, format_, reading) if adapter == FILES else None,
+        addresses=places if adapter == HTTP else (),
+        entry=_entry(texts) if adapter == HTTP else "/",
+        inserts=_flag("insert-feed", texts.get("insert-feed", "false")),
+        notes=(*notes, *_notes(texts)),
+    )  # fmt: skip
+
+
+def policy_note(policy: str) -> str:
+    """Says that a policy of AsterixDB has no effect. Raises InputError if there is no such policy."""
+    if policy.lower() not in [known.lower() for known in _POLICIES]:
+        hint = did_you_mean(policy, _POLICIES) or f"known are {', '.join(_POLICIES)}; none has an effect here"
+        raise InputError(f"there is no policy {policy}", hint=hint)
+    return f"POLICY {policy} has no effect: {_POLICY_NOTE}"
+
+
+def _check_names(texts: Mapping[str, str], known_options: Sequence[str]) -> None:
+    for name in texts:
+        if name not in known_options and name not in WITHOUT_EFFECT:
+            hint = did_you_mean(name, [*known_options, *WITHOUT_EFFECT])
+            raise InputError(f"unknown option {name}", hint=hint or f"known here: {', '.join(known_options)}")
+
+
+def _notes(texts: Mapping[str, str]) -> list[str]:
+    """Says once what several options have in common."""
+    named: dict[str, list[str]] = {}
+    for name in texts:
+        if name in WITHOUT_EFFECT:
+            named.setdefault(WITHOUT_EFFECT[name], []).append(name)
+    return [
+        f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: {instead}"
+        for instead, names in named.items()
+    ]
+
+
+def _places(adapter: str, texts: Mapping[str, str], node_host: str) -> tuple[tuple[tuple[str, int], ...], list[str]]:
+    """Returns where the feed listens, and notes. AsterixDB's `NC` names nodes, each of which is this machine here."""
+    kind = texts.get("address-type", "IP").upper()
+    if kind not in ("IP", "NC"):
+        raise InputError(f'address-type: must be "IP" or "NC", got "{texts["address-type"]}"')
+    name = "addresses" if adapter == HTTP else "sockets"
+    if adapter != SOCKET and name not in texts:
+        return (), []
+    places = _sockets(name, texts.get(name, ""))
+    if kind == "IP":
+        return places, []
+    ports = tuple((node_host, port) for _, port in places)
+    nodes = ", ".join(dict.fromkeys(host for host, _ in places))
+    shown = ", ".join(f"{host}:{port}" for host, port in ports)
+    return ports, [f"address-type NC: {nodes} is this machine, and the feed listens at {shown}"]
+
+
+def _entry(texts: Mapping[str, str]) -> str:
+    path = texts.get("path", "/")
+    if not _PATH.fullmatch(path):
+        raise InputError(f'path: must begin with / and have letters, digits and ._~- only, got "{path[:100]}"')
+    return path
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InputError(f'{name}: must be true or false, got "{text}"')
+    return text.lower() == "true"
 
 
 def _text(name: str, value: Any) -> str:
@@ -141,18 +241,19 @@ def _text(name: str, value: Any) -> str:
     raise InputError(f"{name}: must be a text, got {type(value).__name__}")
 
 
-def _sockets(text: str) -> tuple[tuple[str, int], ...]:
+def _sockets(name: str, text: str) -> tuple[tuple[str, int], ...]:
     addresses = []
     for address in text.split(","):
         host, _, port = address.strip().rpartition(":")
         if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-            raise InputError(f'sockets: must be "host:port", got "{text}"')
+            raise InputError(f'{name}: must be "host:port", got "{text}"')
         addresses.append((host.strip("[]"), int(port)))
     return tuple(addresses)
 
 
 def _url_options(texts: Mapping[str, str], format_: str, least_s: float) -> UrlOptions:
-    period_s = _period_s(texts["period"], least_s) if "period" in texts else _URL_PERIOD_S
+    period = texts.get("period", texts.get("interval"))
+    period_s = _URL_PERIOD_S if period is None else _period_s(period, least_s)
     return UrlOptions(_address(texts.get("url", "").strip()), format_, period_s)
 
 
@@ -169,7 +270,8 @@ def _address(text: str) -> str:
 
 def _file_options(texts: Mapping[str, str], format_: str, reading: Mapping[str, str]) -> FileOptions:
     _check_hosts(texts.get("path", ""))
-    paths = tuple(_absolute(path) for path in without_hosts(texts.get("path", "")))
+    written = ",".join(_of_node(address) for address in texts.get("path", "").split(","))
+    paths = tuple(_absolute(path) for path in load_files.without_hosts(written))
     if not paths:
         raise InputError('path: must name a file or a folder, such as "localhost:///data/incoming"')
     for index, path in enumerate(paths):
@@ -177,7 +279,15 @@ def _file_options(texts: Mapping[str, str], format_: str, reading: Mapping[str, 
             if PurePosixPath(path).is_relative_to(other):
                 raise InputError(f"path: {path} is in {other}: its files would be taken twice")
     period_s = _period_s(texts["period"], _FILES_LEAST_PERIOD_S) if "period" in texts else _FILES_PERIOD_S
-    return FileOptions(paths, file_records.check_format(format_, reading), period_s)
+    return FileOptions(paths, load_files.check_format(format_, reading), period_s)
+
+
+def _of_node(address: str) -> str:
+    """Replaces the name of one of AsterixDB's nodes: a path after it may be relative to where the node was started."""
+    host, separator, path = address.strip().partition("://")
+    if not separator or not load_files.NODE_NAME.fullmatch(host):
+        return address
+    return path if path.startswith("/") else str(Path.cwd() / path)
 
 
 def _absolute(path: str) -> str:
@@ -190,7 +300,7 @@ def _check_hosts(text: str) -> None:
     """Requires that a host in a path is this machine: the cluster cannot read files of another."""
     for address in text.split(","):
         host, separator, _ = address.strip().partition("://")
-        if separator and host.lower() not in _HERE:
+        if separator and host.lower() not in _HERE and not load_files.NODE_NAME.fullmatch(host):
             raise InputError(
                 f'path: must be on the cluster\'s machine, got the host "{host}"', hint='write "localhost:///…"'
             )

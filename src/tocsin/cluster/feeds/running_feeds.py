@@ -22,6 +22,7 @@ from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import FEED
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.adapters.files import FileFeed
+from tocsin.cluster.feeds.adapters.http_port import HttpPort, PortAccess
 from tocsin.cluster.feeds.adapters.seen_items import SeenItems
 from tocsin.cluster.feeds.adapters.sockets import SocketServer
 from tocsin.cluster.feeds.adapters.url_poller import UrlPoller
@@ -33,7 +34,7 @@ from tocsin.cluster.feeds.metrics import FeedCounts, FeedMetrics, FeedState
 from tocsin.cluster.feeds.options import FeedOptions, feed_options
 from tocsin.cluster.feeds.running_feed import RunningFeed
 from tocsin.cluster.intake.log import IntakeLog
-from tocsin.patience import SharedLock, wait_despite_cancel
+from tocsin.cluster.shared_lock import SharedLock
 from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.pipeline.sources import polled_items
 from tocsin.pipeline.sources.decoder import Decode, decoder
@@ -41,6 +42,7 @@ from tocsin.rules.backoff import BackOff
 from tocsin.rules.model.types import ObjectType
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.serving.trouble import Trouble
+from tocsin.uncancellable import wait_despite_cancel
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
 _log = structlog.get_logger()
@@ -63,7 +65,9 @@ class RunningFeeds:
         *,
         guard: AddressGuard = UNGUARDED,
         limits: FeedLimits = USUAL_LIMITS,
+        ports: PortAccess | None = None,
     ) -> None:
+        self._ports = ports or PortAccess()
         self._guard = guard
         self._limits = limits
         self._catalog = catalog
@@ -113,7 +117,7 @@ class RunningFeeds:
         return self._folder / entry.folder
 
     def options(self, entry: FeedEntry) -> FeedOptions:
-        return feed_options(dict(entry.options), self._limits.least_poll_period_s)
+        return feed_options(dict(entry.options), self._limits.least_poll_period_s, self._limits.node_host)
 
     def checkpoint(self, entry: FeedEntry) -> Checkpoint:
         """The checkpoint of a feed of files, which takes the place of a log."""
@@ -222,7 +226,8 @@ class RunningFeeds:
         rejected = self._tables.table(self._dataset(entry.rejected))
         enrich = self._enrich(entry, connection.function) if connection.function is not None else None
         table, counts = self._tables.table(dataset), self.counts(entry)
-        return Landing(entry, connection.since, dataset, table, rejected, enrich, counts, self._limits)
+        inserts = self.options(entry).inserts
+        return Landing(entry, connection.since, dataset, table, rejected, enrich, counts, self._limits, inserts=inserts)
 
     def _dataset(self, ref: Ref) -> DatasetEntry:
         return self._catalog.catalog.dataset(ref.dataverse, ref.name)
@@ -260,9 +265,9 @@ class RunningFeeds:
         return intake
 
     async def listen(self, feed: AnyFeed) -> None:
-        """Starts the sockets of a feed that has some."""
+        """Starts the sockets or the HTTP ports of a feed that has some."""
         options = self.options(feed.entry)
-        if isinstance(feed, RunningFeed) and options.sockets and not feed.sources:
+        if isinstance(feed, RunningFeed) and (options.sockets or options.addresses) and not feed.sources:
             try:
                 await self._open_sockets(feed, options)
             except TocsinError as error:
@@ -271,8 +276,13 @@ class RunningFeeds:
             self._troubles.pop(feed.entry.ref, None)
 
     async def _open_sockets(self, feed: RunningFeed, options: FeedOptions) -> None:
-        server = SocketServer(feed, options, self._limits)
-        await server.listen(options.sockets)
+        server: SocketServer | HttpPort
+        if options.addresses:
+            server = HttpPort(feed, options.entry, self._ports)
+            await server.listen(options.addresses)
+        else:
+            server = SocketServer(feed, options, self._limits)
+            await server.listen(options.sockets)
         feed.sources.append(server)
 
     async def _listen_again(self, feed: AnyFeed) -> None:

@@ -15,7 +15,7 @@ from tocsin.cluster.channels.announcements.fence import BrokerFence
 from tocsin.cluster.channels.metrics import AnnouncementCollector
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
-from tocsin.cluster.http.broker_routes import WAIT_LIMIT_S, BrokerRoutes
+from tocsin.cluster.http.registration_routes import WAIT_LIMIT_S, RegistrationRoutes
 from tocsin.cluster.http.requests import split_full_name
 from tocsin.cluster.http.result_routes import FetchLimits, ResultRoutes
 from tocsin.cluster.http.subscription_routes import SubscriptionRoutes
@@ -39,7 +39,7 @@ class BrokerApi:
         metrics.registry.register(AnnouncementCollector(self.announcer.figures))
         results = ResultRoutes(self.store, metrics, self.limits)
         subscriptions = SubscriptionRoutes(self.subscriptions, self.brokers, self.retention)
-        brokers = BrokerRoutes(self.brokers, self.announcer, self.store, self.retention, self.wait_limit_s)
+        brokers = RegistrationRoutes(self.brokers, self.announcer, self.store, self.retention, self.wait_limit_s)
         return [
             *(_fenced(route, self.brokers.fence, changes=False) for route in results.routes()),
             *(

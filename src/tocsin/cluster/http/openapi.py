@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Annotated, Final, Literal
 
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT
-from tocsin.cluster.http.broker_routes import WAIT_LIMIT_S
-from tocsin.cluster.http.script_responses import NDJSON
+from tocsin.cluster.http.answer_formats import NDJSON
+from tocsin.cluster.http.registration_routes import WAIT_LIMIT_S
 from tocsin.cluster.intake.frames import KEY_LIMIT_BYTES
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.serving.answers import REQUEST_ID_HEADER, REQUEST_ID_PATTERN
@@ -28,6 +28,8 @@ from tocsin.wire.cluster import (
     RegistrationRequest,
     RunningScriptInfo,
     ScriptRequest,
+    ServiceAnswer,
+    ServiceRequest,
     StatementResult,
     SubscriptionIds,
     SubscriptionInfo,
@@ -44,6 +46,14 @@ _SCRIPT: Final = Media(
 )
 _RESULTS: Final = {"results": tuple[StatementResult, ...]}
 _SCRIPT_ANSWER: Final = Media({"application/json": fields_schema(_RESULTS), NDJSON: {"type": "string"}})
+_SERVICE_REQUEST: Final = Media({
+    "application/json": schema_of(ServiceRequest),
+    "application/x-www-form-urlencoded": schema_of(ServiceRequest),
+})  # fmt: skip
+_SERVICE_PARAMETERS: Final = (
+    query_parameter("statement", str, "The script, if it is not in the body."),
+    query_parameter("client_context_id", str, "A text of the client's, which the answer repeats."),
+)
 _RECORDS: Final = Media({"application/json": {}, "text/plain": {"type": "string", "examples": [_EXAMPLE_RECORDS]}})
 _NOTHING_PUBLISHED: Final = Media(
     {"application/json": {"anyOf": [schema_of(PublishAnswer), fields_schema({"error": ErrorFields})]}}
@@ -99,6 +109,16 @@ _OPERATIONS: Final = (
                                   "An id of your choice, by which the script can be cancelled. The answer repeats it; "
                                   "without it the cluster makes one.", place="header"),
               ]),
+    Operation("post", "/query/service", "runQueryService",
+              "Run a script of statements, with the request and the answer of AsterixDB's query service.",
+              ServiceAnswer, _SERVICE_REQUEST, "404 409 429 500 503 507", parameters=_SERVICE_PARAMETERS,
+              description="Parameters are in the address, in a form or in a JSON object. `$name` gives a statement "
+              "parameter its value. Errors of the script have the form of the answer, with `errors` and `status`.",
+              error_form=ServiceAnswer),
+    Operation("get", "/query/service", "runReadOnlyQueryService",
+              "Run queries, with the request and the answer of AsterixDB's query service; it may only read.",
+              ServiceAnswer, errors="404 409 413 429 500 503 507", parameters=_SERVICE_PARAMETERS,
+              error_form=ServiceAnswer),
     Operation("get", "/v1/statements", "listScripts",
               "List the scripts that run or wait: all for an admin's token, otherwise those of the same token.",
               {"running": tuple[RunningScriptInfo, ...]}),

@@ -11,7 +11,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from tocsin.cluster.catalog.catalog import DEFAULT
-from tocsin.cluster.http.script_responses import NDJSON
+from tocsin.cluster.http.answer_formats import NDJSON
 from tocsin.wire.cluster import ScriptRequest
 from tocsin.wire.errors import InputError, UnsupportedError
 

@@ -8,21 +8,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 from aiohttp import hdrs, web
 
+from tocsin.cluster.http.answer_formats import NDJSON, AnswerFormat, LineFormat, ServiceFormat
 from tocsin.cluster.statements.outcomes import StatementOutcome
-from tocsin.serving.answers import answer, error_json, internal_answer, internal_error, refusal, send_in_time
+from tocsin.serving.answers import answer, internal_answer, refusal, send_in_time
 from tocsin.serving.limits import BudgetShare
 from tocsin.settings import StatementSettings
 from tocsin.wire.errors import LimitError, TocsinError
-
-NDJSON: Final = "application/x-ndjson"
 
 LEAST_BYTES_PER_S: Final = 1 << 20
 """The script waits without a limit for a client that reads at least this fast."""
@@ -60,35 +59,29 @@ class StatementLimits:
         )
 
 
-class BufferedResponse:
-    """`{"results": […]}`, held in memory until the script has ended, up to a number of rows and bytes."""
+class _HeldRows:
+    """Reads the rows of an answer that is held in memory, up to a number of rows and bytes."""
 
     def __init__(
-        self,
-        limits: StatementLimits,
-        grow: Callable[[int], None],
-        count_rows: Callable[[int], None] = lambda _count: None,
+        self, limits: StatementLimits, grow: Callable[[int], None], count_rows: Callable[[int], None], hint: str
     ) -> None:
         self._limits = limits
         self._grow = grow
         self._count_rows = count_rows
-        self._results: list[orjson.Fragment] = []
+        self._hint = hint
         self._rows_count = 0
         self._size_bytes = 0
 
-    async def take(self, outcome: StatementOutcome) -> None:
-        """Reads the outcome with its rows."""
-        result: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
-        if outcome.rows is not None:
-            rows: list[bytes] = []
-            try:
-                async for batch in outcome.rows.batches:
-                    self._count(outcome, batch)
-                    rows += batch
-            finally:
-                await outcome.rows.close()
-            result["rows"] = orjson.Fragment(b"[" + b",".join(rows) + b"]")
-        self._results.append(orjson.Fragment(orjson.dumps(result)))
+    async def read(self, outcome: StatementOutcome) -> AsyncGenerator[list[bytes], None]:
+        """Yields the rows of an outcome, and closes them. Raises LimitError."""
+        if outcome.rows is None:
+            return
+        try:
+            async for batch in outcome.rows.batches:
+                self._count(outcome, batch)
+                yield batch
+        finally:
+            await outcome.rows.close()
 
     def _count(self, outcome: StatementOutcome, batch: list[bytes]) -> None:
         self._rows_count += len(batch)
@@ -101,11 +94,36 @@ class BufferedResponse:
         if exceeded is not None:
             raise LimitError(
                 f"the answer has more than {exceeded}",
-                hint=f'ask for a stream with "Accept: {NDJSON}", or use LIMIT',
+                hint=f"ask for a stream with {self._hint}, or use LIMIT",
                 statement=outcome.statement,
             )
         self._grow(self._size_bytes)
         self._count_rows(len(batch))
+
+
+class BufferedResponse:
+    """`{"results": […]}`, held in memory until the script has ended, up to a number of rows and bytes."""
+
+    def __init__(
+        self,
+        limits: StatementLimits,
+        grow: Callable[[int], None],
+        count_rows: Callable[[int], None] = lambda _count: None,
+    ) -> None:
+        self._write_timeout_s = limits.write_timeout_s
+        self._rows = _HeldRows(limits, grow, count_rows, f'"Accept: {NDJSON}"')
+        self._results: list[orjson.Fragment] = []
+
+    async def take(self, outcome: StatementOutcome) -> None:
+        """Reads the outcome with its rows."""
+        result: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
+        if outcome.rows is not None:
+            rows: list[bytes] = []
+            async with aclosing(self._rows.read(outcome)) as batches:
+                async for batch in batches:
+                    rows += batch
+            result["rows"] = orjson.Fragment(b"[" + b",".join(rows) + b"]")
+        self._results.append(orjson.Fragment(orjson.dumps(result)))
 
     async def finished(self) -> web.Response:
         return answer({"results": self._results})
@@ -118,7 +136,53 @@ class BufferedResponse:
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
         """Returns when the client has read almost all of it, or has taken too long."""
-        await send_in_time(request, response, self._limits.write_timeout_s)
+        await send_in_time(request, response, self._write_timeout_s)
+
+    async def close(self) -> None:
+        """Does nothing: it holds no files."""
+
+
+class BufferedAnswer:
+    """The answer of the query service, held in memory until the script has ended: an error has its own status."""
+
+    def __init__(
+        self,
+        limits: StatementLimits,
+        grow: Callable[[int], None],
+        form: ServiceFormat,
+        count_rows: Callable[[int], None] = lambda _count: None,
+    ) -> None:
+        self._write_timeout_s = limits.write_timeout_s
+        self._rows = _HeldRows(limits, grow, count_rows, '"stream": true')
+        self._form = form
+        self._pieces: list[bytes] = []
+
+    async def take(self, outcome: StatementOutcome) -> None:
+        count = 0
+        async with aclosing(self._rows.read(outcome)) as batches:
+            async for batch in batches:
+                count += len(batch)
+                if batch:
+                    self._pieces.append(self._form.rows(outcome, batch))
+        self._pieces.append(self._form.statement(outcome, count))
+
+    async def finished(self) -> web.Response:
+        return self._form.whole(b"".join([*self._pieces, self._form.end()]))
+
+    async def failed(self, error: TocsinError) -> web.Response:
+        return self._with_results(self._form.refused(error))
+
+    async def broke(self, request_id: str, exc: BaseException) -> web.Response:
+        return self._with_results(self._form.broken(request_id, exc))
+
+    def _with_results(self, response: web.Response) -> web.Response:
+        """Puts what the script had answered before it failed in front."""
+        assert isinstance(response.body, bytes)
+        response.body = b"".join([*self._pieces, response.body])
+        return response
+
+    async def send(self, request: web.Request, response: web.StreamResponse) -> None:
+        await send_in_time(request, response, self._write_timeout_s)
 
     async def close(self) -> None:
         """Does nothing: it holds no files."""
@@ -141,9 +205,11 @@ class StreamedResponse:
         *,
         patience_s: float | None = None,
         response: web.StreamResponse | None = None,
+        form: AnswerFormat | None = None,
     ) -> None:
         self._request = request
-        self._response = response or web.StreamResponse(headers={hdrs.CONTENT_TYPE: NDJSON})
+        self._form = form or LineFormat()
+        self._response = response or web.StreamResponse(headers={hdrs.CONTENT_TYPE: self._form.media_type})
         self._space = space
         self._is_cut_off = False
         self._write_timeout_s = write_timeout_s
@@ -151,7 +217,7 @@ class StreamedResponse:
         self._count_rows = count_rows
         self._queue: deque[StatementOutcome] = deque()
         self._held_bytes = self._sent_bytes = 0
-        self._last: bytes | None = None  # ends the answer, if it is not None
+        self._last: Callable[[], bytes] | None = None  # writes the end of the answer, once it is known
         self._error: Exception | None = None  # ended the sending
         self._filled, self._progress = asyncio.Event(), asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
@@ -171,17 +237,17 @@ class StreamedResponse:
 
     async def finished(self) -> web.StreamResponse:
         """Waits until the client has read everything, or is gone. Raises the error that has ended the sending."""
-        await self._end(b"")
+        await self._end(self._form.end)
         if self._error is not None and not isinstance(self._error, ConnectionResetError):
             raise self._error
         return self._response
 
     async def failed(self, error: TocsinError) -> web.StreamResponse:
-        return await self._end_with({"error": error_json(error)}) or refusal(error, results=[])
+        return await self._end_with(lambda: self._form.failed(error)) or self._form.refused(error)
 
     async def broke(self, request_id: str, exc: BaseException) -> web.StreamResponse:
-        error = {"error": internal_error(request_id, exc)}
-        return await self._end_with(error) or internal_answer(request_id, exc, results=[])
+        end = await self._end_with(lambda: self._form.broke(request_id, exc))
+        return end or self._form.broken(request_id, exc)
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
         """Does nothing: the answer was sent while the script ran."""
@@ -203,8 +269,8 @@ class StreamedResponse:
                     await self._send_outcome(self._queue[0])
                 await self._drop(self._queue.popleft())
             await self._prepare()
-            if self._last:
-                await self._write(self._last)
+            if self._last is not None and (last := self._last()):
+                await self._write(last)
         except (TimeoutError, ConnectionError) as error:
             self._error = ConnectionResetError("the client does not read")
             self._error.__cause__ = error
@@ -223,18 +289,17 @@ class StreamedResponse:
         return bool(self._queue)
 
     async def _send_outcome(self, outcome: StatementOutcome) -> None:
-        line: dict[str, Any] = {"statement": outcome.statement, "kind": outcome.kind, **outcome.summary}
+        count = 0
         if outcome.rows is not None:
-            line["rows"] = 0
-            head, tail = b'{"statement":%d,"row":' % outcome.statement, b"}\n"
             async for batch in outcome.rows.batches:
                 if self._is_cut_off:
                     return
-                line["rows"] += len(batch)
+                count += len(batch)
                 self._count_rows(len(batch))
                 if batch:
-                    await self._write(b"".join((head, (tail + head).join(batch), tail)))
-        await self._write(orjson.dumps(line) + b"\n")
+                    await self._write(self._form.rows(outcome, batch))
+        if piece := self._form.statement(outcome, count):
+            await self._write(piece)
 
     async def _write(self, piece: bytes) -> None:
         await self._prepare()
@@ -248,25 +313,24 @@ class StreamedResponse:
         if not self._response.prepared:
             await self._response.prepare(self._request)
 
-    async def _end(self, last: bytes) -> None:
+    async def _end(self, last: Callable[[], bytes]) -> None:
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
         self._last = last
         self._filled.set()
         await self._sending
 
-    async def _end_with(self, error: dict[str, Any]) -> web.StreamResponse | None:
-        """Sends the error as the last line. None if nothing was sent before: then the error can be the whole answer."""
+    async def _end_with(self, error: Callable[[], bytes]) -> web.StreamResponse | None:
+        """Sends the error as the end. None if nothing was sent before: then the error can be the whole answer."""
         if self._sending is None:
             return None
-        line = orjson.dumps(error) + b"\n"
-        await self._end(line)
+        await self._end(error)
         if self._error is None or isinstance(self._error, ConnectionResetError):
             return self._response
         if not self._response.prepared:
             return None
         with suppress(TimeoutError, ConnectionError):
-            await self._write(line)
+            await self._write(error())
         return self._response
 
     # ------------------------------------------------------------ disk space

@@ -105,7 +105,7 @@ class SubscriptionRoutes:
         change = await read_message(request, BrokerChange, unpack=True)
         await self._check_owned(request, channel, [identity])
         broker = await self._broker(request, change.broker)
-        return answer(_json(await self._subscriptions.change_broker(channel, identity, broker)))
+        return answer(_json(await self._subscriptions.change(channel, identity, broker)))
 
     async def show(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")

@@ -1,5 +1,8 @@
 """Appends that wait for the writer thread: admitted within limits, grouped into writes, and answered when they are on
-the disk."""
+the disk.
+
+Syncing the disk is what takes time, so all appends that wait share the next sync; limits bound what may wait.
+"""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ def new_salt() -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
-def segment_head(first: int, salt: int) -> bytes:
-    fields = _SEGMENT_CHECKED.pack(VERSION, salt, first)
+def segment_head(first: int, salt: int, version: int = VERSION) -> bytes:
+    fields = _SEGMENT_CHECKED.pack(version, salt, first)
     return _SEGMENT_MAGIC + crc32(fields).to_bytes(4, "little") + fields
 
 

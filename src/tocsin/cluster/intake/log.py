@@ -336,8 +336,7 @@ class IntakeLog:
             self._refuse(group, files.explain_os_errors_of_log(problem, self._folder))
         except Exception as problem:
             # A bug, or no memory. The callers must get an error, and the thread must survive.
-            with suppress(Exception):  # an error in logging must not end the thread either
-                _log.exception("the intake log failed", folder=str(self._folder))
+            _log.exception("the intake log failed", folder=str(self._folder))
             self._writer.settle_quietly()
             self._refuse(group, StoreError(f"the intake log {self._folder} failed: {problem!r}"))
         else:

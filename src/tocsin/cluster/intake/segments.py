@@ -20,18 +20,7 @@ import structlog
 
 from tocsin import faults
 from tocsin.cluster.data_folder.lost_folder import TAIL, LostFolder
-from tocsin.cluster.intake.frames import (
-    FRAME_MAGIC,
-    SEGMENT_HEAD_BYTES,
-    VERSION,
-    CutShortError,
-    DamagedBytesError,
-    LogEntry,
-    new_salt,
-    read_frame,
-    read_segment_head,
-    segment_head,
-)
+from tocsin.cluster.intake import frames
 from tocsin.durable_files import NO_ROOM, sync_folder, write_synced
 from tocsin.wire.errors import StorageFullError, StoreError, TocsinError
 
@@ -72,7 +61,7 @@ class Segment:
         self.salt = salt
         self.before_bytes = before_bytes
         """The frame bytes in all segments before this one."""
-        self.size_bytes = SEGMENT_HEAD_BYTES
+        self.size_bytes = frames.SEGMENT_HEAD_BYTES
         self.doubt: str | None = None
         """What is wrong with the bytes after the end, if they may have been acknowledged."""
         self._marked_positions: list[int] = []
@@ -80,7 +69,7 @@ class Segment:
 
     @property
     def frames_bytes(self) -> int:
-        return self.size_bytes - SEGMENT_HEAD_BYTES
+        return self.size_bytes - frames.SEGMENT_HEAD_BYTES
 
     def grow(self, first: int, rows: int, size_bytes: int) -> None:
         """Records that an entry was written at the end, and synced."""
@@ -94,18 +83,18 @@ class Segment:
         """Returns an offset from which to scan for the position, and the position at that offset."""
         index = bisect_right(self._marked_positions, position) - 1
         if index < 0:
-            return SEGMENT_HEAD_BYTES, self.first
+            return frames.SEGMENT_HEAD_BYTES, self.first
         return self._marked_offsets[index], self._marked_positions[index]
 
-    def read(self, position: int, size_bytes: int) -> Iterator[tuple[int, LogEntry]]:
+    def read(self, position: int, size_bytes: int) -> Iterator[tuple[int, frames.LogEntry]]:
         """Yields the entries from the one that holds the position on, each with its offset, up to the given size."""
         offset, expected = self.near(position)
         with self.path.open("rb", buffering=_READ_BYTES) as file:
             file.seek(offset)
             while offset < size_bytes:
                 try:
-                    frame = read_frame(file, size_bytes - offset, self.salt)
-                except DamagedBytesError as problem:
+                    frame = frames.read_frame(file, size_bytes - offset, self.salt)
+                except frames.DamagedBytesError as problem:
                     raise damage_error(self.path, offset, str(problem)) from None
                 if frame.entry.first != expected:
                     raise damage_error(self.path, offset, f"there is position {frame.entry.first}, not {expected}")
@@ -132,10 +121,10 @@ def path_of(folder: Path, first: int) -> Path:
 
 def create(folder: Path, first: int, before_bytes: int) -> Segment:
     """Creates an empty segment. It is durable, name included, when this returns."""
-    path, salt = path_of(folder, first), new_salt()
+    path, salt = path_of(folder, first), frames.new_salt()
     unfinished = path.with_suffix(_UNFINISHED)
     try:
-        write_synced(unfinished, segment_head(first, salt))
+        write_synced(unfinished, frames.segment_head(first, salt))
         faults.reach("intake.segment.written")
         unfinished.rename(path)
     except OSError:
@@ -146,7 +135,7 @@ def create(folder: Path, first: int, before_bytes: int) -> Segment:
     return Segment(path, first, salt, before_bytes)
 
 
-def recover_segments(folder: Path, start: int, take: Callable[[LogEntry], None]) -> Iterator[Segment]:
+def recover_segments(folder: Path, start: int, take: Callable[[frames.LogEntry], None]) -> Iterator[Segment]:
     """Yields the log's segments in order, each after `take` has seen its entries. Creates a missing log at `start`.
 
     A torn write at the end of the last segment is still in the file; `writer` cuts it off.
@@ -179,12 +168,12 @@ def _open_segment(folder: Path, first: int, before_bytes: int) -> Segment:
     path = path_of(folder, first)
     with path.open("rb") as file:
         try:
-            version, salt, stored_first = read_segment_head(file.read(SEGMENT_HEAD_BYTES))
-        except DamagedBytesError as problem:
+            version, salt, stored_first = frames.read_segment_head(file.read(frames.SEGMENT_HEAD_BYTES))
+        except frames.DamagedBytesError as problem:
             raise damage_error(path, 0, str(problem)) from None
-    if version > VERSION:
+    if version > frames.VERSION:
         raise StoreError(
-            f"the intake log {path} was written by a newer Tocsin (format {version}, this one knows {VERSION})",
+            f"the intake log {path} was written by a newer Tocsin (format {version}, this one knows {frames.VERSION})",
             hint="start the newer one",
         )
     if stored_first != first:
@@ -192,18 +181,18 @@ def _open_segment(folder: Path, first: int, before_bytes: int) -> Segment:
     return Segment(path, first, salt, before_bytes)
 
 
-def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[LogEntry]:
+def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[frames.LogEntry]:
     size_bytes = segment.path.stat().st_size
     with segment.path.open("rb", buffering=_READ_BYTES) as file:
-        file.seek(SEGMENT_HEAD_BYTES)
+        file.seek(frames.SEGMENT_HEAD_BYTES)
         while segment.size_bytes < size_bytes:
             offset = segment.size_bytes
             try:
-                frame = read_frame(file, size_bytes - offset, segment.salt)
-            except DamagedBytesError as problem:
+                frame = frames.read_frame(file, size_bytes - offset, segment.salt)
+            except frames.DamagedBytesError as problem:
                 if not newest or _was_synced(segment, offset):
                     raise damage_error(segment.path, offset, str(problem)) from None
-                if not isinstance(problem, CutShortError) and any(_read_tail(segment)):
+                if not isinstance(problem, frames.CutShortError) and any(_read_tail(segment)):
                     segment.doubt = str(problem)
                 elif warn:
                     _log.warning(
@@ -228,15 +217,15 @@ def _was_synced(segment: Segment, offset: int) -> bool:
     """Whether a whole frame after this offset says that the bytes at the offset were synced before it was written."""
     tail = _read_tail(segment)
     reader = BytesIO(tail)
-    start = tail.find(FRAME_MAGIC)
+    start = tail.find(frames.FRAME_MAGIC)
     while start >= 0:
         reader.seek(start)
         try:
-            if read_frame(reader, len(tail) - start, segment.salt).synced_bytes > offset:
+            if frames.read_frame(reader, len(tail) - start, segment.salt).synced_bytes > offset:
                 return True
-        except DamagedBytesError:
+        except frames.DamagedBytesError:
             pass
-        start = tail.find(FRAME_MAGIC, start + 1)
+        start = tail.find(frames.FRAME_MAGIC, start + 1)
     return False
 
 

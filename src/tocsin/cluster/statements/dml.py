@@ -15,15 +15,18 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tocsin.cluster.catalog.entries import DatasetEntry
+from tocsin.cluster.channels.dataset_changes import ChannelDatasetChanges
 from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.statements.outcomes import StatementSummary
-from tocsin.cluster.statements.statement_scope import StatementScope
+from tocsin.cluster.statements.statement_scope import BatchScope, StatementScope
 from tocsin.durable_files import is_full_disk
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate, with_values
 from tocsin.language.syntax import statements as st
+from tocsin.language.syntax.script import offset_of
 from tocsin.language.translate.expressions import TranslationError
+from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.table import Commit
@@ -65,9 +68,12 @@ class CancellationToken:
 
 
 class DmlHandler:
-    def __init__(self, tables: DatasetTables, engine: Engine) -> None:
+    def __init__(
+        self, tables: DatasetTables, engine: Engine, channel_datasets: ChannelDatasetChanges | None = None
+    ) -> None:
         self._tables = tables
         self._engine = engine
+        self._channel_datasets = channel_datasets
         # One lock per dataset: a DELETE first reads the keys that it removes, so nobody may write in between.
         self._turns: dict[str, asyncio.Lock] = {}
 
@@ -75,22 +81,21 @@ class DmlHandler:
         self, statement: st.Insert | st.Delete, scope: StatementScope, positions: Mapping[str, int] = _NO_POSITIONS
     ) -> StatementSummary:
         """Executes the statement, and returns a summary. It commits the positions together with the rows, unless it
-        inserts none."""
+        inserts none, or changes the dataset of a channel."""
+        target = self.target(statement.dataset, scope)
+        if isinstance(target, VirtualDataset):
+            return await self._change_channel(statement, target, scope)
         if isinstance(statement, st.Insert):
-            return await self._insert(statement, scope, positions)
-        return await self._delete(statement, scope, positions)
+            return await self._insert(statement, target, scope, positions)
+        return await self._delete(statement, target, scope, positions)
 
-    def dataset(self, name: st.Name, scope: StatementScope) -> DatasetEntry:
+    def target(self, name: st.Name, scope: StatementScope) -> DatasetEntry | VirtualDataset:
+        """Returns the dataset that a statement changes."""
         dataverse = name.dataverse or scope.dataverse
         dataset = scope.names.find_dataset(dataverse, name.name)
         if dataset is not None and dataverse == "Metadata":
             raise ConflictError("the dataverse Metadata is changed by CREATE and DROP only")
-        if isinstance(dataset, VirtualDataset):
-            raise ConflictError(
-                f"{name.name} is shown by the channel {dataset.channel.name} and cannot be changed",
-                hint="SUBSCRIBE and UNSUBSCRIBE change a channel's subscriptions",
-            )
-        return scope.catalog.dataset(dataverse, name.name)
+        return dataset if isinstance(dataset, VirtualDataset) else scope.catalog.dataset(dataverse, name.name)
 
     def _turn(self, entry: DatasetEntry) -> asyncio.Lock:
         return self._turns.setdefault(entry.folder, asyncio.Lock())
@@ -103,17 +108,84 @@ class DmlHandler:
         async with self._turn(entry):
             return await self._engine.work(guarded_work, statement.text, stop=token.stop)
 
+    # ------------------------------------------------------------ datasets of channels
+
+    async def _change_channel(
+        self, statement: st.Insert | st.Delete, target: VirtualDataset, scope: StatementScope
+    ) -> StatementSummary:
+        """Changes the subscriptions or the results of a channel, in one transaction of the channel store."""
+        assert self._channel_datasets is not None, "a cluster with channels can change their datasets"
+        if isinstance(statement, st.Insert):
+            records = await self._engine.work(lambda: self._values(statement.source, scope), statement.text)
+            count = await self._channel_datasets.insert(target, records, upsert=statement.upsert)
+            return {"upserted" if statement.upsert else "inserted": count}
+        query = keys_to_delete(statement, target)
+        keys: list[Any] | None = None
+        if query is not None:
+            keys = await self._engine.work(lambda: self._keys(query, scope), statement.text)
+        return {"deleted": await self._channel_datasets.delete(target, keys)}
+
+    def _keys(self, query: exp.Expr, scope: StatementScope) -> list[Any]:
+        translated = scope.translate(query)
+        return [row["k0"] for row in decode_rows(self._engine.rows(translated.sql), translated)]
+
     # ------------------------------------------------------------ INSERT, UPSERT
 
-    async def _insert(
-        self, statement: st.Insert, scope: StatementScope, positions: Mapping[str, int]
-    ) -> StatementSummary:
-        entry = self.dataset(statement.dataset, scope)
+    async def run_returning(
+        self,
+        statement: st.Insert,
+        scope: StatementScope,
+        rows_limit: int,
+        encode: Callable[[pa.Table, TranslatedQuery], list[bytes]],
+    ) -> tuple[StatementSummary, list[bytes]]:
+        """Executes an INSERT or UPSERT with RETURNING; returns its summary and the encoded rows.
 
+        The rows are computed before the commit, so that an expression that fails leaves nothing behind."""
+        assert statement.returning is not None
+        returning = statement.returning
+        if aggregates(returning):
+            raise TranslationError(
+                "RETURNING yields a value for each record", offset_of(returning), "aggregate in a query of its own"
+            )
+        entry = self.target(statement.dataset, scope)
+        if isinstance(entry, VirtualDataset):
+            raise StatementError(
+                "the dataset of a channel returns nothing", hint="leave RETURNING out, and query the dataset"
+            )
+        returned: list[bytes] = []
+
+        def compute(rows: pa.Table) -> None:
+            if rows.num_rows > rows_limit:
+                raise StatementError(
+                    f"RETURNING would return {rows.num_rows} rows, at most {rows_limit} can be",
+                    hint="leave RETURNING out, or insert in parts",
+                )
+            batch = BatchScope(
+                scope.catalog, self._tables, self._engine, scope.dataverse, scope.now, rows, entry.type,
+                values=scope.values,
+            )  # fmt: skip
+            try:
+                translated = batch.translate_returning(returning.copy(), statement.alias or entry.name)
+                returned.extend(encode(self._engine.rows(translated.sql), translated))
+            finally:
+                batch.close()
+
+        summary = await self._insert(statement, entry, scope, _NO_POSITIONS, compute)
+        return summary, returned
+
+    async def _insert(
+        self,
+        statement: st.Insert,
+        entry: DatasetEntry,
+        scope: StatementScope,
+        positions: Mapping[str, int],
+        before_commit: Callable[[pa.Table], None] = lambda _rows: None,
+    ) -> StatementSummary:
         def work(cancellation: CancellationToken) -> Commit:
             values = self._values(statement.source, scope)
             records, generated = _records(values, entry, cancellation)
             rows = layout.to_arrow(records, entry.type)
+            before_commit(rows)
             table = self._tables.table(entry)
             cancellation.commit()
             new_positions = positions if rows.num_rows else _NO_POSITIONS
@@ -141,10 +213,8 @@ class DmlHandler:
     # ------------------------------------------------------------ DELETE
 
     async def _delete(
-        self, statement: st.Delete, scope: StatementScope, positions: Mapping[str, int]
+        self, statement: st.Delete, entry: DatasetEntry, scope: StatementScope, positions: Mapping[str, int]
     ) -> StatementSummary:
-        entry = self.dataset(statement.dataset, scope)
-
         def work(cancellation: CancellationToken) -> Commit:
             table = self._tables.table(entry)
             query = keys_to_delete(statement, entry)
@@ -161,7 +231,12 @@ class DmlHandler:
     # ------------------------------------------------------------ LOAD
 
     async def load(self, statement: st.Load, scope: StatementScope) -> StatementSummary:
-        entry = self.dataset(statement.dataset, scope)
+        entry = self.target(statement.dataset, scope)
+        if isinstance(entry, VirtualDataset):
+            raise ConflictError(
+                f"{entry.name} belongs to the channel {entry.channel.name} and takes no LOAD",
+                hint="LOAD the records into a dataset of your own, and INSERT INTO this one with a query",
+            )
         generate = entry.keys[0] if entry.autogenerated else None
 
         def work(cancellation: CancellationToken) -> Commit:
@@ -173,7 +248,7 @@ class DmlHandler:
         return {"loaded": commit.rows, "commit": commit.number}
 
 
-def keys_to_delete(statement: st.Delete, entry: DatasetEntry) -> exp.Expr | None:
+def keys_to_delete(statement: st.Delete, entry: DatasetEntry | VirtualDataset) -> exp.Expr | None:
     """Returns the query for the keys that a DELETE removes, or None if it removes everything."""
     if statement.where is None:
         return None

@@ -1,14 +1,20 @@
-"""Reads the options WITH {…} of a dataset or a channel: constants under known names."""
+"""Reads the options WITH {…} of a dataset or a channel: constants under known names.
+
+An unknown name is an error with a suggestion, because a misspelt option that has no effect is found late.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from tocsin.cluster.statements.storage_notes import DATASET_NOTES, no_effect, storage_option
 from tocsin.language.functions.constants import ConstantError, NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
+from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.rules.model.values import Duration, parse_duration
 
 # A month in a retention counts as 30 days.
@@ -20,7 +26,7 @@ _Reader = Callable[[Any], Any]
 
 
 def read_options(
-    statement: st.CreateDataset | st.CreateChannel, now: datetime, readers: Mapping[str, _Reader]
+    statement: st.CreateDataset | st.CreateChannel | st.CreateBroker, now: datetime, readers: Mapping[str, _Reader]
 ) -> dict[str, Any]:
     """Returns the given options as their readers convert them. Raises TranslationError, which names the invalid
     option."""
@@ -33,7 +39,8 @@ def read_options(
         except ConstantError as error:
             raise TranslationError(f"{name}: {error}", error.offset or statement.offset) from None
         if name not in readers:
-            raise TranslationError(f"unknown option {name}", statement.offset, f"known are {' and '.join(readers)}")
+            hint = did_you_mean(name, readers) or f"known are {' and '.join(readers)}"
+            raise TranslationError(f"unknown option {name}", statement.offset, hint)
         try:
             options[name] = readers[name](value)
         except ValueError as error:
@@ -41,11 +48,24 @@ def read_options(
     return options
 
 
-def dataset_options(statement: st.CreateDataset, now: datetime, *, history: int) -> tuple[int, float | None]:
-    """Returns how many commits can be queried (`history` is the default), and the retention in seconds; None means that
-    rows never expire."""
-    options = read_options(statement, now, {"history": whole_number("commits", 1, 1_000_000), "retention": seconds})
-    return options.get("history", history), options.get("retention")
+@dataclass(frozen=True, slots=True)
+class DatasetOptions:
+    """`history` is the number of commits that can be queried. Rows expire after `retention_s`; None means never.
+    `notes` say which options and clauses have no effect."""
+
+    history: int
+    retention_s: float | None
+    notes: tuple[str, ...]
+
+
+def dataset_options(statement: st.CreateDataset, now: datetime, *, history: int) -> DatasetOptions:
+    """Reads the options of a dataset; `history` is the default."""
+    readers = {"history": whole_number("commits", 1, 1_000_000), "retention": seconds}
+    options = read_options(statement, now, {**readers, **dict.fromkeys(DATASET_NOTES, storage_option)})
+    filters = () if statement.filter_on is None else ("FILTER ON",)
+    unused = (*statement.tuning, *filters, *(name for name in options if name not in readers))
+    notes = tuple(no_effect(name, DATASET_NOTES[name]) for name in unused)
+    return DatasetOptions(options.get("history", history), options.get("retention"), notes)
 
 
 def seconds(value: Any) -> float:

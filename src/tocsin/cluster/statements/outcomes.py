@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
 
 StatementSummary: TypeAlias = Mapping[str, Any]
 """What a statement did, e.g. `{"inserted": 3}`: merged into the object of the response."""
@@ -18,12 +18,14 @@ StatementSummary: TypeAlias = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class QueryRows:
     """The rows of a query in batches; each row is encoded as one JSON value. `close` ends the reading and frees the
-    disk space of `held_bytes`, whether or not the rows have been read. `check` raises if a row cannot be encoded."""
+    disk space of `held_bytes`, whether or not the rows have been read. `check` raises if a row cannot be encoded.
+    `summary` says what a statement with RETURNING did."""
 
     batches: AsyncIterator[list[bytes]]
     held_bytes: int = 0
     remove: Callable[[], Awaitable[None]] | None = None
     check: Callable[[], Awaitable[None]] | None = None
+    summary: StatementSummary = field(default_factory=dict)
 
     async def close(self) -> None:
         try:
@@ -47,6 +49,23 @@ class StatementOutcome:
     rows: QueryRows | None
 
 
+@dataclass(frozen=True, slots=True)
+class ScriptOptions:
+    """What a request says about its script.
+
+    `values` binds statement parameters by their names, such as `$name`: data that no part of a statement is made of.
+    `is_read_only`: the script may only run queries. `is_single`: it has one statement, besides USE. `dataverse`: where
+    it begins."""
+
+    dataverse: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    is_read_only: bool = False
+    is_single: bool = False
+
+
+USUAL_OPTIONS: Final = ScriptOptions()
+
+
 class DataverseUser(Protocol):
     """Works in the background for entries of dataverses: feeds, channels, brokers, procedures."""
 
@@ -65,7 +84,13 @@ class ScriptExecutor(Protocol):
     anything; without `may_run_code`, it refuses statements that bring code into the cluster."""
 
     def run(
-        self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
+        self,
+        script: str,
+        *,
+        stream: bool,
+        may_write: bool = True,
+        may_run_code: bool = True,
+        options: ScriptOptions = USUAL_OPTIONS,
     ) -> AsyncIterator[StatementOutcome]: ...
 
     async def close(self) -> None: ...

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from tocsin.cluster.statements.dml import decode_rows
 from tocsin.language.translate.translator import TranslatedQuery
-from tocsin.patience import wait_despite_cancel
 from tocsin.pipeline.result_json import result_json
+from tocsin.uncancellable import wait_despite_cancel
 
 ENCODED_AT_ONCE_ROWS: Final = 500
 PIECE_BYTES: Final = 256 << 10

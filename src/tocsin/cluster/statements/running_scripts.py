@@ -16,7 +16,15 @@ import structlog
 
 from tocsin.serving.tokens import Token
 from tocsin.wire.cluster import RunningScriptInfo
-from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError, StoppedError, TocsinError, UnavailableError
+from tocsin.wire.errors import (
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    ScriptCancelledError,
+    StoppedError,
+    TocsinError,
+    UnavailableError,
+)
 
 _EXCERPT_CHARACTERS = 200
 _STOP_S = 5.0
@@ -110,7 +118,7 @@ class RunningScripts:
             )
         if running not in self.seen_by(principal):
             raise ForbiddenError("this script was sent with another token", hint="an admin token may stop it")
-        running.stop(StoppedError("the script was cancelled"))
+        running.stop(ScriptCancelledError("the script was cancelled"))
 
     async def close(self, grace_s: float) -> None:
         """Refuses new scripts, lets running scripts finish within `grace_s`, then stops the rest and waits a moment for

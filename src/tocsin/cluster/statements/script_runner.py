@@ -5,10 +5,12 @@ One table names the handler of each statement, so that a reader finds from here 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,14 +21,24 @@ import orjson
 from tocsin.cluster.catalog.catalog import DEFAULT, CatalogStore
 from tocsin.cluster.channels.announcements.brokers import Brokers
 from tocsin.cluster.channels.channels import Channels
+from tocsin.cluster.channels.subscription_statements import SubscriptionStatements
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.procedures.procedures import Procedures
 from tocsin.cluster.statements.ddl import DdlHandler
 from tocsin.cluster.statements.dml import DmlHandler
-from tocsin.cluster.statements.outcomes import DataverseUser, QueryRows, StatementOutcome, StatementSummary
+from tocsin.cluster.statements.function_replacement import FunctionReplacement
+from tocsin.cluster.statements.outcomes import (
+    USUAL_OPTIONS,
+    DataverseUser,
+    QueryRows,
+    ScriptOptions,
+    StatementOutcome,
+    StatementSummary,
+)
 from tocsin.cluster.statements.row_encoder import RowEncoder
+from tocsin.cluster.statements.set_options import SetOptions
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import script as scripts
 from tocsin.language.syntax import statements as st
@@ -34,13 +46,13 @@ from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.translate.translator import TranslatedQuery
 from tocsin.language.types.typed_sql import FunctionError
 from tocsin.settings import ClusterSettings
-from tocsin.wire.errors import ForbiddenError, StatementError, TocsinError
+from tocsin.wire.errors import ForbiddenError, InputError, StatementError, StoppedError, TocsinError
 
 StatementHandler: TypeAlias = Callable[[Any, StatementScope], Awaitable[StatementSummary | QueryRows]]
 """Executes one statement; returns a summary of what it did, or rows."""
 
 # A writer may run every statement but these.
-_FOR_READERS: Final = (st.Use, st.Query, st.Explain, st.ExplainChannel)
+_FOR_READERS: Final = (st.Use, st.SetOption, st.WriteOutput, st.Query, st.Explain, st.ExplainChannel)
 _FOR_ADMINS: Final = (st.CreatePythonFunction,)
 
 _BATCH_ROWS: Final = 2_000
@@ -59,25 +71,33 @@ class ScriptRunner:
         feeds: Feeds,
         brokers: Brokers,
         channels: Channels,
+        subscriptions: SubscriptionStatements,
         settings: ClusterSettings,
         data: Path,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`now` is the clock that statements see: `current_datetime()` is the start of the statement."""
         self._catalog = catalog
         self._tables = tables
         self._engine = engine
         self._data = data
+        self._now = now
         self._rows_limit = settings.statements.rows_limit
         self._encoder = RowEncoder()
-        self._definitions = DdlHandler(catalog, tables, engine, settings.datasets.history)
+        replacement = FunctionReplacement(catalog, engine, channels, procedures)
+        self._definitions = DdlHandler(catalog, tables, engine, replacement, settings.datasets.history)
         self._changes = changes
         self._procedures = procedures
         self._feeds = feeds
         self._brokers = brokers
         self._channels = channels
+        self._subscriptions = subscriptions
         self.handlers = {streamed: self._table(streamed) for streamed in (False, True)}
 
     def _table(self, streamed: bool) -> Mapping[type[st.Statement], StatementHandler]:
-        """Returns the handler of every statement except USE, which only changes how the rest of its script is read."""
+        """Returns the handler of every statement except USE, SET and WRITE OUTPUT, which concern only the rest of their
+        script."""
         definitions, changes, procedures = self._definitions, self._changes, self._procedures
         feeds, brokers, channels = self._feeds, self._brokers, self._channels
         query = self._streamed_rows if streamed else self._whole_rows
@@ -95,7 +115,7 @@ class ScriptRunner:
             st.DropDataset: definitions.drop,
             st.DropIndex: definitions.drop_index,
             st.DropFunction: definitions.drop_function,
-            st.Insert: changes.run,
+            st.Insert: self._insert,
             st.Delete: changes.run,
             st.Load: changes.load,
             st.CreateProcedure: procedures.create,
@@ -112,9 +132,9 @@ class ScriptRunner:
             st.CreateChannel: channels.create,
             st.DropChannel: channels.drop,
             st.ExplainChannel: self._explain_channel,
-            st.SubscribeStatement: channels.subscribe,
-            st.UnsubscribeStatement: channels.unsubscribe,
-            st.ChangeSubscription: channels.change_subscription,
+            st.SubscribeStatement: self._subscriptions.subscribe,
+            st.UnsubscribeStatement: self._subscriptions.unsubscribe,
+            st.ChangeSubscription: self._subscriptions.change_subscription,
         }
 
     async def close(self) -> None:
@@ -122,9 +142,16 @@ class ScriptRunner:
         self._encoder.close()
 
     async def run(
-        self, script: str, *, stream: bool, may_write: bool = True, may_run_code: bool = True
+        self,
+        script: str,
+        *,
+        stream: bool,
+        may_write: bool = True,
+        may_run_code: bool = True,
+        options: ScriptOptions = USUAL_OPTIONS,
     ) -> AsyncIterator[StatementOutcome]:
-        dataverse = DEFAULT
+        dataverse = self._catalog.catalog.dataverse(options.dataverse or DEFAULT).name
+        set_options = SetOptions()
         parsing = scripts.statements(script)
 
         def parse_next() -> st.Statement | StatementError | None:
@@ -142,11 +169,18 @@ class ScriptRunner:
             number += 1
             try:
                 self._check_role(statement, may_write, may_run_code)
+                _check_options(statement, options, is_last=following is None)
                 if isinstance(statement, st.Use):
                     dataverse = self._catalog.catalog.dataverse(statement.dataverse).name
                     result: StatementSummary | QueryRows = {"dataverse": dataverse}
+                elif isinstance(statement, st.SetOption):
+                    result = set_options.apply(statement)
+                elif isinstance(statement, st.WriteOutput):
+                    result = {"target": statement.target, "note": "this has no effect: the answer carries the rows"}
                 else:
-                    result = await self._execute(statement, dataverse, stream)
+                    result = await self._execute_in_time(
+                        statement, dataverse, stream, options.values, set_options.timeout_s
+                    )
                     if following is not None and isinstance(result, QueryRows):
                         await _check_rows(result)
             except (TranslationError, FunctionError, TocsinError) as error:
@@ -155,7 +189,7 @@ class ScriptRunner:
                 yield StatementOutcome(number, _kind(statement), result, None)
             else:
                 rows = _with_placed_errors(result, script, statement, number)
-                yield StatementOutcome(number, _kind(statement), {}, rows)
+                yield StatementOutcome(number, _kind(statement), result.summary, rows)
 
     def _check_role(self, statement: st.Statement, may_write: bool, may_run_code: bool) -> None:
         if not (may_write or isinstance(statement, _FOR_READERS)):
@@ -167,8 +201,21 @@ class ScriptRunner:
                 "then show it: export TOCSIN_TOKEN=tocsin_…",
             )
 
-    async def _execute(self, statement: st.Statement, dataverse: str, stream: bool) -> StatementSummary | QueryRows:
-        scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, datetime.now(UTC))
+    async def _execute_in_time(
+        self, statement: st.Statement, dataverse: str, stream: bool, values: Mapping[str, Any], timeout_s: float | None
+    ) -> StatementSummary | QueryRows:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._execute(statement, dataverse, stream, values)
+        except TimeoutError:
+            raise StoppedError(
+                f"the statement was not done within {timeout_s:g} s", hint="SET timeout gives it more time"
+            ) from None
+
+    async def _execute(
+        self, statement: st.Statement, dataverse: str, stream: bool, values: Mapping[str, Any]
+    ) -> StatementSummary | QueryRows:
+        scope = StatementScope(self._catalog.catalog, self._tables, self._engine, dataverse, self._now(), values=values)
         try:
             return await self.handlers[stream][type(statement)](statement, scope)
         finally:
@@ -197,13 +244,23 @@ class ScriptRunner:
         scope: StatementScope,
     ) -> StatementSummary | QueryRows:
         call = await self._procedures.prepare_call(statement, scope)
+        if call.entry.period is not None:
+            return await self._procedures.start_schedule(call)
         with call.attribute_errors():
             if isinstance(call.statement, st.Query):
                 return call.attribute_errors_of(await query(call.statement, call.scope))
             try:
+                if isinstance(call.statement, st.Insert):
+                    return await self._insert(call.statement, call.scope)
                 return await self._changes.run(call.statement, call.scope)
             finally:
                 call.scope.close()
+
+    async def _insert(self, statement: st.Insert, scope: StatementScope) -> StatementSummary | QueryRows:
+        if statement.returning is None:
+            return await self._changes.run(statement, scope)
+        summary, rows = await self._changes.run_returning(statement, scope, self._rows_limit, self._encoder.encode)
+        return replace(_whole(rows), summary=summary)
 
     # ------------------------------------------------------------ answers
 
@@ -247,6 +304,13 @@ class ScriptRunner:
         return QueryRows(self._encoder.stream(files.batches(), translated), files.size_bytes(), remove, check)
 
 
+def _check_options(statement: st.Statement, options: ScriptOptions, *, is_last: bool) -> None:
+    if options.is_read_only and not isinstance(statement, _FOR_READERS):
+        raise InputError("this request may only read", hint="run it by POST, without readonly")
+    if options.is_single and not is_last and not isinstance(statement, st.Use):
+        raise InputError("this request may have one statement", hint="send the others in requests of their own")
+
+
 async def _check_rows(rows: QueryRows) -> None:
     """Refuses rows that cannot be encoded before the next statement runs: a failing statement ends its script."""
     if rows.check is not None:
@@ -275,7 +339,7 @@ def _with_placed_errors(rows: QueryRows, script: str, statement: st.Statement, n
         except (TranslationError, FunctionError, TocsinError) as error:
             raise _place_error(error, script, statement, number) from error
 
-    return QueryRows(batches(), rows.held_bytes, rows.close)
+    return QueryRows(batches(), rows.held_bytes, rows.close, summary=rows.summary)
 
 
 def _kind(statement: st.Statement) -> str:

@@ -22,7 +22,7 @@ from tocsin.cluster.catalog.refs import dataset_ref, function_ref
 from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
-from tocsin.language.syntax.dialect import ValueOf
+from tocsin.language.syntax.nodes import Let, ValueOf
 from tocsin.language.translate.name_lookup import Dataset, Function, NameLookup
 from tocsin.language.translate.scope import NameScope
 from tocsin.language.translate.spark_text import render
@@ -90,6 +90,10 @@ class StatementScope:
         self._engine = engine
         self._held: list[Snapshot] = []
         self._views: list[str] = []
+
+    def within(self, dataverse: str, catalog: Catalog | None = None) -> StatementScope:
+        """Returns a scope of its own for another dataverse, or for a catalog that is to come."""
+        return StatementScope(catalog or self.catalog, self._tables, self._engine, dataverse, self.now)
 
     def close(self) -> None:
         self._held.clear()
@@ -178,8 +182,10 @@ class BatchScope(StatementScope):
         now: datetime,
         rows: pa.Table,
         kind: ObjectType,
+        *,
+        values: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        super().__init__(catalog, tables, engine, dataverse, now)
+        super().__init__(catalog, tables, engine, dataverse, now, values=values)
         self._kind = kind
         self._batch = _BatchDataset(ObjectType((Field("place", BIGINT), Field("record", kind)), open=False))
         self.names = _BatchNames(catalog, self._batch)
@@ -195,6 +201,22 @@ class BatchScope(StatementScope):
             this=exp.to_identifier(self._batch.name, quoted=True), alias=exp.TableAlias(this=exp.to_identifier("batch"))
         )
         return self.translate(exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source)))
+
+    def translate_returning(self, expression: exp.Expr, variable: str) -> TranslatedQuery:
+        """Translates an expression about each record of the batch, in their order."""
+        name = exp.to_identifier(" batch", quoted=True)
+
+        def part(field: str) -> exp.Column:
+            return exp.column(exp.to_identifier(field, quoted=True), table=name.copy())
+
+        source = exp.Table(
+            this=exp.to_identifier(self._batch.name, quoted=True), alias=exp.TableAlias(this=name.copy())
+        )
+        record = Let(this=part("record"), alias=exp.to_identifier(variable, quoted=True), is_range=True)
+        query = exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source))
+        query.set("joins", [exp.Join(this=record)])
+        query.set("order", exp.Order(expressions=[exp.Ordered(this=part("place"))]))
+        return self.translate(query)
 
     def called_batch(self, function: Function) -> str:
         """Returns a query that applies a Python function to each record: its `place`, and what the function `made` of

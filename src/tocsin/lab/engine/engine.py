@@ -17,7 +17,7 @@ from tocsin.lab.engine.trace import RunTrace
 
 FOREVER: Final = math.inf
 
-# [time, priority, sequence, action, arguments]. Lists compare by their first three items, of which the third is unique;
+# [time, priority, sequence, action, arguments]. Lists compare by their first three items, and the third is unique;
 # comparing lists makes the heap fast. Callers use it only as a handle.
 Scheduled = NewType("Scheduled", list[Any])
 _ACTION: Final = 3

@@ -1,4 +1,7 @@
-"""Writes the trace of a run: one line of JSON per event."""
+"""Writes the trace of a run: one line of JSON per event.
+
+The same run writes the same bytes, so that two runs can be compared line by line.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def code_digest(experiment: Experiment) -> str:
     source do not change it, because they cannot change a number."""
     root = Path(tocsin.__file__).parent
     files = {path for source in SOURCES for path in (root / source).rglob("*.py")}
-    files |= _beside(Path(inspect.getfile(experiment.model)))
+    files |= model_files(Path(inspect.getfile(experiment.model)))
     digest = hashlib.sha256()
     for path in sorted(files):
         name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
@@ -71,7 +71,7 @@ def code_text(source: str) -> str:
     return ast.unparse(tree)
 
 
-def _beside(model: Path) -> set[Path]:
+def model_files(model: Path) -> set[Path]:
     """Returns the model's file and the files of its folder that it imports, directly or indirectly."""
     files, waiting = set(), [model]
     while waiting:
@@ -144,7 +144,7 @@ def _run_cell(experiment: Experiment, cell: Cell, shared: Path | None) -> dict[s
     except TocsinError:
         raise
     except Exception as error:
-        raise CellError(f"{cell}: {type(error).__name__}: {error}", hint=_replay(experiment, cell)) from error
+        raise CellError(f"{cell}: {type(error).__name__}: {error}", hint=replay_hint(experiment, cell)) from error
     declared = {metric.name for metric in experiment.metrics}
     if set(metrics) != declared:
         raise CellError(f"{cell}: yielded {sorted(metrics)}, declared are {sorted(declared)}")
@@ -246,7 +246,8 @@ def _work(reference: str, cell: Cell, shared: Path) -> dict[str, float]:
     return _run_cell(find(reference), cell, shared)
 
 
-def _replay(experiment: Experiment, cell: Cell) -> str:
+def replay_hint(experiment: Experiment, cell: Cell) -> str:
+    """Returns the command that runs this cell alone."""
     # Leave out empty values: they are the default.
     settings = " ".join(f"--set {shlex.quote(f'{name}={value}')}" for name, value in cell.values if value != "")
-    return f"replay: tocsin lab replay {experiment.name} --seed {cell.seed} {settings}"
+    return f"replay: tocsin lab replay-cell {experiment.name} --seed {cell.seed} {settings}"

@@ -44,7 +44,7 @@ def draw(plot: Plot, experiment: Experiment, results: RunResults, folder: Path) 
     from matplotlib.figure import Figure
 
     try:
-        lines = _lines(plot, results)
+        lines = plot_lines(plot, results)
     except MissingCellsError:
         return False
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def draw(plot: Plot, experiment: Experiment, results: RunResults, folder: Path) 
 PlotLine = dict[Value, Estimate]
 
 
-def _lines(plot: Plot, results: RunResults) -> dict[Value, PlotLine]:
+def plot_lines(plot: Plot, results: RunResults) -> dict[Value, PlotLine]:
     groups: list[Value] = results.points(plot.sweep, plot.by) if plot.by is not None else [plot.y]
     lines: dict[Value, PlotLine] = {}
     line_specs = [(group, plot.y, {plot.by: group} if plot.by is not None else {}) for group in groups]
@@ -101,10 +101,10 @@ def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, PlotLine]) -> None:
         if is_bar_chart:
             width = 0.8 / len(lines)
             positions = [places[x] + (number - (len(lines) - 1) / 2) * width for x in line]
-            axes.bar(positions, means, width, yerr=errors, capsize=2, label=str(name), **_bar_look(number))
+            axes.bar(positions, means, width, yerr=errors, capsize=2, label=str(name), **bar_style(number))
         else:
             xs = [float(x) for x in line]
-            axes.errorbar(xs, means, yerr=errors, markersize=4, capsize=2, label=str(name), **_look(number))
+            axes.errorbar(xs, means, yerr=errors, markersize=4, capsize=2, label=str(name), **line_style(number))
     if is_bar_chart:
         rotation: dict[str, Any] = {"rotation": 40, "ha": "right"} if len(places) > _UPRIGHT else {}
         axes.set_xticks(list(places.values()), [str(x).replace("-", " ") for x in places], **rotation)
@@ -114,7 +114,7 @@ def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, PlotLine]) -> None:
         axes.set_yscale("log")
 
 
-def _look(number: int) -> dict[str, Any]:
+def line_style(number: int) -> dict[str, Any]:
     """Returns the style of a line; no two lines of a plot are alike."""
     return {
         "color": f"C{number % _COLOURS}",
@@ -123,5 +123,5 @@ def _look(number: int) -> dict[str, Any]:
     }
 
 
-def _bar_look(number: int) -> dict[str, Any]:
+def bar_style(number: int) -> dict[str, Any]:
     return {"color": f"C{number % _COLOURS}", "hatch": _HATCHES[number // _COLOURS % len(_HATCHES)]}

@@ -6,14 +6,14 @@ the command, the seeds and the code, so that a reader can repeat the run.
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from tocsin.lab.atomic_files import AtomicFile
 from tocsin.lab.experiments.comparisons import verdicts
 from tocsin.lab.experiments.declaration import Experiment, Judgement, Sweep, Value
+from tocsin.lab.experiments.markdown import markdown_table, paragraph
 from tocsin.lab.experiments.plan import Plan
 from tocsin.lab.experiments.plots import draw
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
@@ -59,14 +59,14 @@ def _head(plan: Plan, code: str) -> list[str]:
     return [
         f"# {experiment.title}",
         "",
-        experiment.about,
+        paragraph(experiment.about),
         "",
-        f"Source: {experiment.source}. {provenance}{', a quick run' if plan.quick else ''}.",
+        paragraph(f"Source: {experiment.source}. {provenance}{', a quick run' if plan.quick else ''}."),
         "Errors are 95 % confidence intervals (Student t). This file is generated; to reproduce it:",
         "",
         f"    {command(plan)}",
         "",
-        *([experiment.notes, ""] if experiment.notes else []),
+        *([paragraph(experiment.notes), ""] if experiment.notes else []),
     ]
 
 
@@ -88,7 +88,7 @@ def _further(experiment: Experiment, results: RunResults) -> list[str]:
         except (MissingCellsError, ArithmeticError):
             continue
         if rows:
-            lines += [f"## {table.title}", "", table.about, "", *markdown_table(head, rows), ""]
+            lines += [f"## {table.title}", "", paragraph(table.about), "", *markdown_table(head, rows), ""]
     return lines
 
 
@@ -101,14 +101,14 @@ def _pictures(experiment: Experiment, beside: str, drawn: set[str]) -> list[str]
 def _tables(plan: Plan, results: RunResults) -> list[str]:
     lines = ["## Results", ""]
     for sweep in plan.sweeps:
-        lines += [f"### {sweep.name}", "", sweep.about, *_fixed(sweep), ""]
+        lines += [f"### {sweep.name}", "", paragraph(sweep.about), *_fixed(sweep), ""]
         lines += [*_sweep_table(sweep, plan.experiment, results), ""]
     return lines
 
 
 def _fixed(sweep: Sweep) -> list[str]:
     settings = ", ".join(f"`{name}` = {value}" for name, value in sweep.fixed.items())
-    return ["", f"All points with {settings}."] if settings else []
+    return ["", paragraph(f"All points with {settings}.")] if settings else []
 
 
 def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> list[str]:
@@ -123,7 +123,7 @@ def _sweep_table(sweep: Sweep, experiment: Experiment, results: RunResults) -> l
         where = dict(zip(names, point, strict=True))
         means = [_mean(results, metric.name, sweep.name, where) for metric in experiment.metrics]
         table_rows.append([*map(str, point), *means])
-    return markdown_table((*names, *(metric.title for metric in experiment.metrics)), table_rows)
+    return markdown_table((*names, *(metric.title for metric in experiment.metrics)), table_rows, len(names))
 
 
 def _mean(results: RunResults, metric: str, sweep: str, where: Mapping[str, Value]) -> str:
@@ -150,15 +150,3 @@ def _settings(plan: Plan) -> list[str]:
         *markdown_table(("metric", "unit", "what it is"), metrics),
         "",
     ]
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [_line(head), _line(["---"] * len(head)), *map(_line, rows)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(map(_cell, cells))} |"
-
-
-def _cell(text: str) -> str:
-    return re.sub(r"\s*\n\s*", " ", text).replace("|", r"\|")

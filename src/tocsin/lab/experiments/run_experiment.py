@@ -45,7 +45,7 @@ def folder_of(out: Path, name: str, *, quick: bool) -> Path:
 
 
 def run_and_report(
-    wanted: Plan,
+    plan: Plan,
     reference: str,
     out: Path,
     *,
@@ -55,11 +55,11 @@ def run_and_report(
 ) -> FinishedRun:
     """Runs the missing cells, then writes every file anew. The same plan writes the same bytes, interrupted or not."""
     ready()
-    folder = folder_of(out, wanted.experiment.name, quick=wanted.quick)
-    results, known_before = run(wanted, reference, folder, processes=processes, fresh=fresh, on_finished=on_finished)
-    files.write(results, wanted.experiment, folder)
-    files.write_json(folder / _RUN, {**wanted.to_json(), "code": results.code})
-    verdicts = write_report(results, wanted, folder / "report.md", folder / "plots")
+    folder = folder_of(out, plan.experiment.name, quick=plan.quick)
+    results, known_before = run(plan, reference, folder, processes=processes, fresh=fresh, on_finished=on_finished)
+    files.write(results, plan.experiment, folder)
+    files.write_json(folder / _RUN, {**plan.to_json(), "code": results.code})
+    verdicts = write_report(results, plan, folder / "report.md", folder / "plots")
     return FinishedRun(folder, len(results.rows), known_before, verdicts)
 
 
@@ -90,12 +90,12 @@ def load_finished_run(experiment: Experiment, folder: Path) -> tuple[Plan, RunRe
     return loaded_plan, RunResults(results.rows, str(saved.get("code", "")))
 
 
-def replay(wanted: Plan, *, trace: RunTrace | None = None, shared: Path | None = None) -> dict[str, float]:
+def replay(plan: Plan, *, trace: RunTrace | None = None, shared: Path | None = None) -> dict[str, float]:
     """Runs one cell with the plan's seed and values, and writes the trace."""
-    return dict(wanted.experiment.model(Run(dict(wanted.values), wanted.seed, trace=trace, shared=shared)))
+    return dict(plan.experiment.model(Run(dict(plan.values), plan.seed, trace=trace, shared=shared)))
 
 
-def find_finished_run(wanted: Plan, folder: Path) -> Mapping[str, float] | None:
+def find_finished_run(plan: Plan, folder: Path) -> Mapping[str, float] | None:
     """Returns the saved metrics of exactly this cell and code, if any; another process may be working in the folder."""
-    cell = Cell("", wanted.values, 0, wanted.seed)
-    return look(folder).get(cell.key(wanted.experiment.name, code_digest(wanted.experiment)))
+    cell = Cell("", plan.values, 0, plan.seed)
+    return look(folder).get(cell.key(plan.experiment.name, code_digest(plan.experiment)))

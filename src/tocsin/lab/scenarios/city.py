@@ -18,7 +18,6 @@ from tocsin.lab.scenarios import scenario as acts
 from tocsin.lab.scenarios.movement import MovementPace, MovementPath, along_roads, random_waypoint
 from tocsin.lab.scenarios.roads import RoadMap, grid
 from tocsin.lab.scenarios.scenario import Scenario, Step, scenario
-from tocsin.lab.scenarios.zones import Zone, travelling_zones
 from tocsin.lab.workloads.laws import distinct_choices, on_off_moments, popularity
 from tocsin.wire.errors import InputError
 
@@ -106,21 +105,21 @@ class CityInputs:
         return None if by_name is None else list(by_name)
 
 
-def city_scenario(city: City, seed: int, given: CityInputs | None = None) -> Scenario:
+def city_scenario(city: City, seed: int, inputs: CityInputs | None = None) -> Scenario:
     """Generates all steps of an hour; the same for the same city, seed and inputs."""
     if seed < 0:
         raise InputError(f"seed: must not be negative, got {seed}")
-    given = given or CityInputs()
+    inputs = inputs or CityInputs()
     streams = Streams(seed).within("city")
-    names = given.names() or [f"s{number:04d}" for number in range(city.subscribers)]
-    online = list(_sessions(city, streams) if given.online is None else _given_sessions(given.online, names, city))
+    names = inputs.names() or [f"s{number:04d}" for number in range(city.subscribers)]
+    online = list(_sessions(city, streams) if inputs.online is None else _given_sessions(inputs.online, names, city))
     steps = [
         *_log_steps(online, names, city),
         *_subscription_steps(city, names, streams),
-        *_move_steps(city, names, list(_ways(city, names, streams, given)), online),
+        *_move_steps(city, names, list(_ways(city, names, streams, inputs)), online),
         *_publish_steps(city, streams),
     ]
-    about: dict[str, Any] = {"made": "city", "seed": seed, "settings": asdict(city), **given.about}
+    about: dict[str, Any] = {"made": "city", "seed": seed, "settings": asdict(city), **inputs.about}
     return scenario(about, steps)
 
 
@@ -197,15 +196,15 @@ def _move_steps(
             yield Step(at_s, acts.MoveStep(names[person], round(east_m, 1), round(north_m, 1)))
 
 
-def _ways(city: City, names: Sequence[str], streams: Streams, given: CityInputs) -> Iterator[MovementPath]:
+def _ways(city: City, names: Sequence[str], streams: Streams, inputs: CityInputs) -> Iterator[MovementPath]:
     person_streams = streams.within("movement")
     pace = MovementPace()
-    roads = given.roads
+    roads = inputs.roads
     if roads is None and city.movement == "roads":
         roads = grid(streams.of("roads"), area_m=city.area_m, block_m=500.0)
     for name in names:
-        if given.ways is not None:
-            yield given.ways[name]
+        if inputs.ways is not None:
+            yield inputs.ways[name]
         elif roads is None:
             yield random_waypoint(person_streams.of(name), area_m=city.area_m, pace=pace, span_s=city.span_s)
         else:
@@ -291,3 +290,62 @@ def _report(zone: Zone, at_s: float, city: City, stream: np.random.Generator) ->
 def _shelter(number: int, city: City, stream: np.random.Generator) -> dict[str, Any]:
     east_m, north_m = (round(float(stream.uniform(0, length)), 1) for length in city.area_m)
     return {"name": f"Shelter {number}", "east_m": east_m, "north_m": north_m, "beds": int(stream.integers(10, 400))}
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """An impact zone that moves evenly while it lasts."""
+
+    kind: str
+    severity: int
+    begin_s: float
+    end_s: float
+    east_m: float
+    north_m: float
+    east_m_per_s: float
+    north_m_per_s: float
+    radius_m: float
+
+    def active(self, now_s: float) -> bool:
+        return self.begin_s <= now_s < self.end_s
+
+    def centre(self, now_s: float) -> tuple[float, float]:
+        past_s = min(max(now_s, self.begin_s), self.end_s) - self.begin_s
+        return self.east_m + self.east_m_per_s * past_s, self.north_m + self.north_m_per_s * past_s
+
+    def covers(self, now_s: float, place: tuple[float, float]) -> bool:
+        return self.active(now_s) and math.dist(self.centre(now_s), place) <= self.radius_m
+
+
+def travelling_zones(
+    stream: np.random.Generator,
+    kinds: Sequence[str],
+    *,
+    area_m: tuple[float, float],
+    span_s: float,
+    every_s: float,
+    lasts_s: tuple[float, float] = (300.0, 1800.0),
+    speed_m_per_s: tuple[float, float] = (0.0, 10.0),
+    radius_m: tuple[float, float] = (200.0, 2000.0),
+) -> list[Zone]:
+    """Zones that begin as a Poisson process and travel in random directions; the first begins at 0."""
+    zones = []
+    begin_s = 0.0
+    while begin_s < span_s:
+        angle = float(stream.uniform(0, 2 * math.pi))
+        speed = float(stream.uniform(*speed_m_per_s))
+        zones.append(
+            Zone(
+                kind=kinds[int(stream.integers(len(kinds)))],
+                severity=int(stream.integers(1, 11)),
+                begin_s=begin_s,
+                end_s=begin_s + float(stream.uniform(*lasts_s)),
+                east_m=float(stream.uniform(0, area_m[0])),
+                north_m=float(stream.uniform(0, area_m[1])),
+                east_m_per_s=speed * math.cos(angle),
+                north_m_per_s=speed * math.sin(angle),
+                radius_m=float(stream.uniform(*radius_m)),
+            )
+        )
+        begin_s += float(stream.exponential(every_s))
+    return zones

@@ -59,10 +59,10 @@ class WallClock:
         return -left_s * self._speed
 
 
-async def play(made: Scenario, target: ScenarioTarget, clock: Clock) -> float:
+async def play(scenario: Scenario, target: ScenarioTarget, clock: Clock) -> float:
     """Plays all steps. Returns the largest delay of a step, in seconds of the scenario."""
     late_s = 0.0
-    for step in made.steps:
+    for step in scenario.steps:
         late_s = max(late_s, await clock.until(step.at_s))
         await target.perform(step.act, step.at_s)
     return late_s

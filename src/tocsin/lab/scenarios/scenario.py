@@ -96,10 +96,10 @@ def scenario(about: Mapping[str, Any], steps: Iterable[Step]) -> Scenario:
     return Scenario(about, tuple(sorted(steps, key=lambda step: step.at_s)))
 
 
-def save(made: Scenario, path: Path) -> None:
+def save(scenario: Scenario, path: Path) -> None:
     """Saves the scenario atomically. The same scenario gives the same bytes."""
     with AtomicFile(path) as new, new.open("w", encoding="utf-8") as file:
-        for line in _lines(made):
+        for line in _lines(scenario):
             file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
@@ -148,9 +148,9 @@ def load_or_make_scenario(folder: Path | None, name: str, make: Callable[[], Sce
     return new_scenario
 
 
-def _lines(made: Scenario) -> Iterator[dict[str, Any]]:
-    yield {"scenario": _FORMAT, **made.about}
-    for step in made.steps:
+def _lines(scenario: Scenario) -> Iterator[dict[str, Any]]:
+    yield {"scenario": _FORMAT, **scenario.about}
+    for step in scenario.steps:
         yield {"at_s": step.at_s, "do": _NAMES[type(step.act)], **asdict(step.act)}
 
 

@@ -31,11 +31,11 @@ _FEEDS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
 _MOST_S: Final = 1e7
 
 
-def check(made: Scenario, path: Path) -> None:
+def check(scenario: Scenario, path: Path) -> None:
     """Checks all steps. `InputError` names the first line of the file that cannot be played, and how to repair it."""
     online: set[str] = set()
     subscriptions: set[tuple[str, str, tuple[str | float, ...]]] = set()
-    for number, step in enumerate(made.steps, 2):
+    for number, step in enumerate(scenario.steps, 2):
         try:
             _refuse(step.at_s > _MOST_S, f"at_s: must be at most {_MOST_S:g}, got {step.at_s:g}", _LINES)
             match step.act:

@@ -21,26 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Action, Deliver, Fetch, NotifyAvailable, SubscribeBackend
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.cohorts import Cohort, CohortSnapshot
-from tocsin.broker.core.events import (
-    BackendSubscribed,
-    BrokerEvent,
-    FetchesSucceeded,
-    FetchSucceeded,
-    Mode,
-    ResultArrived,
-    ResultsAcknowledged,
-    ResultsAcknowledgedByMany,
-    ResultsRequested,
-    ResultsRequestedByMany,
-    SubscribeRequested,
-    SubscriberLoggedIn,
-    SubscriberLoggedOut,
-    TimePassed,
-    UnsubscribeRequested,
-)
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.engine.trace import RunTrace
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
@@ -164,7 +148,7 @@ class FastBrokerSim:
         bytes_.append(bytes_[-1] + size)
         if interest in self._caches:
             self._heads[interest] = cursor
-            self._handle(ResultArrived(interest, cursor, size), at_s)
+            self._handle(ev.ResultArrived(interest, cursor, size), at_s)
             # The core may just have dropped the interest, because it had no subscription for long enough.
             if interest in self._caches:
                 self.lives_s += self._caches[interest].ttl_s
@@ -172,7 +156,7 @@ class FastBrokerSim:
     def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         session = self._session[subscriber] = self._session.get(subscriber, 0) + 1
         names = []
-        for action in self._step(SubscriberLoggedIn(subscriber), at_s):
+        for action in self._step(ev.SubscriberLoggedIn(subscriber), at_s):
             if type(action) is NotifyAvailable and self.together:
                 (name,) = action.audience
                 self._asks[name] = session
@@ -184,16 +168,16 @@ class FastBrokerSim:
 
     def _logged_out(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
-        self._handle(SubscriberLoggedOut(subscriber), at_s)
+        self._handle(ev.SubscriberLoggedOut(subscriber), at_s)
 
     def _subscribed(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
         name = SubscriptionId(subscriber * self._interests + interest)
-        self._handle(SubscribeRequested(name, subscriber, interest, None, Mode.NOTIFY), at_s)
+        self._handle(ev.SubscribeRequested(name, subscriber, interest, None, ev.Mode.NOTIFY), at_s)
 
     def _unsubscribed(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
         name = SubscriptionId(subscriber * self._interests + interest)
         self._asks.pop(name, None)
-        self._handle(UnsubscribeRequested(name), at_s)
+        self._handle(ev.UnsubscribeRequested(name), at_s)
 
     # --- time
 
@@ -229,17 +213,17 @@ class FastBrokerSim:
             self.most_bytes = max(self.most_bytes, bytes_)
             self.now_s = now_s
 
-    def _handle(self, event: BrokerEvent, now_s: float) -> None:
+    def _handle(self, event: ev.BrokerEvent, now_s: float) -> None:
         for action in self._step(event, now_s):
             self._do(action)
 
-    def _step(self, event: BrokerEvent, now_s: float) -> list[Action]:
+    def _step(self, event: ev.BrokerEvent, now_s: float) -> list[Action]:
         # Expire results when they are due, not at the next event.
         while self._expires and (due_s := self._caches.due_s()) < now_s:
             self._pass(due_s)
             if self._trace is not None:
                 self._trace.note(due_s, "TimePassed", {"event": "Tick()"})
-            self.broker.handle(TimePassed(), due_s)
+            self.broker.handle(ev.TimePassed(), due_s)
         self._pass(now_s)
         if self._trace is not None:
             self._trace.note(now_s, type(event).__name__, {"event": _told_of(event)})
@@ -255,7 +239,7 @@ class FastBrokerSim:
     def _subscribe_backend(self, action: SubscribeBackend) -> None:
         interest = action.interest
         self._heads[interest] = self._results[interest][-1].cursor if self._results[interest] else START
-        self._handle(BackendSubscribed(interest, self._heads[interest]), self.now_s)
+        self._handle(ev.BackendSubscribed(interest, self._heads[interest]), self.now_s)
 
     def _fetch(self, action: Fetch) -> None:
         self._answers.append((self.now_s + self.trips.to_cluster_s, [action]))
@@ -272,11 +256,11 @@ class FastBrokerSim:
             results = tuple(self._results[interest][after:to])
             end = fetch.to if to == fetch.to.execution else results[-1].cursor
             took_s = trips.to_cluster_s + size_bytes / trips.cluster_bytes_per_s
-            answers.append(FetchSucceeded(fetch.fetch, end, results, took_s, None, size_bytes))
+            answers.append(ev.FetchSucceeded(fetch.fetch, end, results, took_s, None, size_bytes))
             if self._cohort_waits.get(interest) == fetch.fetch:
                 del self._cohort_waits[interest]
         retrievals = self.retrievals
-        self._do_each(self._step(FetchesSucceeded(tuple(answers)), at_s))
+        self._do_each(self._step(ev.FetchesSucceeded(tuple(answers)), at_s))
         self.retrievals_missed += self.retrievals - retrievals
 
     # --- subscribers
@@ -300,11 +284,11 @@ class FastBrokerSim:
         head = self._heads[interest]
         if cohort.sharing and cohort.marker < head and interest not in self._cohort_waits:
             retrievals, begun = self.retrievals, len(self._answers)
-            for action in self._step(ResultsRequested(interest, cohort.together), at_s):
+            for action in self._step(ev.ResultsRequested(interest, cohort.together), at_s):
                 if type(action) is Deliver and not action.more and action.results:
                     self.deliveries += 1
                     self.retrievals += len(action.audience)
-                    self._step(ResultsAcknowledged(interest, action.to, action.audience), at_s)
+                    self._step(ev.ResultsAcknowledged(interest, action.to, action.audience), at_s)
                 else:
                     self._do(action)
             if self.retrievals == retrievals:
@@ -314,7 +298,7 @@ class FastBrokerSim:
             for name, marker in tuple(cohort.own.items()):
                 if marker < head and self._asks.get(name) != self._session_of(name):
                     self._asks[name] = self._session_of(name)
-                    self._handle(ResultsRequested(interest, (name,)), at_s)
+                    self._handle(ev.ResultsRequested(interest, (name,)), at_s)
 
     def _last_fetch(self, interest: InterestId, begun: int) -> int:
         if len(self._answers) > begun:
@@ -328,7 +312,7 @@ class FastBrokerSim:
 
     def _pull_returned(self, at_s: float, subscriber: int, names: tuple[SubscriptionId, ...], session: int) -> None:
         if self._session[subscriber] == session:
-            self._do_each(self._step(ResultsRequestedByMany(names), at_s))
+            self._do_each(self._step(ev.ResultsRequestedByMany(names), at_s))
 
     def _do_each(self, actions: list[Action]) -> None:
         """Performs the actions. Fetches are answered together, and single subscriptions acknowledge together."""
@@ -345,7 +329,7 @@ class FastBrokerSim:
         if fetches:
             self._answers.append((self.now_s + self.trips.to_cluster_s, fetches))
         if acks:
-            self._handle(ResultsAcknowledgedByMany(tuple(acks)), self.now_s)
+            self._handle(ev.ResultsAcknowledgedByMany(tuple(acks)), self.now_s)
 
     def _got(self, action: Deliver, name: SubscriptionId) -> None:
         if action.results:
@@ -364,14 +348,14 @@ class FastBrokerSim:
                 return  # it has left, or has a new session, which was notified by itself
         elif interest in self._cohort_waits:
             return
-        self._handle(ResultsRequested(interest, who), at_s)
+        self._handle(ev.ResultsRequested(interest, who), at_s)
 
     def _delivered(self, action: Deliver) -> None:
         interest, audience = action.interest, action.audience
         if action.results:
             self.deliveries += 1
             self.retrievals += len(audience)
-        self._handle(ResultsAcknowledged(interest, action.to, audience), self.now_s)
+        self._handle(ev.ResultsAcknowledged(interest, action.to, audience), self.now_s)
         is_single = type(audience) is not CohortSnapshot
         if action.more:
             self._pulls.append((self.now_s + self.trips.to_subscriber_s, interest, audience))
@@ -392,9 +376,9 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _told_of(event: BrokerEvent) -> str:
+def _told_of(event: ev.BrokerEvent) -> str:
     """Describes an event in the same words in every run: a cohort by its members, not by its address."""
-    if isinstance(event, ResultsRequested | ResultsAcknowledged) and isinstance(
+    if isinstance(event, ev.ResultsRequested | ev.ResultsAcknowledged) and isinstance(
         event.subscriptions, CohortSnapshot | Cohort
     ):
         return repr(replace(event, subscriptions=tuple(event.subscriptions)))

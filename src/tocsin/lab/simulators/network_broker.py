@@ -17,21 +17,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, cast
 
+from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Deliver, Fetch, NotifyAvailable, SubscribeBackend, UnsubscribeBackend
 from tocsin.broker.core.broker import Broker
-from tocsin.broker.core.events import (
-    BackendSubscribed,
-    BrokerEvent,
-    FetchSucceeded,
-    ResultArrived,
-    ResultsAcknowledged,
-    ResultsRequested,
-    SubscribeRequested,
-    SubscriberLoggedIn,
-    SubscriberLoggedOut,
-    TimePassed,
-    UnsubscribeRequested,
-)
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.network import LinkSettings, Network
@@ -156,11 +144,11 @@ class NetworkBrokerSim:
             case acts.SubscribeStep(name, channel, parameters):
                 interest = _interest_of(channel, parameters)
                 self._person(name).held[interest] = _Held()
-                self._ask(name, self._handle, SubscribeRequested(_subscription_id(name, interest), name, interest))
+                self._ask(name, self._handle, ev.SubscribeRequested(_subscription_id(name, interest), name, interest))
             case acts.UnsubscribeStep(name, channel, parameters):
                 interest = _interest_of(channel, parameters)
                 self._person(name).held.pop(interest, None)
-                self._ask(name, self._handle, UnsubscribeRequested(_subscription_id(name, interest)))
+                self._ask(name, self._handle, ev.UnsubscribeRequested(_subscription_id(name, interest)))
             case _:
                 pass  # moves and publications are already part of the cluster's results
 
@@ -210,7 +198,7 @@ class NetworkBrokerSim:
 
     def _pull(self, name: str, interest: InterestId, held: _Held) -> None:
         held.asked_at_s = self._engine.now_s
-        self._ask(name, self._handle, ResultsRequested(interest, (_subscription_id(name, interest),)))
+        self._ask(name, self._handle, ev.ResultsRequested(interest, (_subscription_id(name, interest),)))
 
     def _got(self, name: str, session: int, action: Deliver) -> None:
         person = self._people[name]
@@ -226,7 +214,7 @@ class NetworkBrokerSim:
             self.results += count
             self.waited_s += waited_s * count
             self._engine.note("Got", subscriber=name, interest=interest, results=count, waited_s=waited_s)
-        self._ask(name, self._handle, ResultsAcknowledged(interest, action.to, (_subscription_id(name, interest),)))
+        self._ask(name, self._handle, ev.ResultsAcknowledged(interest, action.to, (_subscription_id(name, interest),)))
         if action.more or subscription.announced > subscription.has:
             self._pull(name, interest, subscription)
 
@@ -237,13 +225,13 @@ class NetworkBrokerSim:
 
     def _connect(self, name: str, session: int) -> None:
         self._connected[name] = session
-        self._handle(SubscriberLoggedIn(name))
+        self._handle(ev.SubscriberLoggedIn(name))
 
     def _disconnect(self, name: str) -> None:
         self._connected.pop(name, None)
-        self._handle(SubscriberLoggedOut(name))
+        self._handle(ev.SubscriberLoggedOut(name))
 
-    def _handle(self, event: BrokerEvent) -> None:
+    def _handle(self, event: ev.BrokerEvent) -> None:
         engine = self._engine
         self._pass()
         if engine.traced:
@@ -260,7 +248,7 @@ class NetworkBrokerSim:
     def _wake(self) -> None:
         if self._engine.now_s >= self._wake_s:
             self._wake_s = math.inf
-            self._handle(TimePassed())
+            self._handle(ev.TimePassed())
 
     def _pass(self) -> None:
         now_s = self._engine.now_s
@@ -286,7 +274,7 @@ class NetworkBrokerSim:
         self._ask_cluster(self._look_up, action, self._engine.now_s)
 
     def _fetched(self, asked_at_s: float, fetch: Fetch, to: Cursor, found: tuple[BrokerResult, ...]) -> None:
-        self._handle(FetchSucceeded(fetch.fetch, to, found, self._engine.now_s - asked_at_s))
+        self._handle(ev.FetchSucceeded(fetch.fetch, to, found, self._engine.now_s - asked_at_s))
 
     def _ask_cluster(self, arrive: Callable[..., object], *arguments: object) -> None:
         self.network.send(BROKER, CLUSTER, self.links.message_bytes, arrive, *arguments)
@@ -298,12 +286,12 @@ class NetworkBrokerSim:
         cursor = Cursor(1, len(results) + 1, 0)
         results.append(BrokerResult(cursor, size_bytes))
         if interest in self._pushed:
-            self._answer(size_bytes, self._handle, ResultArrived(interest, cursor, size_bytes))
+            self._answer(size_bytes, self._handle, ev.ResultArrived(interest, cursor, size_bytes))
 
     def _begin_pushing(self, interest: InterestId) -> None:
         self._pushed.add(interest)
         results = self._made.get(interest)
-        self._answer(0, self._handle, BackendSubscribed(interest, results[-1].cursor if results else START))
+        self._answer(0, self._handle, ev.BackendSubscribed(interest, results[-1].cursor if results else START))
 
     def _look_up(self, fetch: Fetch, asked_at_s: float) -> None:
         results: list[BrokerResult] = []
@@ -342,7 +330,7 @@ def _subscribers(audience: Collection[Hashable]) -> Iterator[str]:
 
 
 def simulate_scenario(
-    made: acts.Scenario,
+    scenario: acts.Scenario,
     results: Iterable[Made],
     settings: CoreSettings,
     links: Links,
@@ -358,7 +346,7 @@ def simulate_scenario(
 
     async def live() -> None:
         clock = VirtualClock(engine)
-        await play(made, simulator, clock)
+        await play(scenario, simulator, clock)
         await clock.until(until_s)
 
     asyncio.run(live())

@@ -90,8 +90,8 @@ def event_of(line: dict[str, Any]) -> ev.BrokerEvent:
     return event
 
 
-def _fields(said: dict[str, Any]) -> dict[str, Any]:
-    return {name: _READ.get(name, _name)(value) for name, value in said.items()}
+def _fields(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: _READ.get(name, _name)(value) for name, value in fields.items()}
 
 
 def _name(value: Any) -> Any:
@@ -114,7 +114,7 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
     "answers": lambda answers: tuple(ev.FetchSucceeded(**_fields(answer)) for answer in answers),
     "mode": ev.Mode,
     "results": lambda found: tuple(BrokerResult(Cursor(*cursor), size_bytes) for cursor, size_bytes in found),
-    "caching": lambda said: CachingSettings(**said),
+    "caching": lambda fields: CachingSettings(**fields),
 }
 
 

@@ -57,7 +57,7 @@ class CityRun:
         return self.subscribers.setdefault(name, len(self.subscribers))
 
 
-def find(made: Scenario, *, phases_s: Mapping[str, float] | None = None) -> CityRun:
+def find(scenario: Scenario, *, phases_s: Mapping[str, float] | None = None) -> CityRun:
     """Returns all results of a scenario, in order of time. `phases_s` is when each channel runs first, within its first
     period; the default is its end."""
     run = CityRun()
@@ -66,8 +66,8 @@ def find(made: Scenario, *, phases_s: Mapping[str, float] | None = None) -> City
     reports: list[tuple[float, Mapping[str, Any]]] = []
     subscriber_counts: dict[int, int] = {}
     due_s = {**_PERIOD_S, **(phases_s or {})}
-    end_s = made.span_s() + max(_PERIOD_S.values())
-    steps = iter((*((step.at_s, step.act) for step in made.steps), (end_s, None)))
+    end_s = scenario.span_s() + max(_PERIOD_S.values())
+    steps = iter((*((step.at_s, step.act) for step in scenario.steps), (end_s, None)))
     for at_s, act in steps:
         while (channel := min(due_s, key=lambda one: due_s[one])) and due_s[channel] <= at_s:
             now_s = due_s[channel]

@@ -18,15 +18,17 @@ from tocsin.language.channels import null_on_error
 from tocsin.language.channels.joins.decorrelate import import_outer_values
 from tocsin.language.channels.joins.rewrite import add_join_keys
 from tocsin.language.channels.joins.sides import JoinRequirements, Quantiles, RuntimeArray
+from tocsin.language.channels.new_rows import is_watched, mark_watched_datasets, needs_new_rows
 from tocsin.language.channels.per_interest import has_column
 from tocsin.language.channels.record_parts import branch_of, find_parted_datasets, mark_branches
 from tocsin.language.channels.shared_query import ID, INTERESTS, build_shared_query, parameter_column
-from tocsin.language.channels.watched_datasets import is_watched, mark_watched_datasets, needs_new_rows
 from tocsin.language.functions.bounds import like_patterns
+from tocsin.language.translate.active_records import active_time, active_variable, check_channel_time
 from tocsin.language.translate.expressions import TranslationError, fail
+from tocsin.language.translate.from_clause.dataset_scan import scan, version_of
 from tocsin.language.translate.name_lookup import Dataset, Function, NameLookup, TypeAnalyser
+from tocsin.language.translate.rewrites.with_clause import inline_with
 from tocsin.language.translate.scope import RowVariable, column, derived_table, free_tables, select_query
-from tocsin.language.translate.sources import scan, version_of
 from tocsin.language.translate.spark_text import render
 from tocsin.language.translate.translator import Translator
 from tocsin.language.types.output_types import to_output_type
@@ -84,6 +86,7 @@ class LevelQuery:
     arguments: frozenset[str]  # the arguments that this query's own text names
     nothing: int | None
     reads_records: bool  # otherwise the answer is the same until the interests change
+    is_filter: bool = False  # the argument is a BINARY, made of the answer's words and their indexes
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class SharedQuery:
     parameters: tuple[Type, ...]
     interests_view: str
     keys: tuple[str, ...]
-    borders: tuple[Quantiles, ...]
+    quantiles: tuple[Quantiles, ...]
     levels: tuple[LevelQuery, ...]
     scans: tuple[Scan, ...]
     calls: tuple[CalledFunction, ...]
@@ -127,7 +130,7 @@ def shared_query(
     continuous: bool,
 ) -> SharedQuery:
     """Compiles a channel's body. The first of two passes infers the types of parameters that have no declared type."""
-    body = mark_watched_datasets(body, continuous=continuous)
+    body = mark_watched_datasets(inline_with(body), continuous=continuous)
     branches = mark_branches(body)
     types = [declared.get(name, t.ANY) for name in parameters]
 
@@ -225,9 +228,10 @@ class ChannelTranslation:
             sql=render(select), sql_for_many=render(_without_hints(select)), arguments=_arguments(select),
             type=output.type, parameters=self.parameters,
             interests_view=self._interests.view, keys=tuple(self._over_text(key) for key in matches.keys),
-            borders=tuple(matches.borders), levels=tuple(self._level(level) for level in matches.levels),
+            quantiles=tuple(matches.quantiles), levels=tuple(self._level(level) for level in matches.levels),
             scans=tuple(self.read), calls=tuple(self.calls), watched=tuple(self.watched.values()),
-            needs_new=needs_new, depends_on_time=self.depends_on_time, matched_by=tuple(dict.fromkeys(matches.told)),
+            needs_new=needs_new, depends_on_time=self.depends_on_time,
+            matched_by=tuple(dict.fromkeys(matches.strategies)),
             remedy=next(iter(matches.remedies), None), uses=frozenset(self.translator.uses),
             is_numbered=is_numbered, is_placed=is_placed,
             parted_by=find_parted_datasets(new_scans, branches),
@@ -236,7 +240,9 @@ class ChannelTranslation:
     def _level(self, level: RuntimeArray) -> LevelQuery:
         names = {scan_.view for scan_ in self.read} | {call.name for call in self.calls}
         reads_records = any(node.name in names for node in level.sql.walk())
-        return LevelQuery(level.name, render(level.sql), _arguments(level.sql), level.nothing, reads_records)
+        return LevelQuery(
+            level.name, render(level.sql), _arguments(level.sql), level.nothing, reads_records, level.is_filter
+        )
 
     def _over_text(self, key: exp.Expr) -> str:
         """Renders a key over the stored interests, which hold untyped parameters as text."""
@@ -287,11 +293,16 @@ class ChannelTranslation:
     def add_join_keys(self, query: exp.Select) -> exp.Select:
         """Adds join keys, and a broadcast hint for the records if only the interests join them."""
         query = add_join_keys(query, self.matches, self.translator.alias)
+        matches = self.matches
         joined = [join.this.alias_or_name for join in query.args.get("joins") or []]
-        if joined == [self.matches.interests]:
+        relations = [query.args["from_"].this.alias_or_name, *joined] if joined else []
+        if (
+            len([name for name in relations if name not in matches.key_relations]) == 2
+            and matches.interests in relations
+        ):
             # The new records are few and the interests many. Spark cannot know this.
-            records = exp.to_identifier(query.args["from_"].this.alias_or_name, quoted=True)
-            query.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=[records])]))
+            records = [exp.to_identifier(name, quoted=True) for name in relations if name != matches.interests]
+            query.set("hint", exp.Hint(expressions=[exp.Anonymous(this="BROADCAST", expressions=records)]))
         return query
 
     # ------------------------------------------------------------ errors that a parameter causes
@@ -381,19 +392,16 @@ class ChannelTranslation:
     def call_channel_function(self, name: str, node: exp.Anonymous, translator: Translator) -> TypedSql:
         """Translates is_new(v), active_timestamp(v) and the times of the channel's executions."""
         if name in _TIMES:
-            if node.expressions:
-                fail(f"{name} takes no argument", node, f"{name}()")
+            check_channel_time(name, node, translator)
             self.depends_on_time = True
             return TypedSql(exp.Placeholder(this=_TIMES[name]), t.DATETIME)
-        argument = node.expressions[0] if len(node.expressions) == 1 else None
-        value = translator.expression(argument) if argument is not None else None
-        dataset = self.tables.get(value.alias) if isinstance(value, RowVariable) else None
-        if dataset is None or not isinstance(value, RowVariable):
-            fail(f"{name} takes a variable that ranges over a dataset", node, "write it where FROM names the dataset")
-        if not dataset.active:
-            fail(f"{name} needs an active dataset, and {dataset.name} is not", node, "CREATE ACTIVE DATASET")
-        if name == "active_timestamp":
-            return TypedSql(column(value.alias, AT), t.DATETIME)
+        value, dataset = active_variable(name, node, translator, self.tables)
+        if name in ("active_timestamp", "meta"):
+            return active_time(name, value)
+        return self._translate_is_new(value, dataset)
+
+    def _translate_is_new(self, value: RowVariable, dataset: Dataset) -> TypedSql:
+        """Translates `is_new(v)` to a comparison with the last commit that the channel has read, as `:since`."""
         watched = self.watched.setdefault(
             (dataset.dataverse, dataset.name), WatchedDataset(dataset, f"since{len(self.watched)}")
         )

@@ -10,13 +10,20 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from tocsin.language.channels.per_interest import of
-from tocsin.language.syntax import dialect
+from tocsin.language.channels.per_interest import column_of
+from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.predicate_notes import conjuncts
 from tocsin.language.translate.projection import aggregates
-from tocsin.language.translate.subqueries import unwrap_query
-from tocsin.language.translate.substitution import bound_names, items, mentions, move_sources, name_of, rename_variables
+from tocsin.language.translate.rewrites.substitution import (
+    bound_names,
+    items,
+    mentions,
+    move_sources,
+    name_of,
+    rename_variables,
+    unwrap_query,
+)
 
 
 @dataclass(slots=True)
@@ -62,9 +69,9 @@ class ParameterSplit:
         self._multiplied = False  # whether a record may match an interest several times, as the body intends
         self._sort()
 
-    def is_touched(self, nodes: Sequence[exp.Expr]) -> bool:
+    def is_touched(self, expressions: Sequence[exp.Expr]) -> bool:
         """Whether a node depends on a parameter, directly or through variables and LETs."""
-        return any(mentions(node, self._touched) for node in nodes)
+        return any(mentions(expression, self._touched) for expression in expressions)
 
     def _sort(self) -> None:
         """Assigns every source, LET and condition to one of the two halves."""
@@ -72,7 +79,7 @@ class ParameterSplit:
         for join in self._flattened(items(self._body), conditions):
             source, name = join.this, name_of(join.this)
             touched = self.is_touched([source, *filter(None, [join.args.get("on")])])
-            if isinstance(source, dialect.Let):
+            if isinstance(source, nodes.Let):
                 early = not touched and _is_expensive(source.this)
                 self.lets.append(SplitLet(name, source.this, touched, early, bool(source.args.get("is_range"))))
             else:
@@ -116,8 +123,8 @@ class ParameterSplit:
                 yield join
                 continue
             names = self._fresh(query)
-            value = dialect.RowOf(expressions=[output.copy() for output in query.expressions])
-            if len(query.expressions) == 1 and isinstance(query.expressions[0], dialect.ValueOf):
+            value = nodes.RowOf(expressions=[output.copy() for output in query.expressions])
+            if len(query.expressions) == 1 and isinstance(query.expressions[0], nodes.ValueOf):
                 value = query.expressions[0].this
             yield from self._flattened(move_sources(query, names), conditions)
             conditions += self._conditions(query, names)
@@ -154,7 +161,7 @@ class ParameterSplit:
         if path.parts[0].name not in record_names or not all(isinstance(part, exp.Identifier) for part in path.parts):
             return None
         array = exp.column(*reversed([part.name for part in path.parts[-4:]]), quoted=True)
-        return dialect.Quantified(
+        return nodes.Quantified(
             this=array, alias=exp.to_identifier(name_of(path), quoted=True), condition=where.this.copy(), every=False
         )
 
@@ -196,7 +203,7 @@ class ParameterSplit:
 
     def _qualified(self, node: exp.Expr, query: exp.Select) -> exp.Expr:
         """Prefixes every unqualified field with the query's source, if the query has exactly one."""
-        sources = [join.this for join in items(query) if not isinstance(join.this, dialect.Let)]
+        sources = [join.this for join in items(query) if not isinstance(join.this, nodes.Let)]
         if len(sources) != 1:
             return node
         known_names = {*self.free.names, *self.bound.names, *(let_.name for let_ in self.lets), *bound_names(query)}
@@ -204,7 +211,7 @@ class ParameterSplit:
 
         def qualify(part: exp.Expr) -> exp.Expr:
             if isinstance(part, exp.Column) and len(part.parts) == 1 and part.name not in known_names:
-                return of(name_of(sources[0]), part.name)
+                return column_of(name_of(sources[0]), part.name)
             return part
 
         return node.copy() if node.find(exp.Query) else node.transform(qualify)
@@ -212,12 +219,12 @@ class ParameterSplit:
 
 def let(name: str, value: exp.Expr, *, is_range: bool = False) -> exp.Join:
     """Returns a LET in the form that it has among the sources."""
-    return exp.Join(this=dialect.Let(this=value.copy(), alias=exp.to_identifier(name, quoted=True), is_range=is_range))
+    return exp.Join(this=nodes.Let(this=value.copy(), alias=exp.to_identifier(name, quoted=True), is_range=is_range))
 
 
 def strip_alias(output: exp.Expr) -> exp.Expr:
     """Returns the expression of an item in a SELECT list, without its alias."""
-    return output.this if isinstance(output, exp.Alias | dialect.ValueOf) else output
+    return output.this if isinstance(output, exp.Alias | nodes.ValueOf) else output
 
 
 def _is_plain(query: exp.Select) -> bool:

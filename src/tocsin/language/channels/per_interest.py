@@ -11,7 +11,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from tocsin.language.syntax import dialect
+from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import fail
 
 _INNER = " inner"
@@ -20,7 +20,7 @@ _ANSWER = ("interest", "number", "place", "result")
 place in the interest's order; the result."""
 
 
-def of(variable: str, name: str) -> exp.Column:
+def column_of(variable: str, name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(variable, quoted=True))
 
 
@@ -39,14 +39,14 @@ def keep_first_of_each(query: exp.Select, keys: int, *, numbered: bool) -> exp.S
     """Keeps one match of each record and interest, however many the joins find."""
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
     parts: dict[str, exp.Expr] = {
-        name: exp.Anonymous(this="any_value", expressions=[of(_INNER, name)])
+        name: exp.Anonymous(this="any_value", expressions=[column_of(_INNER, name)])
         for name in (*_ANSWER, *(f"key{i}" for i in range(keys)))
     }
-    parts["interest"] = of(_INNER, "interest")
+    parts["interest"] = column_of(_INNER, "interest")
     if not numbered:
         parts["number"] = exp.cast(exp.null(), "BIGINT")
     select = exp.Select(expressions=[exp.alias_(part, name, quoted=True) for name, part in parts.items()]).from_(inner)
-    select.set("group", exp.Group(expressions=[of(_INNER, "interest"), of(_INNER, "number")]))
+    select.set("group", exp.Group(expressions=[column_of(_INNER, "interest"), column_of(_INNER, "number")]))
     return select
 
 
@@ -56,10 +56,10 @@ def add_places(query: exp.Select, order: Sequence[exp.Expr]) -> exp.Select:
     keys = []
     for i, ordered in enumerate(order):
         key = ordered.copy()
-        key.set("this", of(_INNER, f"key{i}"))
+        key.set("this", column_of(_INNER, f"key{i}"))
         keys.append(key)
-    place = dialect.PlaceOf(this=of(_INNER, "interest"), expressions=keys)
-    parts = {name: of(_INNER, name) for name in _ANSWER} | {"place": place}
+    place = nodes.PlaceOf(this=column_of(_INNER, "interest"), expressions=keys)
+    parts = {name: column_of(_INNER, name) for name in _ANSWER} | {"place": place}
     return exp.Select(expressions=[exp.alias_(part, name, quoted=True) for name, part in parts.items()]).from_(inner)
 
 
@@ -77,9 +77,11 @@ def limit_results(query: exp.Select, body: exp.Select) -> exp.Select:
     skipped = number("offset") or 0
     taken = number("limit")
     inner = exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(_INNER, quoted=True)))
-    select = exp.Select(expressions=[exp.alias_(of(_INNER, name), name, quoted=True) for name in _ANSWER]).from_(inner)
-    tests: list[exp.Expr] = [exp.GT(this=of(_INNER, "place"), expression=exp.Literal.number(skipped))]
+    select = exp.Select(expressions=[exp.alias_(column_of(_INNER, name), name, quoted=True) for name in _ANSWER]).from_(
+        inner
+    )
+    tests: list[exp.Expr] = [exp.GT(this=column_of(_INNER, "place"), expression=exp.Literal.number(skipped))]
     if taken is not None:
-        tests.append(exp.LTE(this=of(_INNER, "place"), expression=exp.Literal.number(skipped + taken)))
+        tests.append(exp.LTE(this=column_of(_INNER, "place"), expression=exp.Literal.number(skipped + taken)))
     select.set("where", exp.Where(this=exp.and_(*tests)))
     return select

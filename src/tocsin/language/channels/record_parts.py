@@ -11,10 +11,10 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.channels.watched_datasets import is_watched
+from tocsin.language.channels.new_rows import is_watched
 from tocsin.language.translate.name_lookup import Dataset
 from tocsin.language.translate.projection import aggregates
-from tocsin.language.translate.subqueries import unwrap_query
+from tocsin.language.translate.rewrites.substitution import unwrap_query
 
 _BRANCH: Final = "branch"  # key in the `meta` of a table node
 _WHOLE: Final = ("group", "having", "distinct", "limit", "offset", "order", "with_", "qualify", "windows")

@@ -17,19 +17,19 @@ from dataclasses import replace
 from sqlglot import exp
 
 from tocsin.language.channels.parameter_split import ParameterSplit, SplitLet, let, strip_alias
-from tocsin.language.channels.per_interest import add_places, keep_first_of_each, limit_results, of
-from tocsin.language.syntax import dialect
+from tocsin.language.channels.per_interest import add_places, column_of, keep_first_of_each, limit_results
+from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.projection import aggregates
-from tocsin.language.translate.subqueries import unwrap_query
-from tocsin.language.translate.substitution import rename_parameters
+from tocsin.language.translate.rewrites.substitution import FIRST_LETS, rename_parameters, unwrap_query
+from tocsin.language.translate.rewrites.with_clause import place_first_lets
 
 # A leading space makes a name that no user can write.
 INTERESTS = " interests"
 INTEREST, RECORD, OUT, NUMBER = " interest", " record", " out", " number"
 _WHOLE = " whole"
 _KNOWN = frozenset(
-    "expressions from_ joins where group having group_lets order limit offset distinct kind hint".split()
+    f"expressions {FIRST_LETS} from_ joins where group having group_lets order limit offset distinct kind hint".split()
 )
 _BRANCHES = 64
 
@@ -65,8 +65,6 @@ def build_shared_query(
         return exp.Union(this=both[0], expression=both[1], distinct=False)
     if not isinstance(body, exp.Select):
         fail("a channel's body is a query", body, "SELECT … FROM …")
-    if body.args.get("with_"):
-        fail("a channel's body takes no WITH", body, "write the query where its name stands, or as a function")
     _check(body)
     if not parameters and not body.args.get("group") and any(aggregates(output) for output in body.expressions):
         body = _wrap_aggregate(body)
@@ -96,7 +94,7 @@ def _own_parts(body: exp.Select) -> Iterator[exp.Expr]:
     for clause, value in body.args.items():
         if clause not in ("from_", "joins"):
             yield from (part for part in (value if isinstance(value, list) else [value]) if isinstance(part, exp.Expr))
-    yield from (join.this.this for join in body.args.get("joins") or [] if isinstance(join.this, dialect.Let))
+    yield from (join.this.this for join in body.args.get("joins") or [] if isinstance(join.this, nodes.Let))
 
 
 def _has_window(node: exp.Expr) -> bool:
@@ -108,7 +106,7 @@ def _has_window(node: exp.Expr) -> bool:
 def _wrap_aggregate(body: exp.Select) -> exp.Select:
     """Wraps an aggregate without GROUP BY, so that its single row also comes when there are no rows to aggregate."""
     name = exp.to_identifier(_WHOLE, quoted=True)
-    value = dialect.ValueOf(this=exp.column(name.copy()))
+    value = nodes.ValueOf(this=exp.column(name.copy()))
     return exp.Select(expressions=[value]).from_(exp.Subquery(this=body, alias=exp.TableAlias(this=name)))
 
 
@@ -118,7 +116,7 @@ class _SharedQueryBuilder:
     def __init__(self, body: exp.Select, parameters: tuple[str, ...], is_expensive: _IsExpensive, branch: int) -> None:
         # Parameters get names that no user can write, so no variable hides them and no field has the same name.
         self.parameters = {name: f" parameter {i}" for i, name in enumerate(parameters)}
-        self.body = rename_parameters(body, self.parameters)
+        self.body = place_first_lets(rename_parameters(body, self.parameters))
         self.is_expensive = is_expensive
         self.branch = branch
         self.split = ParameterSplit(self.body, self.parameters.values())
@@ -140,21 +138,21 @@ class _SharedQueryBuilder:
         per_record = not (grouped or distinct) and not self.split.is_touched(body.expressions)
         self._look_up_versions(per_record)
         self._call_early(per_record)
-        out = dialect.RowOf(expressions=[output.copy() for output in body.expressions])
+        out = nodes.RowOf(expressions=[output.copy() for output in body.expressions])
         inner = self._inner(out if per_record else None)
-        columns = [exp.alias_(of(INTEREST, ID), "interest", quoted=True)]
+        columns = [exp.alias_(column_of(INTEREST, ID), "interest", quoted=True)]
         repeats = self.split.repeats and not distinct
         if repeats and grouped:
             fail("EXISTS with a parameter inside and GROUP BY do not go together", body, "join its datasets in FROM")
-        number = of(RECORD, NUMBER) if per_record or repeats else exp.cast(exp.null(), "BIGINT")
+        number = column_of(RECORD, NUMBER) if per_record or repeats else exp.cast(exp.null(), "BIGINT")
         columns.append(exp.alias_(number, "number", quoted=True))
         place: exp.Expr = exp.cast(exp.null(), "BIGINT")
         order = self._order()
         placed, ranked_last = bool(order or limited), distinct or repeats  # merge duplicates before counting places
         if placed and not ranked_last:
-            place = dialect.PlaceOf(this=of(INTEREST, ID), expressions=order)
+            place = nodes.PlaceOf(this=column_of(INTEREST, ID), expressions=order)
         columns.append(exp.alias_(place, "place", quoted=True))
-        columns.append(exp.alias_(of(RECORD, OUT) if per_record else out, "result", quoted=True))
+        columns.append(exp.alias_(column_of(RECORD, OUT) if per_record else out, "result", quoted=True))
         if ranked_last:
             columns += self._sort_columns(order, any_key=not distinct)
         query = exp.Select(expressions=columns).from_(
@@ -183,7 +181,7 @@ class _SharedQueryBuilder:
         def look_up(node: exp.Expr) -> exp.Expr:
             for call in list(node.find_all(exp.Anonymous)):
                 argument = call.expressions[0] if len(call.expressions) == 1 else None
-                of_version = str(call.this).lower() in ("active_timestamp", "is_new")
+                of_version = str(call.this).lower() in ("active_timestamp", "is_new", "meta")
                 if of_version and isinstance(argument, exp.Column) and argument.name in self.free.names:
                     name = versions.setdefault(call.copy(), f" version {len(versions)}")
                     column = exp.column(exp.to_identifier(name, quoted=True))
@@ -271,20 +269,23 @@ class _SharedQueryBuilder:
         )
         yield exp.Join(this=table)
         for i, name in enumerate(self.parameters.values()):
-            yield let(name, of(INTEREST, parameter_column(i)))
+            yield let(name, column_of(INTEREST, parameter_column(i)))
 
     def _bind_inner_columns(self) -> Iterator[exp.Join]:
         """Binds the body's own names to the columns of the inner query."""
         for name in self.free.names:
-            yield let(name, of(RECORD, name), is_range=not name.startswith(" "))
+            yield let(name, column_of(RECORD, name), is_range=not name.startswith(" "))
         for name in self.early_calls:
-            yield let(name, of(RECORD, name))
+            yield let(name, column_of(RECORD, name))
         for let_ in self.lets:
-            yield let(let_.name, of(RECORD, let_.name) if let_.early else let_.value, is_range=let_.is_range)
+            yield let(let_.name, column_of(RECORD, let_.name) if let_.early else let_.value, is_range=let_.is_range)
 
     def _group(self) -> exp.Group:
         group: exp.Group = self.body.args["group"].copy()
-        interest_keys = [of(INTEREST, ID), *(of(INTEREST, parameter_column(i)) for i in range(len(self.parameters)))]
+        interest_keys = [
+            column_of(INTEREST, ID),
+            *(column_of(INTEREST, parameter_column(i)) for i in range(len(self.parameters))),
+        ]
         group.set("expressions", [*group.expressions, *interest_keys])
         return group
 
@@ -316,7 +317,7 @@ class _SharedQueryBuilder:
 
 def _calls(node: exp.Expr) -> Iterator[exp.Anonymous]:
     """Yields the calls in an expression, outermost first. Skips subqueries and lambdas, which bind their own names."""
-    if isinstance(node, exp.Query | exp.Lambda | dialect.Quantified):
+    if isinstance(node, exp.Query | exp.Lambda | nodes.Quantified):
         return
     if isinstance(node, exp.Anonymous):
         yield node

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from sqlglot import exp
 
-from tocsin.language.syntax import dialect
+from tocsin.language.syntax import nodes
 from tocsin.language.syntax.script import offset_of
 from tocsin.rules.model import values as v
 from tocsin.rules.model.json_form import NONFINITE
@@ -73,7 +73,7 @@ def _negative(node: exp.Neg, now: datetime) -> Any:
     raise NotConstantError
 
 
-def _object(node: dialect.ObjectOf, now: datetime) -> Any:
+def _object(node: nodes.ObjectOf, now: datetime) -> Any:
     members: dict[str, Any] = {}
     for member in node.expressions:
         name = member.this.name
@@ -175,8 +175,8 @@ _CREATE: Final[dict[str, Callable[..., Any]]] = {
 _HANDLERS: Final[dict[type, Callable[..., Any]]] = {
     exp.Literal: _literal, exp.Neg: _negative, exp.Column: _column, exp.Cast: _cast, exp.TryCast: _cast,
     exp.Boolean: lambda node, _now: bool(node.this), exp.Null: lambda _node, _now: None,
-    exp.Paren: lambda node, now: evaluate(node.this, now), dialect.ObjectOf: _object, exp.Array: _items,
-    dialect.MultisetOf: lambda node, now: v.Multiset(_items(node, now)), exp.Anonymous: _call,
+    exp.Paren: lambda node, now: evaluate(node.this, now), nodes.ObjectOf: _object, exp.Array: _items,
+    nodes.MultisetOf: lambda node, now: v.Multiset(_items(node, now)), exp.Anonymous: _call,
     # Copy the value: the caller may change it.
     _ConstantValue: lambda node, _now: deepcopy(node.this),
 }  # fmt: skip

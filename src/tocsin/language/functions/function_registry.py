@@ -12,7 +12,8 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.functions import geodesy, spatial, temporal_functions
+from tocsin.language.functions import geo_functions, spatial_functions, temporal_functions, text_search
+from tocsin.language.functions.collections import array_aggregates, array_functions
 from tocsin.language.types.typed_sql import TypedSql
 from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.rules.model import types as t
@@ -100,7 +101,7 @@ UNITS: Final = frozenset(
 # ---------------------------------------------------------------- our functions, and how Spark's are called
 
 OURS: Final[dict[str, Callable[[Sequence[TypedSql]], TypedSql]]] = {
-    **spatial.FUNCTIONS, **geodesy.FUNCTIONS, **temporal_functions.FUNCTIONS,
+    **spatial_functions.FUNCTIONS, **geo_functions.FUNCTIONS, **temporal_functions.FUNCTIONS,
 }  # fmt: skip
 
 # The types that our functions try for an untyped argument.
@@ -111,10 +112,10 @@ GUESSES: Final[tuple[Type, ...]] = (
 # Functions that Spark has under another name than SQL++.
 SPARK_NAMES: Final = {
     "lowercase": "lower", "uppercase": "upper", "string_length": "length", "codepoint_length": "length",
-    "len": "size", "to_string": "string", "to_bigint": "bigint", "to_double": "double", "array_length": "size",
-    "string_contains": "contains", "starts_with": "startswith", "ends_with": "endswith", "array_flatten": "flatten",
+    "to_string": "string", "to_bigint": "bigint", "to_double": "double", "title": "initcap",
+    "string_contains": "contains", "starts_with": "startswith", "ends_with": "endswith",
     "regexp_contains": "rlike", "if_missing": "coalesce", "if_null": "coalesce", "if_missing_or_null": "coalesce",
-    "ifmissing": "coalesce", "ifmissingornull": "coalesce", "array_concat": "concat",
+    "ifmissing": "coalesce", "ifmissingornull": "coalesce",
 }  # fmt: skip
 
 NUMERIC: Final = frozenset(
@@ -126,14 +127,14 @@ NUMERIC: Final = frozenset(
     ).split()
 )
 KEEP_INTEGERS: Final = frozenset("abs greatest least mod negative positive sign".split())
+# Functions of Spark whose untyped arguments are arrays, and those among them whose further arguments are numbers.
 COLLECTIONS: Final = frozenset(
     (
-        "size cardinality array_contains array_position array_distinct array_union array_intersect array_except "
-        "array_join array_max array_min array_sort sort_array slice explode posexplode explode_outer flatten "
-        "element_at get reverse transform filter exists forall aggregate reduce zip_with array_size array_append "
-        "array_remove arrays_overlap "
+        "aggregate arrays_zip element_at exists explode explode_outer filter forall get posexplode posexplode_outer "
+        "reduce shuffle slice transform try_element_at zip_with "
     ).split()
 )
+INDEXED: Final = frozenset("element_at get slice try_element_at".split())
 # Functions on a date or time: an untyped argument becomes a datetime.
 MOMENTS: Final = frozenset(
     (
@@ -141,15 +142,6 @@ MOMENTS: Final = frozenset(
         "monthname dayname unix_date unix_micros unix_millis unix_seconds to_timestamp date timestamp "
     ).split()
 )
-# SQL++'s aggregates over arrays, as folds in Spark.
-ARRAY_AGGREGATES: Final = {
-    "count": "size(filter(_v, __x -> __x IS NOT NULL))",
-    "sum": "aggregate(_v, _zero, (__a, __x) -> __a + coalesce(__x, _zero))",
-    "avg": "aggregate(filter(_v, __x -> __x IS NOT NULL), named_struct('s', 0D, 'n', 0L),"
-    " (__a, __x) -> named_struct('s', __a.s + __x, 'n', __a.n + 1L), __a -> if(__a.n = 0, NULL, __a.s / __a.n))",
-    "min": "array_min(_v)",
-    "max": "array_max(_v)",
-}  # fmt: skip
 AGGREGATES: Final = frozenset(
     (
         "any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor bool_and bool_or "
@@ -163,16 +155,18 @@ MOMENTS_OF_NOW: Final = {
     "current_datetime": t.DATETIME, "current_timestamp": t.DATETIME, "now": t.DATETIME, "current_date": t.DATE,
     "current_time": t.TIME,
 }  # fmt: skip
-# Functions that only channels have.
-CHANNELS_OWN: Final = frozenset(("is_new", "active_timestamp", "previous_channel_time", "current_channel_time"))
-BUILT_IN: Final = frozenset((*OURS, *AGGREGATES, *CHANNELS_OWN))  # names that a catalog function may not have
+CHANNEL_TIMES: Final = frozenset(("previous_channel_time", "current_channel_time"))
+# Functions about active records and executions, which channels translate in their own way.
+CHANNELS_OWN: Final = frozenset(("is_new", "active_timestamp", "meta", *CHANNEL_TIMES))
+# Names that a function of the catalog may not have.
+BUILT_IN: Final = frozenset((*OURS, text_search.FTCONTAINS, *AGGREGATES, *CHANNELS_OWN))
 NONDETERMINISTIC: Final = frozenset(
     "rand random randn uuid shuffle monotonically_increasing_id randstr uniform".split()
 )
 CALLABLE: Final = frozenset(
     (
-        *OURS, *SPARK_NAMES, *MOMENTS_OF_NOW, *CHANNELS_OWN, *NAMES,
-        *(prefix + name for prefix in ("array_", "coll_") for name in ARRAY_AGGREGATES),
+        *OURS, text_search.FTCONTAINS, *SPARK_NAMES, *MOMENTS_OF_NOW, *CHANNELS_OWN, *NAMES,
+        *array_functions.NAMES, *array_aggregates.FUNCTIONS,
     )
 )  # fmt: skip
 """Every function that a query may call, apart from the catalog's functions."""

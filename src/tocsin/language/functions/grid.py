@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 
 from sqlglot import exp
 
-from tocsin.language.functions.geodesy import EARTH_RADIUS_M
+from tocsin.language.functions.geo_functions import EARTH_RADIUS_M
 from tocsin.language.types.typed_sql import TypedSql, build
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Type
@@ -48,7 +48,7 @@ def known(type_: Type, *, globe: bool) -> bool:
     return type_ in (_GLOBE_BOXES if globe else _PLANE_BOXES)
 
 
-Beside: TypeAlias = Callable[[exp.Expr], exp.Expr]
+PerRow: TypeAlias = Callable[[exp.Expr], exp.Expr]
 """Computes an expression once per row; returns the name of its value."""
 
 
@@ -68,15 +68,15 @@ class Region:
     cells: exp.Expr  # the cells at the shape's own level
 
     @classmethod
-    def of(cls, shape: TypedSql, beside: Beside, *, globe: bool) -> Region:
+    def of(cls, shape: TypedSql, per_row: PerRow, *, globe: bool) -> Region:
         """Computes box, level and cells of a shape, each once per row."""
-        parts = {"_a": beside(shape.sql)}
+        parts = {"_a": per_row(shape.sql)}
         if globe and shape.type == t.CIRCLE:
-            parts["_arc"] = beside(build(_ARC, **parts))
-            parts["_width"] = beside(build(_WIDTH, **parts))
-        box = beside(build((_GLOBE_BOXES if globe else _PLANE_BOXES)[shape.type], **parts))
-        level = beside(build(_OWN, _b=box))
-        span = beside(build(_span("_l"), _b=box, _l=level))
+            parts["_arc"] = per_row(build(_ARC, **parts))
+            parts["_width"] = per_row(build(_WIDTH, **parts))
+        box = per_row(build((_GLOBE_BOXES if globe else _PLANE_BOXES)[shape.type], **parts))
+        level = per_row(build(_OWN, _b=box))
+        span = per_row(build(_span("_l"), _b=box, _l=level))
         return cls(box, level, build(_cells("_l", "_s"), _l=level, _s=span))
 
     def coarser_cells(self, levels: exp.Expr) -> exp.Expr:

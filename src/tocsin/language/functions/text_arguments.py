@@ -11,9 +11,10 @@ from typing import Final
 
 from sqlglot import exp
 
+from tocsin.language.functions.temporal_text import duration_text, time_text
 from tocsin.language.types.type_probe import needs_stand_in, opaque, refusal
-from tocsin.language.types.typed_sql import TypedSql, build, guard_nulls, string
-from tocsin.language.types.variant import encoder, values
+from tocsin.language.types.typed_sql import TypedSql, string
+from tocsin.language.types.variant import encoder
 from tocsin.rules.model import types as t
 
 # Functions that take text, and accept numbers as their digits.
@@ -70,42 +71,3 @@ def with_texts(made: exp.Expr, parts: Sequence[TypedSql]) -> tuple[exp.Expr, lis
     kind = t.ANY if name == "to_json" else t.STRING
     replaced = [TypedSql(texts[part.sql], kind) if part.sql in texts else part for part in parts]
     return made.transform(lambda node: texts[node].copy() if node in texts else node), replaced
-
-
-def time_text(sql: exp.Expr) -> exp.Expr:
-    form = "if(_v % 1000000 = 0, 'HH:mm:ss', 'HH:mm:ss.SSSSSS')"
-    return build(f"date_format(timestamp_micros(_v), {form})", _v=sql)
-
-
-def duration_text(sql: exp.Expr) -> exp.Expr:
-    """Formats a duration. A common sign comes first; if the signs differ, each unit of the negative part has a sign."""
-    months, micros = build("abs(_v.months)", _v=sql), build("abs(_v.micros)", _v=sql)
-    month_sign = build("if(_v.months < 0 AND _v.micros > 0, '-', '')", _v=sql)
-    micro_sign = build("if(_v.micros < 0 AND _v.months > 0, '-', '')", _v=sql)
-
-    def unit(count: str, letter: str, of: exp.Expr, sign: exp.Expr) -> exp.Expr:
-        return build(f"if({count} > 0, concat(_sign, {count}, '{letter}'), '')", _n=of, _sign=sign)
-
-    fraction = "if(_n % 1000000 = 0, '', concat('.', regexp_replace(lpad(string(_n % 1000000), 6, '0'), '0+$', '')))"
-    seconds = build(
-        "if(_n % 60000000 > 0, concat(_sign, (_n % 60000000) DIV 1000000, _fraction, 'S'), '')",
-        _n=micros, _sign=micro_sign, _fraction=build(fraction, _n=micros),
-    )  # fmt: skip
-    day = values.call(
-        "concat",
-        unit("_n DIV 12", "Y", months, month_sign),
-        unit("_n % 12", "M", months, month_sign),
-        unit("_n DIV 86400000000", "D", micros, micro_sign),
-    )
-    clock = values.call(
-        "concat",
-        unit("(_n % 86400000000) DIV 3600000000", "H", micros, micro_sign),
-        unit("(_n % 3600000000) DIV 60000000", "M", micros, micro_sign),
-        seconds,
-    )
-    text = build(
-        "if(_v.months = 0 AND _v.micros = 0, 'PT0S',"
-        " concat(if(_v.months <= 0 AND _v.micros <= 0, '-P', 'P'), _day, if(_clock = '', '', concat('T', _clock))))",
-        _v=sql, _day=day, _clock=clock,
-    )  # fmt: skip
-    return guard_nulls((sql,), text)

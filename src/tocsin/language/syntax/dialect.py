@@ -1,8 +1,8 @@
 """Parses queries and expressions: Spark SQL, plus the forms of SQL++.
 
-Added to Spark's grammar: `SELECT VALUE e`, `LET x = e`, `FROM d r UNNEST r.items i`, `FROM r.items i`, `FROM [1, 2] x`,
-`{"a": 1, b: 2}`, `{{1, 2}}`, `IS MISSING | UNKNOWN | VALUED`, `GROUP BY e AS k`, `GROUP AS g`,
-`SOME | EVERY x IN a SATISFIES c`, `//` comments.
+Added to Spark's grammar: `SELECT VALUE | ELEMENT | RAW e`, `LET x = e`, `WITH x AS e`, FROM before SELECT,
+`FROM d r UNNEST r.items i AT n`, `FROM r.items i`, `FROM [1, 2] x`, `{"a": 1, b: 2}`, `{{1, 2}}`,
+`IS MISSING | UNKNOWN | VALUED`, `GROUP BY e AS k`, `GROUP AS g`, `SOME | EVERY x IN a SATISFIES c`, `//` comments.
 
 The parser keeps every function call as it is written (`exp.Anonymous`). The translator and Spark decide what a name
 means, not sqlglot's own catalogue of SQL functions.
@@ -17,64 +17,22 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from tocsin.language.syntax.nodes import (
+    GROUP_FIELDS,
+    POSITION,
+    FieldOf,
+    FromValue,
+    IsKind,
+    Let,
+    MultisetOf,
+    NumberedItems,
+    ObjectOf,
+    Quantified,
+    ValueOf,
+)
+
 # sqlglot has no token for LET, so use PRAGMA, which this language lacks.
 LET = TokenType.PRAGMA
-
-
-class ValueOf(exp.Expression):
-    """`SELECT VALUE this`"""
-
-    arg_types: ClassVar[dict[str, bool]] = {"this": True}
-
-
-class Let(exp.Expression):
-    """`LET alias = this`; with `is_range` a query may name its fields without prefix, as for a FROM variable."""
-
-    arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": True, "is_range": False}
-
-
-class RowOf(exp.Expression):
-    """The result of `SELECT expressions` for one row, as a value."""
-
-    arg_types: ClassVar[dict[str, bool]] = {"expressions": True}
-
-
-class PlaceOf(exp.Expression):
-    """The position, from 1, of a row among the rows with the same `this`, ordered by `expressions`."""
-
-    arg_types: ClassVar[dict[str, bool]] = {"this": True, "expressions": False}
-
-
-class FromValue(exp.Expression):
-    """`FROM this AS alias` or `[LEFT] UNNEST this AS alias`, where `this` yields a collection."""
-
-    arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": False, "outer": False}
-
-
-class ObjectOf(exp.Expression):
-    """`{name: value, …}`; the expressions are `FieldOf`."""
-
-    arg_types: ClassVar[dict[str, bool]] = {"expressions": False}
-
-
-class FieldOf(exp.Expression):
-    arg_types: ClassVar[dict[str, bool]] = {"this": True, "expression": True}
-
-
-class MultisetOf(exp.Expression):
-    arg_types: ClassVar[dict[str, bool]] = {"expressions": False}
-
-
-class IsKind(exp.Expression):
-    """`this IS MISSING | UNKNOWN | VALUED | NULL`"""
-
-    arg_types: ClassVar[dict[str, bool]] = {"this": True, "kind": True}
-
-
-class Quantified(exp.Expression):
-    """`SOME | EVERY alias IN this SATISFIES condition`"""
-
-    arg_types: ClassVar[dict[str, bool]] = {"this": True, "alias": True, "condition": True, "every": False}
 
 
 class QueryParser(SparkParser):
@@ -100,6 +58,8 @@ class QueryParser(SparkParser):
     PLACEHOLDER_PARSERS: ClassVar[Any] = {}
 
     blamed: Token | None = None
+    _positions: dict[int, int]
+    """The numbers of the parameters that are written as `?`, by their places."""
 
     def begin(self, script: str, tokens: list[Token]) -> None:
         """Prepares the parser for the tokens of one statement."""
@@ -108,6 +68,7 @@ class QueryParser(SparkParser):
         self._chunks = [tokens]
         self._chunk_index = 0
         self._advance_chunk()
+        self._positions = {}
 
     def refuse(self, message: str, token: Token | None = None) -> NoReturn:
         """Raises a syntax error at a token, or at the current token if none is given."""
@@ -119,14 +80,68 @@ class QueryParser(SparkParser):
         # Only queries come here; sqlglot's own CREATE, DROP, … do not belong to the language.
         return self._parse_select() or self._parse_disjunction()
 
+    # ------------------------------------------------------------ the orders of clauses
+
+    def _parse_select_query(self, *args: Any, **options: Any) -> exp.Expr | None:
+        """Parses a query, also one that begins with LET or FROM."""
+        if self._match(LET):
+            bindings = [exp.CTE(this=let.this, alias=exp.TableAlias(this=let.args["alias"]))
+                        for let in self._parse_csv(self._parse_let)]  # fmt: skip
+            return self._bind(bindings, self._parse_select())
+        if self._curr.token_type == TokenType.FROM:
+            query = self._parse_from_first()
+            return self._parse_set_operations(query) if options.get("parse_set_operation", True) else query
+        return super()._parse_select_query(*args, **options)
+
+    def _bind(self, bindings: list[exp.CTE], query: exp.Expr | None) -> exp.Expr:
+        """Returns the query with these names in front. `LET x = e SELECT` means `WITH x AS e SELECT`."""
+        while isinstance(query, exp.Subquery) and query.is_wrapper:
+            query = query.this
+        if not isinstance(query, exp.Query) or isinstance(query, exp.Values):
+            self.refuse("Expected SELECT or FROM after LET")
+        inner = query.args.get("with_")
+        names = [*bindings, *(inner.expressions if inner is not None else [])]
+        query.set("with_", exp.With(expressions=names, recursive=inner is not None and inner.args.get("recursive")))
+        return query
+
+    def _parse_cte(self) -> exp.CTE:
+        """Parses `name AS expression`: a query in parentheses, or any other expression."""
+        alias = self._parse_table_alias(self.ID_VAR_TOKENS)
+        if alias is None or alias.this is None or not self._match(TokenType.ALIAS):
+            self.refuse("Expected WITH name AS expression")
+        value = self._parse_disjunction()
+        while isinstance(value, exp.Paren) or (isinstance(value, exp.Subquery) and value.is_wrapper):
+            value = value.this
+        if value is None:
+            self.refuse("Expected an expression after AS")
+        return self.expression(
+            exp.CTE(this=self._values_to_select(value) if isinstance(value, exp.Values) else value, alias=alias)
+        )
+
+    def _parse_from_first(self) -> exp.Expr:
+        """Parses `FROM … LET … WHERE … GROUP BY … HAVING … SELECT … ORDER BY …`."""
+        sources = self._parse_query_modifiers(exp.Select(from_=self._parse_from()))
+        if self._curr.token_type != TokenType.SELECT or any(sources.args.get(clause) for clause in _AFTER_SELECT):
+            self.refuse("Expected SELECT after FROM, WHERE and GROUP BY")
+        select = super()._parse_select_query(parse_set_operation=False)
+        assert isinstance(select, exp.Select)
+        for clause, value in sources.args.items():
+            if value and select.args.get(clause):
+                self.refuse(f"Expected {clause.strip('_').upper()} once, before SELECT")
+            if value:
+                select.set(clause, value)
+        return select
+
     # ------------------------------------------------------------ SELECT VALUE, LET, UNNEST
 
     def _parse_projections(self) -> tuple[list[exp.Expr], list[exp.Expr] | None]:
-        if self._match_text_seq("VALUE", advance=False) and self._next.token_type not in _AFTER_COLUMN:
+        is_word = self._curr.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
+        if is_word and self._curr.text.upper() in _VALUE and self._next.token_type not in _AFTER_COLUMN:
+            word = self._curr.text.upper()
             self._advance()
             value = self._parse_disjunction()
             if value is None:
-                self.refuse("Expected an expression after VALUE")
+                self.refuse(f"Expected an expression after {word}")
             return [self.expression(ValueOf(this=value))], None
         projections, excluded = super()._parse_projections()
         if not projections:
@@ -152,6 +167,7 @@ class QueryParser(SparkParser):
                         this.append("joins", exp.Join(this=binding))
                 else:
                     break
+            self._number_items(this)
         this = super()._parse_query_modifiers(this)
         while isinstance(this, exp.Select) and this.args.get("group") and self._match(LET):
             # After GROUP BY, a LET names a value of the group.
@@ -159,6 +175,35 @@ class QueryParser(SparkParser):
                 this.append("group_lets", binding)
             this = super()._parse_query_modifiers(this)
         return this
+
+    def _number_items(self, select: exp.Select) -> None:
+        """Rewrites `source AS x AT i`: a hidden variable ranges over the numbered items, and LET names its parts."""
+        first = select.args.get("from_")
+        joins = [*([exp.Join(this=first.this)] if first is not None else []), *(select.args.get("joins") or [])]
+        if not any(_position(join.this) for join in joins):
+            return
+        sources: list[exp.Join] = []
+        for join in joins:
+            source, position = join.this, _position(join.this)
+            sources.append(join)
+            if position is None:
+                continue
+            if any(join.args.get(part) for part in ("on", "using", "side")):
+                self.refuse("Expected no AT in a JOIN: write UNNEST … AS x AT i", token=self._prev)
+            alias = source.args["alias"]
+            hidden = exp.to_identifier(f" at {self._index} {len(sources)}", quoted=True)
+            source.set("alias", exp.TableAlias(this=alias.this))
+            numbered = FromValue(
+                this=NumberedItems(this=source.copy()),
+                alias=exp.TableAlias(this=hidden),
+                outer=source.args.get("outer"),
+            )
+            join.set("this", numbered)
+            for name, field in ((alias.this, "item"), (position, "position")):
+                value = exp.column(exp.to_identifier(field, quoted=True), table=hidden.copy())
+                sources.append(exp.Join(this=Let(this=value, alias=name, is_range=field == "item")))
+        select.set("from_", exp.From(this=sources[0].this))
+        select.set("joins", sources[1:])
 
     def _parse_let(self) -> exp.Expr:
         name = self._parse_id_var()
@@ -170,14 +215,30 @@ class QueryParser(SparkParser):
         value = self._parse_disjunction()
         if value is None:
             self.refuse("Expected an expression that yields an array")
-        self._match(TokenType.ALIAS)
-        alias = self._parse_id_var(any_token=False, tokens=self.TABLE_ALIAS_TOKENS)
+        alias = self._parse_table_alias(self.TABLE_ALIAS_TOKENS)
         return self.expression(FromValue(this=value, alias=alias, outer=outer))
 
     def _parse_table(self, *args: Any, **options: Any) -> exp.Expr | None:
-        if self._curr.token_type == TokenType.L_BRACKET:
+        if self._curr.token_type in (TokenType.L_BRACKET, TokenType.PARAMETER, TokenType.PLACEHOLDER):
             return self._parse_collection()
         return super()._parse_table(*args, **options)
+
+    def _parse_table_alias(self, alias_tokens: Any = None) -> exp.TableAlias | None:
+        """Parses the variable of a source, and the variable of AT. Without a name, a path has that of its last part."""
+        if not self._at_position():
+            alias = super()._parse_table_alias(alias_tokens)
+        elif self._prev.token_type in _NAMES:
+            alias = exp.TableAlias(this=exp.to_identifier(self._prev.text, quoted=True))
+        else:
+            self.refuse("Expected AS name before AT")
+        if alias is not None and self._at_position():
+            self._advance()
+            alias.set(POSITION, self._parse_id_var(any_token=False))
+        return alias
+
+    def _at_position(self) -> bool:
+        """Whether AT and a variable follow."""
+        return self._curr.text.upper() == "AT" and self._next.token_type in _NAMES
 
     def _parse_group(self, skip_group_by_token: bool = False) -> exp.Group | None:
         if not skip_group_by_token and not self._match(TokenType.GROUP_BY):
@@ -194,9 +255,15 @@ class QueryParser(SparkParser):
         group = exp.Group(expressions=keys)
         if self._match_text_seq("WITH", "ROLLUP") or self._match_text_seq("WITH", "CUBE"):
             group.set(self._prev.text.lower(), [exp.Rollup() if self._prev.text.upper() == "ROLLUP" else exp.Cube()])
+        group = self.expression(group)
         if self._match_text_seq("GROUP", "AS"):
             group.set("totals", self._parse_id_var())  # stores the name of GROUP AS: Spark's grammar has no `totals`
-        return self.expression(group)
+            if self._match(TokenType.L_PAREN):
+                members = self._parse_csv(lambda: self._parse_alias(self._parse_disjunction(), explicit=True))
+                if not all(isinstance(member, exp.Alias) for member in members) or not self._match(TokenType.R_PAREN):
+                    self.refuse("Expected GROUP AS name(variable AS field, …)")
+                group.set(GROUP_FIELDS, members)
+        return group
 
     # ------------------------------------------------------------ constructors
 
@@ -210,10 +277,28 @@ class QueryParser(SparkParser):
         if self._curr.token_type == TokenType.STRING:
             return self._parse_text()
         if self._curr.token_type in (TokenType.PARAMETER, TokenType.PLACEHOLDER, TokenType.DOLLAR):
-            self.refuse(_NO_PARAMETERS, token=self._curr)
-        if self._curr.token_type == TokenType.VAR and self._curr.text.startswith("$"):
-            self.refuse(_NO_PARAMETERS, token=self._curr)
+            return self._parse_statement_parameter()
         return super()._parse_primary()
+
+    def _parse_statement_parameter(self) -> exp.Expr:
+        """Parses `$name`, `$1`, or `?`, which stands for the next number in its statement: a variable that has a value
+        if the request gives one. Its name begins with a dollar sign."""
+        token = self._curr
+        if self._prev.token_type == TokenType.DOT:
+            self.refuse("Expected a name: a parameter is a value", token=token)
+        if token.token_type == TokenType.PLACEHOLDER:
+            # By its place, because the parser may read a token twice.
+            name = str(self._positions.setdefault(token.start, len(self._positions) + 1))
+        else:
+            following = self._next
+            is_word = following.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
+            is_name = is_word and following.text.replace("_", "a").isalnum()
+            if token.text != "$" or following.start != token.end + 1 or not is_name:
+                self.refuse(_NO_PARAMETERS, token=token)
+            self._advance()
+            name = following.text
+        self._advance()
+        return self.expression(exp.Column(this=exp.to_identifier(f"${name}", quoted=True)), token=token)
 
     def _parse_text(self) -> exp.Expr:
         """Parses a string. A doubled quote stands for one quote, and adjacent strings form one string."""
@@ -259,8 +344,9 @@ class QueryParser(SparkParser):
 
     def _parse_is(self, this: exp.Expr | None) -> exp.Expr | None:
         negated = self._match(TokenType.NOT)
-        if self._match_texts(("MISSING", "UNKNOWN", "VALUED")) or self._match(TokenType.NULL):
-            test: exp.Expr = self.expression(IsKind(this=this, kind=self._prev.text.upper()))
+        if self._match_texts(("MISSING", "UNKNOWN", "VALUED", "KNOWN")) or self._match(TokenType.NULL):
+            kind = self._prev.text.upper()
+            test: exp.Expr = self.expression(IsKind(this=this, kind="VALUED" if kind == "KNOWN" else kind))
             return self.expression(exp.Not(this=test)) if negated else test
         if negated:
             self._retreat(self._index - 1)
@@ -301,12 +387,23 @@ class QueryParser(SparkParser):
         return self.expression(exp.In(this=this, field=self._parse_bitwise()))
 
 
-_NO_PARAMETERS = "Expected an expression; a statement has no parameters, write the value itself"
+def _position(source: exp.Expr) -> exp.Expr | None:
+    """Returns the variable of AT."""
+    alias = source.args.get("alias")
+    return alias.args.get(POSITION) if isinstance(alias, exp.TableAlias) else None
+
+
+_NO_PARAMETERS = "Expected an expression; a statement has no parameters of this form, write $name or the value itself"
+
+_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+_VALUE = ("VALUE", "ELEMENT", "RAW")
+_AFTER_SELECT = ("order", "limit", "offset")
 
 # The tokens that may follow a column named VALUE.
 _AFTER_COLUMN = {
     TokenType.COMMA, TokenType.FROM, TokenType.DOT, TokenType.ALIAS, TokenType.SENTINEL, TokenType.R_PAREN,
     TokenType.R_BRACE, TokenType.EQ, TokenType.PLUS, TokenType.SLASH, TokenType.LT, TokenType.GT, TokenType.IS,
+    TokenType.STAR,
 }  # fmt: skip
 
 # Keywords of Spark that are plain names here: our own types and constructors, or words without a meaning.
@@ -328,6 +425,7 @@ class Tocsin(Spark):
                 if kind not in _OF_SQL and kind != TokenType.HINT and word not in _PLAIN
             },
             "LET": LET,
+            "LETTING": LET,
         }
 
     Parser = QueryParser

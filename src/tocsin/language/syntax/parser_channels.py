@@ -18,7 +18,8 @@ def create_broker(tokens: TokenStream) -> st.Statement:
     name, if_not_exists = tokens.new_name("a broker")
     tokens.need("AT")
     url = tokens.text("the broker's address in quotes")
-    return st.CreateBroker(name=name, url=url, if_not_exists=tokens.if_not_exists() or if_not_exists)
+    if_not_exists = tokens.if_not_exists() or if_not_exists
+    return st.CreateBroker(name=name, url=url, options=tokens.options(), if_not_exists=if_not_exists)
 
 
 def create_channel(tokens: TokenStream, *, continuous: bool) -> st.Statement:

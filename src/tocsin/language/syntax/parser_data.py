@@ -1,18 +1,22 @@
-"""Parses the statements that change data, INSERT, UPSERT, DELETE and LOAD, and the procedures that consist of them."""
+"""Parses the statements that change data, INSERT, UPSERT, DELETE and LOAD, and the procedures that consist of them.
+
+The two are together because a procedure's body is one of these statements, or a query.
+"""
 
 from __future__ import annotations
 
 from sqlglot.tokenizer_core import TokenType
 
 from tocsin.language.syntax import statements as st
+from tocsin.language.syntax.dialect import LET
 from tocsin.language.syntax.token_stream import TokenStream
 from tocsin.rules.model.values import Duration
 from tocsin.rules.periods import parse_period
 
 # The tokens that begin the records to insert. The word before such a token is a dataset name, even if it is DATASET.
 _AFTER_NAME = (
-    TokenType.L_BRACE, TokenType.L_BRACKET, TokenType.L_PAREN, TokenType.SELECT, TokenType.WITH, TokenType.DOT,
-    TokenType.SENTINEL,
+    TokenType.L_BRACE, TokenType.L_BRACKET, TokenType.L_PAREN, TokenType.SELECT, TokenType.WITH, TokenType.FROM, LET,
+    TokenType.DOT, TokenType.ALIAS, TokenType.SENTINEL,
 )  # fmt: skip
 
 # The tokens that follow a dataset's name in DELETE if there is no variable; the last two end a procedure's body.
@@ -26,7 +30,10 @@ def insert(tokens: TokenStream, *, upsert: bool = False) -> st.Insert:
     if tokens.following.token_type not in _AFTER_NAME:
         tokens.word("DATASET")
     dataset = tokens.qualified("a dataset")
-    return st.Insert(dataset=dataset, source=tokens.query("a query, an object or an array of objects"), upsert=upsert)
+    alias = tokens.name("a variable") if tokens.accept(TokenType.ALIAS) else None
+    source = tokens.query("a query, an object or an array of objects")
+    returning = tokens.expression("an expression after RETURNING") if tokens.word("RETURNING") else None
+    return st.Insert(dataset=dataset, source=source, upsert=upsert, alias=alias, returning=returning)
 
 
 def delete(tokens: TokenStream) -> st.Delete:
@@ -40,24 +47,14 @@ def delete(tokens: TokenStream) -> st.Delete:
 
 
 def load(tokens: TokenStream) -> st.Statement:
-    def option() -> tuple[str, str]:
-        tokens.need_token(TokenType.L_PAREN, '("name"="value")')
-        name = tokens.need_token(TokenType.STRING, "an option's name in quotes").text
-        tokens.need_token(TokenType.EQ, "=")
-        value = tokens.need_token(TokenType.STRING, "an option's value in quotes").text
-        tokens.need_token(TokenType.R_PAREN, ")")
-        return name, value
-
     tokens.need("DATASET")
     dataset = tokens.qualified("a dataset")
     tokens.need("USING")
     adapter = tokens.name("an adapter")
-    tokens.need_token(TokenType.L_PAREN, '(("path"="…"), ("format"="json"))')
-    pairs = tokens.items(option)
-    options = dict(pairs)
-    if len(options) < len(pairs):
-        tokens.refuse("Expected each option once")
-    tokens.need_token(TokenType.R_PAREN, ")")
+    options = tokens.configuration()
+    if tokens.word("PRE"):  # a hint for AsterixDB's storage: PRE-SORTED
+        tokens.need_token(TokenType.DASH, "-SORTED")
+        tokens.need("SORTED")
     return st.Load(dataset=dataset, adapter=adapter, options=options)
 
 
@@ -71,10 +68,6 @@ def create_procedure(tokens: TokenStream) -> st.Statement:
     offset, body = tokens.braced("the procedure's statement", lambda: procedure_body(tokens))
     period = None
     if tokens.word("PERIOD"):
-        if parameters:
-            tokens.refuse(
-                "Expected no PERIOD: nobody gives arguments to a procedure that runs by itself", token=tokens.previous
-            )
         period = period_duration(tokens)
     return st.CreateProcedure(
         name=name, parameters=parameters, body=body, body_offset=offset, period=period, if_not_exists=if_not_exists

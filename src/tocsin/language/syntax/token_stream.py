@@ -96,6 +96,10 @@ class TokenStream:
         query = self._parser._parse_statement()
         if query is None:
             self.refuse(f"Expected {expected}")
+        # sqlglot takes a query in parentheses at the beginning of a statement for a whole expression.
+        if isinstance(query, exp.Subquery) and self.current.token_type in self._parser.SET_OPERATIONS:
+            query = self._parser._parse_set_operations(query)
+            assert query is not None
         return query
 
     def expression(self, expected: str) -> exp.Expr:
@@ -175,6 +179,24 @@ class TokenStream:
                 self.refuse(f"Expected each option once, {option.this.name} is given twice")
             options[option.this.name] = option.expression
         return options
+
+    def configuration(self) -> dict[str, str]:
+        """Parses `(("name"="value"), …)`: options as texts, each once."""
+
+        def option() -> tuple[str, str]:
+            self.need_token(TokenType.L_PAREN, '("name"="value")')
+            name = self.need_token(TokenType.STRING, "an option's name in quotes").text
+            self.need_token(TokenType.EQ, "=")
+            value = self.need_token(TokenType.STRING, "an option's value in quotes").text
+            self.need_token(TokenType.R_PAREN, ")")
+            return name, value
+
+        self.need_token(TokenType.L_PAREN, '(("path"="…"), ("format"="json"))')
+        pairs = self.items(option)
+        if len(dict(pairs)) < len(pairs):
+            self.refuse("Expected each option once")
+        self.need_token(TokenType.R_PAREN, ")")
+        return dict(pairs)
 
     def parameters(self, *, typed: bool = False) -> tuple[st.ChannelParameter, ...]:
         """Parses `(a, b)`, or `(a: type, b)` with `typed`: names that must differ."""

@@ -7,18 +7,21 @@ then with adapted ones, because an untyped value may stand for any type that the
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language.functions import temporal
+from tocsin.language.functions import temporal, text_functions, text_search
+from tocsin.language.functions.collections import array_aggregates, array_functions, row_aggregates
+from tocsin.language.functions.collections.array_arguments import whole_number
 from tocsin.language.functions.function_registry import (
-    ARRAY_AGGREGATES,
     CALLABLE,
     CHANNELS_OWN,
     COLLECTIONS,
     GUESSES,
+    INDEXED,
     KEEP_INTEGERS,
     MOMENTS,
     MOMENTS_OF_NOW,
@@ -32,7 +35,7 @@ from tocsin.language.translate import predicate_notes
 from tocsin.language.translate.expressions import align, convert, fail
 from tocsin.language.types import type_probe
 from tocsin.language.types.typed_sql import FunctionError, MapType, TypedSql, build, constant_integer
-from tocsin.language.types.variant import arrays, encoder, operators
+from tocsin.language.types.variant import operators
 from tocsin.language.types.variant import values as dynamic
 from tocsin.language.types.variant.values import VOID
 from tocsin.rules.model import types as t
@@ -41,6 +44,7 @@ from tocsin.rules.model.types import ArrayType, MultisetType, Type
 if TYPE_CHECKING:
     from tocsin.language.translate.translator import Translator
 
+_LAMBDA_VARIABLE: Final = re.compile(r"\w+")
 _ALIGNED: Final = frozenset("coalesce nvl ifnull array greatest least nullif".split())
 _SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "multiply", "subtract"))
 # Functions that accept an untyped value as it is.
@@ -140,17 +144,18 @@ class FunctionCalls:
             return self.translator.hooks.call_channel_function(lower, node, self.translator)
         if lower == "count" and len(node.expressions) == 1:
             return self._count(node)
-        for prefix in ("array_", "coll_"):
-            if (
-                lower.startswith(prefix)
-                and lower.removeprefix(prefix) in ARRAY_AGGREGATES
-                and len(node.expressions) == 1
-            ):
-                return _array_aggregate(lower.removeprefix(prefix), self.translator.expression(node.expressions[0]))
+        if lower in array_aggregates.FUNCTIONS and len(node.expressions) == 1:
+            return array_aggregates.call(lower, self.translator.expression(node.expressions[0]))
         if any(isinstance(argument, exp.Lambda) for argument in node.expressions):
             return self._higher_order(name, node)
         if lower in ("like", "ilike") and len(node.expressions) in (2, 3):
             return self.translator.expression(_like(lower, *node.expressions))
+        if lower == text_search.FTCONTAINS:
+            values = [self.translator.expression(argument) for argument in node.expressions[:2]]
+            options = node.expressions[2] if len(node.expressions) == 3 else None
+            return text_search.find_words(
+                values if len(node.expressions) <= 3 else [], options, self.translator.hooks.note_use
+            )
         if any(isinstance(argument, exp.Star | exp.Distinct | exp.Alias) for argument in node.expressions):
             return self.translator.expressions.generic(node)
         arguments = [self.translator.expression(argument) for argument in node.expressions]
@@ -165,9 +170,14 @@ class FunctionCalls:
                     return self._call_spark(lower, arguments)
                 except FunctionError:
                     raise ours from None
-        on_arrays = arrays.call(SPARK_NAMES.get(lower, lower), arguments)
+        on_arrays = array_functions.call(lower, arguments)
         if on_arrays is not None:
             return on_arrays
+        if lower == "concat" and arguments:
+            self._note_texts(arguments)
+            return text_functions.concat(arguments)
+        if lower == "reverse" and len(arguments) == 1:
+            return text_functions.reverse(arguments[0])
         if lower in ("grouping", "grouping_id"):
             # Spark analyses these functions only inside of their GROUP BY, so set the type here.
             keys = [dynamic.key(argument.sql) if argument.type == t.ANY else argument.sql for argument in arguments]
@@ -180,8 +190,10 @@ class FunctionCalls:
         if lower == "if" and len(arguments) == 3:
             type_, (then, otherwise) = align(arguments[1:])
             return TypedSql(exp.If(this=convert(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
-        if lower in ("min", "max") and len(arguments) == 1 and arguments[0].type == t.ANY:
-            return TypedSql(operators.extreme(lower, arguments[0].sql), t.ANY)
+        if len(arguments) == 1 and row_aggregates.is_ours(lower, arguments[0].type):
+            if lower == "sum":
+                self.translator.hooks.note_use(arguments[0], t.DOUBLE)
+            return row_aggregates.call(lower, arguments[0], lambda aggregate: aggregate)
         if (
             lower in ("min", "max")
             and len(arguments) == 1
@@ -195,10 +207,15 @@ class FunctionCalls:
         """Calls a Spark function: with the arguments as they are, then with adapted ones, until Spark accepts it."""
         lower = name.lower()
         note_use = self.translator.hooks.note_use
+        places = text_functions.PLACES.get(lower, ())
+        self._note_texts([argument for at, argument in enumerate(arguments) if at in places])
+        arguments = text_functions.only_texts(lower, arguments)
 
         def fit(value: TypedSql) -> TypedSql:
             if value.type != t.ANY:
                 return value
+            if lower in INDEXED and value is not arguments[0]:
+                return TypedSql(whole_number(value), t.BIGINT)
             if lower in MOMENTS:
                 note_use(value, t.DATETIME)
                 return TypedSql(operators.moment(value.sql), t.DATETIME)
@@ -236,6 +253,12 @@ class FunctionCalls:
         assert problem is not None
         raise problem
 
+    def _note_texts(self, arguments: Sequence[TypedSql]) -> None:
+        if not any(isinstance(argument.type, ArrayType | MultisetType) for argument in arguments):
+            for argument in arguments:
+                if argument.type == t.ANY:
+                    self.translator.hooks.note_use(argument, t.STRING)
+
     def _count(self, node: exp.Anonymous) -> TypedSql:
         argument = node.expressions[0]
         if isinstance(argument, exp.Star):
@@ -262,6 +285,10 @@ class FunctionCalls:
                 probed.append((value, []))
                 continue
             names = [variable.name for variable in argument.expressions]
+            for variable in names:
+                # Spark takes a lambda's variable for a path if it has a dot, and cannot write one with a comma.
+                if not _LAMBDA_VARIABLE.fullmatch(variable):
+                    fail(f"{variable[:60]!r} cannot name a variable of a lambda", node, "use letters, digits and _")
             types = _lambda_types(name.lower(), values, len(names))
             variables = {
                 variable: TypedSql(exp.column(variable, quoted=True), type_)
@@ -304,7 +331,7 @@ def _like(name: str, text: exp.Expr, pattern: exp.Expr, escape: exp.Expr | None 
 
 def _annotate(name: str, call: TypedSql, arguments: Sequence[TypedSql]) -> TypedSql:
     """Annotates a spatial call, so that `channels/joins` can use it as a join condition."""
-    kind = {"intersect": predicate_notes.NEAR, "distance": predicate_notes.APART}.get(name.rpartition("_")[2])
+    kind = {"intersect": predicate_notes.NEAR, "distance": predicate_notes.DISTANCE}.get(name.rpartition("_")[2])
     if kind is not None and len(arguments) == 2 and all(argument.type in t.SPATIAL for argument in arguments):
         a, b = (TypedSql(argument.sql, argument.type) for argument in arguments)
         call.sql.meta[kind] = Near(a, b, globe=name.startswith("geo_"))
@@ -329,36 +356,6 @@ def _call_aligned(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     type_, values = align(arguments)
     result = dynamic.call(name, *values)
     return TypedSql(result, ArrayType(type_)) if name == "array" else TypedSql(result, type_)
-
-
-def _array_aggregate(name: str, value: TypedSql) -> TypedSql:
-    """Translates SQL++'s aggregates over an array, such as array_sum."""
-    items = dynamic.items(value)
-    assert isinstance(items.type, ArrayType)
-    item = items.type.item
-    if name in ("min", "max") and (on_arrays := arrays.call(f"array_{name}", [value])) is not None:
-        return on_arrays
-    if item in (t.ANY, VOID):
-        items, item = (
-            TypedSql(
-                dynamic.as_type(encoder.to_any(value) if value.type != t.ANY else value.sql, ArrayType(t.DOUBLE)),
-                ArrayType(t.DOUBLE),
-            ),
-            t.DOUBLE,
-        )
-    on_durations = temporal.order_durations(f"array_{name}", [items])
-    if on_durations is not None:
-        return on_durations
-    if name in ("sum", "avg") and item in type_probe.OPAQUE:
-        raise type_probe.refusal(f"array_{name}", item)
-    zero = exp.cast(exp.Literal.number(0), "DOUBLE" if item in (t.FLOAT, t.DOUBLE) else "BIGINT")
-    wide = t.DOUBLE if item in (t.FLOAT, t.DOUBLE) else t.BIGINT
-    if name in ("sum", "avg"):
-        kind = "ARRAY<DOUBLE>" if name == "avg" or wide == t.DOUBLE else "ARRAY<BIGINT>"
-        items = TypedSql(exp.cast(items.sql.copy(), kind, dialect="spark"), items.type)
-    sql = build(ARRAY_AGGREGATES[name], _v=items.sql, _zero=zero)
-    result: Type = {"count": t.BIGINT, "avg": t.DOUBLE, "sum": wide}.get(name, item)
-    return TypedSql(exp.cast(sql, "BIGINT") if name == "count" else sql, result)
 
 
 def _lambda_types(name: str, values: Sequence[TypedSql], wanted: int) -> list[Type]:

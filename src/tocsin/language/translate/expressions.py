@@ -5,14 +5,16 @@ A value carries its type because NULL, MISSING and untyped values need other SQL
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language.functions import function_registry, temporal, text_arguments
-from tocsin.language.syntax import dialect
+from tocsin.language.functions import function_registry, temporal, text_arguments, text_functions
+from tocsin.language.functions.collections import row_aggregates
+from tocsin.language.syntax import nodes
 from tocsin.language.syntax.script import offset_of
 from tocsin.language.translate.scope import OptionalVariable
 from tocsin.language.types import typed_sql
@@ -69,7 +71,7 @@ class Expressions:
     def null(self, _node: exp.Null) -> TypedSql:
         return TypedSql(exp.null(), VOID)
 
-    def object_of(self, node: dialect.ObjectOf) -> TypedSql:
+    def object_of(self, node: nodes.ObjectOf) -> TypedSql:
         return make_object(
             [(member.this.name, self.translator.expression(member.expression), member) for member in node.expressions]
         )
@@ -77,7 +79,7 @@ class Expressions:
     def array(self, node: exp.Expr) -> TypedSql:
         values = [self.translator.expression(item) for item in node.expressions]
         type_, aligned = align(values)
-        kind: Type = MultisetType(type_) if isinstance(node, dialect.MultisetOf) else ArrayType(type_)
+        kind: Type = MultisetType(type_) if isinstance(node, nodes.MultisetOf) else ArrayType(type_)
         if not values:
             return TypedSql(dynamic.call("array"), ArrayType(VOID)) if isinstance(node, exp.Array) else TypedSql(
                 exp.cast(dynamic.call("array"), "ARRAY<VARIANT>", dialect="spark"), MultisetType(t.ANY))  # fmt: skip
@@ -96,9 +98,30 @@ class Expressions:
                 node,
                 "write it with operators and functions",
             )
+        return self._aggregate(node) or self.translator.ask(*self._assemble(node))
+
+    def _aggregate(self, node: exp.Expr) -> TypedSql | None:
+        """Translates an aggregate with FILTER or OVER whose values Spark would treat in another way than SQL++."""
+        call = node
+        while isinstance(call, exp.Window | exp.Filter):
+            call = call.this
+        if call is node or not isinstance(call, exp.Anonymous) or len(call.expressions) != 1:
+            return None
+        name, argument = str(call.this).lower(), call.expressions[0]
+        if name not in row_aggregates.NAMES or isinstance(argument, (exp.Star, *_STRUCTURE)):
+            return None
+        value = self.translator.expression(argument)
+        if not row_aggregates.is_ours(name, value.type):
+            return None
+        return row_aggregates.call(name, value, lambda aggregate: self._assemble(node, aggregate)[0])
+
+    def _assemble(self, node: exp.Expr, aggregate: exp.Expr | None = None) -> tuple[exp.Expr, list[TypedSql]]:
+        """Returns the translated expression and its parts, with `aggregate` in place of the call in FILTER or OVER."""
         parts: list[TypedSql] = []
 
         def around(called: exp.Anonymous) -> exp.Expr:
+            if aggregate is not None:
+                return aggregate
             name = (called.this if isinstance(called.this, str) else called.this.name).lower()
             self.translator.calls.check_callable(name, called)
             arguments: list[exp.Expr] = []
@@ -111,9 +134,6 @@ class Expressions:
                     )
                     continue
                 part = self.translator.expression(argument)
-                if name in ("min", "max") and part.type == t.ANY:
-                    parts.extend((part, TypedSql(untyped.sort_key(part.sql), untyped.SORT_KEY)))
-                    return untyped.extreme(name, part.sql)
                 if name in ("min", "max") and (order := temporal.order_key(part)) is not None:
                     parts.extend((part, TypedSql(order, temporal.ORDER_KEY)))
                     return dynamic.call(f"{name}_by", part.sql, order)
@@ -135,12 +155,23 @@ class Expressions:
             if isinstance(value, _STRUCTURE):
                 return type(value)(**{key: translated(child) for key, child in value.args.items()})
             part = self.translator.expression(value)
-            if part.type == t.ANY and isinstance(node, exp.Like | exp.ILike | exp.RegexpLike):
-                self.translator.hooks.note_use(part, t.STRING)
+            if isinstance(node, _OF_TEXTS) and not isinstance(part.type, ArrayType | MultisetType):
+                if part.type == t.ANY:
+                    self.translator.hooks.note_use(part, t.STRING)
+                part = text_functions.as_text(part)
             parts.append(untyped.as_part(part, value))
             return parts[-1].sql.copy()
 
-        return self.translator.ask(type(node)(**{key: translated(value) for key, value in node.args.items()}), parts)
+        return type(node)(**{key: translated(value) for key, value in node.args.items()}), parts
+
+
+PARTS_LIMIT: Final = 20_000
+"""The nodes of one translated expression. Names and functions that repeat each other multiply, beyond any memory."""
+
+
+def has_more_parts(sql: exp.Expr, limit: int) -> bool:
+    """Whether an expression has more nodes than this."""
+    return next(itertools.islice(sql.walk(), limit, None), None) is not None
 
 
 def convert(value: TypedSql, type_: Type) -> exp.Expr:
@@ -155,19 +186,27 @@ def convert(value: TypedSql, type_: Type) -> exp.Expr:
 def make_self_contained(value: TypedSql) -> TypedSql:
     """Makes a value self-contained: an optional field becomes untyped, which can tell NULL from MISSING."""
     if isinstance(value, OptionalVariable):
-        present = exp.Not(this=exp.Is(this=enclose(value.sql), expression=exp.null()))
-        tagged = exp.Case(
-            ifs=[
-                exp.If(this=present, true=encoder.to_any(value)),
-                exp.If(this=value.explicit.copy(), true=dynamic.call("parse_json", exp.Literal.string("null"))),
-            ]
-        )
-        return TypedSql(tagged, t.ANY)
+        if dynamic.is_short(value.sql):
+            return TypedSql(_tagged(value.sql, value.type, value.explicit), t.ANY)
+        both = dynamic.record([("v", value.sql), ("n", value.explicit)])
+        inside = [exp.column(name, table="__either") for name in ("v", "n")]
+        return TypedSql(dynamic.once(both, "__either", lambda _: _tagged(inside[0], value.type, inside[1])), t.ANY)
     if value.type == VOID:
         return TypedSql(encoder.to_any(value), t.ANY)
     if value.type == ArrayType(VOID):
         return TypedSql(exp.cast(value.sql.copy(), dynamic.spark_type(value.type), dialect="spark"), ArrayType(t.ANY))
     return TypedSql(value.sql, value.type)
+
+
+def _tagged(sql: exp.Expr, type_: Type, explicit: exp.Expr) -> exp.Expr:
+    """Returns an untyped value, NULL if it is `explicit`, or MISSING."""
+    present = exp.Not(this=exp.Is(this=enclose(sql), expression=exp.null()))
+    return exp.Case(
+        ifs=[
+            exp.If(this=present, true=encoder.to_any(TypedSql(sql, type_))),
+            exp.If(this=explicit.copy(), true=dynamic.NULL.copy()),
+        ]
+    )
 
 
 def make_object(members: Sequence[tuple[str, TypedSql, exp.Expr]]) -> TypedSql:
@@ -216,10 +255,11 @@ def _check_word(value: Any, node: exp.Expr) -> None:
 # Expressions without a handler of their own, which Spark's analyser may type.
 _GENERIC: Final = frozenset((
     exp.Anonymous, exp.BitwiseAnd, exp.BitwiseLeftShift, exp.BitwiseNot, exp.BitwiseOr, exp.BitwiseRightShift,
-    exp.BitwiseXor, exp.DPipe, exp.Extract, exp.Filter, exp.HexString, exp.ILike, exp.IgnoreNulls,
+    exp.DPipe, exp.Extract, exp.Filter, exp.HexString, exp.ILike, exp.IgnoreNulls,
     exp.Interval, exp.Is, exp.Like, exp.RegexpLike, exp.RespectNulls, exp.StrPosition, exp.Trim, exp.Window,
     exp.WithinGroup,
 ))  # fmt: skip
+_OF_TEXTS = (exp.DPipe, exp.ILike, exp.Like, exp.RegexpLike, exp.StrPosition, exp.Trim)
 # Nodes around a call, and further nodes that have no meaning outside of a call.
 _AROUND_A_CALL = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _STRUCTURE = (exp.Ordered, exp.Order, exp.Distinct, exp.Tuple, exp.Where, exp.Interval, *_AROUND_A_CALL)

@@ -6,20 +6,21 @@ Comparisons are annotated (`predicate_notes`), so that a channel can turn them i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from sqlglot import exp
 
 from tocsin.language.functions import temporal
 from tocsin.language.functions.bounds import like_patterns
-from tocsin.language.syntax import dialect
+from tocsin.language.functions.collections.array_arguments import in_any_order
+from tocsin.language.syntax import nodes
 from tocsin.language.translate import predicate_notes
 from tocsin.language.translate.expressions import align, convert, fail, make_self_contained
 from tocsin.language.translate.scope import OptionalVariable, RowVariable
 from tocsin.language.translate.spark_text import render_for_analysis
-from tocsin.language.types import type_probe
-from tocsin.language.types.typed_sql import FunctionError, TypedSql, constant_string, enclose, literal, string
-from tocsin.language.types.variant import arrays, encoder, operators
+from tocsin.language.types import comparable_types, type_probe
+from tocsin.language.types.typed_sql import TypedSql, constant_string, enclose, literal, string
+from tocsin.language.types.variant import encoder, operators
 from tocsin.language.types.variant import values as dynamic
 from tocsin.language.types.variant.values import VOID
 from tocsin.rules.model import types as t
@@ -38,6 +39,7 @@ ARITHMETIC: dict[type[exp.Expr], str] = {
 
 
 DECIMAL = t.Primitive("decimal(38,18)")
+_NO_NUMBERS = frozenset((t.STRING, t.BOOLEAN, t.UUID))  # arithmetic with one of these is NULL
 
 
 class Operators:
@@ -91,9 +93,9 @@ class Operators:
         compared = self._build_comparison(operator, left, right)
         compared.sql.meta[predicate_notes.COMPARED] = (TypedSql(left.sql, left.type), TypedSql(right.sql, right.type))
         distance, bound = (left, right) if operator in (exp.LT, exp.LTE) else (right, left)
-        apart = distance.sql.meta.get(predicate_notes.APART) if operator in predicate_notes.ORDERS else None
+        apart = distance.sql.meta.get(predicate_notes.DISTANCE) if operator in predicate_notes.ORDERS else None
         if apart is not None and bound.type in t.NUMBERS:
-            near = predicate_notes.within(apart, bound)
+            near = predicate_notes.as_circle(apart, bound)
             if near is not None:
                 compared.sql.meta[predicate_notes.NEAR] = near
         return compared
@@ -104,6 +106,9 @@ class Operators:
         def test(a: exp.Expr, b: exp.Expr) -> exp.Expr:
             return operator(this=enclose(a), expression=enclose(b))
 
+        by_order = operator in predicate_notes.ORDERS
+        if not comparable_types.is_comparable(left.type, right.type, by_order=by_order):
+            return comparable_types.never(operator, left, right)
         if t.DURATION in (left.type, right.type):
             a, b = (TypedSql(convert(side, t.DURATION), t.DURATION) for side in (left, right))
             duration_test = temporal.comparison(COMPARISONS[operator], a, b)
@@ -115,6 +120,9 @@ class Operators:
             return TypedSql(operators.comparison(test, left.sql, right.sql), t.BOOLEAN)
         if t.ANY in (left.type, right.type):
             typed_, other = (right, left) if left.type == t.ANY else (left, right)
+            if typed_.type == VOID and operator in (exp.NullSafeEQ, exp.NullSafeNEQ):
+                unknown = exp.Paren(this=_is_unknown(other.sql))
+                return TypedSql(unknown if operator is exp.NullSafeEQ else exp.Not(this=unknown), t.BOOLEAN)
             if typed_.type == VOID:
                 return TypedSql(dynamic.void_as(typed_.sql, t.BOOLEAN), t.BOOLEAN)
 
@@ -132,13 +140,12 @@ class Operators:
                 return TypedSql(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
             return TypedSql(against(typed_.type), t.BOOLEAN)
         if isinstance(left.type, MultisetType) and isinstance(right.type, MultisetType):
-            return TypedSql(test(*(arrays.in_any_order(side) for side in (left, right))), t.BOOLEAN)
+            return TypedSql(test(*(in_any_order(side) for side in (left, right))), t.BOOLEAN)
+        if left.type != right.type and comparable_types.is_structured(left.type) and right.type != VOID:
+            sides = [TypedSql(encoder.to_any(make_self_contained(side)), t.ANY) for side in (left, right)]
+            return self.compare(operator, *sides)
         if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
             return TypedSql(test(left.sql, right.sql), t.BOOLEAN)
-        for text, other in ((left, right), (right, left)):
-            if text.type == t.STRING and other.type in (*t.NUMBERS, t.BOOLEAN) and not _reads_as_number(text.sql):
-                # Spark would cast the text, and fail at the first row that is no number.
-                raise FunctionError(f"a string cannot be compared with a {other.type}: CAST one of them")
         return self.translator.ask(test(left.sql, right.sql), [left, right])
 
     def arithmetic(self, node: exp.Expr) -> TypedSql:
@@ -150,6 +157,8 @@ class Operators:
             ARITHMETIC[operator], left, right)  # fmt: skip
         if result is not None:
             return result
+        if {left.type, right.type} & _NO_NUMBERS and {left.type, right.type} <= {*_NO_NUMBERS, *t.NUMBERS, VOID}:
+            return TypedSql(dynamic.null(t.DOUBLE), t.DOUBLE)
         # Ask Spark about typed NULLs: with the operands, a long sum would be copied once per term.
         blanks = [TypedSql(type_probe.blank(side, dynamic.null), side.type) for side in (left, right)]
         type_ = self.translator.ask(operator(this=enclose(blanks[0].sql), expression=enclose(blanks[1].sql)), []).type
@@ -167,19 +176,22 @@ class Operators:
         result.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(left, right)
         return result
 
+    def caret(self, node: exp.Expr) -> NoReturn:
+        fail("^ means a power in SQL++, and XOR in Spark", node, "write power(a, b), or (a | b) - (a & b) for XOR")
+
     def between(self, node: exp.Between) -> TypedSql:
         value = self.translator.expression(node.this)
         low = self.compare(exp.GTE, value, self.translator.expression(node.args["low"]))
         high = self.compare(exp.LTE, value, self.translator.expression(node.args["high"]))
         return TypedSql(exp.Paren(this=exp.And(this=low.sql, expression=high.sql)), t.BOOLEAN)
 
-    def is_kind(self, node: dialect.IsKind) -> TypedSql:
+    def is_kind(self, node: nodes.IsKind) -> TypedSql:
         """Translates IS [NOT] NULL, MISSING, UNKNOWN and VALUED."""
         value, kind = self.translator.expression(node.this), node.args["kind"]
         unknown = exp.Is(this=enclose(value.sql), expression=exp.null())
         if value.type == t.ANY:
-            null = dynamic.call("coalesce", dynamic.is_explicit_null(value.sql), exp.false())
-            tests = {"MISSING": unknown, "NULL": null, "UNKNOWN": exp.Or(this=unknown, expression=null)}
+            null = _is_null(value.sql)
+            tests = {"MISSING": unknown, "NULL": null, "UNKNOWN": _is_unknown(value.sql)}
         elif isinstance(value, OptionalVariable):
             explicit = value.explicit.copy()
             tests = {
@@ -197,6 +209,10 @@ class Operators:
         like = node.this if isinstance(node, exp.Escape) else node
         if not isinstance(like, exp.Like | exp.ILike):
             fail("ESCAPE belongs to LIKE", node)
+        if like.args.get("negate"):
+            positive = node.copy()  # sqlglot keeps NOT LIKE as one node
+            (positive.this if isinstance(positive, exp.Escape) else positive).set("negate", None)
+            return self.negation(exp.Not(this=positive))
         if isinstance(like.expression, exp.Any | exp.All):
             fail("LIKE takes one pattern", node, "write LIKE for each of them, with OR or AND between them")
         escape = like_patterns.escape_of(node)
@@ -237,7 +253,7 @@ class Operators:
             return TypedSql(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
         return self._quantify("exists", items, "__one", lambda item: self.compare(exp.EQ, item, value).sql)
 
-    def quantified(self, node: dialect.Quantified) -> TypedSql:
+    def quantified(self, node: nodes.Quantified) -> TypedSql:
         """Translates SOME and EVERY to Spark's exists and forall over an array."""
 
         def condition(item: TypedSql) -> exp.Expr:
@@ -320,13 +336,14 @@ def _number_arithmetic(operator: type[exp.Expr], left: TypedSql, right: TypedSql
     return TypedSql(dynamic.call("coalesce", *both), t.ANY)
 
 
+def _is_null(untyped: exp.Expr) -> exp.Expr:
+    """Whether an untyped value is NULL, and not MISSING."""
+    return dynamic.call("coalesce", dynamic.is_explicit_null(untyped), exp.false())
+
+
+def _is_unknown(untyped: exp.Expr) -> exp.Expr:
+    return exp.Or(this=exp.Is(this=enclose(untyped), expression=exp.null()), expression=_is_null(untyped))
+
+
 def _is_interval(value: TypedSql) -> bool:
     return isinstance(value.type, t.Primitive) and value.type.name.lower().startswith("interval")
-
-
-def _reads_as_number(sql: exp.Expr) -> bool:
-    try:
-        float(constant_string(sql) or "")
-    except ValueError:
-        return False
-    return True

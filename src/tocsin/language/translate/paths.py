@@ -51,6 +51,12 @@ class Paths:
         variable = self.translator.frame.find(name)
         if variable is not None:
             return variable, parts[1:]
+        if name.startswith("$"):
+            fail(
+                f"a statement has no parameters by itself, and {name} has no value",
+                node,
+                f'give it with the request, {{"{name}": …}} at /query/service, or write the value itself',
+            )
         for frame in self.translator.frame.chain():
             ranges = [frame.names[name_] for name_ in frame.ranges]
             declared = [range_ for range_ in ranges if isinstance(range_.type, ObjectType) and range_.type.find(name)]
@@ -151,7 +157,7 @@ def field_of(value: TypedSql, name: str, node: exp.Expr) -> TypedSql:
         )
     if not value.type.open:
         hint = did_you_mean(name, (field.name for field in value.type.fields))
-        fail(f"there is no field {name} in {value.type}", node, hint)
+        fail(f"there is no field {name} in {value.type}", node, hint or "declare it in the type, or make the type OPEN")
     member = values.step(_open_part(value), name)
     if isinstance(value, OptionalVariable):
         null = values.call("parse_json", exp.Literal.string("null"))

@@ -18,7 +18,7 @@ from tocsin.rules.model import types as t
 
 # Keys in the `meta` of an expression.
 NEAR: Final = "near"  # on a condition: it holds only if these two shapes meet
-APART: Final = "apart"  # on a distance: the two points
+DISTANCE: Final = "distance"  # on a distance: the two points
 COMPARED: Final = "compared"  # on a comparison: the two values, with their types
 MADE_OF: Final = "made_of"  # on a number: the untyped values from which it is computed
 ORDERS: Final[dict[type[exp.Expr], bool]] = {exp.LT: False, exp.LTE: False, exp.GT: True, exp.GTE: True}
@@ -58,12 +58,12 @@ def condition_near(condition: exp.Expr) -> Near | None:
     return near if isinstance(near, Near) else None
 
 
-def within(apart: Near, bound: TypedSql) -> Near | None:
+def as_circle(distance: Near, bound: TypedSql) -> Near | None:
     """Turns "two points are at most `bound` apart" into "one point lies in a circle around the other"."""
-    for centre, other in ((apart.a, apart.b), (apart.b, apart.a)):
+    for centre, other in ((distance.a, distance.b), (distance.b, distance.a)):
         if free_tables(bound.sql) <= free_tables(centre.sql):
             radius = exp.cast(bound.sql.copy(), "DOUBLE")
             parts = {"_c": centre.sql, "_r": radius}
             circle = build("if(_r >= 0E0, named_struct('x', _c.x, 'y', _c.y, 'radius', _r), NULL)", **parts)
-            return Near(TypedSql(circle, t.CIRCLE), other, apart.globe)
+            return Near(TypedSql(circle, t.CIRCLE), other, distance.globe)
     return None

@@ -13,9 +13,10 @@ from sqlglot import exp
 
 from tocsin.language.functions import temporal
 from tocsin.language.functions.function_registry import AGGREGATES, is_computed_once
-from tocsin.language.syntax import dialect
+from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import convert, fail, make_object, make_self_contained
 from tocsin.language.translate.paths import part_of
+from tocsin.language.translate.rewrites.substitution import FIRST_LETS
 from tocsin.language.translate.scope import VALUE, Relation
 from tocsin.language.types.typed_sql import TypedSql, build, constant_whole
 from tocsin.language.types.variant import operators, values
@@ -79,7 +80,7 @@ class Projection:
 
     def project(self, node: exp.Select, as_value: bool) -> SelectOutput:
         """Translates the SELECT list to columns, or with `as_value` to a single struct column."""
-        if len(node.expressions) == 1 and isinstance(node.expressions[0], dialect.ValueOf):
+        if len(node.expressions) == 1 and isinstance(node.expressions[0], nodes.ValueOf):
             value = self._make_output(self.translator.expression(node.expressions[0].this))
             return SelectOutput([(VALUE, value.sql)], value.type, True, not as_value)
         members: list[tuple[str, TypedSql, exp.Expr]] = []
@@ -87,7 +88,7 @@ class Projection:
         opens: list[exp.Expr] = []
         is_open = False
         for i, item in enumerate(node.expressions, start=1):
-            if isinstance(item, dialect.ValueOf):
+            if isinstance(item, nodes.ValueOf):
                 fail("SELECT VALUE takes one expression", item)
             spread = self._spread(item)
             if spread is None:
@@ -127,9 +128,10 @@ class Projection:
 
     def _spread(self, node: exp.Expr) -> list[TypedSql] | None:
         """Returns the records that `*` or `x.*` expands, or None for another item."""
+        star = node.expression if isinstance(node, exp.Dot) else node if isinstance(node, exp.Star) else node.this
+        if isinstance(star, exp.Star) and any(star.args.get(option) for option in ("except_", "replace", "rename")):
+            fail("* takes no EXCLUDE, EXCEPT or REPLACE", node, "name the fields that the answer is to have")
         if isinstance(node, exp.Star):
-            if any(node.args.get(option) for option in ("except_", "replace", "rename")):
-                fail("* takes no EXCEPT or REPLACE", node)
             ranges = [self.translator.frame.names[name] for name in self.translator.frame.ranges]
             if not ranges:
                 fail("* needs a FROM", node)
@@ -157,7 +159,7 @@ class Projection:
                 key_node.parent, exp.Rollup | exp.Cube | exp.GroupingSets
             ):
                 return exp.Tuple(expressions=[translate_key(key_node.this)])
-            ordinal = _ordinal(key_node, node)
+            ordinal = ordinal_item(key_node, node)
             key = self.translator.expression(
                 ordinal if ordinal is not None else key_node.this if isinstance(key_node, exp.Alias) else key_node
             )
@@ -173,12 +175,21 @@ class Projection:
                 group.set(option, [part.copy() for part in clause.args[option]])
         self.translator.block.group_sets = group.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None
         if clause.args.get("totals"):
-            rows = make_object(
-                [(name, self.translator.frame.names[name], clause) for name in self.translator.frame.ranges]
-            )
+            members = clause.args.get(nodes.GROUP_FIELDS)
+            if members is not None:
+                rows = make_object([(item.alias, self.translator.expression(item.this), item) for item in members])
+            else:
+                rows = make_object([(name, value, clause) for name, value in self._variables(node)])
             keys[clause.args["totals"].name] = TypedSql(values.call("collect_list", rows.sql), ArrayType(rows.type))
         self.translator.frame.names.update(keys)
         return group
+
+    def _variables(self, node: exp.Select) -> Iterator[tuple[str, TypedSql]]:
+        """Yields the variables that FROM and LET bind in this SELECT."""
+        before = {let.args["alias"].name for let in node.args.get(FIRST_LETS) or []}
+        for name, value in self.translator.frame.names.items():
+            if not name.startswith(" ") and name not in before:
+                yield name, value
 
     def replace_untyped_keys(self, made: exp.Select, group: exp.Group) -> exp.Group:
         """Replaces untyped keys in the output by any value of their group, since the grouping uses their text."""
@@ -217,7 +228,7 @@ class Projection:
         for ordered in order.expressions if order else []:
             key = find(ordered.this) or self.translator.expression(ordered.this)
             descending, nulls_first = bool(ordered.args.get("desc")), bool(ordered.args.get("nulls_first"))
-            sql = operators.sort_key(key.sql) if key.type == t.ANY else temporal.order_key(key) or key.sql
+            sql = operators.total_order_key(key.sql) if key.type == t.ANY else temporal.order_key(key) or key.sql
             yield SortKey(sql, descending, nulls_first)
 
     def add_order(self, made: exp.Query, node: exp.Expr, find: Callable[[exp.Expr], TypedSql | None]) -> None:
@@ -277,12 +288,13 @@ def _must_not_be_repeated(sql: exp.Expr) -> bool:
     return sql.find(exp.Window) is not None or is_computed_once(sql)
 
 
-def _ordinal(node: exp.Expr, select: exp.Select) -> exp.Expr | None:
+def ordinal_item(node: exp.Expr, select: exp.Select) -> exp.Expr | None:
+    """Returns the item of the SELECT list that a number in GROUP BY stands for."""
     if isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit():
         if not 1 <= int(node.this) <= len(select.expressions):
             fail(f"there is no column {node.this}", node)
         item: exp.Expr = select.expressions[int(node.this) - 1]
-        return item.this if isinstance(item, exp.Alias | dialect.ValueOf) else item
+        return item.this if isinstance(item, exp.Alias | nodes.ValueOf) else item
     return None
 
 

@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from tocsin.language.syntax import dialect
-from tocsin.language.translate.expressions import align, fail
+from tocsin.language.syntax import nodes
+from tocsin.language.translate.expressions import PARTS_LIMIT, align, fail, has_more_parts
 from tocsin.language.translate.filter_pushdown import push_down_filters
+from tocsin.language.translate.from_clause.sources import from_clause
 from tocsin.language.translate.projection import SortKey, aggregates
+from tocsin.language.translate.rewrites.group_subqueries import separate_groups
+from tocsin.language.translate.rewrites.substitution import FIRST_LETS, unwrap_query
+from tocsin.language.translate.rewrites.with_clause import separate_values
 from tocsin.language.translate.scope import (
     VALUE,
     QueryBlock,
     Relation,
     RowVariable,
+    WithTable,
     column,
     derived_table,
     select_query,
     variable,
 )
-from tocsin.language.translate.sources import from_clause
-from tocsin.language.translate.subqueries import unwrap_query
 from tocsin.language.types.typed_sql import TypedSql
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 # The clauses that this language has, by sqlglot's names. Any other clause is an error.
 _KNOWN_CLAUSES = {
     "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "distinct", "with_",
-    "kind", "hint", "windows", "operation_modifiers", "group_lets",
+    "kind", "hint", "windows", "operation_modifiers", "group_lets", FIRST_LETS,
 }  # fmt: skip
 
 
@@ -51,8 +54,8 @@ class Queries:
         self.translator = translator
 
     def query(self, node: exp.Expr, outer: QueryBlock | None) -> Relation:
-        node = unwrap_query(node)
-        with self._with(node) as tables:
+        node = separate_values(unwrap_query(node))
+        with self.tables_of(node) as tables:
             if isinstance(node, exp.SetOperation):
                 relation = self._set_operation(node, outer)
             elif isinstance(node, exp.Select):
@@ -64,22 +67,23 @@ class Queries:
         return relation
 
     @contextmanager
-    def _with(self, node: exp.Expr) -> Iterator[list[exp.Expr]]:
+    def tables_of(self, node: exp.Expr) -> Iterator[list[exp.Expr]]:
         """Translates the WITH clause. Its tables are in scope inside of the context."""
         saved = dict(self.translator.relations)
         tables: list[exp.Expr] = []
         clause = node.args.get("with_")
         if clause is not None and clause.args.get("recursive"):
-            fail("WITH RECURSIVE is not supported", clause)
+            fail("WITH RECURSIVE is not supported", clause, "join the dataset with itself, once per level")
         for cte in clause.expressions if clause is not None else []:
             if cte.args["alias"].args.get("columns"):
                 fail("name the columns of a WITH in its SELECT list", cte, "WITH x AS (SELECT a AS b …)")
             alias = self.translator.alias(cte.alias)
-            relation = self.query(cte.this, None)
-            tables.append(
-                exp.CTE(this=relation.query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-            )
-            self.translator.relations[cte.alias] = (alias, relation)
+            relation = self.query(cte.this, self.translator.block)
+            table = WithTable(alias, relation, cte.this, self.translator.frame, dict(self.translator.relations))
+            if not table.is_correlated:
+                name = exp.TableAlias(this=exp.to_identifier(alias, quoted=True))
+                tables.append(exp.CTE(this=relation.query, alias=name))
+            self.translator.relations[cte.alias] = table
         try:
             yield tables
         finally:
@@ -154,6 +158,7 @@ class Queries:
             if value and clause not in _KNOWN_CLAUSES:
                 fail(f"{clause.strip('_').upper()} is not supported", value if isinstance(value, exp.Expr) else node)
         translator, projection = self.translator, self.translator.projection
+        node = separate_groups(node, translator.subqueries.has_query)
         block = QueryBlock(outer)
         with self._inside(block):
             translator.sources.add_sources(node)
@@ -162,7 +167,10 @@ class Queries:
             group = projection.group(node)
             block.grouped = group is not None or any(aggregates(item) for item in node.expressions)
             for let in node.args.get("group_lets") or []:
-                translator.frame.names[let.args["alias"].name] = translator.expression(let.this)
+                value = translator.expression(let.this)
+                if has_more_parts(value.sql, PARTS_LIMIT):
+                    fail("this LET after GROUP BY has too many parts", let, "group in a subquery in FROM")
+                translator.frame.names[let.args["alias"].name] = value
             output = projection.project(node, as_value=collected is not None)
             having = translator.boolean(node.args["having"].this) if node.args.get("having") else None
             query = select_query(output.columns)
@@ -188,11 +196,11 @@ class Queries:
         relation = Relation(query, output.type, output.is_value)
         return self._make_distinct(relation, node) if is_distinct else relation
 
-    def row(self, node: dialect.RowOf) -> TypedSql:
+    def row(self, node: nodes.RowOf) -> TypedSql:
         output = self.translator.projection.project(exp.Select(expressions=node.expressions), as_value=True)
         return TypedSql(output.columns[0][1], output.type)
 
-    def place(self, node: dialect.PlaceOf) -> TypedSql:
+    def place(self, node: nodes.PlaceOf) -> TypedSql:
         """Translates the position of a row among the rows of its interest to row_number()."""
         group = self.translator.expression(node.this).sql
         keys = list(

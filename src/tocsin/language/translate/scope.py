@@ -62,11 +62,27 @@ class QueryBlock:
     grouped: bool = False
     group_sets: bool = False  # ROLLUP, CUBE or GROUPING SETS: not every row has every grouping key
     untyped_keys: list[exp.Expr] = field(default_factory=list)
+    untyped_columns: dict[tuple[str, str], Type] = field(default_factory=dict)  # those that contain variants
+    texts: dict[tuple[str, str], str] = field(default_factory=dict)  # the relations with their texts
+
+    def note_columns(self, value: TypedSql, alias: str) -> None:
+        """Notes which columns of a new relation contain variants."""
+        if isinstance(value, RowVariable) and isinstance(value.type, ObjectType):
+            columns = [(physical(declared.name), declared.type) for declared in value.type.fields]
+        else:
+            columns = [(VALUE, value.type)]
+        self.untyped_columns.update({(alias, name): type_ for name, type_ in columns if values.contains_any(type_)})
 
     def imported(self, column: exp.Column, alias: str) -> exp.Column:
         """Imports a column of an outer block as a column of this block: Spark correlates over one level only."""
         self.import_alias = self.import_alias or alias
         name = self.imports.setdefault((column.table, column.name), f"i{len(self.imports)}")
+        block = self.outer
+        while block is not None:
+            type_ = block.untyped_columns.get((column.table, column.name))
+            if type_ is not None:
+                self.untyped_columns[self.import_alias, name] = type_
+            block = block.outer
         return exp.column(name, table=self.import_alias, quoted=True)
 
 
@@ -77,6 +93,22 @@ class Relation:
     query: exp.Query
     type: Type
     is_value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WithTable:
+    """A table of WITH: its alias and query, and the names that were in scope where it was written."""
+
+    alias: str
+    relation: Relation
+    node: exp.Expr
+    frame: NameScope
+    relations: dict[str, WithTable]
+
+    @property
+    def is_correlated(self) -> bool:
+        """Whether it refers to variables outside of it. Spark's WITH cannot, so each use gets a copy of the query."""
+        return bool(free_tables(self.relation.query))
 
 
 VALUE = "value"
@@ -95,9 +127,14 @@ def derived_table(query: exp.Query, alias: str) -> exp.Subquery:
 
 
 def free_tables(query: exp.Expr) -> set[str]:
-    """Returns the aliases that a query refers to but does not define."""
+    """Returns the aliases that a query refers to but does not define.
+
+    A field of a lambda's variable looks like a column of a table. Only our templates make such fields, and their
+    variables begin with two underscores, as no alias does.
+    """
     defined = {alias.name for alias in query.find_all(exp.TableAlias)}
-    return {ref.table for ref in query.find_all(exp.Column) if ref.table and ref.table not in defined}
+    tables = {reference.table for reference in query.find_all(exp.Column)}
+    return {table for table in tables - defined if table and not table.startswith("__")}
 
 
 def row(alias: str, type_: ObjectType) -> RowVariable:

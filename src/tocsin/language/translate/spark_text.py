@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.functions import function_registry
+from tocsin.language.functions import function_registry, text_search
 from tocsin.language.functions.bounds import call_limits, like_patterns
 from tocsin.language.functions.bounds.bounded_calls import rewrite_calls
 from tocsin.language.types.typed_sql import FunctionError, enclose
@@ -38,11 +38,12 @@ NODES: Final = frozenset((
     exp.Anonymous, exp.Extract, exp.Trim, exp.StrPosition, exp.Window, exp.WindowSpec, exp.Filter, exp.WithinGroup,
     exp.IgnoreNulls, exp.RespectNulls, exp.Struct, exp.PropertyEQ, exp.Array,
     # Calls in our own templates, for which sqlglot has classes. Calls that users write are Anonymous.
-    exp.Abs, exp.AnyValue, exp.ArrayFilter, exp.ArrayMax, exp.ArrayMin, exp.ArraySize, exp.ArraySlice, exp.ArraySort,
+    exp.Abs, exp.AnyValue, exp.ArrayDistinct, exp.ArrayFilter, exp.ArrayMax, exp.ArrayMin, exp.ArrayPosition,
+    exp.ArraySize, exp.ArraySlice, exp.ArraySort, exp.MapKeys,
     exp.ArrayToString, exp.Asin, exp.Atan2, exp.Ceil, exp.Coalesce, exp.Concat, exp.Contains, exp.Cos,
     exp.DateFromUnixDate, exp.Degrees, exp.Flatten, exp.Floor, exp.GenerateSeries, exp.Greatest, exp.Grouping,
     exp.IsNan, exp.JSONFormat, exp.Least, exp.Length, exp.Log, exp.Lower, exp.MapFromEntries, exp.Nullif, exp.Pad,
-    exp.ParseJSON, exp.Pi, exp.Pow, exp.Radians, exp.Reduce, exp.RegexpExtract, exp.RegexpExtractAll, exp.RegexpReplace,
+    exp.Pi, exp.Pow, exp.Radians, exp.Reduce, exp.RegexpExtract, exp.RegexpExtractAll, exp.RegexpReplace,
     exp.Replace, exp.Rint, exp.SafeSubtract, exp.Sign, exp.Sin, exp.Sqrt, exp.StartsWith, exp.Substring,
     exp.TimeStrToTime, exp.TimeToStr, exp.Transform, exp.Translate, exp.UnixDate, exp.UnixMicros, exp.UnixMillis,
     exp.UnixSeconds,
@@ -128,9 +129,8 @@ def _is_callable(node: exp.Anonymous) -> bool:
     name = str(node.this)
     if isinstance(node.parent, exp.Hint):
         return name in _HINTS
-    return name.lower() in function_registry.NAMES | function_registry.TABLE_FUNCTIONS or bool(
-        _IN_PYTHON.fullmatch(name)
-    )
+    known_names = function_registry.NAMES | function_registry.TABLE_FUNCTIONS | text_search.NAMES
+    return name.lower() in known_names or bool(_IN_PYTHON.fullmatch(name))
 
 
 def _foreign(text: str) -> FunctionError:

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from tocsin.language.functions.function_registry import ONCE
-from tocsin.language.syntax import dialect
+from tocsin.language.syntax import nodes
 from tocsin.language.syntax.script import parsed_body
-from tocsin.language.translate.expressions import TranslationError, fail
+from tocsin.language.translate.expressions import PARTS_LIMIT, TranslationError, fail, has_more_parts
+from tocsin.language.translate.from_clause.outer_columns import import_outer_columns, pass_untyped_columns
 from tocsin.language.translate.name_lookup import Function
 from tocsin.language.translate.paths import field_of
 from tocsin.language.translate.projection import SortKey, comparator
+from tocsin.language.translate.rewrites.substitution import unwrap_query
+from tocsin.language.translate.rewrites.with_clause import separate_values
 from tocsin.language.translate.scope import (
     VALUE,
     NameScope,
@@ -28,7 +31,7 @@ from tocsin.language.translate.scope import (
     select_query,
     variable,
 )
-from tocsin.language.translate.sources import import_outer_columns
+from tocsin.language.types import comparable_types
 from tocsin.language.types.output_types import to_output_type
 from tocsin.language.types.typed_sql import TypedSql, build, enclose
 from tocsin.language.types.variant import encoder, values
@@ -60,7 +63,7 @@ class Subqueries:
         if (
             isinstance(inner, exp.Select)
             and len(inner.expressions) == 1
-            and not isinstance(inner.expressions[0], dialect.ValueOf)
+            and not isinstance(inner.expressions[0], nodes.ValueOf)
             and isinstance(enclosing.parent, exp.Binary | exp.Between | exp.Neg | exp.In)
             and not isinstance(enclosing.parent, exp.Dot | exp.Connector)
         ):
@@ -72,13 +75,17 @@ class Subqueries:
         keys: list[SortKey] = []
         outer = self.translator.block
         limit = offset = None
-        if isinstance(node, exp.Select) and not node.args.get("distinct") and not node.args.get("with_"):
-            relation = self.translator.queries.select(node, outer, keys)
-            limit, offset = self.translator.projection.bounds(node, computed=True)
+        node = separate_values(node)
+        if isinstance(node, exp.Select) and not node.args.get("distinct"):
+            with self.translator.queries.tables_of(node) as tables:
+                relation = self.translator.queries.select(node, outer, keys)
+                limit, offset = self.translator.projection.bounds(node, computed=True)
+            if tables:
+                relation.query.set("with_", exp.With(expressions=tables))
         else:
             if node.args.get("order") or node.args.get("limit"):
                 fail(
-                    "ORDER BY and LIMIT beside DISTINCT, UNION or WITH need a query of their own here",
+                    "ORDER BY and LIMIT beside DISTINCT or UNION need a query of their own here",
                     node,
                     "SELECT VALUE x FROM (…) x ORDER BY …",
                 )
@@ -102,14 +109,14 @@ class Subqueries:
         if not plain:
             array = build("transform(_l, __e -> __e.v)", _l=array)
         query = select_query([(VALUE, array)]).from_(derived_table(relation.query, alias))
-        return TypedSql(self.translator.sources.hoist(query), ArrayType(row_value.type))
+        type_ = ArrayType(row_value.type)
+        return TypedSql(self.translator.sources.hoist(query, type_), type_)
 
     def exists_query(self, node: exp.Query) -> TypedSql:
         relation = self.translator.queries.query(node, self.translator.block)
-        return TypedSql(
-            exp.Exists(this=import_outer_columns(relation.query, self.translator.block, self.translator.alias)),
-            t.BOOLEAN,
-        )
+        query = pass_untyped_columns(relation.query, self.translator.block, self.translator.alias)
+        query = import_outer_columns(query, self.translator.block, self.translator.alias)
+        return TypedSql(exp.Exists(this=query), t.BOOLEAN)
 
     def in_query(self, value: TypedSql, node: exp.In) -> TypedSql:
         relation = self.translator.queries.query(node.args["query"], self.translator.block)
@@ -121,15 +128,13 @@ class Subqueries:
                 fail("IN needs a subquery of one column", node)
             row_value = TypedSql(column(alias, physical(relation.type.fields[0].name)), relation.type.fields[0].type)
         left_sql, right_sql = value.sql, row_value.sql
-        if t.ANY in (value.type, row_value.type):
+        if not comparable_types.is_comparable(value.type, row_value.type, by_order=False):
+            left_sql, right_sql = values.null(t.BOOLEAN), exp.true()  # no row is equal or unequal
+        elif t.ANY in (value.type, row_value.type) or comparable_types.is_structured(value.type):
             left_sql, right_sql = (values.key(encoder.to_any(side)) for side in (value, row_value))
-        elif value.type != row_value.type:
-            self.translator.operators.compare(exp.EQ, value, row_value)  # fails if the two types cannot be compared
-        query = import_outer_columns(
-            select_query([(VALUE, right_sql)]).from_(derived_table(relation.query, alias)),
-            self.translator.block,
-            self.translator.alias,
-        )
+        query = select_query([(VALUE, right_sql)]).from_(derived_table(relation.query, alias))
+        query = pass_untyped_columns(query, self.translator.block, self.translator.alias)
+        query = import_outer_columns(query, self.translator.block, self.translator.alias)
         return TypedSql(exp.Paren(this=exp.In(this=enclose(left_sql), query=exp.Subquery(this=query))), t.BOOLEAN)
 
     # ------------------------------------------------------------ functions of the catalog
@@ -146,7 +151,7 @@ class Subqueries:
         translator.dataverse, translator.relations = function.dataverse, {}
         translator.depth += 1
         try:
-            yield unwrap_query(parsed_body(function.body))
+            yield _body_of(function)
         except TranslationError as error:
             fail(f"in function {function.name}: {error.message}", node, error.hint)
         finally:
@@ -169,11 +174,53 @@ class Subqueries:
         call.meta[ONCE] = True
         return TypedSql(encoder.from_stored(call, function.returns), function.returns)
 
+    def rows_of_call(self, node: exp.Expr) -> Relation | None:
+        """Translates a call that stands for a whole statement, if it calls a function whose body is a query."""
+        called = node.expression if isinstance(node, exp.Dot) else node
+        function = self.find_called(called)
+        if function is None or not isinstance(_body_of(function), exp.Query):
+            return None
+        if any(argument.find(exp.Query) for argument in called.expressions):
+            # The arguments need a FROM in which their subqueries are computed.
+            name = exp.to_identifier(" rows", quoted=True)
+            db = node.this.this.copy() if isinstance(node, exp.Dot) else None
+            source = exp.Table(this=called.copy(), db=db, alias=exp.TableAlias(this=name))
+            rows = exp.Select(expressions=[nodes.ValueOf(this=exp.column(name.copy()))]).from_(source)
+            return self.translator.queries.query(rows, None)
+        arguments = [self.translator.expression(argument) for argument in called.expressions]
+        relation = self.inline_rows(function, arguments, called)
+        assert isinstance(relation, Relation)
+        return relation
+
+    def find_called(self, node: exp.Expr) -> Function | None:
+        """Returns the function in SQL that a call names, as `f(…)` or `dataverse.f(…)`."""
+        if not isinstance(node, exp.Anonymous):
+            return None
+        qualified = node.parent if isinstance(node.parent, exp.Dot) and node.parent.expression is node else None
+        dataverse = qualified.this.name if qualified is not None else self.translator.dataverse
+        name = node.this if isinstance(node.this, str) else node.this.name
+        function = self.translator.names.find_function(dataverse, name, len(node.expressions))
+        return function if function is not None and function.language == "SQL" else None
+
+    def has_query(self, node: exp.Expr) -> bool:
+        """Whether an expression contains a subquery, or calls a function whose body contains one."""
+        if node.find(exp.Query) is not None:
+            return True
+        functions = (self.find_called(call) for call in node.find_all(exp.Anonymous))
+        return any(function is not None and _body_of(function).find(exp.Query, exp.Anonymous) for function in functions)
+
     def inline(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql:
         if function.language == "PYTHON":
             return self._call_python(function, arguments)
         with self._body(function, arguments, node) as body:
-            return self._collect(body) if isinstance(body, exp.Query) else self.translator.expression(body)
+            value = self._collect(body) if isinstance(body, exp.Query) else self.translator.expression(body)
+        if has_more_parts(value.sql, PARTS_LIMIT):
+            fail(
+                f"a call of {function.name} has too many parts",
+                node,
+                "name the argument with LET, which computes it once",
+            )
+        return value
 
     def inline_rows(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> Relation | TypedSql:
         """Translates a function in FROM to its query's rows, or to the value of its expression, which is unnested."""
@@ -187,6 +234,10 @@ class Subqueries:
             )
 
 
+def _body_of(function: Function) -> exp.Expr:
+    return unwrap_query(parsed_body(function.body))
+
+
 def _only_value(collected: TypedSql, node: exp.Expr) -> TypedSql:
     assert isinstance(collected.type, ArrayType)
     assert isinstance(collected.type.item, ObjectType)
@@ -195,14 +246,3 @@ def _only_value(collected: TypedSql, node: exp.Expr) -> TypedSql:
         _a=collected.sql,
     )
     return field_of(TypedSql(only, collected.type.item), collected.type.item.fields[0].name, node)
-
-
-def unwrap_query(node: exp.Expr) -> exp.Expr:
-    """Returns a query without the parentheses around it."""
-    while (isinstance(node, exp.Subquery) and not node.alias and not node.args.get("with_")) or isinstance(
-        node, exp.Paren
-    ):
-        if any(node.args.get(clause) for clause in ("order", "limit", "offset", "joins", "where")):
-            fail("put the clause behind the parentheses into a query of its own", node)
-        node = node.this
-    return node

@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from sqlglot import exp
 
 from tocsin.language.functions import text_arguments
-from tocsin.language.syntax import dialect
+from tocsin.language.functions.function_registry import CHANNEL_TIMES
+from tocsin.language.syntax import nodes
+from tocsin.language.translate.active_records import active_time, active_variable, check_channel_time
 from tocsin.language.translate.calls import FunctionCalls
 from tocsin.language.translate.expressions import Expressions, convert, fail
+from tocsin.language.translate.from_clause.dataset_scan import scan, version_of
+from tocsin.language.translate.from_clause.sources import Sources
 from tocsin.language.translate.name_lookup import (
     Dataset,
     DatasetScans,
@@ -33,27 +37,28 @@ from tocsin.language.translate.operators import ARITHMETIC, COMPARISONS, Operato
 from tocsin.language.translate.paths import Paths
 from tocsin.language.translate.projection import Projection
 from tocsin.language.translate.queries import Queries
+from tocsin.language.translate.rewrites.substitution import unwrap_query
 from tocsin.language.translate.scope import (
     VALUE,
     NameScope,
     QueryBlock,
     Relation,
     RowVariable,
+    WithTable,
     column,
     derived_table,
     select_query,
     variable,
 )
-from tocsin.language.translate.sources import Sources, scan, version_of
 from tocsin.language.translate.spark_text import render
-from tocsin.language.translate.subqueries import Subqueries, unwrap_query
+from tocsin.language.translate.subqueries import Subqueries
 from tocsin.language.types import type_probe
 from tocsin.language.types.output_types import to_output_type
 from tocsin.language.types.typed_sql import FunctionError, TypedSql, literal
 from tocsin.language.types.variant import encoder, values
 from tocsin.language.types.variant.values import VOID
 from tocsin.rules.model import types as t
-from tocsin.rules.model.columns import OPEN, keeps_open, physical
+from tocsin.rules.model.columns import AT, OPEN, keeps_open, physical
 from tocsin.rules.model.types import Field, ObjectType, Type
 
 
@@ -78,7 +83,8 @@ class Translator:
         self.dataverse = dataverse
         self.frame = NameScope()
         self.block = QueryBlock(None)
-        self.relations: dict[str, tuple[str, Relation]] = {}  # the tables of WITH: their aliases and queries
+        self.relations: dict[str, WithTable] = {}  # the tables of WITH
+        self.inlined_tables = 0
         self.uses: set[tuple[Literal["dataset", "function"], str, str]] = set()
         self.depth = 0  # of functions of the catalog around the current expression
         self._aliases = 0
@@ -97,9 +103,9 @@ class Translator:
             exp.National: expressions.text,
             exp.Boolean: expressions.boolean,
             exp.Null: expressions.null,
-            dialect.ObjectOf: expressions.object_of,
+            nodes.ObjectOf: expressions.object_of,
             exp.Array: expressions.array,
-            dialect.MultisetOf: expressions.array,
+            nodes.MultisetOf: expressions.array,
             exp.CurrentTimestamp: expressions.instant,
             exp.CurrentDate: expressions.instant,
             **dict.fromkeys((exp.Identifier, exp.Column, exp.Dot, exp.Bracket), paths.path),
@@ -110,16 +116,18 @@ class Translator:
             **dict.fromkeys(COMPARISONS, operators.comparison),
             **dict.fromkeys(ARITHMETIC, operators.arithmetic),
             exp.Neg: operators.negative,
+            exp.BitwiseXor: operators.caret,
             exp.Between: operators.between,
             **dict.fromkeys((exp.Like, exp.ILike, exp.Escape), operators.like),
             exp.In: operators.member,
             exp.Exists: operators.exists,
             exp.Case: operators.case,
             **dict.fromkeys((exp.Cast, exp.TryCast), operators.cast),
-            dialect.IsKind: operators.is_kind,
-            dialect.Quantified: operators.quantified,
-            dialect.RowOf: queries.row,
-            dialect.PlaceOf: queries.place,
+            nodes.IsKind: operators.is_kind,
+            nodes.Quantified: operators.quantified,
+            nodes.RowOf: queries.row,
+            nodes.PlaceOf: queries.place,
+            nodes.NumberedItems: self.sources.numbered_items,
         }
 
     # ------------------------------------------------------------ statements
@@ -136,9 +144,10 @@ class Translator:
     def statement(self, node: exp.Expr) -> Relation:
         """Translates a statement to a relation whose values still have their internal form."""
         inner = unwrap_query(node)
-        if not isinstance(inner, exp.Query):
-            inner = exp.Select(expressions=[dialect.ValueOf(this=inner)])
-        return self.queries.query(inner, None)
+        if isinstance(inner, exp.Query):
+            return self.queries.query(inner, None)
+        rows = self.subqueries.rows_of_call(inner)
+        return rows or self.queries.query(exp.Select(expressions=[nodes.ValueOf(this=inner)]), None)
 
     def _export(self, relation: Relation) -> tuple[exp.Query, Type]:
         """Returns the query with its values in the form of answers."""
@@ -210,6 +219,9 @@ class Translator:
         return f"{readable}_{self._aliases}"
 
 
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class QueryHooks:
     """The hooks of a query, and of a function's body at its definition. A query needs none of a channel's rewrites."""
@@ -218,9 +230,12 @@ class QueryHooks:
     now: datetime
     defines_function: bool = False
     own_datasets: Mapping[str, Dataset] = field(default_factory=dict)
+    scanned: dict[str, Dataset] = field(default_factory=dict)  # the datasets by their aliases
 
     def scan_dataset(self, dataset: Dataset, node: exp.Table, alias: str) -> exp.Expr:
-        return scan(self.scans.scan(dataset, *version_of(node)), dataset.type, alias)
+        self.scanned[alias] = dataset
+        extra = (AT,) if dataset.active else ()
+        return scan(self.scans.scan(dataset, *version_of(node)), dataset.type, alias, extra)
 
     def call_name(self, function: Function, arguments: Sequence[Type]) -> str:
         return self.scans.call_name(function, arguments)
@@ -229,12 +244,16 @@ class QueryHooks:
         return literal(self.now if kind == t.DATETIME else self.now.date() if kind == t.DATE else self.now.time())
 
     def call_channel_function(self, name: str, node: exp.Anonymous, translator: Translator) -> TypedSql:
-        """Fails outside of channels. In a function that a channel may call, only the type of the call counts."""
+        """Translates the times of records, and the times of executions: a query runs now, and never ran before."""
+        if name in CHANNEL_TIMES:
+            check_channel_time(name, node, translator)
+            return self.instant(t.DATETIME) if name == "current_channel_time" else literal(_NEVER)
+        value, _ = active_variable(name, node, translator, self.scanned)
+        if name in ("active_timestamp", "meta"):
+            return active_time(name, value)
         if not self.defines_function:
-            fail(f"{name} means something in a channel only", node)
-        for argument in node.expressions:
-            translator.expression(argument)
-        return TypedSql(exp.true(), t.BOOLEAN) if name == "is_new" else self.instant(t.DATETIME)
+            fail("is_new means something in a channel only", node, "compare active_timestamp(v) with a datetime")
+        return TypedSql(exp.true(), t.BOOLEAN)
 
     def note_use(self, value: TypedSql, type_: Type) -> None: ...
 

@@ -1,4 +1,7 @@
-"""Resolves the types that a script declares to the types against which records are validated."""
+"""Resolves the types that a script declares to the types against which records are validated.
+
+Names of types are resolved once, when a type is created, so that a record is validated without the catalog.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from tocsin.language.functions.text_arguments import duration_text, time_text
+from tocsin.language.functions.temporal_text import duration_text, time_text
 from tocsin.language.types.type_probe import needs_stand_in
 from tocsin.language.types.typed_sql import SPARK_TYPES, FunctionError, MapType, TypedSql, build, enclose, guard_nulls
 from tocsin.language.types.variant import encoder, values

@@ -121,7 +121,9 @@ def _kind_text(kind: ArgumentType) -> str:
 def _parsed(template: str) -> exp.Expr:
     # sqlglot's Spark dialect parses CAST as TRY_CAST, which may yield NULL. Our casts must fail (ANSI).
     tree = sqlglot.parse_one(template, dialect="spark")
-    return tree.transform(lambda node: exp.Cast(**node.args) if type(node) is exp.TryCast else node)
+    return tree.transform(
+        lambda node: exp.Cast(**node.args) if type(node) is exp.TryCast and not node.args.get("safe") else node
+    )
 
 
 def build(template: str, **parts: exp.Expr) -> exp.Expr:

@@ -39,7 +39,7 @@ from tocsin.rules.model.types import Field, ObjectType, Type
 from tocsin.rules.model.values import Duration
 
 _REBUILT_AT: Final = 0.2  # rebuild when this share of the cached interests was added or ended
-_BORDERS: Final = 256
+_QUANTILES: Final = 256
 _PLANNED_BYTES: Final = "spark.sql.execution.arrow.localRelationThreshold"
 _numbers = itertools.count()
 # Back-off for interests on which the query failed twice: they are tried again after some executions, twice as many
@@ -57,9 +57,9 @@ class InterestLimits:
 
 @dataclass(slots=True)
 class SuspectInterest:
-    """An interest on which the query failed. `strikes`: in how many executions in a row it failed on every record."""
+    """An interest on which the query failed. `failures`: in how many executions in a row it failed on every record."""
 
-    strikes: int = 0
+    failures: int = 0
     reason: str = ""
     wait: int = 0  # it is left out for this many more executions
 
@@ -80,7 +80,7 @@ class Ids:
         return f"{within} AND `{ID}` NOT IN ({', '.join(map(str, self.without))})" if self.without else within
 
     def among(self, identities: Iterable[InterestId]) -> list[InterestId]:
-        """Those of the identities that it covers, in their order."""
+        """Returns the identities that it covers, in ascending order."""
         if self.only:
             return sorted(set(self.only).intersection(identities))
         excluded = set(self.without)
@@ -105,7 +105,7 @@ class InterestTable:
             (
                 Field(ID, t.BIGINT),
                 *(Field(parameter_column(i), parameter_type) for i, parameter_type in enumerate(query.parameters)),
-                *(Field(quantiles.name, t.BIGINT) for quantiles in query.borders),
+                *(Field(quantiles.name, t.BIGINT) for quantiles in query.quantiles),
             ),
             open=False,
         )
@@ -114,15 +114,15 @@ class InterestTable:
         self._base: DataFrame | None = None
         self._cached: DataFrame | None = None  # the cached frame behind the base
         self._plain_fresh: DataFrame | None = None  # the fresh interests without their join keys
-        self._borders: dict[str, list[Any]] = {quantiles.name: [] for quantiles in query.borders}
+        self._quantiles: dict[str, list[Any]] = {quantiles.name: [] for quantiles in query.quantiles}
         self._stale = True
-        self._failures = 0  # of handing the interests over
+        self._handover_failures = 0  # of handing the interests over
         self.remembered: dict[str, Any] = {}  # facts derived from the present set of interests
         self.gone: set[InterestId] = set()
         self.suspects: dict[InterestId, SuspectInterest] = {}
         self.checked: set[str] = set()  # texts of queries over the interests whose plans were checked
         self._newest = -1
-        self._worked = -1  # all interests up to this id, except suspects, took part in a successful execution
+        self._succeeded = -1  # all interests up to this id, except suspects, took part in a successful execution
         self.view = f"tocsin_interests_{next(_numbers)}"
 
     @property
@@ -162,30 +162,30 @@ class InterestTable:
         """The interests that take no part in the execution that begins now, with the reasons."""
         excluded, tried_again = {}, 0
         for identity, suspect in self.suspects.items():
-            if suspect.wait or (suspect.strikes and tried_again >= _TRIED_AT_ONCE):
+            if suspect.wait or (suspect.failures and tried_again >= _TRIED_AT_ONCE):
                 suspect.wait = max(0, suspect.wait - 1)
                 excluded[identity] = suspect.reason
-            elif suspect.strikes:
+            elif suspect.failures:
                 tried_again += 1
         return excluded
 
-    def doubt(self, identity: InterestId) -> None:
-        """The query failed on the interest, but not on every record."""
+    def mark_suspect(self, identity: InterestId) -> None:
+        """Marks an interest on which the query failed, though not with every record."""
         self.suspects[identity] = SuspectInterest()
 
-    def strike(self, identity: InterestId, reason: str) -> None:
-        """The query failed on the interest for every record."""
+    def count_failure_of(self, identity: InterestId, reason: str) -> None:
+        """Counts an execution in which the query failed on the interest with every record, and sets its back-off."""
         suspect = self.suspects.pop(identity, SuspectInterest())  # re-inserted at the end of the order
-        wait = min(_FIRST_WAIT << (suspect.strikes - 1), _LONGEST_WAIT) if suspect.strikes else 0
-        self.suspects[identity] = SuspectInterest(min(suspect.strikes + 1, 16), reason, wait)
+        wait = min(_FIRST_WAIT << (suspect.failures - 1), _LONGEST_WAIT) if suspect.failures else 0
+        self.suspects[identity] = SuspectInterest(min(suspect.failures + 1, 16), reason, wait)
 
-    def worked(self, left: Container[InterestId]) -> None:
-        """The query succeeded for all interests but `left`, which took no part."""
+    def mark_succeeded(self, left: Container[InterestId]) -> None:
+        """Marks all interests but `left`, which took no part, as interests for which the query succeeds."""
         self.suspects = {identity: suspect for identity, suspect in self.suspects.items() if identity in left}
-        self._worked = self._newest
+        self._succeeded = self._newest
 
-    def has_worked(self, identity: InterestId) -> bool:
-        return identity <= self._worked and identity not in self.suspects
+    def has_succeeded(self, identity: InterestId) -> bool:
+        return identity <= self._succeeded and identity not in self.suspects
 
     # ------------------------------------------------------------ the interests in Spark
 
@@ -206,21 +206,21 @@ class InterestTable:
         return self._stale
 
     @property
-    def is_piecemeal(self) -> bool:
+    def is_split(self) -> bool:
         """Whether Spark never gets all interests at once. Then the views of `part` are the only ones."""
-        return self._failures >= 2 * self._limits.most_failures
+        return self._handover_failures >= 2 * self._limits.most_failures
 
-    def count_failure(self) -> None:
+    def count_handover_failure(self) -> None:
         """Call this if the engine lacked something for `prepared` or `renew`, or was lost. The count is kept until the
         channel is started again, because the cause is still there."""
-        self._failures += 1
+        self._handover_failures += 1
 
     def prepared(self) -> str:
         """Brings the view up to date and returns its name. It shows all present interests."""
         self._present_session()
         if not self._stale:
             return self.view
-        if self.is_piecemeal:
+        if self.is_split:
             self._rebuild()
             self._stale = False
             return self.view
@@ -241,7 +241,7 @@ class InterestTable:
         """Creates a view of some interests and returns its name; `drop_part` removes it."""
         self.prepared()
         # Do not compute the keys of other interests: a failure there would fail these, too.
-        if self.is_piecemeal:
+        if self.is_split:
             frame = self._frame({interest: self._all[interest] for interest in ids.among(self._all)})
         else:
             assert self._plain_fresh is not None
@@ -262,9 +262,9 @@ class InterestTable:
         self._rebuild()
         self._stale = True
 
-    def borders(self) -> Mapping[str, list[Any]]:
+    def quantiles(self) -> Mapping[str, list[Any]]:
         """Sample values of each parameter, in their order."""
-        return self._borders
+        return self._quantiles
 
     def close(self) -> None:
         spark = self._present_session()
@@ -275,25 +275,25 @@ class InterestTable:
     def _rebuild(self) -> None:
         """Rebuilds completely or not at all: what Spark failed to cache is sent again later."""
         attempt = self._attempt = object()
-        borders, self._borders = self._borders, self._chosen_borders()
+        previous_quantiles, self._quantiles = self._quantiles, self._choose_quantiles()
         if self._cached is not None:
             self._cached.unpersist()
         self._cached, base = None, None
         try:
-            if len(self._all) >= self._limits.cached_from and not self.is_piecemeal:
+            if len(self._all) >= self._limits.cached_from and not self.is_split:
                 base = self._cache()
         except BaseException:
             if self._attempt is attempt:
-                self._borders, self._base, self._stale = borders, None, True
+                self._quantiles, self._base, self._stale = previous_quantiles, None, True
             raise
         self._session()  # raises on an abandoned thread, which must change nothing
         self._base, self._fresh = base, {} if base is not None else dict(self._all)
         self.gone.clear()
 
     def _cache(self) -> DataFrame:
-        with _apart(self._present_session()):
+        with _outside_plan(self._present_session()):
             plain = self._plain(self._all)
-        if self._failures < self._limits.most_failures:
+        if self._handover_failures < self._limits.most_failures:
             try:
                 self._cached = base = _filled(self._keyed(plain))
             except Exception:
@@ -305,17 +305,17 @@ class InterestTable:
         self._cached = _filled(plain)
         return self._keyed(self._cached)
 
-    def _chosen_borders(self) -> dict[str, list[Any]]:
-        borders = {}
-        for quantiles in self._query.borders:
+    def _choose_quantiles(self) -> dict[str, list[Any]]:
+        sampled: dict[str, list[Any]] = {}
+        for quantiles in self._query.quantiles:
             values = sorted(set(self._compared(quantiles, self._all.values())), key=_order)
-            indices = range(0, len(values), max(1, -(-len(values) // _BORDERS)))
-            borders[quantiles.name] = [values[i] for i in indices]
-        return borders
+            indices = range(0, len(values), max(1, -(-len(values) // _QUANTILES)))
+            sampled[quantiles.name] = [values[i] for i in indices]
+        return sampled
 
-    def _compared(self, borders: Quantiles, rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    def _compared(self, quantiles: Quantiles, rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """The values of one parameter as Spark compares them."""
-        index = borders.parameter
+        index = quantiles.parameter
         physical = _PHYSICAL.get(self._query.parameters[index])
         return (row[index] if physical is None else physical(row[index]) for row in rows)
 
@@ -353,8 +353,8 @@ class InterestTable:
         columns: list[Any] = [pa.array(np.fromiter(interests, np.int64, len(interests)))]
         for i, kind in enumerate(self._query.parameters):
             columns.append(_column(kind, [row[i] for row in rows]))
-        for quantiles in self._query.borders:
-            borders = [_order(border) for border in self._borders[quantiles.name]]
+        for quantiles in self._query.quantiles:
+            borders = [_order(border) for border in self._quantiles[quantiles.name]]
             values = (_order(value) for value in self._compared(quantiles, rows))
             columns.append(pa.array([bisect_right(borders, value) for value in values], pa.int64()))
         return pa.Table.from_arrays(columns, schema=layout.record_schema(self.type))
@@ -366,15 +366,11 @@ def _seconds(value: Duration) -> float:
     return (value.months * 30 + days) * 86400.0 + micros / 1e6
 
 
-_PHYSICAL: Final[dict[Type, Callable[[Any], Any]]] = {
-    t.TIME: lambda value: ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond,
-    t.UUID: str,
-    t.DURATION: _seconds,
-}
+_PHYSICAL: Final[dict[Type, Callable[[Any], Any]]] = {t.TIME: layout.micros_of_day, t.UUID: str, t.DURATION: _seconds}
 
 
 @contextmanager
-def _apart(spark: SparkSession) -> Iterator[None]:
+def _outside_plan(spark: SparkSession) -> Iterator[None]:
     """Keeps frames made in the block out of the plans that use them: Spark hashes every row of a local relation
     whenever it copies the plan, several times per query. The setting also affects frames that other threads make
     meanwhile, harmlessly.

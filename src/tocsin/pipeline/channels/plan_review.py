@@ -59,8 +59,10 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Map
     spark.createDataFrame(unknown, interests).createOrReplaceTempView(names[query.interests_view])
     now = datetime(2026, 1, 1, tzinfo=UTC)
     arguments: dict[str, Any] = {NOW: now, PREVIOUS: now, **{scan_watched.since: 0 for scan_watched in query.watched}}
-    arguments.update({level.name: f.array(f.lit(level.nothing)) for level in query.levels})
-    arguments.update({quantiles.name: f.array(f.lit(None)) for quantiles in query.borders})
+    arguments.update(
+        {level.name: f.lit(b"") if level.is_filter else f.array(f.lit(level.nothing)) for level in query.levels}
+    )
+    arguments.update({quantiles.name: f.array(f.lit(None)) for quantiles in query.quantiles})
 
     def analyse(sql: str, needed: Collection[str]) -> DataFrame:
         return analyse_query(spark, bind_names(sql, {**names, **calls}), select_arguments(arguments, needed))

@@ -30,9 +30,8 @@ def with_single_payloads(query: SharedQuery, sql: str, *, in_one_task: bool) -> 
 
 
 def _in_one_task(sql: str, columns: Sequence[str]) -> str:
-    assert sql.startswith("SELECT ")
-    matches = f"SELECT /*+ COALESCE(1) */ {sql.removeprefix('SELECT ')}"
-    records = f"SELECT *, {FIND_RECORD}(`number`) AS `record` FROM ({matches})"  # noqa: S608 - our own query
+    matches = f"SELECT /*+ COALESCE(1) */ * FROM ({sql})"  # noqa: S608 - our own query
+    records = f"SELECT *, {FIND_RECORD}(`number`) AS `record` FROM ({matches})"  # noqa: S608
     # In Arrow a NULL array takes 4 bytes, but a NULL struct takes as many as its fields of fixed width.
     payload = "IF(`record` < 0, array(named_struct('number', `number`, 'result', `result`)), NULL)"
     names = ", ".join(f"`{name}`" for name in columns)

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from tocsin.language.channels.compiler import NOW, PREVIOUS, CalledFunction, Scan, SharedQuery
+from tocsin.language.functions.text_search import FILTER_BITS
 from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.channels.record_payloads import read_matches, with_single_payloads
 from tocsin.pipeline.datasets import layout
@@ -107,7 +108,7 @@ def _query_view(  # noqa: PLR0917
     names = {scan.view: name_of(scan) for scan in query.scans} | {call.name: name_of(call) for call in query.calls}
     names[query.interests_view] = view
     arguments: dict[str, Any] = {NOW: moment.now, PREVIOUS: moment.previous, **moment.since}
-    for name, values in interests.borders().items():
+    for name, values in interests.quantiles().items():
         if name not in interests.remembered:
             interests.remembered[name] = _array(values)
         arguments[name] = interests.remembered[name]
@@ -119,10 +120,11 @@ def _query_view(  # noqa: PLR0917
     for level in query.levels:
         found_levels = interests.remembered.get(level.name)
         if found_levels is None:
-            found_levels = query_of(level.sql, level.arguments).toArrow().column(0)[0].as_py()
+            answer = query_of(level.sql, level.arguments).toArrow().column(0)[0]
+            found_levels = _filter(answer) if level.is_filter else answer.as_py()
         if view == interests.view and not level.reads_records:
             interests.remembered[level.name] = found_levels
-        arguments[level.name] = _array(found_levels or [level.nothing])
+        arguments[level.name] = f.lit(found_levels) if level.is_filter else _array(found_levels or [level.nothing])
     sql = query.sql_for_many if moment.many else query.sql
     frame: Any = query_of(with_single_payloads(query, sql, in_one_task=moment.in_one_task), query.arguments)
     # Plan here: if the thread that serves the rows runs out of memory while planning, the reader waits for ever.
@@ -178,6 +180,16 @@ def bind_names(sql: str, names: Mapping[str, str]) -> str:
 def select_arguments(arguments: Mapping[str, Any], needed: Collection[str]) -> dict[str, Any]:
     """Returns the arguments that the SQL names; Spark refuses others."""
     return {name: value for name, value in arguments.items() if name in needed}
+
+
+def _filter(words: Any) -> bytes:
+    """Returns the bits of a filter from the words that are not 0, with their indexes; no bits if there is none."""
+    parts = words.values
+    if not len(parts):
+        return b""
+    bits = np.zeros(1 << (FILTER_BITS - 6), "<i8")
+    bits[parts.field("place").to_numpy()] = parts.field("word").to_numpy()
+    return bits.tobytes()
 
 
 def _array(values: Sequence[Any]) -> Column:

@@ -1,1 +1,4 @@
-"""Datasets: typed, keyed tables in the lakehouse."""
+"""Datasets: typed, keyed tables in the lakehouse.
+
+The files are ordinary Delta tables, so that other engines can read them while Tocsin runs.
+"""

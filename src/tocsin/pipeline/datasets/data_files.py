@@ -226,7 +226,7 @@ class DataFolder:
                 raise
             raise StoreError(
                 f"the data file {self.full_path(name)} is damaged: {str(error).splitlines()[0]}",
-                hint="bring it back from a copy of the disk, or restore a backup; tocsin check --deep names all damage",
+                hint="bring it back from a copy of the disk, or restore a backup; tocsin check names all damage",
             ) from error
 
 

@@ -135,22 +135,32 @@ def last_of_each(keys: KeyColumns, hashed: Hashes) -> Positions | None:
     return np.array(sorted(last.values()), np.int64)
 
 
-def matches(wanted: KeyColumns, present: KeyColumns) -> tuple[Positions, Positions]:
+def first_of_each(keys: KeyColumns, hashed: Hashes) -> Positions | None:
+    """The positions of each key's first row in ascending order; None if no key is repeated."""
+    if len(np.unique(hashed)) == len(hashed):
+        return None
+    first: dict[tuple[Any, ...], int] = {}
+    for position, key in enumerate(keys.tuples()):
+        first.setdefault(key, position)
+    return np.array(sorted(first.values()), np.int64)
+
+
+def matches(keys: KeyColumns, present: KeyColumns) -> tuple[Positions, Positions]:
     """The wanted keys that are present: (positions in wanted, positions in present).
 
-    `wanted` holds each key once.
+    `keys` holds each key once.
     """
-    if len(wanted.parts) == 1:
-        indices = pc.index_in(present.parts[0], value_set=wanted.parts[0])
+    if len(keys.parts) == 1:
+        indices = pc.index_in(present.parts[0], value_set=keys.parts[0])
         present_positions = np.flatnonzero(indices.is_valid().to_numpy(zero_copy_only=False))
         return indices.take(pa.array(present_positions)).to_numpy(zero_copy_only=False).astype(
             np.int64
         ), present_positions
     narrowed = np.ones(len(present), bool)
-    for want, have in zip(wanted.parts, present.parts, strict=True):
+    for want, have in zip(keys.parts, present.parts, strict=True):
         narrowed &= pc.is_in(have, value_set=want).to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(narrowed)
-    position_of = {key: position for position, key in enumerate(wanted.tuples())}
+    position_of = {key: position for position, key in enumerate(keys.tuples())}
     pairs = [
         (position_of[key], int(row))
         for key, row in zip(present.take(rows).tuples(), rows, strict=True)

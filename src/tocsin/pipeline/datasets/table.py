@@ -189,6 +189,22 @@ class DatasetTable:
                 self.lookup.refuse_present(keys, hashed)
             return self._append(rows, hashed, positions)
 
+    def taken_keys(self, rows: pa.Table) -> list[int]:
+        """The positions of rows that cannot be inserted, because their key exists or an earlier row has it."""
+        rows = self.fitting(rows)
+        with self._turn():
+            keys = keyed.of_rows(rows, self.keys)
+            hashed = keyed.hashes(keys)
+            first = keyed.first_of_each(keys, hashed)
+            if first is None:
+                first = np.arange(len(hashed))
+            located = self.lookup.locate(keys.take(first), hashed[first])
+            taken = np.ones(len(hashed), bool)
+            taken[first] = False
+            for positions, _ in located.values():
+                taken[first[positions]] = True
+            return [int(position) for position in np.flatnonzero(taken)]
+
     def upsert(self, rows: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
         """Adds rows and replaces rows with the same key; of several rows with one key in `rows` the last wins."""
         rows = self.fitting(rows)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tocsin import faults
+from tocsin.clock import span_us
 from tocsin.durable_files import is_full_disk, sync_file, sync_folder
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.data_files import LARGEST_FILE_BYTES, DataFile
@@ -145,7 +146,7 @@ def _exchange(table: DatasetTable, written: list[DataFile], sources: Sequence[Da
 def _expiring(table: DatasetTable) -> list[DataFile]:
     if table.retention_s is None:
         return []
-    latest_us = table.clock.age_us() - int(table.retention_s * (1 + _RETENTION_SLACK) * 1e6)
+    latest_us = table.clock.age_us() - span_us(table.retention_s * (1 + _RETENTION_SLACK))
     return [file for file in table.past.state.files.values() if file.first_at_us < latest_us]
 
 
@@ -153,7 +154,7 @@ def _expire(table: DatasetTable) -> int:
     """Removes the rows that are older than the retention. Returns their number."""
     expired = 0
     for file in _expiring(table):
-        before_us = table.clock.age_us() - int((table.retention_s or 0) * 1e6)
+        before_us = table.clock.age_us() - span_us(table.retention_s or 0)
         if file.last_at_us < before_us:
             expired += file.rows if _exchange(table, [], [file], "retention") else 0
             continue

@@ -7,35 +7,25 @@ and line while its neighbours pass. An unreadable rest of a file, or an unreadab
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from tocsin.pipeline.sources import load_files
 from tocsin.pipeline.sources.decoder import DecodedRecord
-from tocsin.pipeline.sources.formats import adm_text, delimited_text, json_each, parquet, xml_text
-from tocsin.pipeline.sources.reader_types import BadFile, BadRecord, ReadRecord
+from tocsin.pipeline.sources.formats import json_each
+from tocsin.pipeline.sources.load_files import FileFormat, read_records
+from tocsin.pipeline.sources.reader_types import BadFile, BadRecord
 from tocsin.rules.model.json_form import plain, reader
 from tocsin.rules.model.type_check import RecordError
 from tocsin.rules.model.types import ObjectType
 from tocsin.wire.errors import InputError
 
-FORMATS: Final = load_files.FORMATS
 _SHOWN_BYTES: Final = 1 << 20  # of a rejected record
 # Passing errors of the machine, not of the file: the file is read again.
 _PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
-
-
-@dataclass(frozen=True, slots=True)
-class FileFormat:
-    """The format of the files, with its options."""
-
-    format: str
-    form: delimited_text.DelimitedFormat
-    record: str = ""  # the element of a record in XML
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +37,6 @@ class FilePart:
     is_last: bool
 
 
-def check_format(format: str, options: Mapping[str, str]) -> FileFormat:  # noqa: A002 - what it is everywhere
-    """Parses the options of the format. Raises InputError if an option makes no sense."""
-    return FileFormat(
-        format, delimited_text.form_of(options, header=format == "csv"), options.get("record", "").strip()
-    )
-
-
 def parts(
     path: Path, how: FileFormat, kind: ObjectType, *, most_rows: int = 20_000, most_bytes: int = 8 << 20
 ) -> Iterator[FilePart]:
@@ -61,7 +44,7 @@ def parts(
     waiting: FilePart | None = None
     records: list[DecodedRecord] = []
     size_bytes = 0
-    for decoded, bytes_ in _judged(path, how, kind):
+    for decoded, bytes_ in _check_each(path, how, kind):
         if len(records) >= most_rows or size_bytes >= most_bytes:
             if waiting is not None:
                 yield waiting
@@ -75,11 +58,11 @@ def parts(
         yield FilePart(records, size_bytes, is_last=True)
 
 
-def _judged(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[tuple[DecodedRecord, int]]:
+def _check_each(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[tuple[DecodedRecord, int]]:
     check = reader(kind)
-    unit = "record" if how.format == "parquet" else "line"
+    unit = how.unit
     try:
-        for item in _each(path, how, kind):
+        for item in read_records(path, how, kind, json_each.each):
             if isinstance(item, BadRecord):
                 reason = f"{path}, {unit} {item.place}: {item.reason}"
                 raw = item.raw[:_SHOWN_BYTES]
@@ -97,22 +80,6 @@ def _judged(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[tuple[Dec
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _PASSING:
             raise
         yield DecodedRecord(0, None, "", error.message), 0
-
-
-def _each(path: Path, how: FileFormat, kind: ObjectType) -> Iterator[ReadRecord | BadRecord]:
-    if how.format == "parquet":
-        with load_files.open_unpacked(path):
-            yield from parquet.each(path)
-        return
-    with load_files.open_unpacked(path) as file:
-        if how.format == "json":
-            yield from json_each.each(file)
-        elif how.format == "adm":
-            yield from adm_text.each(file)
-        elif how.format == "xml":
-            yield from xml_text.each(file, kind, how.record)
-        else:
-            yield from delimited_text.each(file, kind, how.form)
 
 
 def _text(record: Any) -> bytes:

@@ -44,10 +44,10 @@ class DeclaredFunction(Protocol):
 
 
 class PythonFunctions:
-    def __init__(self, spark: SparkSession, folder: Path, said: Path, timeout_s: float) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, log_file: Path, timeout_s: float) -> None:
         self._spark = spark
         self._folder = folder
-        self._said = said
+        self._said = log_file
         self._timeout_s = timeout_s
         self._names: OrderedDict[tuple[Code, Signature], str] = OrderedDict()
         self._prefix = f"tocsin_python_{uuid4().hex}"

@@ -57,11 +57,11 @@ class WorkerCall:
             return results
         return pa.StructArray.from_arrays([results, pa.array(failed, pa.string())], names=["value", "failed"])
 
-    def _called(self, function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    def _called(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         name, returns = self.signature.name, self.signature.returns
         try:
             with limit_time(self.code.timeout_s):
-                result = function(*given)
+                result = function(*arguments)
         except BaseException as error:
             raise CallError(f"the function {name} failed: {describe_error(error, self.code)}") from None
         if result is None or result is MISSING:

@@ -80,17 +80,17 @@ def decoder(
     bounds = limits or BodyLimits()
     check = reader(type)
     if name == "json":
-        return lambda body: _judged(json_pieces(body, bounds), check, bounds)
+        return lambda body: _check_each(json_pieces(body, bounds), check, bounds)
     if name == "adm":
-        return lambda body: _judged(_adm(body, bounds), check, bounds)
+        return lambda body: _check_each(_adm(body, bounds), check, bounds)
     if name == "xml":
         record = chosen_options.get("record", "").strip()
-        return lambda body: _judged(_xml(body, type, record, bounds), check, bounds)
+        return lambda body: _check_each(_xml(body, type, record, bounds), check, bounds)
     form = delimited_text.form_of(chosen_options, header=name == "csv")
-    return lambda body: _judged(_delimited(body, type, form, bounds), check, bounds)
+    return lambda body: _check_each(_delimited(body, type, form, bounds), check, bounds)
 
 
-def _judged(
+def _check_each(
     pieces: Iterator[BodyPiece], check: Callable[[Any], dict[str, Any]], limits: BodyLimits
 ) -> Iterator[list[DecodedRecord]]:
     batch: list[DecodedRecord] = []

@@ -18,7 +18,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +37,25 @@ ADAPTERS: Final = ("localfs",)
 # Each format, and the options that it takes besides `path` and `format`.
 FORMATS: Final[Mapping[str, tuple[str, ...]]] = {**decoder.FORMATS, "parquet": ()}
 
+NODE_NAME: Final = re.compile(r"(asterix_)?nc\d{0,9}", re.IGNORECASE)
+"""The name of one of AsterixDB's nodes: this machine. A path after it may be relative."""
 _HOST: Final = re.compile(r"[A-Za-z0-9_.\-]*://")
 _GZIP: Final = b"\x1f\x8b"
 _BUFFER_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """The format of files, with its options."""
+
+    format: str
+    form: delimited_text.DelimitedFormat
+    record: str = ""  # the element of a record in XML
+
+    @property
+    def unit(self) -> str:
+        """What the place of a record counts."""
+        return "record" if self.format == "parquet" else "line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +63,7 @@ class LoadSource:
     """The parsed options of a LOAD. `files` are the files that existed at the time of the request."""
 
     files: tuple[Path, ...]
-    format: str
-    form: delimited_text.DelimitedFormat
-    record: str = ""  # the element of a record in XML
+    how: FileFormat
 
 
 def batches(
@@ -83,8 +97,13 @@ def source(adapter: str, options: Mapping[str, str]) -> LoadSource:
     for name in chosen_options:
         if name not in known:
             raise InputError(f"the format {chosen_format} has no option {name!r}", hint=f"known: {', '.join(known)}")
-    form = delimited_text.form_of(chosen_options, header=chosen_format == "csv")
-    return LoadSource(_files(chosen_options["path"]), chosen_format, form, chosen_options.get("record", "").strip())
+    return LoadSource(_files(chosen_options["path"]), check_format(chosen_format, chosen_options))
+
+
+def check_format(format: str, options: Mapping[str, str]) -> FileFormat:  # noqa: A002 - what it is everywhere
+    """Parses the options of the format. Raises InputError if an option makes no sense."""
+    form = delimited_text.form_of(options, header=format == "csv")
+    return FileFormat(format, form, options.get("record", "").strip())
 
 
 # ---------------------------------------------------------------- finding the files
@@ -100,8 +119,8 @@ def without_hosts(paths: str) -> Iterator[str]:
             raise InputError("a path cannot contain NUL")
         host = _HOST.match(text)
         if host is not None:
-            text = text[host.end() :]
-            if not text.startswith("/"):
+            name, text = host[0].removesuffix("://"), text[host.end() :]
+            if not text.startswith("/") and NODE_NAME.fullmatch(name) is None:
                 raise InputError(
                     f"after the host the path must be absolute, got {entry.strip()!r}",
                     hint='such as "localhost:///data/x.json"',
@@ -167,16 +186,20 @@ def _unreadable(path: Path | str, error: OSError) -> InputError:
 
 
 def _batches(
-    wanted: LoadSource, kind: ObjectType, generate: tuple[str, ...] | None, most_rows: int, most_bytes: int
+    source: LoadSource, kind: ObjectType, generate: tuple[str, ...] | None, most_rows: int, most_bytes: int
 ) -> Iterator[list[dict[str, Any]]]:
     check = reader(kind)
     batch: list[dict[str, Any]] = []
     batch_bytes = 0
-    unit = "record" if wanted.format == "parquet" else "line"
-    for path in wanted.files:
+    generated = generate[0] if generate is not None and len(generate) == 1 else None
+    unit = source.how.unit
+    for path in source.files:
         place = 0
         try:
-            for place, record, size_bytes in _found(path, wanted, kind, generate):  # noqa: B007 - for the error
+            for item in read_records(path, source.how, kind, json_text.read, generated):
+                if isinstance(item, BadRecord):
+                    raise item
+                place, record, size_bytes = item
                 if generate is not None:
                     _fill(record, generate)
                 batch.append(check(record))
@@ -194,20 +217,26 @@ def _batches(
         yield batch
 
 
-def _found(path: Path, wanted: LoadSource, kind: ObjectType, generate: tuple[str, ...] | None) -> Iterator[ReadRecord]:
-    if wanted.format == "parquet":
-        yield from parquet.read(path)
-        return
+def read_records(
+    path: Path,
+    how: FileFormat,
+    kind: ObjectType,
+    read_json: Callable[[BinaryIO], Iterator[ReadRecord | BadRecord]],
+    generated: str | None = None,
+) -> Iterator[ReadRecord | BadRecord]:
+    """Yields the records of a file, and what is wrong where there is none. `read_json` decides how strictly JSON is
+    read; delimited text may leave out the field `generated`."""
     with open_unpacked(path) as file:
-        if wanted.format == "json":
-            yield from json_text.read(file)
-        elif wanted.format == "adm":
-            yield from adm_text.read(file)
-        elif wanted.format == "xml":
-            yield from xml_text.read(file, kind, wanted.record)
+        if how.format == "parquet":
+            yield from parquet.each(path)
+        elif how.format == "json":
+            yield from read_json(file)
+        elif how.format == "adm":
+            yield from adm_text.each(file)
+        elif how.format == "xml":
+            yield from xml_text.each(file, kind, how.record)
         else:
-            generated = generate[0] if generate is not None and len(generate) == 1 else None
-            yield from delimited_text.read(file, kind, wanted.form, generated)
+            yield from delimited_text.each(file, kind, how.form, generated)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""The pieces of a body; each is parsed when it is needed, because all values at once take many times its bytes."""
+"""The pieces of a body; each is parsed when it is needed, because all values at once take many times its bytes.
+
+A body of small values would otherwise use up the memory that its size in bytes was granted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The types that every reader yields, and the errors for unreadable records and files."""
+"""The types that every reader yields, and the errors for unreadable records and files.
+
+All formats share them, so that landing and LOAD treat a broken record of any format in the same way.
+"""
 
 from __future__ import annotations
 

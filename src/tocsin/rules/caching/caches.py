@@ -192,13 +192,6 @@ class ResultCaches:
             self.counters.expired += 1
             self.counters.expired_bytes += self._drop_tail(rank[3])
 
-    def refresh_ranks(self, now_s: float) -> None:
-        """Measures every cache's growth and the usual latency, and ranks all caches again, in a single call."""
-        self.ttl.restart(self.settings, now_s)
-        self._recompute_some(now_s)
-        while self.ttl.is_under_way:
-            self._recompute_some(now_s)
-
     def switch(self, settings: CachingSettings, now_s: float) -> None:
         """Puts other policies in force. Content stays unless the new limit has no room for it."""
         self._choose(settings, now_s, self.settings)

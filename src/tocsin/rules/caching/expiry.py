@@ -1,5 +1,8 @@
 """Expiry policies: each decides when results leave although there is room. `TtlSchedule` says when times to live are
-computed again, and `time_to_live_s` is their formula."""
+computed again, and `time_to_live_s` is their formula.
+
+Rates change slowly and there may be many caches, so times to live are recomputed from time to time and in pieces.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The settings of result caching: three independent policies, one budget, and the options of the policies."""
+"""The settings of result caching: three independent policies, one budget, and the options of the policies.
+
+Any admission, eviction and expiry go together, so they are chosen separately and not as a product of names.
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from math import isfinite, isnan
 from typing import Any, Final
 from uuid import UUID
 
+from tocsin.rules.model import values
 from tocsin.rules.model.constructors import (
     CONSTRUCTORS,
     DIGITS_LIMIT,
@@ -28,20 +29,6 @@ from tocsin.rules.model.constructors import (
     whole_number,
 )
 from tocsin.rules.model.type_check import MAX_OPEN_DEPTH
-from tocsin.rules.model.values import (
-    MISSING,
-    Circle,
-    Duration,
-    Line,
-    Multiset,
-    Point,
-    Polygon,
-    Rectangle,
-    datetime_text,
-    duration_text,
-    time_text,
-    writer_of,
-)
 
 MAX_DEPTH: Final = MAX_OPEN_DEPTH + 1
 """The nesting limit of objects, arrays and multisets: a record, and the deepest value that it may hold."""
@@ -127,9 +114,11 @@ def _object(text: str, at: int, levels_left: int) -> tuple[dict[str, Any], int]:
         if name in fields:
             raise AdmError(name_at, f"the field {quote_text(name)} is there twice")
         fields[name] = value
-        sparse = sparse or value is MISSING
+        sparse = sparse or value is values.MISSING
         if text[at - 1] == "}":
-            return {name: value for name, value in fields.items() if value is not MISSING} if sparse else fields, at
+            return {
+                name: value for name, value in fields.items() if value is not values.MISSING
+            } if sparse else fields, at
 
 
 def _items(text: str, at: int, levels_left: int, closing: str) -> tuple[list[Any], int]:
@@ -160,7 +149,7 @@ def _value(text: str, at: int, levels_left: int) -> tuple[Any, int]:
             return _items(text, at + 1, levels_left - 1, "]")
         if text.startswith("{{", at):
             items, end = _items(text, at + 2, levels_left - 1, "}}")
-            return Multiset(items), end
+            return values.Multiset(items), end
         return _object(text, at + 1, levels_left - 1)
     match = _scalar(text, at)
     if match is not None:
@@ -241,12 +230,6 @@ def _expected(what: str, text: str, at: int) -> AdmError:
 # ---------------------------------------------------------------- writing
 
 
-def dumps(value: Any) -> str:
-    """Writes text that `loads` reads back as the same value. A field that is MISSING is left out."""
-    write = _WRITERS.get(value.__class__) or writer_of(_WRITERS, value)
-    return write(value)
-
-
 def _float_text(value: float) -> str:
     if isfinite(value):
         return float.__repr__(value)
@@ -254,7 +237,9 @@ def _float_text(value: float) -> str:
 
 
 def _object_text(value: dict[str, Any]) -> str:
-    parts = [f"{encode_basestring(name)}: {dumps(member)}" for name, member in value.items() if member is not MISSING]
+    parts = [
+        f"{encode_basestring(name)}: {dumps(member)}" for name, member in value.items() if member is not values.MISSING
+    ]
     return f"{{ {', '.join(parts)} }}"
 
 
@@ -262,7 +247,7 @@ def _items_text(value: list[Any]) -> str:
     return f"[ {', '.join(map(dumps, value))} ]"
 
 
-def _xy(*points: Point) -> str:
+def _xy(*points: values.Point) -> str:
     return " ".join(f"{point.x!r},{point.y!r}" for point in points)
 
 
@@ -272,18 +257,21 @@ _WRITERS: Final[Mapping[type, Callable[[Any], str]]] = {
     int: int.__repr__,
     float: _float_text,
     type(None): lambda _: "null",
-    type(MISSING): lambda _: "missing",
+    type(values.MISSING): lambda _: "missing",
     dict: _object_text,
-    Multiset: lambda value: f"{{{{ {', '.join(map(dumps, value))} }}}}",
+    values.Multiset: lambda value: f"{{{{ {', '.join(map(dumps, value))} }}}}",
     list: _items_text,
-    datetime: lambda value: f'datetime("{datetime_text(value)}")',
+    datetime: lambda value: f'datetime("{values.datetime_text(value)}")',
     date: lambda value: f'date("{value.isoformat()}")',
-    time: lambda value: f'time("{time_text(value)}")',
-    Duration: lambda value: f'duration("{duration_text(value)}")',
+    time: lambda value: f'time("{values.time_text(value)}")',
+    values.Duration: lambda value: f'duration("{values.duration_text(value)}")',
     UUID: lambda value: f'uuid("{value}")',
-    Point: lambda value: f'point("{_xy(value)}")',
-    Line: lambda value: f'line("{_xy(value.start, value.end)}")',
-    Rectangle: lambda value: f'rectangle("{_xy(value.low, value.high)}")',
-    Circle: lambda value: f'circle("{_xy(value.center)} {value.radius!r}")',
-    Polygon: lambda value: f'polygon("{_xy(*value.points)}")',
+    values.Point: lambda value: f'point("{_xy(value)}")',
+    values.Line: lambda value: f'line("{_xy(value.start, value.end)}")',
+    values.Rectangle: lambda value: f'rectangle("{_xy(value.low, value.high)}")',
+    values.Circle: lambda value: f'circle("{_xy(value.center)} {value.radius!r}")',
+    values.Polygon: lambda value: f'polygon("{_xy(*value.points)}")',
 }
+
+dumps: Final[Callable[[Any], str]] = values.value_writer(_WRITERS)
+"""Writes text that `loads` reads back as the same value. A field that is MISSING is left out."""

@@ -11,22 +11,8 @@ from json.encoder import encode_basestring
 from math import inf, isinf, nan
 from typing import Any, Final
 
+from tocsin.rules.model import values
 from tocsin.rules.model.types import INTEGER_BITS, PRIMITIVES
-from tocsin.rules.model.values import (
-    MISSING,
-    Duration,
-    float32,
-    parse_circle,
-    parse_date,
-    parse_datetime,
-    parse_duration,
-    parse_line,
-    parse_point,
-    parse_polygon,
-    parse_rectangle,
-    parse_time,
-    parse_uuid,
-)
 
 DIGITS_LIMIT: Final = 400
 """The longest whole number that is parsed; a double has at most 309 digits before the point."""
@@ -80,7 +66,7 @@ def _double(text: str) -> float:
 def _float32(text: str) -> float:
     number = _double(text)
     try:
-        return float32(number)
+        return values.float32(number)
     except OverflowError:
         raise ValueError(f"the number {text.strip()[:40]} does not fit into a float of 32 bits") from None
 
@@ -91,23 +77,15 @@ def _boolean(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-def _place(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        # Some programs of the original system write points as "1.0, 2.0".
-        return parse(text.replace(", ", ",") if ", " in text else text)
-
-    return read
-
-
-def _day_time(text: str) -> Duration:
-    duration = parse_duration(text)
+def _day_time(text: str) -> values.Duration:
+    duration = values.parse_duration(text)
     if duration.months:
         raise ValueError(f'expected a duration of days and times such as "P1DT2H", got {quote_text(text[:40])}')
     return duration
 
 
-def _year_month(text: str) -> Duration:
-    duration = parse_duration(text)
+def _year_month(text: str) -> values.Duration:
+    duration = values.parse_duration(text)
     if duration.micros:
         raise ValueError(f'expected a duration of years and months such as "P1Y2M", got {quote_text(text[:40])}')
     return duration
@@ -116,18 +94,19 @@ def _year_month(text: str) -> Duration:
 CONSTRUCTORS: Final[Mapping[str, Callable[[str], Any]]] = {
     **{name: _whole(kind.name) for name, kind in PRIMITIVES.items() if kind.name in INTEGER_BITS},
     "float": _float32, "double": _double, "boolean": _boolean, "string": str,
-    "date": parse_date, "time": parse_time, "datetime": parse_datetime, "timestamp": parse_datetime,
-    "duration": parse_duration, "day_time_duration": _day_time, "year_month_duration": _year_month,
-    "uuid": parse_uuid,
-    "point": _place(parse_point), "line": _place(parse_line), "rectangle": _place(parse_rectangle),
-    "circle": _place(parse_circle), "polygon": _place(parse_polygon),
+    "date": values.parse_date, "time": values.parse_time, "datetime": values.parse_datetime,
+    "timestamp": values.parse_datetime,
+    "duration": values.parse_duration, "day_time_duration": _day_time, "year_month_duration": _year_month,
+    "uuid": values.parse_uuid,
+    "point": values.parse_point, "line": values.parse_line, "rectangle": values.parse_rectangle,
+    "circle": values.parse_circle, "polygon": values.parse_polygon,
 }  # fmt: skip
 SUFFIXES: Final[Mapping[str, Callable[[str], Any]]] = {
     "i8": _whole("tinyint"), "i16": _whole("smallint"), "i32": _whole("integer"), "i64": _whole("bigint"),
     "f": _float32, "d": fraction,
 }  # fmt: skip
 WORDS: Final[Mapping[str, Any]] = {
-    "true": True, "false": False, "null": None, "missing": MISSING,
+    "true": True, "false": False, "null": None, "missing": values.MISSING,
     **{name + width: value for name, value in _NONFINITE.items() for width in ("", "f", "F", "d", "D")},
 }  # fmt: skip
 

@@ -14,43 +14,14 @@ from math import inf, isfinite, isnan, nan
 from typing import Any, Final
 from uuid import UUID
 
+from tocsin.rules.model import values
 from tocsin.rules.model.type_check import LEAVES, RecordError, ValueCheck, compile_check, describe_value, make_or_refuse
 from tocsin.rules.model.types import ObjectType
-from tocsin.rules.model.values import (
-    MISSING,
-    Circle,
-    Duration,
-    Line,
-    Multiset,
-    Point,
-    Polygon,
-    Rectangle,
-    datetime_text,
-    duration_text,
-    parse_circle,
-    parse_date,
-    parse_datetime,
-    parse_duration,
-    parse_line,
-    parse_point,
-    parse_polygon,
-    parse_rectangle,
-    parse_time,
-    parse_uuid,
-    time_text,
-    writer_of,
-)
 
 NONFINITE: Final[Mapping[str, float]] = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
 
 
 # ---------------------------------------------------------------- value → JSON
-
-
-def plain(value: Any) -> Any:
-    """Converts any value for json.dumps. A MISSING field is left out of its object; elsewhere MISSING becomes null."""
-    write = _PLAIN.get(value.__class__) or writer_of(_PLAIN, value)
-    return write(value)
 
 
 def _same(value: Any) -> Any:
@@ -66,27 +37,28 @@ def nonfinite_name(value: float) -> str:
 
 
 def _plain_object(value: dict[str, Any]) -> dict[str, Any]:
-    return {name: plain(member) for name, member in value.items() if member is not MISSING}
+    return {name: plain(member) for name, member in value.items() if member is not values.MISSING}
 
 
 def _plain_items(value: list[Any]) -> list[Any]:
     return [plain(item) for item in value]
 
 
-def _xy(point: Point) -> list[float | str]:
+def _xy(point: values.Point) -> list[float | str]:
     return [_plain_float(point.x), _plain_float(point.y)]
 
 
 _PLAIN: Final[Mapping[type, Callable[[Any], Any]]] = {
     str: _same, bool: _same, int: _same, float: _plain_float, type(None): _same,
-    dict: _plain_object, list: _plain_items, Multiset: _plain_items,
-    datetime: datetime_text, date: date.isoformat, time: time_text, Duration: duration_text, UUID: str,
-    Point: _xy,
-    Line: lambda line: [_xy(line.start), _xy(line.end)],
-    Rectangle: lambda box: [_xy(box.low), _xy(box.high)],
-    Circle: lambda round_: {"center": _xy(round_.center), "radius": _plain_float(round_.radius)},
-    Polygon: lambda area: [_xy(point) for point in area.points],
-    type(MISSING): lambda _: None,
+    dict: _plain_object, list: _plain_items, values.Multiset: _plain_items,
+    datetime: values.datetime_text, date: date.isoformat, time: values.time_text,
+    values.Duration: values.duration_text, UUID: str,
+    values.Point: _xy,
+    values.Line: lambda line: [_xy(line.start), _xy(line.end)],
+    values.Rectangle: lambda box: [_xy(box.low), _xy(box.high)],
+    values.Circle: lambda round_: {"center": _xy(round_.center), "radius": _plain_float(round_.radius)},
+    values.Polygon: lambda area: [_xy(point) for point in area.points],
+    type(values.MISSING): lambda _: None,
 }  # fmt: skip
 
 
@@ -125,14 +97,14 @@ def _written(name: str, parse: Callable[[str], Any], shape: Callable[[Any], Any]
     return read
 
 
-def _point(value: Any) -> Point:
+def _point(value: Any) -> values.Point:
     if isinstance(value, list) and len(value) == 2:
-        return Point(value[0], value[1])
+        return values.Point(value[0], value[1])
     raise RecordError("", f'expected a point as [x, y] or "x,y", got {_seen(value)}')
 
 
-def _two_points(name: str) -> Callable[[Any], tuple[Point, Point]]:
-    def shape(value: Any) -> tuple[Point, Point]:
+def _two_points(name: str) -> Callable[[Any], tuple[values.Point, values.Point]]:
+    def shape(value: Any) -> tuple[values.Point, values.Point]:
         if isinstance(value, list) and len(value) == 2:
             return _point(value[0]), _point(value[1])
         raise RecordError("", f'expected a {name} as [[x, y], [x, y]] or "x,y x,y", got {_seen(value)}')
@@ -144,15 +116,15 @@ _line_ends = _two_points("line")
 _rectangle_corners = _two_points("rectangle")
 
 
-def _circle(value: Any) -> Circle:
+def _circle(value: Any) -> values.Circle:
     if isinstance(value, dict) and value.keys() == {"center", "radius"}:
-        return Circle(_point(value["center"]), value["radius"])
+        return values.Circle(_point(value["center"]), value["radius"])
     raise RecordError("", f'expected a circle as {{"center": [x, y], "radius": r}} or "x,y r", got {_seen(value)}')
 
 
-def _polygon(value: Any) -> Polygon:
+def _polygon(value: Any) -> values.Polygon:
     if isinstance(value, list):
-        return Polygon(tuple(map(_point, value)))
+        return values.Polygon(tuple(map(_point, value)))
     raise RecordError("", f'expected a polygon as [[x, y], …] or "x,y x,y x,y", got {_seen(value)}')
 
 
@@ -164,14 +136,18 @@ _READERS: Final[Mapping[str, ValueCheck]] = {
     **LEAVES,
     "float": _number("float"),
     "double": _number("double"),
-    "date": _written("date", parse_date),
-    "time": _written("time", parse_time),
-    "datetime": _written("datetime", parse_datetime),
-    "duration": _written("duration", parse_duration),
-    "uuid": _written("uuid", parse_uuid),
-    "point": _written("point", parse_point, _point),
-    "line": _written("line", parse_line, lambda value: Line(*_line_ends(value))),
-    "rectangle": _written("rectangle", parse_rectangle, lambda value: Rectangle(*_rectangle_corners(value))),
-    "circle": _written("circle", parse_circle, _circle),
-    "polygon": _written("polygon", parse_polygon, _polygon),
+    "date": _written("date", values.parse_date),
+    "time": _written("time", values.parse_time),
+    "datetime": _written("datetime", values.parse_datetime),
+    "duration": _written("duration", values.parse_duration),
+    "uuid": _written("uuid", values.parse_uuid),
+    "point": _written("point", values.parse_point, _point),
+    "line": _written("line", values.parse_line, lambda value: values.Line(*_line_ends(value))),
+    "rectangle": _written(
+        "rectangle", values.parse_rectangle, lambda value: values.Rectangle(*_rectangle_corners(value))
+    ),
+    "circle": _written("circle", values.parse_circle, _circle),
+    "polygon": _written("polygon", values.parse_polygon, _polygon),
 }
+plain: Final[Callable[[Any], Any]] = values.value_writer(_PLAIN)
+"""Converts any value for json.dumps. A MISSING field is left out of its object; elsewhere MISSING becomes null."""

@@ -21,22 +21,8 @@ from math import isfinite
 from typing import Any, Final
 from uuid import UUID
 
+from tocsin.rules.model import values
 from tocsin.rules.model.json_form import NONFINITE, nonfinite_name
-from tocsin.rules.model.values import (
-    MISSING,
-    Circle,
-    Duration,
-    Line,
-    Multiset,
-    Point,
-    Polygon,
-    Rectangle,
-    datetime_text,
-    parse_datetime,
-    parse_time,
-    time_text,
-    writer_of,
-)
 
 
 def dumps(fields: dict[str, Any]) -> str:
@@ -54,7 +40,7 @@ def loads(text: str) -> dict[str, Any]:
 
 def dumps_value(value: Any) -> str:
     """Writes a value. MISSING has no text, except inside an array, where it becomes null."""
-    if value is MISSING:
+    if value is values.MISSING:
         raise ValueError("MISSING has no text")
     return _text(value)
 
@@ -73,11 +59,6 @@ def field_key(name: str) -> str:
 # ---------------------------------------------------------------- writing
 
 
-def _text(value: Any) -> str:
-    write = _WRITERS.get(value.__class__) or writer_of(_WRITERS, value)
-    return write(value)
-
-
 def _float_text(value: float) -> str:
     text = float.__repr__(value)
     if "e" in text:
@@ -89,7 +70,7 @@ def _object_text(value: dict[str, Any]) -> str:
     parts = [
         f"{encode_basestring(field_key(name))}:{_text(member)}"
         for name, member in sorted(value.items(), key=_name)
-        if member is not MISSING
+        if member is not values.MISSING
     ]
     return f"{{{','.join(parts)}}}"
 
@@ -102,7 +83,7 @@ def _items_text(value: list[Any]) -> str:
     return f"[{','.join(map(_text, value))}]"
 
 
-def _xy(point: Point) -> str:
+def _xy(point: values.Point) -> str:
     return f"[{_float_text(point.x)},{_float_text(point.y)}]"
 
 
@@ -112,23 +93,24 @@ _WRITERS: Final[Mapping[type, Callable[[Any], str]]] = {
     int: int.__repr__,
     float: _float_text,
     type(None): lambda _: "null",
-    type(MISSING): lambda _: "null",
+    type(values.MISSING): lambda _: "null",
     dict: _object_text,
-    Multiset: lambda value: f'{{"$multiset":{_items_text(value)}}}',
+    values.Multiset: lambda value: f'{{"$multiset":{_items_text(value)}}}',
     list: _items_text,
-    datetime: lambda value: f'{{"$datetime":"{datetime_text(value)}"}}',
+    datetime: lambda value: f'{{"$datetime":"{values.datetime_text(value)}"}}',
     date: lambda value: f'{{"$date":"{value.isoformat()}"}}',
-    time: lambda value: f'{{"$time":"{time_text(value)}"}}',
-    Duration: lambda value: f'{{"$duration":[{value.months},{value.micros}]}}',
+    time: lambda value: f'{{"$time":"{values.time_text(value)}"}}',
+    values.Duration: lambda value: f'{{"$duration":[{value.months},{value.micros}]}}',
     UUID: lambda value: f'{{"$uuid":"{value}"}}',
-    Point: lambda value: f'{{"$point":{_xy(value)}}}',
-    Line: lambda value: f'{{"$line":[{_xy(value.start)},{_xy(value.end)}]}}',
-    Rectangle: lambda value: f'{{"$rectangle":[{_xy(value.low)},{_xy(value.high)}]}}',
-    Circle: lambda value: (
+    values.Point: lambda value: f'{{"$point":{_xy(value)}}}',
+    values.Line: lambda value: f'{{"$line":[{_xy(value.start)},{_xy(value.end)}]}}',
+    values.Rectangle: lambda value: f'{{"$rectangle":[{_xy(value.low)},{_xy(value.high)}]}}',
+    values.Circle: lambda value: (
         f'{{"$circle":[{_float_text(value.center.x)},{_float_text(value.center.y)},{_float_text(value.radius)}]}}'
     ),
-    Polygon: lambda value: f'{{"$polygon":[{",".join(map(_xy, value.points))}]}}',
+    values.Polygon: lambda value: f'{{"$polygon":[{",".join(map(_xy, value.points))}]}}',
 }
+_text: Final[Callable[[Any], str]] = values.value_writer(_WRITERS)
 
 
 # ---------------------------------------------------------------- reading
@@ -148,32 +130,32 @@ def _untagged(read: dict[str, Any]) -> Any:
     return {name[1:] if name.startswith("$$") else name: member for name, member in read.items()}
 
 
-def _point(xy: Any) -> Point:
+def _point(xy: Any) -> values.Point:
     x, y = xy
-    return Point(float(x), float(y))
+    return values.Point(float(x), float(y))
 
 
-def _circle(xyr: Any) -> Circle:
+def _circle(xyr: Any) -> values.Circle:
     x, y, radius = xyr
-    return Circle(Point(float(x), float(y)), float(radius))
+    return values.Circle(values.Point(float(x), float(y)), float(radius))
 
 
-def _duration(parts: Any) -> Duration:
+def _duration(parts: Any) -> values.Duration:
     months, micros = parts
-    return Duration(int(months), int(micros))
+    return values.Duration(int(months), int(micros))
 
 
 _TAGS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "$point": _point,
-    "$line": lambda ends: Line(*map(_point, ends)),
-    "$rectangle": lambda corners: Rectangle(*map(_point, corners)),
+    "$line": lambda ends: values.Line(*map(_point, ends)),
+    "$rectangle": lambda corners: values.Rectangle(*map(_point, corners)),
     "$circle": _circle,
-    "$polygon": lambda corners: Polygon(tuple(map(_point, corners))),
-    "$datetime": parse_datetime,
+    "$polygon": lambda corners: values.Polygon(tuple(map(_point, corners))),
+    "$datetime": values.parse_datetime,
     "$date": date.fromisoformat,
-    "$time": parse_time,
+    "$time": values.parse_time,
     "$duration": _duration,
     "$uuid": UUID,
-    "$multiset": Multiset,
+    "$multiset": values.Multiset,
     "$double": NONFINITE.__getitem__,
 }

@@ -15,23 +15,8 @@ from math import isfinite
 from typing import Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
+from tocsin.rules.model import values
 from tocsin.rules.model.types import INTEGER_BITS, AnyType, ArrayType, MultisetType, ObjectType, Primitive, Type
-from tocsin.rules.model.values import (
-    MAX_DURATION_MICROS,
-    MAX_DURATION_MONTHS,
-    MISSING,
-    Circle,
-    Duration,
-    Line,
-    Multiset,
-    Point,
-    Polygon,
-    Rectangle,
-    circle,
-    float32,
-    polygon,
-    rectangle,
-)
 
 MAX_OPEN_DEPTH: Final = 64
 """The nesting limit of objects and arrays in one undeclared value."""
@@ -99,16 +84,16 @@ def _object(kind: ObjectType, leaves: Mapping[str, ValueCheck]) -> ValueCheck:
         name: Any = ""
         try:
             for name, optional, check_field in plan:
-                field_value = value.get(name, MISSING)
-                if field_value is not None and field_value is not MISSING:
+                field_value = value.get(name, values.MISSING)
+                if field_value is not None and field_value is not values.MISSING:
                     record[name] = check_field(field_value)
                 elif not optional:
-                    raise RecordError("", "is required" if field_value is MISSING else "is required, got NULL")
+                    raise RecordError("", "is required" if field_value is values.MISSING else "is required, got NULL")
                 elif field_value is None:
                     record[name] = None
             if len(record) != len(value):
                 for name, field_value in value.items():
-                    if name not in declared and field_value is not MISSING:
+                    if name not in declared and field_value is not values.MISSING:
                         if not is_open:
                             raise RecordError("", f"is not a field of {type_text}")
                         record[_field_name(name)] = open_value(field_value)
@@ -124,11 +109,11 @@ def _items(check_item: ValueCheck, item_optional: bool, *, as_multiset: bool) ->
 
     def check(value: Any) -> list[Any]:
         # An array may become a multiset. A multiset must not become an array, because it has no order.
-        if not isinstance(value, list) or (not as_multiset and isinstance(value, Multiset)):
+        if not isinstance(value, list) or (not as_multiset and isinstance(value, values.Multiset)):
             raise RecordError("", f"expected {expected}, got {describe_value(value)}")
         items: list[Any] = []
         for item in value:
-            if item is None or item is MISSING:
+            if item is None or item is values.MISSING:
                 if not item_optional:
                     raise RecordError(f"[{len(items)}]", f"an item of {expected} like this cannot be NULL")
                 items.append(None)
@@ -137,7 +122,7 @@ def _items(check_item: ValueCheck, item_optional: bool, *, as_multiset: bool) ->
                 items.append(check_item(item))
             except RecordError as error:
                 raise error.within(f"[{len(items)}]") from None
-        return Multiset(items) if as_multiset else items
+        return values.Multiset(items) if as_multiset else items
 
     return check
 
@@ -181,7 +166,7 @@ def _double(value: Any) -> float:
 def _float(value: Any) -> float:
     number = _double(value)
     try:
-        return float32(number)
+        return values.float32(number)
     except OverflowError:
         raise RecordError("", f"{number!r} does not fit into a float of 32 bits; declare it double") from None
 
@@ -227,11 +212,11 @@ def _datetime(value: Any) -> datetime:
         raise RecordError("", "the datetime is outside of the years 1 to 9999 in UTC") from None
 
 
-def _duration(value: Any) -> Duration:
-    duration = _need(value, Duration)
+def _duration(value: Any) -> values.Duration:
+    duration = _need(value, values.Duration)
     if duration.months.__class__ is not int or duration.micros.__class__ is not int:
         raise RecordError("", "expected a duration of whole months and microseconds")
-    if abs(duration.months) > MAX_DURATION_MONTHS or abs(duration.micros) > MAX_DURATION_MICROS:
+    if abs(duration.months) > values.MAX_DURATION_MONTHS or abs(duration.micros) > values.MAX_DURATION_MICROS:
         raise RecordError("", "the duration is longer than can be kept")
     return duration
 
@@ -240,12 +225,12 @@ def _uuid(value: Any) -> UUID:
     return _need(value, UUID)
 
 
-def _point(value: Any) -> Point:
-    point = _need(value, Point)
+def _point(value: Any) -> values.Point:
+    point = _need(value, values.Point)
     x, y = point.x, point.y
     if x.__class__ is float and y.__class__ is float and isfinite(x) and isfinite(y):
         return point
-    return Point(_finite(x), _finite(y))
+    return values.Point(_finite(x), _finite(y))
 
 
 def _need(value: Any, kind: type[_T]) -> _T:
@@ -262,23 +247,23 @@ def _finite(value: Any) -> float:
     raise RecordError("", f"expected a finite number, got {describe_value(number)}")
 
 
-def _line(value: Any) -> Line:
-    line = _need(value, Line)
-    return Line(_point(line.start), _point(line.end))
+def _line(value: Any) -> values.Line:
+    line = _need(value, values.Line)
+    return values.Line(_point(line.start), _point(line.end))
 
 
-def _rectangle(value: Any) -> Rectangle:
-    corners = _need(value, Rectangle)
-    return rectangle(_point(corners.low), _point(corners.high))
+def _rectangle(value: Any) -> values.Rectangle:
+    corners = _need(value, values.Rectangle)
+    return values.rectangle(_point(corners.low), _point(corners.high))
 
 
-def _circle(value: Any) -> Circle:
-    value_circle = _need(value, Circle)
-    return make_or_refuse(circle, _point(value_circle.center), _finite(value_circle.radius))
+def _circle(value: Any) -> values.Circle:
+    value_circle = _need(value, values.Circle)
+    return make_or_refuse(values.circle, _point(value_circle.center), _finite(value_circle.radius))
 
 
-def _polygon(value: Any) -> Polygon:
-    return make_or_refuse(polygon, [_point(corner) for corner in _need(value, Polygon).points])
+def _polygon(value: Any) -> values.Polygon:
+    return make_or_refuse(values.polygon, [_point(corner) for corner in _need(value, values.Polygon).points])
 
 
 def make_or_refuse(make: Callable[..., _T], *parts: Any) -> _T:
@@ -303,14 +288,15 @@ LEAVES: Final[Mapping[str, ValueCheck]] = {
 
 _OPEN: Final[Mapping[type, ValueCheck]] = {
     bool: _boolean, int: LEAVES["bigint"], float: _double, str: _string,
-    datetime: _datetime, date: _date, time: _time, Duration: _duration, UUID: _uuid,
-    Point: _point, Line: _line, Rectangle: _rectangle, Circle: _circle, Polygon: _polygon,
+    datetime: _datetime, date: _date, time: _time, values.Duration: _duration, UUID: _uuid,
+    values.Point: _point, values.Line: _line, values.Rectangle: _rectangle, values.Circle: _circle,
+    values.Polygon: _polygon,
 }  # fmt: skip
 
 
 def open_value(value: Any) -> Any:
     """Normalises any value, as if a field of its own type were declared. MISSING inside an array becomes NULL."""
-    if value is MISSING:
+    if value is values.MISSING:
         raise RecordError("", "expected a value, got MISSING")
     return _open_value(value, MAX_OPEN_DEPTH)
 
@@ -334,7 +320,7 @@ def _open_value(value: Any, levels_left: int) -> Any:
 def _open_object(value: Any, levels_left: int) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, member in value.items():
-        if member is MISSING:
+        if member is values.MISSING:
             continue
         try:
             fields[_field_name(name)] = _open_value(member, levels_left)
@@ -347,10 +333,10 @@ def _open_items(value: Any, levels_left: int) -> list[Any]:
     items: list[Any] = []
     for item in value:
         try:
-            items.append(None if item is MISSING else _open_value(item, levels_left))
+            items.append(None if item is values.MISSING else _open_value(item, levels_left))
         except RecordError as error:
             raise error.within(f"[{len(items)}]") from None
-    return Multiset(items) if isinstance(value, Multiset) else items
+    return values.Multiset(items) if isinstance(value, values.Multiset) else items
 
 
 def _field_name(name: Any) -> str:
@@ -372,7 +358,7 @@ def field_step(name: Any) -> str:
 
 def describe_value(value: Any) -> str:
     """Describes a value for a message: its type, and a short part of it."""
-    if value is None or value is MISSING:
+    if value is None or value is values.MISSING:
         return "NULL" if value is None else "MISSING"
     if isinstance(value, str):
         return f'the string "{_printable(value)}"'
@@ -383,7 +369,13 @@ def describe_value(value: Any) -> str:
     if isinstance(value, float):
         return f"the number {value!r}"
     if isinstance(value, (dict, list)):
-        return "an object" if isinstance(value, dict) else "a multiset" if isinstance(value, Multiset) else "an array"
+        return (
+            "an object"
+            if isinstance(value, dict)
+            else "a multiset"
+            if isinstance(value, values.Multiset)
+            else "an array"
+        )
     kind = value.__class__.__name__
     return _article(kind.lower()) if value.__class__ in _OPEN else f"a Python {kind}"
 

@@ -101,7 +101,7 @@ def parse_rectangle(text: str) -> Rectangle:
 
 def parse_circle(text: str) -> Circle:
     expected = 'a circle such as "1.0,2.0 0.5"'
-    parts = text.split()
+    parts = _without_blanks_at_commas(text).split()
     if len(parts) != 2:
         raise ValueError(f"expected {expected}, got {_quoted(text)}")
     (center,) = _points(parts[0], expected)
@@ -255,7 +255,7 @@ def time_text(value: time) -> str:
 
 def _points(text: str, expected: str) -> list[Point]:
     points = []
-    for part in text.split():
+    for part in _without_blanks_at_commas(text).split():
         x, comma, y = part.partition(",")
         if not comma:
             raise ValueError(f"expected {expected}, got {_quoted(text)}")
@@ -263,6 +263,11 @@ def _points(text: str, expected: str) -> list[Point]:
     if not points:
         raise ValueError(f"expected {expected}, got {_quoted(text)}")
     return points
+
+
+def _without_blanks_at_commas(text: str) -> str:
+    """Blanks around a comma carry no meaning: programs of the original system write points as "1.0, 2.0"."""
+    return ",".join(part.strip() for part in text.split(",")) if "," in text else text
 
 
 def _pair(text: str, expected: str) -> tuple[Point, Point]:
@@ -286,8 +291,17 @@ def _quoted(text: str) -> str:
     return f'"{shown.encode("utf-8", "replace").decode()}"'
 
 
-def writer_of(writers: Mapping[type, Callable[[Any], _Written]], value: Any) -> Callable[[Any], _Written]:
-    """Returns the writer of a class that the value is an instance of. Raises TypeError if there is none."""
+def value_writer(writers: Mapping[type, Callable[[Any], _Written]]) -> Callable[[Any], _Written]:
+    """Returns a function that writes a value of any class. It raises TypeError if there is no writer for the class."""
+
+    def write(value: Any) -> _Written:
+        writer = writers.get(value.__class__) or _inherited_writer(writers, value)
+        return writer(value)
+
+    return write
+
+
+def _inherited_writer(writers: Mapping[type, Callable[[Any], _Written]], value: Any) -> Callable[[Any], _Written]:
     for base, write in writers.items():
         if isinstance(value, base):
             return write

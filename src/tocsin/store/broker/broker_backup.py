@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from tocsin.durable_files import sync_file, sync_folder
-from tocsin.patience import wait_despite_cancel
 from tocsin.store.broker.files import PATTERN, broker_of
 from tocsin.store.broker.rows import NOT_RESTORED
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.file import pending_upgrades
 from tocsin.store.sqlite.ownership import Ownership
+from tocsin.uncancellable import wait_despite_cancel
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StoreError
 
 CHECKSUM: Final = "saved-sha256"

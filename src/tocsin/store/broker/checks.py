@@ -36,71 +36,71 @@ def person(what: str, name: str) -> None:
         raise InputError(f"a {what} cannot be empty")
 
 
-def cursor(given: Cursor) -> None:
+def cursor(value: Cursor) -> None:
     """Refuses a cursor that does not fit the store: 63 bits for the epoch, 63 for execution and ordinal together."""
-    epoch, execution, ordinal = given
+    epoch, execution, ordinal = value
     if not (0 <= epoch <= HIGHEST and 0 <= execution <= HIGHEST >> ORDINAL_BITS and 0 <= ordinal <= LAST_ORDINAL):
         raise InputError(f"the cursor {epoch}-{execution}-{ordinal} is beyond every result")
 
 
-def position(given: Position) -> None:
-    if not (0 <= given.epoch <= HIGHEST and 0 <= given.number <= HIGHEST):
-        raise InputError(f"the position {given.epoch}-{given.number} is beyond every announcement")
+def position(value: Position) -> None:
+    if not (0 <= value.epoch <= HIGHEST and 0 <= value.number <= HIGHEST):
+        raise InputError(f"the position {value.epoch}-{value.number} is beyond every announcement")
 
 
-def mode(given: str) -> None:
-    if given not in MODES:
-        raise InputError(f"there is no mode {given!r}", hint=f"modes: {', '.join(MODES)}")
+def mode(name: str) -> None:
+    if name not in MODES:
+        raise InputError(f"there is no mode {name!r}", hint=f"modes: {', '.join(MODES)}")
 
 
-def backend(given: NewBackendRow) -> None:
-    check_text("channel", given.channel, _CHANNEL_LIMIT)
-    check_text("list of parameters", given.parameters, PARAMETERS_LIMIT)
-    _subscription(given)
-    number("interest", given.interest)
+def backend(row: NewBackendRow) -> None:
+    check_text("channel", row.channel, _CHANNEL_LIMIT)
+    check_text("list of parameters", row.parameters, PARAMETERS_LIMIT)
+    _subscription(row)
+    number("interest", row.interest)
 
 
-def rebound(given: ReboundBackend) -> None:
-    _subscription(given)
-    number("interest", given.new_interest)
+def rebound(row: ReboundBackend) -> None:
+    _subscription(row)
+    number("interest", row.new_interest)
 
 
-def _subscription(given: NewBackendRow | ReboundBackend) -> None:
-    check_text("subscription's id", given.subscription, SUBSCRIPTION_ID_LIMIT)
-    cursor(given.since)
-    if given.head is not None:
-        cursor(given.head)
+def _subscription(row: NewBackendRow | ReboundBackend) -> None:
+    check_text("subscription's id", row.subscription, SUBSCRIPTION_ID_LIMIT)
+    cursor(row.since)
+    if row.head is not None:
+        cursor(row.head)
 
 
-def request(given: FrontendRequest) -> None:
-    mode(given.mode)
-    if given.since is not None:
-        cursor(given.since)
+def request(subscription: FrontendRequest) -> None:
+    mode(subscription.mode)
+    if subscription.since is not None:
+        cursor(subscription.since)
 
 
-def number(what: str, given: int) -> None:
-    if not 1 <= given <= HIGHEST:
-        raise InputError(f"there is no {what} {given}")
+def number(what: str, value: int) -> None:
+    if not 1 <= value <= HIGHEST:
+        raise InputError(f"there is no {what} {value}")
 
 
-def url(given: str) -> None:
-    check_text("URL", given, URL_LIMIT)
+def url(text: str) -> None:
+    check_text("URL", text, URL_LIMIT)
 
 
-def texts(what: str, *given: str) -> None:
-    for text in given:
+def texts(what: str, *values: str) -> None:
+    for text in values:
         check_text(what, text, TEXT_LIMIT)
 
 
-def rights(given: ApplicationRights) -> None:
-    for what, names in (("channels", given.channels), ("feeds", given.feeds)):
+def rights(allowed: ApplicationRights) -> None:
+    for what, names in (("channels", allowed.channels), ("feeds", allowed.feeds)):
         if len(names or ()) > LISTED:
             raise LimitError(f"an application cannot name {len(names or ())} {what}", hint=f"at most {LISTED}")
         for name in names or ():
             check_text(f"name among the {what}", name, _CHANNEL_LIMIT)
-    if len(given.limits) > LIMITS:
-        raise LimitError(f"an application cannot have {len(given.limits)} limits", hint=f"at most {LIMITS}")
-    for name, limit in given.limits.items():
+    if len(allowed.limits) > LIMITS:
+        raise LimitError(f"an application cannot have {len(allowed.limits)} limits", hint=f"at most {LIMITS}")
+    for name, limit in allowed.limits.items():
         person("name of a limit", name)
         if not 0 <= limit <= HIGHEST:
             raise InputError(f"the limit {name} cannot be {limit}")

@@ -1,4 +1,7 @@
-"""Names of brokers' store files, in the data folder and in its backups."""
+"""Names of brokers' store files, in the data folder and in its backups.
+
+Brokers' names may contain any character, so a name is encoded in the file's name and can be read back from it.
+"""
 
 from __future__ import annotations
 

@@ -26,24 +26,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position, SubscriptionId
-from tocsin.store.broker.rows import (
-    EVERYTHING,
-    PAGE,
-    ApplicationRights,
-    ApplicationRow,
-    BackendRow,
-    FrontendOutcome,
-    FrontendRequest,
-    FrontendRow,
-    GroupRow,
-    GroupSubscriptionOutcome,
-    GroupSubscriptionRow,
-    LinkRow,
-    NewBackendRow,
-    ReboundBackend,
-    SubscriberRow,
-    WebhookRow,
-)
+from tocsin.store.broker import rows
 from tocsin.wire.subscriber import DeliveryMode
 
 
@@ -87,7 +70,7 @@ class BrokerStore(Protocol):
 
     # --- the cluster
 
-    async def link(self) -> LinkRow: ...
+    async def link(self) -> rows.LinkRow: ...
 
     async def record_registration(self, *, epoch: int, position: Position, secret: str | None = None) -> None:
         """Records that the broker is registered and continues from this position, also where that moves it back. A
@@ -100,12 +83,12 @@ class BrokerStore(Protocol):
         Neither ever moves back; interests without a backend are ignored.
         """
 
-    def backends(self) -> AsyncIterator[list[BackendRow]]:
+    def backends(self) -> AsyncIterator[list[rows.BackendRow]]:
         """All backends in chunks, in the order of interests."""
 
-    async def backend(self, channel: str, parameters: str) -> BackendRow | None: ...
+    async def backend(self, channel: str, parameters: str) -> rows.BackendRow | None: ...
 
-    async def rebind(self, rebound: Sequence[ReboundBackend]) -> None:
+    async def rebind(self, rebound: Sequence[rows.ReboundBackend]) -> None:
         """Gives backends other interests, all at once, so that they may also swap them. Frontends follow and keep
         their markers; the head becomes the later of the new `since` and `head`. Raises NotFoundError for an unknown
         backend and ConflictError if two would share an interest.
@@ -114,19 +97,19 @@ class BrokerStore(Protocol):
     async def release_backends(self, interests: Sequence[InterestId]) -> list[int]:
         """Ends those of these backends that neither a frontend nor a group holds. Returns their interests."""
 
-    async def drop_backends(self, interests: Sequence[InterestId]) -> list[FrontendRow]:
+    async def drop_backends(self, interests: Sequence[InterestId]) -> list[rows.FrontendRow]:
         """Ends these backends and everything that holds them. Returns the frontends that ended."""
 
     # --- subscriptions
 
     async def subscribe(
         self,
-        requests: Sequence[FrontendRequest],
+        requests: Sequence[rows.FrontendRequest],
         *,
-        backends: Sequence[NewBackendRow] = (),
+        backends: Sequence[rows.NewBackendRow] = (),
         created_us: int,
         at_most: int | None = None,
-    ) -> list[FrontendOutcome]:
+    ) -> list[rows.FrontendOutcome]:
         """Adds the backends, then makes all subscriptions or none. The outcomes have the order of the requests.
 
         An existing backend changes only to a later head; the call raises ConflictError if the interest belongs to
@@ -135,16 +118,16 @@ class BrokerStore(Protocol):
         own.
         """
 
-    async def unsubscribe(self, ids: Sequence[int]) -> list[FrontendRow]:
+    async def unsubscribe(self, ids: Sequence[int]) -> list[rows.FrontendRow]:
         """Ends the subscribers' own hold on these. Returns the frontends that ended; those that a group holds stay."""
 
-    async def frontend(self, subscriber: int, public_id: str) -> FrontendRow | None:
+    async def frontend(self, subscriber: int, public_id: str) -> rows.FrontendRow | None:
         """Returns None also if it belongs to another subscriber."""
 
-    async def frontends_of(self, subscriber: int, *, after: int = 0, limit: int = PAGE) -> list[FrontendRow]:
+    async def frontends_of(self, subscriber: int, *, after: int = 0, limit: int = rows.PAGE) -> list[rows.FrontendRow]:
         """A page in the order of ids, beginning after the id `after`."""
 
-    def frontends(self) -> AsyncIterator[list[FrontendRow]]:
+    def frontends(self) -> AsyncIterator[list[rows.FrontendRow]]:
         """All frontends in chunks, in the order of ids."""
 
     async def acknowledge(self, markers: Mapping[SubscriptionId, Cursor]) -> None:
@@ -155,20 +138,20 @@ class BrokerStore(Protocol):
     # --- applications
 
     async def add_application(
-        self, name: str, allowed: ApplicationRights = EVERYTHING, *, digest: str | None, created_us: int
-    ) -> ApplicationRow:
+        self, name: str, allowed: rows.ApplicationRights = rows.EVERYTHING, *, digest: str | None, created_us: int
+    ) -> rows.ApplicationRow:
         """Raises ConflictError if the name is taken, or another application has the digest."""
 
-    async def change_application(self, application: int, allowed: ApplicationRights) -> ApplicationRow: ...
+    async def change_application(self, application: int, allowed: rows.ApplicationRights) -> rows.ApplicationRow: ...
 
     async def end_outside(
-        self, application: int, channels: Sequence[str], *, after: int = 0, limit: int = PAGE
-    ) -> list[FrontendRow]:
+        self, application: int, channels: Sequence[str], *, after: int = 0, limit: int = rows.PAGE
+    ) -> list[rows.FrontendRow]:
         """Ends the groups' subscriptions to channels other than these, and the next `limit` such frontends of the
         application's subscribers with ids after `after`. Returns the frontends that ended, in the order of ids.
         """
 
-    async def renew_application_token(self, application: int, digest: str) -> ApplicationRow: ...
+    async def renew_application_token(self, application: int, digest: str) -> rows.ApplicationRow: ...
 
     async def close_application(self, application: int) -> None:
         """Closes the application for good: it accepts no subscriber any more. Its subscribers can then be removed in
@@ -180,16 +163,16 @@ class BrokerStore(Protocol):
         Does nothing if it does not exist.
         """
 
-    async def application(self, application: int) -> ApplicationRow | None: ...
+    async def application(self, application: int) -> rows.ApplicationRow | None: ...
 
-    async def applications(self) -> list[ApplicationRow]:
+    async def applications(self) -> list[rows.ApplicationRow]:
         """All applications, including closed ones, in the order of names (by code point)."""
 
     # --- subscribers
 
     async def add_subscriber(
         self, application: int, user: str, *, password: str, created_us: int, at_most: int | None = None
-    ) -> SubscriberRow:
+    ) -> rows.SubscriberRow:
         """Raises ConflictError if the user exists, LimitError (429) if the application would have more than `at_most`
         subscribers, and NotFoundError also if the application is closed.
         """
@@ -197,17 +180,19 @@ class BrokerStore(Protocol):
     async def change_subscriber(self, subscriber: int, *, password: str, tokens_from_us: int | None = None) -> None:
         """Sets another password hash. With `tokens_from_us`, tokens made before that time end."""
 
-    async def remove_subscribers(self, subscribers: Sequence[int]) -> list[FrontendRow]:
+    async def remove_subscribers(self, subscribers: Sequence[int]) -> list[rows.FrontendRow]:
         """Removes those of these subscribers that exist, and all their data. Returns the frontends that ended."""
 
-    async def subscriber(self, application: int, user: str) -> SubscriberRow | None: ...
+    async def subscriber(self, application: int, user: str) -> rows.SubscriberRow | None: ...
 
-    async def subscriber_by_id(self, subscriber: int) -> SubscriberRow | None: ...
+    async def subscriber_by_id(self, subscriber: int) -> rows.SubscriberRow | None: ...
 
-    async def find_subscribers(self, application: int, users: Sequence[str]) -> list[SubscriberRow]:
-        """Those of these users that exist, in the order of users (by code point)."""
+    async def find_subscribers(self, application: int, users: Sequence[str]) -> list[rows.SubscriberRow]:
+        """Returns the users that exist, in the order of users (by code point)."""
 
-    async def subscribers(self, application: int, *, after: str = "", limit: int = PAGE) -> list[SubscriberRow]:
+    async def subscribers(
+        self, application: int, *, after: str = "", limit: int = rows.PAGE
+    ) -> list[rows.SubscriberRow]:
         """A page in the order of users (by code point), beginning after the user `after`."""
 
     # --- groups
@@ -221,34 +206,34 @@ class BrokerStore(Protocol):
         created_us: int,
         at_most: int | None = None,
         members_at_most: int | None = None,
-    ) -> GroupRow:
+    ) -> rows.GroupRow:
         """Adds a group with these members (see `add_members`). Raises ConflictError if the name is taken, and
         LimitError (429) if there would be more than `at_most` groups.
         """
 
-    async def remove_group(self, group: int) -> list[FrontendRow]:
+    async def remove_group(self, group: int) -> list[rows.FrontendRow]:
         """Removes the group and its subscriptions, if it exists. Returns the frontends that ended."""
 
-    async def group(self, application: int, name: str) -> GroupRow | None: ...
+    async def group(self, application: int, name: str) -> rows.GroupRow | None: ...
 
-    async def groups(self, application: int, *, after: str = "", limit: int = PAGE) -> list[GroupRow]:
+    async def groups(self, application: int, *, after: str = "", limit: int = rows.PAGE) -> list[rows.GroupRow]:
         """A page in the order of names (by code point), beginning after the name `after`."""
 
-    async def groups_of(self, subscriber: int) -> list[GroupRow]:
+    async def groups_of(self, subscriber: int) -> list[rows.GroupRow]:
         """The groups that have the subscriber as a member, in the order of names."""
 
     async def add_members(
         self, group: int, subscribers: Sequence[int], *, created_us: int, at_most: int | None = None
-    ) -> list[FrontendRow]:
+    ) -> list[rows.FrontendRow]:
         """Adds members. Each gets the group's subscriptions, from the present heads on. Returns the frontends that
         were made: a member that already held an interest keeps its frontend. Raises NotFoundError for a subscriber of
         another application, and LimitError (429) if the group would have more than `at_most` members.
         """
 
-    async def remove_members(self, group: int, subscribers: Sequence[int]) -> list[FrontendRow]:
+    async def remove_members(self, group: int, subscribers: Sequence[int]) -> list[rows.FrontendRow]:
         """Removes those of these that are members. Returns the frontends that ended; those with another holder stay."""
 
-    async def members(self, group: int, *, after: str = "", limit: int = PAGE) -> list[SubscriberRow]:
+    async def members(self, group: int, *, after: str = "", limit: int = rows.PAGE) -> list[rows.SubscriberRow]:
         """A page in the order of users (by code point), beginning after the user `after`."""
 
     async def subscribe_group(
@@ -257,29 +242,29 @@ class BrokerStore(Protocol):
         interest: InterestId,
         *,
         mode: DeliveryMode = "inline",
-        backends: Sequence[NewBackendRow] = (),
+        backends: Sequence[rows.NewBackendRow] = (),
         created_us: int,
         at_most: int | None = None,
-    ) -> GroupSubscriptionOutcome:
+    ) -> rows.GroupSubscriptionOutcome:
         """Adds the backends first, as `subscribe` does. A group that already holds the interest keeps its
         subscription. Raises LimitError (429) if the group would hold more than `at_most`.
         """
 
-    async def unsubscribe_group(self, group: int, public_id: str) -> list[FrontendRow] | None:
+    async def unsubscribe_group(self, group: int, public_id: str) -> list[rows.FrontendRow] | None:
         """Returns the frontends that ended; None if the group does not have this subscription."""
 
-    async def group_subscriptions(self, group: int) -> list[GroupSubscriptionRow]:
+    async def group_subscriptions(self, group: int) -> list[rows.GroupSubscriptionRow]:
         """The group's subscriptions in the order of their creation."""
 
     # --- webhooks
 
-    async def put_webhook(self, subscriber: int, url: str, secret: str, *, created_us: int) -> WebhookRow:
+    async def put_webhook(self, subscriber: int, url: str, secret: str, *, created_us: int) -> rows.WebhookRow:
         """Sets the subscriber's webhook, in place of an earlier one."""
 
     async def remove_webhook(self, subscriber: int, *, secret: str | None = None) -> bool:
         """Returns whether there was a webhook. With `secret`, removes only the webhook that has this secret."""
 
-    async def webhook(self, subscriber: int) -> WebhookRow | None: ...
+    async def webhook(self, subscriber: int) -> rows.WebhookRow | None: ...
 
-    async def webhooks(self) -> list[WebhookRow]:
+    async def webhooks(self) -> list[rows.WebhookRow]:
         """All webhooks, in the order of subscribers."""

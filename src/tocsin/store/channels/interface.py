@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position, Range
 from tocsin.store.channels.rows import (
@@ -48,6 +48,9 @@ CHANGES: Final = 100_000
 NEW_RESULTS_LIMIT: Final = 100_000
 CHUNK_BYTES: Final = 1 << 20
 EXECUTIONS_KEPT: Final = 1_000
+
+WhenTaken: TypeAlias = Literal["repeat", "refuse", "change"]
+"""What `subscribe` does with an id that exists."""
 
 
 class ChannelStore(Protocol):
@@ -100,22 +103,35 @@ class ChannelStore(Protocol):
         *,
         created_us: int,
         interests_at_most: int | None = None,
+        when_taken: WhenTaken = "repeat",
     ) -> list[SubscribeOutcome]:
         """Makes all subscriptions or none. The outcomes have the order of the requests.
 
-        An id that exists with the same parameters and broker gets the same answer as the first time; with others the
-        call raises ConflictError. Raises LimitError if an application would hold more interests, in all channels, than
+        If an id exists, "repeat" gives the same answer as the first time if parameters and broker are the same, and
+        raises ConflictError otherwise; "refuse" raises ConflictError; "change" is like `change_subscription`, and then
+        an id may occur only once. Raises LimitError if an application would hold more interests, in all channels, than
         it may.
         """
 
     async def unsubscribe(self, channel_id: int, ids: Sequence[str]) -> UnsubscribeOutcome:
         """Removes those of these subscriptions that exist. Readers stop seeing results of ended interests at once."""
 
-    async def change_broker(self, channel_id: int, subscription_id: str, broker: BrokerName) -> SubscriptionRow:
-        """Moves a subscription to another broker. `since` and the acknowledged cursor stay: the new broker has to
-        fetch what the old broker had not acknowledged.
+    async def change_subscription(
+        self,
+        channel_id: int,
+        subscription_id: str,
+        broker: BrokerName,
+        *,
+        parameters: str | None = None,
+        interests_at_most: int | None = None,
+    ) -> SubscriptionRow:
+        """Moves a subscription to another broker, or to the interest with other parameters, or both.
 
-        Raises NotFoundError if there is no such subscription. The new broker is notified of later results only.
+        With the same parameters, `since` and the acknowledged cursor stay: the new broker has to fetch what the old
+        broker had not acknowledged. With others, the subscription gets the results of later executions, as if it were
+        new. The new broker is notified of later results only.
+
+        Raises NotFoundError if there is no such subscription, and LimitError as `subscribe` does.
         """
 
     async def subscription(self, channel_id: int, subscription_id: str) -> SubscriptionRow | None: ...
@@ -127,6 +143,19 @@ class ChannelStore(Protocol):
         self, broker: BrokerName, *, after: tuple[int, str] = (0, ""), limit: int = PAGE
     ) -> list[SubscriptionRow]:
         """A page of a broker's subscriptions in the order of (channel_id, id), beginning after `after`."""
+
+    async def holders(
+        self,
+        broker: BrokerName,
+        channel_id: int,
+        interests: Sequence[InterestId],
+        *,
+        after: str = "",
+        limit: int = PAGE,
+    ) -> list[SubscriptionRow]:
+        """A page of a broker's subscriptions to these interests of a channel in the order of ids, beginning after the
+        id `after`. The result is empty if the channel or the broker does not exist.
+        """
 
     def interests(self, channel_id: int) -> AsyncIterator[InterestChunk]:
         """All interests in chunks. Interests that begin or end meanwhile may be missing: read the changes
@@ -197,6 +226,13 @@ class ChannelStore(Protocol):
 
     async def trim(self, channel_id: int, below: Mapping[InterestId, Cursor]) -> int:
         """Removes, in steps, the results of each interest up to and including its cursor. Returns their number."""
+
+    async def delete_results(self, channel_id: int, results: Sequence[tuple[InterestId, Cursor]]) -> int:
+        """Deletes those of these results that exist, all in one transaction. Returns their number.
+
+        Readers of later results are not told of a gap. Cursors and positions stay valid: a fetch up to a deleted
+        result ends without it. What was deleted is not announced any more.
+        """
 
     # --- announcements of new results
 

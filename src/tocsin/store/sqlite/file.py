@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Concatenate, Final, Generic, Literal, ParamSpe
 
 from tocsin import faults
 from tocsin.durable_files import sync_file, sync_folder
-from tocsin.patience import wait_despite_cancel
 from tocsin.store.sqlite.errors import explain_sqlite_errors
+from tocsin.uncancellable import wait_despite_cancel
 from tocsin.wire.errors import ConflictError, StoreError, UnavailableError
 
 CallParameters = ParamSpec("CallParameters")

@@ -71,7 +71,7 @@ async def test_what_an_application_holds_outside_of_its_channels_ends_in_steps(s
     eve = (await store.add_subscriber(other.id, "eve", password="#", created_us=1)).id
     inside = NewBackendRow(9, "v.inside", "[9]", "at-9", START)
     wanted = [FrontendRequest(each, 9) for each in (ann, eve)]
-    kept = [one.frontend for one in await store.subscribe(wanted, backends=[inside], created_us=5)]
+    kept = [frontend.frontend for frontend in await store.subscribe(wanted, backends=[inside], created_us=5)]
     kept += await subscribe(store, eve, 1)
     outside = [*await subscribe(store, ann, 1, 2), *await subscribe(store, bob, 1)]
     group = await store.add_group(await default(store), "g", [bob], created_us=5)

@@ -32,13 +32,13 @@ async def test_many_subscribers_share_one_backend(store: BrokerStore) -> None:
     (again,) = await store.subscribe(
         [FrontendRequest(ann, 4, since=START)], backends=[new_backend(4, at(9))], created_us=6
     )
-    assert [one.made for one in made] == [True, True]
+    assert [item.made for item in made] == [True, True]
     assert (again.made, again.frontend) == (False, made[0].frontend)
     assert await all_backends(store) == [BackendRow(4, "v.c", "[4]", "at-4", at(1), at(6))]
     first, second = await all_frontends(store)
     assert (first.subscriber, first.interest, first.mode, first.since, first.marker) == (ann, 4, "notify", at(1), at(1))
     assert (second.subscriber, second.mode, second.own, second.created_us) == (bob, "inline", True, 5)
-    assert all(one.frontend.public_id.startswith("sub_") for one in made)
+    assert all(item.frontend.public_id.startswith("sub_") for item in made)
     assert await store.backend("v.c", "[4]") == (await all_backends(store))[0]
     assert await store.backend("v.c", "[5]") is None
 
@@ -71,7 +71,7 @@ async def test_the_same_asked_for_twice_in_one_call_is_made_once(store: BrokerSt
     made = await store.subscribe(
         [FrontendRequest(ann, 1), FrontendRequest(ann, 1)], backends=[new_backend(1)], created_us=1
     )
-    assert [one.made for one in made] == [True, False]
+    assert [item.made for item in made] == [True, False]
     assert made[0].frontend == made[1].frontend
 
 

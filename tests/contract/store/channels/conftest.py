@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.store_backends import CHANNEL_STORE, StoreKind
-from tests.support.stored_channel import Channel
+from tests.support.stored_channel import StoredChannel
 from tocsin.store.channels.interface import ChannelStore
 
 
@@ -15,5 +15,5 @@ def kind() -> StoreKind:
 
 
 @pytest.fixture
-async def channel(store: ChannelStore) -> Channel:
-    return Channel(store, await store.add_channel())
+async def channel(store: ChannelStore) -> StoredChannel:
+    return StoredChannel(store, await store.add_channel())

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.store_backends import StoreBackend, opened
-from tests.support.stored_channel import Channel
+from tests.support.stored_channel import StoredChannel
 from tocsin.rules.model.cursors import START, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.wire.errors import ConflictError, StorageFullError, UnavailableError
 
 
 async def test_what_was_written_is_there_after_opening_again(
-    backend: StoreBackend[ChannelStore], channel: Channel
+    backend: StoreBackend[ChannelStore], channel: StoredChannel
 ) -> None:
     store = channel.store
     (interest,) = await channel.subscribe("[1]")
@@ -25,14 +25,14 @@ async def test_what_was_written_is_there_after_opening_again(
     await store.close()
     async with opened(backend.store()) as again:
         assert (await again.state(channel.id), await again.executions(channel.id), again.epoch) == before
-        assert await Channel(again, channel.id).pairs(interest) == pairs
+        assert await StoredChannel(again, channel.id).pairs(interest) == pairs
         assert before[0].vector == {"d": 1}
         assert before[0].tick_us == 77
 
 
 async def test_a_full_disk_is_said_clearly_and_loses_nothing(small_store: ChannelStore) -> None:
     store = small_store
-    channel = Channel(store, await store.add_channel())
+    channel = StoredChannel(store, await store.add_channel())
     (interest,) = await channel.subscribe("[1]")
     await channel.run({interest: ["kept"]})
     with pytest.raises(StorageFullError, match="no room"):
@@ -44,7 +44,7 @@ async def test_a_full_disk_is_said_clearly_and_loses_nothing(small_store: Channe
     assert await channel.texts(interest) == ["kept", "next"]
 
 
-async def test_a_closed_store_says_so(store: ChannelStore, channel: Channel) -> None:
+async def test_a_closed_store_says_so(store: ChannelStore, channel: StoredChannel) -> None:
     await store.close()
     await store.close()
     for ask in (store.state(channel.id), store.add_channel(), store.position(), anext(store.fetch([Range(1, START)]))):
@@ -56,7 +56,9 @@ async def test_a_closed_store_says_so(store: ChannelStore, channel: Channel) -> 
     assert await store.channel_ids() == [channel.id]
 
 
-async def test_a_cancellation_leaves_all_or_nothing_and_frees_the_store(store: ChannelStore, channel: Channel) -> None:
+async def test_a_cancellation_leaves_all_or_nothing_and_frees_the_store(
+    store: ChannelStore, channel: StoredChannel
+) -> None:
     (interest,) = await channel.subscribe("[1]")
     for steps in range(20):
         task = asyncio.create_task(channel.run({interest: ["a", "b"]}))
@@ -68,7 +70,7 @@ async def test_a_cancellation_leaves_all_or_nothing_and_frees_the_store(store: C
         assert await channel.texts(interest) == ["a", "b"] * channel.last
 
 
-async def test_readers_do_not_wait_for_a_long_commit(store: ChannelStore, channel: Channel) -> None:
+async def test_readers_do_not_wait_for_a_long_commit(store: ChannelStore, channel: StoredChannel) -> None:
     (interest,) = await channel.subscribe("[1]")
     await channel.run({interest: ["seen"]})
     commit = asyncio.create_task(channel.run({interest: [f"{n}" for n in range(50_000)]}))
@@ -82,7 +84,7 @@ async def test_readers_do_not_wait_for_a_long_commit(store: ChannelStore, channe
 
 
 async def test_a_backup_holds_one_committed_state(
-    backend: StoreBackend[ChannelStore], store: ChannelStore, channel: Channel, tmp_path: Path
+    backend: StoreBackend[ChannelStore], store: ChannelStore, channel: StoredChannel, tmp_path: Path
 ) -> None:
     interests = await channel.subscribe(*(f"[{n}]" for n in range(100)))
     await channel.run({interest: ["x" * 1000] for interest in interests})

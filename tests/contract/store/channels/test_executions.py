@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.stored_channel import EAST, Channel, fetched
+from tests.support.stored_channel import EAST, StoredChannel, fetched
 from tocsin.rules.model.cursors import LAST_ORDINAL, START, Cursor, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest, Execution, Failure
 from tocsin.wire.errors import ConflictError
 
 
-async def test_results_vector_tick_and_number_commit_together(store: ChannelStore, channel: Channel) -> None:
+async def test_results_vector_tick_and_number_commit_together(store: ChannelStore, channel: StoredChannel) -> None:
     one, two = await channel.subscribe("[1]", "[2]")
     done = await store.commit_execution(
         channel.id,
@@ -34,7 +34,7 @@ async def test_results_vector_tick_and_number_commit_together(store: ChannelStor
 
 @pytest.mark.parametrize("number", [0, 1, 3, -1])
 async def test_an_execution_that_is_not_the_next_one_is_refused_whole(
-    store: ChannelStore, channel: Channel, number: int
+    store: ChannelStore, channel: StoredChannel, number: int
 ) -> None:
     (interest,) = await channel.subscribe("[1]")
     await channel.run({interest: ["a"]})
@@ -45,11 +45,13 @@ async def test_an_execution_that_is_not_the_next_one_is_refused_whole(
     assert await channel.texts(interest) == ["a"]
 
 
-async def test_results_of_interests_that_went_meanwhile_are_left_out(store: ChannelStore, channel: Channel) -> None:
+async def test_results_of_interests_that_went_meanwhile_are_left_out(
+    store: ChannelStore, channel: StoredChannel
+) -> None:
     made = await store.subscribe(
         channel.id, [BackendRequest("[1]", EAST, "a"), BackendRequest("[2]", EAST, "b")], created_us=1
     )
-    foreign = (await Channel(store, await store.add_channel()).subscribe("[1]"))[0]
+    foreign = (await StoredChannel(store, await store.add_channel()).subscribe("[1]"))[0]
     await store.unsubscribe(channel.id, ["a"])
     gone, kept = (each.interest for each in made)
     done = await store.commit_execution(
@@ -60,7 +62,7 @@ async def test_results_of_interests_that_went_meanwhile_are_left_out(store: Chan
     assert (await fetched(store, [Range(foreign, START)]))[0]["results"] == []
 
 
-async def test_a_failed_execution_is_recorded_and_advances_nothing(store: ChannelStore, channel: Channel) -> None:
+async def test_a_failed_execution_is_recorded_and_advances_nothing(store: ChannelStore, channel: StoredChannel) -> None:
     await channel.run({})
     before = await store.state(channel.id)
     poison_records = {"poison_records": [{"dataset": "d", "key": 7}]}
@@ -73,7 +75,7 @@ async def test_a_failed_execution_is_recorded_and_advances_nothing(store: Channe
     assert [each.number for each in await store.executions(channel.id, limit=1)] == [2]
 
 
-async def test_the_history_of_executions_is_bounded(store: ChannelStore, channel: Channel) -> None:
+async def test_the_history_of_executions_is_bounded(store: ChannelStore, channel: StoredChannel) -> None:
     (interest,) = await channel.subscribe("[1]")
     await channel.run({interest: ["kept"]})
     for number in range(2, 12):
@@ -87,7 +89,7 @@ async def test_the_history_of_executions_is_bounded(store: ChannelStore, channel
 
 
 async def test_of_more_matches_than_an_interest_may_have_the_last_are_kept_and_the_gap_is_told(
-    store: ChannelStore, channel: Channel
+    store: ChannelStore, channel: StoredChannel
 ) -> None:
     one, two = await channel.subscribe("[1]", "[2]")
     await channel.run({one: ["old"], two: ["old"]})

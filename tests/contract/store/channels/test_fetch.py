@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.stored_channel import EAST, WEST, Channel, fetched, new_heads_of
+from tests.support.stored_channel import EAST, WEST, StoredChannel, fetched, new_heads_of
 from tocsin.rules.model.cursors import START, Cursor, Position, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest
 from tocsin.wire.errors import InputError
 
 
-async def test_one_fetch_answers_many_ranges_in_cursor_order(store: ChannelStore, channel: Channel) -> None:
+async def test_one_fetch_answers_many_ranges_in_cursor_order(store: ChannelStore, channel: StoredChannel) -> None:
     interests = await channel.subscribe(*(f"[{n}]" for n in range(1500)))
     for _ in range(2):
         await channel.run({interest: [f"{interest}", "same"] for interest in interests})
@@ -20,7 +20,7 @@ async def test_one_fetch_answers_many_ranges_in_cursor_order(store: ChannelStore
         assert [result.payload.decode() for result in answer["results"]] == [f"{interest}", "same"] * 2
 
 
-async def test_a_range_keeps_to_its_bounds_and_its_limit(channel: Channel) -> None:
+async def test_a_range_keeps_to_its_bounds_and_its_limit(channel: StoredChannel) -> None:
     (interest,) = await channel.subscribe("[1]")
     for number in range(1, 5):
         await channel.run({interest: [f"{number}.{n}" for n in range(3)]})
@@ -36,7 +36,7 @@ async def test_a_range_keeps_to_its_bounds_and_its_limit(channel: Channel) -> No
             assert upto == every[1 : begin + 1][:limit]
 
 
-async def test_a_limit_holds_across_chunks(store: ChannelStore, channel: Channel) -> None:
+async def test_a_limit_holds_across_chunks(store: ChannelStore, channel: StoredChannel) -> None:
     (interest,) = await channel.subscribe("[1]")
     await channel.run({interest: [f"{n:500}" for n in range(40)]})
     for limit in (1, 7, 39, 40, 41):
@@ -47,20 +47,22 @@ async def test_a_limit_holds_across_chunks(store: ChannelStore, channel: Channel
 
 @pytest.mark.parametrize("chunk_bytes", [1, 1_000, 4_000, 1 << 20])
 async def test_a_range_ends_with_the_result_that_reaches_its_bytes(
-    store: ChannelStore, channel: Channel, chunk_bytes: int
+    store: ChannelStore, channel: StoredChannel, chunk_bytes: int
 ) -> None:
     interests = await channel.subscribe("[1]", "[2]", "[3]")
     await channel.run({each: [f"{n:400}" for n in range(20)] for each in interests})
     for limit_bytes, expected in ((1, 1), (500, 1), (501, 2), (1_000, 2), (9_500, 19), (9_501, 20), (1 << 60, 20)):
         ranges = [Range(each, START, limit_bytes=limit_bytes) for each in interests]
         answers = await fetched(store, [*ranges, Range(interests[0], START, limit=3)], chunk_bytes=chunk_bytes)
-        counts = [[int(one.payload) for one in answer["results"]] for answer in answers]
+        counts = [[int(result.payload) for result in answer["results"]] for answer in answers]
         assert counts == [list(range(expected))] * 3 + [[0, 1, 2]]
     both = [Range(interests[0], START, limit=limit, limit_bytes=1_000) for limit in (1, 5)]
-    assert [len(one["results"]) for one in await fetched(store, both, chunk_bytes=chunk_bytes)] == [1, 2]
+    assert [len(part["results"]) for part in await fetched(store, both, chunk_bytes=chunk_bytes)] == [1, 2]
 
 
-async def test_chunks_are_bounded_in_bytes_and_hold_a_result_of_any_size(store: ChannelStore, channel: Channel) -> None:
+async def test_chunks_are_bounded_in_bytes_and_hold_a_result_of_any_size(
+    store: ChannelStore, channel: StoredChannel
+) -> None:
     (interest,) = await channel.subscribe("[1]")
     await channel.run({interest: ["x" * size for size in (100_000, 10, 10, 100_000, 100_000, 10)]})
     sizes = [
@@ -80,7 +82,7 @@ async def test_a_limit_that_makes_no_sense_is_refused(store: ChannelStore, limit
 
 
 async def test_interests_and_cursors_that_were_never_given_out_harm_nobody(
-    store: ChannelStore, channel: Channel
+    store: ChannelStore, channel: StoredChannel
 ) -> None:
     (interest,) = await channel.subscribe("[1]")
     await channel.run({interest: ["a"]})
@@ -100,7 +102,7 @@ async def test_interests_and_cursors_that_were_never_given_out_harm_nobody(
     assert (await fetched(store, []))[:] == []
 
 
-async def test_a_life_that_began_with_the_clock_set_back_passes_nothing_over(channel: Channel) -> None:
+async def test_a_life_that_began_with_the_clock_set_back_passes_nothing_over(channel: StoredChannel) -> None:
     store = channel.store
     (interest,) = await channel.subscribe("[1]")
     position = await channel.run({interest: ["a"]})
@@ -112,7 +114,7 @@ async def test_a_life_that_began_with_the_clock_set_back_passes_nothing_over(cha
     assert await new_heads_of(store, Position(other, position.number + 100)) == {interest: Cursor(store.epoch, 2, 0)}
 
 
-async def test_a_new_epoch_comes_after_all_cursors_of_the_old_one(channel: Channel) -> None:
+async def test_a_new_epoch_comes_after_all_cursors_of_the_old_one(channel: StoredChannel) -> None:
     store = channel.store
     (interest,) = await channel.subscribe("[1]")
     position = await channel.run({interest: ["a"]})

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.support.stored_channel import EAST, WEST, Channel, new_heads_of
+from tests.support.stored_channel import EAST, WEST, StoredChannel, new_heads_of
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName
 
 
-async def test_a_broker_catches_up_from_one_position(store: ChannelStore, channel: Channel) -> None:
-    other = Channel(store, await store.add_channel())
+async def test_a_broker_catches_up_from_one_position(store: ChannelStore, channel: StoredChannel) -> None:
+    other = StoredChannel(store, await store.add_channel())
     one, two = await channel.subscribe("[1]", "[2]", broker=EAST)
     await channel.subscribe("[2]", broker=WEST)
     (three,) = await other.subscribe("[3]", broker=WEST)
@@ -29,7 +29,7 @@ async def test_a_broker_catches_up_from_one_position(store: ChannelStore, channe
     assert (await store.new_results(start, broker=BrokerName("Default", "nobody"))).items == []
 
 
-async def test_news_come_in_pages_in_the_order_of_commits(store: ChannelStore, channel: Channel) -> None:
+async def test_news_come_in_pages_in_the_order_of_commits(store: ChannelStore, channel: StoredChannel) -> None:
     interests = await channel.subscribe(*(f"[{n}]" for n in range(10)))
     position = await store.position()
     for interest in (*reversed(interests), interests[9]):
@@ -46,10 +46,10 @@ async def test_news_come_in_pages_in_the_order_of_commits(store: ChannelStore, c
 
 
 async def test_news_that_retention_removed_are_told_as_a_gap_of_the_channel(
-    store: ChannelStore, channel: Channel
+    store: ChannelStore, channel: StoredChannel
 ) -> None:
     (interest,) = await channel.subscribe("[1]")
-    (elsewhere,) = await Channel(store, await store.add_channel()).subscribe("[1]", broker=WEST)
+    (elsewhere,) = await StoredChannel(store, await store.add_channel()).subscribe("[1]", broker=WEST)
     start = await store.position()
     after = await channel.run({interest: ["a"]})
     await store.retain(channel.id, ended_before_us=10**9)
@@ -60,7 +60,7 @@ async def test_news_that_retention_removed_are_told_as_a_gap_of_the_channel(
     assert elsewhere != interest
 
 
-async def test_only_what_all_brokers_acknowledged_may_be_trimmed(store: ChannelStore, channel: Channel) -> None:
+async def test_only_what_all_brokers_acknowledged_may_be_trimmed(store: ChannelStore, channel: StoredChannel) -> None:
     (interest,) = await channel.subscribe("[1]", broker=EAST)
     await channel.subscribe("[1]", broker=WEST)
     for _ in range(3):
@@ -84,7 +84,7 @@ async def test_only_what_all_brokers_acknowledged_may_be_trimmed(store: ChannelS
     assert await lowest() == {interest: (epoch, 3, 0)}
 
 
-async def test_news_tell_the_first_new_result_of_each_interest(store: ChannelStore, channel: Channel) -> None:
+async def test_news_tell_the_first_new_result_of_each_interest(store: ChannelStore, channel: StoredChannel) -> None:
     (one,) = await channel.subscribe("[1]")
     await channel.run({one: ["a"]})
     between = await store.position()
@@ -94,7 +94,7 @@ async def test_news_tell_the_first_new_result_of_each_interest(store: ChannelSto
     assert (item.first[1:], item.cursor[1:]) == ((2, 0), (3, 0))
 
 
-async def test_an_acknowledgement_says_which_channels_it_is_of(store: ChannelStore, channel: Channel) -> None:
+async def test_an_acknowledgement_says_which_channels_it_is_of(store: ChannelStore, channel: StoredChannel) -> None:
     (one,) = await channel.subscribe("[1]")
     await channel.run({one: ["a"]})
     cursor = Cursor(store.epoch, 1, 0)

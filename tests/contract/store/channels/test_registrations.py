@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.store_backends import StoreBackend, opened
-from tests.support.stored_channel import EAST, WEST, Channel, new_heads_of
+from tests.support.stored_channel import EAST, WEST, StoredChannel, new_heads_of
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerClaim, BrokerName
@@ -23,13 +23,13 @@ async def test_a_broker_keeps_its_first_secret_and_owner_until_they_are_renewed(
     assert (kept.secret, kept.owner) == ("new", "ada")
     assert "new" not in repr(kept)
     await store.register(WEST, "x", owner=None)
-    assert [one.broker for one in await store.registrations()] == [EAST, WEST]
+    assert [registration.broker for registration in await store.registrations()] == [EAST, WEST]
     with pytest.raises(NotFoundError):
         await store.renew_secret(BrokerName("Default", "nobody"), "x")
 
 
 async def test_a_brokers_position_goes_neither_back_nor_beyond_what_was_committed(
-    store: ChannelStore, channel: Channel
+    store: ChannelStore, channel: StoredChannel
 ) -> None:
     start = (await store.register(EAST, "s", owner=None)).position
     (one,) = await channel.subscribe("[1]")
@@ -48,8 +48,10 @@ async def test_a_brokers_position_goes_neither_back_nor_beyond_what_was_committe
         await store.record_position(WEST, later)
 
 
-async def test_a_broker_that_is_forgotten_takes_its_subscriptions_along(store: ChannelStore, channel: Channel) -> None:
-    other = Channel(store, await store.add_channel())
+async def test_a_broker_that_is_forgotten_takes_its_subscriptions_along(
+    store: ChannelStore, channel: StoredChannel
+) -> None:
+    other = StoredChannel(store, await store.add_channel())
     await store.register(EAST, "s", owner=None)
     await channel.subscribe(*(f"[{n}]" for n in range(50)))
     await other.subscribe("[1]")

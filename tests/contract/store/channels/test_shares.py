@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.stored_channel import EAST, WEST, Channel, new_heads_of
+from tests.support.stored_channel import EAST, WEST, StoredChannel, new_heads_of
 from tocsin.rules.model.cursors import Cursor
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BackendRequest
@@ -12,7 +12,7 @@ from tocsin.wire.errors import LimitError
 
 
 async def test_an_application_that_floods_pushes_out_its_own_results_only(
-    store: ChannelStore, channel: Channel
+    store: ChannelStore, channel: StoredChannel
 ) -> None:
     (quiet,) = await channel.subscribe("[0]", application="quiet")
     (silent,) = await channel.subscribe("[-1]", broker=WEST)
@@ -36,7 +36,9 @@ async def test_an_application_that_floods_pushes_out_its_own_results_only(
         assert await channel.gap(each) == Cursor(store.epoch, 30 - len(kept), 0)
 
 
-async def test_room_that_others_do_not_use_is_there_for_who_needs_it(store: ChannelStore, channel: Channel) -> None:
+async def test_room_that_others_do_not_use_is_there_for_who_needs_it(
+    store: ChannelStore, channel: StoredChannel
+) -> None:
     (small,), (large,) = [await channel.subscribe(f"[{n}]", application=f"app {n}") for n in range(2)]
     await channel.run({small: ["x" * 1_000]})
     for _ in range(20):
@@ -47,7 +49,7 @@ async def test_room_that_others_do_not_use_is_there_for_who_needs_it(store: Chan
 
 
 async def test_of_two_that_have_more_than_their_share_the_larger_loses_first(
-    store: ChannelStore, channel: Channel
+    store: ChannelStore, channel: StoredChannel
 ) -> None:
     (first,), (second,) = [await channel.subscribe(f"[{n}]", application=f"app {n}") for n in range(2)]
     for _ in range(8):
@@ -61,7 +63,7 @@ async def test_of_two_that_have_more_than_their_share_the_larger_loses_first(
 
 
 async def test_a_shared_interest_counts_for_all_and_stays_while_one_below_its_share_needs_it(
-    store: ChannelStore, channel: Channel
+    store: ChannelStore, channel: StoredChannel
 ) -> None:
     (shared,) = await channel.subscribe("[1]", application="quiet")
     assert await channel.subscribe("[1]", application="flood") == [shared]
@@ -80,7 +82,9 @@ async def test_a_shared_interest_counts_for_all_and_stays_while_one_below_its_sh
     assert await channel.texts(shared) == []
 
 
-async def test_whoever_was_not_told_yet_of_what_went_is_told_that_it_did(store: ChannelStore, channel: Channel) -> None:
+async def test_whoever_was_not_told_yet_of_what_went_is_told_that_it_did(
+    store: ChannelStore, channel: StoredChannel
+) -> None:
     (quiet,) = await channel.subscribe("[0]", application="quiet")
     (flood,) = await channel.subscribe("[1]", broker=WEST)
     before = await store.position()
@@ -93,10 +97,10 @@ async def test_whoever_was_not_told_yet_of_what_went_is_told_that_it_did(store: 
     assert set(await new_heads_of(store, before, EAST)) == {quiet}
 
 
-async def test_an_application_holds_no_more_interests_than_it_may(store: ChannelStore, channel: Channel) -> None:
-    other = Channel(store, await store.add_channel())
+async def test_an_application_holds_no_more_interests_than_it_may(store: ChannelStore, channel: StoredChannel) -> None:
+    other = StoredChannel(store, await store.add_channel())
 
-    async def subscribe(of: Channel, *texts: str, application: str = "a") -> list[str]:
+    async def subscribe(of: StoredChannel, *texts: str, application: str = "a") -> list[str]:
         wanted = [BackendRequest(text, EAST, application=application) for text in texts]
         made = await store.subscribe(of.id, wanted, created_us=1, interests_at_most=3)
         return [subscription.id for subscription in made]
@@ -114,12 +118,12 @@ async def test_an_application_holds_no_more_interests_than_it_may(store: Channel
     await store.drop_channel(other.id)
     await subscribe(channel, "[5]")
     # What moves to another broker counts there.
-    await store.change_broker(channel.id, ids[1], WEST)
+    await store.change_subscription(channel.id, ids[1], WEST)
     with pytest.raises(LimitError):
         await subscribe(channel, "[6]")  # One subscription to [2] was left behind.
 
 
-async def test_subscriptions_say_for_which_application_they_are(store: ChannelStore, channel: Channel) -> None:
+async def test_subscriptions_say_for_which_application_they_are(store: ChannelStore, channel: StoredChannel) -> None:
     await channel.subscribe("[1]", application="a")
     await channel.subscribe("[1]")
     assert sorted(subscription.application for subscription in await store.subscriptions(channel.id)) == ["", "a"]

@@ -55,15 +55,15 @@ def test_a_record_reaches_the_brokers_that_asked_for_it(served: ServedCluster) -
             {"id": 1, "kind": "flood", "said": "up"}, {"id": 2, "kind": "storm", "said": "no"}];"""
     )
     found = told(start)
-    assert [(name, [one for one, _ in heads]) for name, heads in found.heads.items()] == [
+    assert [(name, [interest for interest, _ in heads]) for name, heads in found.heads.items()] == [
         ("v.OfKind", [flood["interest"]])
     ]
-    ranges = [Range(one["interest"], parse_cursor(one["since"])) for one in (flood, fire)]
+    ranges = [Range(interest["interest"], parse_cursor(interest["since"])) for interest in (flood, fire)]
     answer = requests.post(f"{at}/v1/results:fetch", data=fetch_request(ranges), timeout=WITHIN_S)
     reader = FrameReader()
     parts = list(reader.feed(answer.content))
     assert reader.check() is None
-    assert [[orjson.loads(one.payload) for one in part.results] for part in parts] == [[{"said": "up"}], []]
+    assert [[orjson.loads(result.payload) for result in part.results] for part in parts] == [[{"said": "up"}], []]
     assert parts[0].results[0].cursor == found.heads["v.OfKind"][0][1]
 
     (alarm,) = ask(
@@ -73,7 +73,7 @@ def test_a_record_reaches_the_brokers_that_asked_for_it(served: ServedCluster) -
     pushed: dict[int, list[object]] = {}
     while not pushed:
         found = told(position_text(found.position))
-        pushed |= {one.interest: [orjson.loads(each.payload) for each in one.results] for one in found.pushed}
+        pushed |= {result.interest: [orjson.loads(each.payload) for each in result.results] for result in found.pushed}
     assert pushed == {alarm["interest"]: ["hot"]}
     # The same rows are seen by queries.
     assert served.rows("USE v; SELECT VALUE r.result FROM AlarmsResults r;") == ["hot"]

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.python_sources import Modules
-from tests.support.running_channels import Channelled
+from tests.support.running_channels import RunningChannelDataverse
 from tocsin.cluster.channels.executions.limits import ExecutionLimits, PartLimits
 from tocsin.cluster.engine.engine_session import EngineLostError, engine_lost
 from tocsin.pipeline.channels.interests import InterestLimits
@@ -42,7 +42,9 @@ def limits() -> ExecutionLimits | None:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path, limits: ExecutionLimits | None) -> Iterator[Channelled]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, limits: ExecutionLimits | None
+) -> Iterator[RunningChannelDataverse]:
     if limits is None:
         yield placed(request.getfixturevalue("cluster"), request.getfixturevalue("dataverse"))
         return
@@ -50,8 +52,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, limits: ExecutionLimit
         yield placed(cluster, "Default")
 
 
-def placed(cluster: LocalCluster, dataverse: str) -> Channelled:
-    made = Channelled(cluster, dataverse)
+def placed(cluster: LocalCluster, dataverse: str) -> RunningChannelDataverse:
+    made = RunningChannelDataverse(cluster, dataverse)
     made.run(SETUP)
     return made
 
@@ -68,7 +70,7 @@ def result_limit(spark: SparkSession, size: str) -> Iterator[None]:
         conf.set("spark.driver.maxResultSize", before)
 
 
-def create(place: Channelled, what: str, sources: str, name: str = "c") -> None:
+def create(place: RunningChannelDataverse, what: str, sources: str, name: str = "c") -> None:
     kind = "CONTINUOUS" if sources is NEW else "REPETITIVE"
     place.run(f'CREATE {kind} CHANNEL {name}(k, who) PERIOD duration("P1D") {{ SELECT {what} {sources} }};')
 
@@ -77,12 +79,12 @@ def report(id_: int, n: int = 1) -> dict[str, Any]:
     return {"id": id_, "kind": "a", "n": n, "said": f"{id_:04} " + "x" * 1_000}
 
 
-def subscribe(place: Channelled, count: int, name: str = "c") -> list[str]:
+def subscribe(place: RunningChannelDataverse, count: int, name: str = "c") -> list[str]:
     wanted = [SubscriptionRequest(["a", 10 + number]) for number in range(count)]
     return [subscription.id for subscription in place.subscribe_all(*wanted, channel=name)]
 
 
-def succeeded(place: Channelled, name: str = "c") -> RecordedExecution:
+def succeeded(place: RunningChannelDataverse, name: str = "c") -> RecordedExecution:
     """The last execution; none before it has failed."""
     assert all(execution.reason is None for execution in place.executions(name))
     return place.executions(name)[0]
@@ -91,7 +93,7 @@ def succeeded(place: Channelled, name: str = "c") -> RecordedExecution:
 @pytest.mark.parametrize("what", [SAME, OWN], ids=["the same for all", "each its own"])
 @pytest.mark.parametrize("sources", [NEW, EVERY], ids=["continuous", "repetitive"])
 def test_a_report_that_concerns_ten_thousand_reaches_all_of_them(
-    place: Channelled, spark: SparkSession, what: str, sources: str
+    place: RunningChannelDataverse, spark: SparkSession, what: str, sources: str
 ) -> None:
     create(place, what, sources)
     subscriptions = subscribe(place, 10_000)
@@ -111,7 +113,7 @@ def test_a_report_that_concerns_ten_thousand_reaches_all_of_them(
 @pytest.mark.parametrize("limit", ["2m", "300k"], ids=["each payload once", "in parts, too"])
 @pytest.mark.parametrize("sources", [NEW, EVERY], ids=["continuous", "repetitive"])
 def test_a_hundred_reports_for_a_thousand_each_are_a_hundred_thousand_results_in_their_order(
-    place: Channelled, spark: SparkSession, sources: str, limit: str
+    place: RunningChannelDataverse, spark: SparkSession, sources: str, limit: str
 ) -> None:
     for name in ("c", "whole"):
         create(place, SAME, sources, name)
@@ -127,7 +129,9 @@ def test_a_hundred_reports_for_a_thousand_each_are_a_hundred_thousand_results_in
         assert place.told(subscription) == place.told(other, "whole")
 
 
-def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Channelled, spark: SparkSession) -> None:
+def test_one_interest_alone_is_parted_by_its_records_in_their_order(
+    place: RunningChannelDataverse, spark: SparkSession
+) -> None:
     for name in ("c", "whole"):
         create(place, SAME, NEW, name)
     subscriptions, others = (subscribe(place, 2, name) for name in ("c", "whole"))
@@ -147,7 +151,7 @@ def test_one_interest_alone_is_parted_by_its_records_in_their_order(place: Chann
     assert place.running().counts.parts - parts < parts, "it begins with parts of the size that passed"
 
 
-def test_what_is_grouped_is_parted_by_interests_only(place: Channelled, spark: SparkSession) -> None:
+def test_what_is_grouped_is_parted_by_interests_only(place: RunningChannelDataverse, spark: SparkSession) -> None:
     place.run("""
         CREATE CONTINUOUS CHANNEL c(k, who) PERIOD duration("P1D") {
             SELECT count(*) AS n, max(d.said) AS said FROM D d
@@ -164,7 +168,7 @@ def test_what_is_grouped_is_parted_by_interests_only(place: Channelled, spark: S
 
 
 def test_only_an_interest_with_a_record_that_no_room_is_enough_for_is_set_aside(
-    place: Channelled, spark: SparkSession
+    place: RunningChannelDataverse, spark: SparkSession
 ) -> None:
     create(place, "d.id, repeat(d.said, d.n * (who - 9)) AS said", NEW)
     subscriptions = subscribe(place, 4)
@@ -190,7 +194,7 @@ def test_only_an_interest_with_a_record_that_no_room_is_enough_for_is_set_aside(
 
 
 def test_a_poisonous_record_is_found_also_where_there_is_no_room_for_the_whole(
-    place: Channelled, spark: SparkSession
+    place: RunningChannelDataverse, spark: SparkSession
 ) -> None:
     create(place, f"{OWN}, 6 div (d.n - 5) AS q", NEW)
     subscriptions = subscribe(place, 600)
@@ -217,7 +221,7 @@ def slow(who):
 
 @pytest.mark.parametrize("limits", [ExecutionLimits(deadline_s=8.0)], ids=["8 s"])
 def test_an_interest_that_makes_its_execution_overrun_is_set_aside_and_others_are_told(
-    place: Channelled, tmp_path: Path
+    place: RunningChannelDataverse, tmp_path: Path
 ) -> None:
     module = Modules(tmp_path / "python")
     module.write(MODULE)
@@ -246,14 +250,14 @@ def deadly(n):
 """
 
 
-def create_deadly(place: Channelled, folder: Path, argument: str) -> None:
+def create_deadly(place: RunningChannelDataverse, folder: Path, argument: str) -> None:
     module = Modules(folder)
     module.write(DEADLY)
     place.run(f'CREATE FUNCTION deadly(n) RETURNS bigint LANGUAGE PYTHON AS "{module.name}:deadly";')
     create(place, f"d.id, who, deadly({argument}) AS n", NEW)
 
 
-def poison_pairs(place: Channelled) -> list[tuple[str, Any]]:
+def poison_pairs(place: RunningChannelDataverse) -> list[tuple[str, Any]]:
     found = succeeded(place).details.get("poison_records", [])
     return sorted((poison_record["key"][0], poison_record["interest"]) for poison_record in found)
 
@@ -261,7 +265,7 @@ def poison_pairs(place: Channelled) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("limits", [ExecutionLimits()], ids=["as usual"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_record_that_ends_its_worker_each_time_is_set_aside_alone(
-    place: Channelled, tmp_path: Path, count: int
+    place: RunningChannelDataverse, tmp_path: Path, count: int
 ) -> None:
     create_deadly(place, tmp_path / "python", "d.n")
     subscriptions = subscribe(place, count)
@@ -284,7 +288,7 @@ LOW = ExecutionLimits(parts=PartLimits(lethal_interests_to_workers=2))
 
 @pytest.mark.parametrize("limits", [LOW], ids=["lethal with two"])
 def test_a_record_that_ends_workers_with_everybody_is_set_aside_for_all_and_no_interest_is_blamed(
-    place: Channelled, tmp_path: Path
+    place: RunningChannelDataverse, tmp_path: Path
 ) -> None:
     create_deadly(place, tmp_path / "python", "d.n")
     subscriptions = subscribe(place, 40)
@@ -300,7 +304,7 @@ def test_a_record_that_ends_workers_with_everybody_is_set_aside_for_all_and_no_i
     assert place.running().counts.parts - parts < 10, "the interests run together again"
 
 
-def test_results_that_do_not_fit_into_the_engine_arrive_in_parts(place: Channelled) -> None:
+def test_results_that_do_not_fit_into_the_engine_arrive_in_parts(place: RunningChannelDataverse) -> None:
     """The text of a result is far larger than its record; 300 MB do not fit into a heap of 1 GB with all copies."""
     create(place, "d.id, repeat(d.kind, 100000) AS said", NEW)
     (subscription,) = subscribe(place, 1)
@@ -318,7 +322,7 @@ def test_results_that_do_not_fit_into_the_engine_arrive_in_parts(place: Channell
 class LosingRuns:
     """Executions of a channel that lose the engine with some of the answers that they would have."""
 
-    def __init__(self, place: Channelled, is_lost: Callable[[bytes], bool]) -> None:
+    def __init__(self, place: RunningChannelDataverse, is_lost: Callable[[bytes], bool]) -> None:
         self._runs = place.running().context.runs
         self._ask = self._runs.ask
         self._what = f"channel {place.running().entry.name}"
@@ -334,7 +338,7 @@ class LosingRuns:
 
 
 def test_an_interest_with_a_record_that_ends_the_engine_each_time_is_set_aside_and_others_are_told(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(place, OWN, NEW)
     subscriptions = subscribe(place, 12)
@@ -364,7 +368,7 @@ def test_an_interest_with_a_record_that_ends_the_engine_each_time_is_set_aside_a
 @pytest.mark.parametrize("limits", [ExecutionLimits(interests=FEW_CACHED)], ids=["few cached"])
 @pytest.mark.parametrize("lack", [engine_lost, lambda: CapacityError("no memory")], ids=["lost", "no memory"])
 def test_an_execution_whose_interests_cannot_be_handed_over_at_once_ends(
-    place: Channelled, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, lack: Callable[[], Exception]
+    place: RunningChannelDataverse, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, lack: Callable[[], Exception]
 ) -> None:
     failed: list[object] = []
 
@@ -389,7 +393,7 @@ def test_an_execution_whose_interests_cannot_be_handed_over_at_once_ends(
 
 
 def test_a_lost_engine_is_given_the_interests_before_the_next_part_is_asked(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that no record is to blame for what the interests take."""
     create(place, OWN, NEW)
@@ -418,7 +422,7 @@ def test_a_lost_engine_is_given_the_interests_before_the_next_part_is_asked(
 
 
 def test_an_engine_that_something_else_has_ended_costs_nobody_a_result(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(place, OWN, NEW)
     subscriptions = subscribe(place, 3)
@@ -438,7 +442,7 @@ def test_an_interest_that_matches_too_much_loses_its_own_oldest_and_nobody_elses
 ) -> None:
     cluster = LocalCluster(spark, tmp_path, cluster={"channels": {"matches_limit": 10}})
     try:
-        place = Channelled(cluster, "Default")
+        place = RunningChannelDataverse(cluster, "Default")
         place.run(SETUP)
         create(place, SAME, NEW)
         wanted = [SubscriptionRequest(["a", least], application=f"app{least}") for least in (1_000, 8)]
@@ -456,7 +460,7 @@ def test_an_interest_that_matches_too_much_loses_its_own_oldest_and_nobody_elses
         cluster.close()
 
 
-async def gaps_of(place: Channelled, *subscriptions: str) -> list[object]:
+async def gaps_of(place: RunningChannelDataverse, *subscriptions: str) -> list[object]:
     """What each of them is told to have missed."""
     store, gaps = place.parts.channel_store, []
     for id_ in subscriptions:

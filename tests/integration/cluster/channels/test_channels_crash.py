@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.real_processes import ANSWER_S, Client, ClusterProcess
+from tests.support.real_processes import ANSWER_S, ClusterHttpClient, ClusterProcess
 from tests.support.waiting import wait_until
 from tocsin import faults
 
@@ -40,7 +40,7 @@ def kind(identity: int) -> str:
     return KINDS[identity % len(KINDS)]
 
 
-class Story:
+class SubscribersOverLives:
     """What was sent and acknowledged, over all lives, and who has subscribed to what."""
 
     def __init__(self, data: Path) -> None:
@@ -57,34 +57,34 @@ class Story:
             yield process.ready()
 
     def dies_publishing(self, process: ClusterProcess, kill_after: int | None = None) -> None:
-        """To this cluster is published until it dies where it is to, or after so many acknowledgements."""
+        """Publishes to this cluster until it dies at its crash point, or after this many acknowledgements."""
         goal = sum(self.acknowledged) + (kill_after or 1_000)
         publishers = [threading.Thread(target=self._publish, args=(process.client, by)) for by in range(PUBLISHERS)]
-        for one in publishers:
-            one.start()
+        for publisher in publishers:
+            publisher.start()
         if kill_after is not None:
             wait_until(lambda: sum(self.acknowledged) >= goal, "records are acknowledged", ANSWER_S)
             process.kill()
-        for one in publishers:
-            one.join(ANSWER_S)
+        for item in publishers:
+            item.join(ANSWER_S)
         process.died()
 
-    def _publish(self, client: Client, by: int) -> None:
+    def _publish(self, client: ClusterHttpClient, by: int) -> None:
         try:
             while True:
                 self.send(client, by)
         except (OSError, http.client.HTTPException):
             return
 
-    def send(self, client: Client, by: int) -> None:
-        """One request; what was not answered is sent again by whoever comes next."""
+    def send(self, client: ClusterHttpClient, by: int) -> None:
+        """Sends one request; the next call repeats it if it was not answered."""
         nth = self.acknowledged[by]
-        body = json.dumps([{"id": one, "kind": kind(one)} for one in identities(by, nth)]).encode()
+        body = json.dumps([{"id": identity, "kind": kind(identity)} for identity in identities(by, nth)]).encode()
         answer = client.ask("POST", "/v1/feeds/v.F", body, **{"Idempotency-Key": f"{by}.{nth}"})
         assert answer.status == 200, answer.body
         self.acknowledged[by] += 1
 
-    def subscribe(self, client: Client, channel: str, kind: str) -> str:
+    def subscribe(self, client: ClusterHttpClient, channel: str, kind: str) -> str:
         (made,) = client.run(f'SUBSCRIBE TO v.{channel}("{kind}") ON v.b;').results
         name = str(made["subscription"])
         self.subscribed[name] = channel, kind, list(self.acknowledged)
@@ -92,21 +92,28 @@ class Story:
 
     # ------------------------------------------------------------ what must be
 
-    def check(self, client: Client, channels: str) -> None:
+    def check(self, client: ClusterHttpClient, channels: str) -> None:
         """Sends what was not answered, and looks at what everybody was told, once all is told."""
         for by in range(PUBLISHERS):
             self.send(client, by)
-        sent = [one for by in range(PUBLISHERS) for nth in range(self.acknowledged[by]) for one in identities(by, nth)]
+        sent = [
+            identity
+            for by in range(PUBLISHERS)
+            for nth in range(self.acknowledged[by])
+            for identity in identities(by, nth)
+        ]
         for channel in channels:
             mine = {name: rest for name, (where, *rest) in self.subscribed.items() if where == channel}
             told = self.settled(client, channel, lambda told, mine=mine: all(
-                max((one for one in sent if kind(one) == wanted), default=0) in told[name] for name, (wanted, _) in
-                mine.items()
+                max((record for record in sent if kind(record) == wanted), default=0) in told[name]
+                for name, (wanted, _) in mine.items()
             ))  # fmt: skip
             for name, (wanted, since) in mine.items():
-                matching = [one for one in sent if kind(one) == wanted]
-                later = {one for one in matching if one >= identities(place(one), since[place(one)])[0]}
-                assert not [one for one, count in told[name].items() if count > 1], f"{channel} told something twice"
+                matching = [record for record in sent if kind(record) == wanted]
+                later = {record for record in matching if record >= identities(place(record), since[place(record)])[0]}
+                assert not [record for record, count in told[name].items() if count > 1], (
+                    f"{channel} told something twice"
+                )
                 assert later <= set(told[name]) <= set(matching), f"{channel}({wanted})"
             numbers = client.rows(
                 f'SELECT VALUE e.Execution FROM Metadata.ChannelExecution e WHERE e.ChannelName = "{channel}" '
@@ -115,7 +122,7 @@ class Story:
             assert sorted(numbers) == list(range(1, len(numbers) + 1))
 
     def settled(
-        self, client: Client, channel: str, is_settled: Callable[[dict[str, Counter[Any]]], bool]
+        self, client: ClusterHttpClient, channel: str, is_settled: Callable[[dict[str, Counter[Any]]], bool]
     ) -> dict[str, Counter[Any]]:
         """What each subscription was told, once that is so."""
         told: dict[str, Counter[Any]] = {}
@@ -141,7 +148,7 @@ def place(identity: int) -> int:
 
 def test_killed_at_any_place_every_record_is_told_once_to_each_interest(tmp_path: Path) -> None:
     data, rng = tmp_path / "data", random.Random(7)
-    story = Story(data)
+    story = SubscribersOverLives(data)
 
     with story.life() as process:
         client = process.client

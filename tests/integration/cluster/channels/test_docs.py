@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.channels_in_process import ChannelPlace
+from tests.support.channels_in_process import ChannelDataverse
 from tests.support.in_process_cluster import LocalCluster
 from tests.unit.test_docs import document, table_after
 from tocsin.wire.errors import TocsinError
@@ -20,18 +20,18 @@ REFUSED = table_after(GUIDE, "### What is refused")
 
 
 @pytest.fixture(scope="module")
-def guide(cluster: LocalCluster) -> Iterator[ChannelPlace]:
+def guide(cluster: LocalCluster) -> Iterator[ChannelDataverse]:
     """A dataverse in which all examples of the guide ran, one after the other."""
     name = f"guide{uuid4().hex}"
     cluster.run(f"CREATE DATAVERSE {name}")
-    place = ChannelPlace(cluster, name)
+    place = ChannelDataverse(cluster, name)
     for example in EXAMPLES:
         place.run(example)
     yield place
     cluster.run(f"DROP DATAVERSE {name}")
 
 
-def test_the_examples_run_and_tell_who_subscribed(guide: ChannelPlace) -> None:
+def test_the_examples_run_and_tell_who_subscribed(guide: ChannelDataverse) -> None:
     for channel, expected in (
         ("ReportsOfKind", {"message": "Leave low ground", "severity": 8}),
         ("ReportsAt", {"message": "Leave low ground", "kind": "flood"}),
@@ -42,10 +42,10 @@ def test_the_examples_run_and_tell_who_subscribed(guide: ChannelPlace) -> None:
     (shown,) = guide.rows("SELECT VALUE s FROM ReportsOfKindSubscriptions s")
     assert set(shown) == {"subscriptionId", "DataverseName", "BrokerName", "param0"}
     shown, *_ = guide.rows("SELECT VALUE r FROM ReportsOfKindResults r")
-    assert set(shown) == {"resultId", "channelExecutionTime", "subscriptionId", "result"}
+    assert set(shown) == {"resultId", "channelExecutionTime", "subscriptionId", "deliveryTime", "result"}
 
 
-def test_a_channel_is_explained(guide: ChannelPlace) -> None:
+def test_a_channel_is_explained(guide: ChannelDataverse) -> None:
     (shown,) = guide.rows("EXPLAIN CHANNEL ReportsNearPerson")
     assert shown.pop("plan")
     assert shown == {
@@ -55,7 +55,7 @@ def test_a_channel_is_explained(guide: ChannelPlace) -> None:
 
 
 @pytest.mark.parametrize("condition", MATCHED)
-def test_a_condition_is_matched_as_the_guide_says(guide: ChannelPlace, condition: str) -> None:
+def test_a_condition_is_matched_as_the_guide_says(guide: ChannelDataverse, condition: str) -> None:
     parameters, way = MATCHED[condition]
     guide.run(
         f"CREATE CONTINUOUS CHANNEL Tried({parameters.strip('`')})"
@@ -68,14 +68,14 @@ def test_a_condition_is_matched_as_the_guide_says(guide: ChannelPlace, condition
 
 
 @pytest.mark.parametrize("body", REFUSED)
-def test_a_query_is_refused_with_the_remedy_that_the_guide_tells(guide: ChannelPlace, body: str) -> None:
+def test_a_query_is_refused_with_the_remedy_that_the_guide_tells(guide: ChannelDataverse, body: str) -> None:
     why, remedy = REFUSED[body]
     with pytest.raises(TocsinError) as caught:
         guide.run(f"CREATE CONTINUOUS CHANNEL Tried(p) {{ {body} }}")
     assert (re.sub(r"^line \d+, column \d+: ", "", caught.value.message), caught.value.hint) == (why, remedy)
 
 
-def test_a_version_of_a_record_is_told_once_and_only_the_last_of_a_period(guide: ChannelPlace) -> None:
+def test_a_version_of_a_record_is_told_once_and_only_the_last_of_a_period(guide: ChannelDataverse) -> None:
     guide.run(
         """CREATE CONTINUOUS CHANNEL Moves(name) PERIOD "P1D" {
             SELECT VALUE get_x(p.place) FROM People p WHERE is_new(p) AND p.name = name
@@ -101,7 +101,7 @@ def test_a_version_of_a_record_is_told_once_and_only_the_last_of_a_period(guide:
     assert guide.told("Moves")[mine] == [*told, 4.0]
 
 
-def test_limits_hold_for_each_interest_by_itself(guide: ChannelPlace) -> None:
+def test_limits_hold_for_each_interest_by_itself(guide: ChannelDataverse) -> None:
     guide.run(
         """CREATE CONTINUOUS CHANNEL Worst(kind) PERIOD "P1D" {
             SELECT VALUE r.severity FROM Reports r WHERE is_new(r) AND r.kind = kind ORDER BY r.severity DESC LIMIT 2

@@ -19,7 +19,7 @@ import pytest
 
 from examples.emergency import data
 from examples.emergency.data import Place, Report, Shelter, UserLocation
-from tests.support.channels_in_process import ChannelPlace
+from tests.support.channels_in_process import ChannelDataverse
 from tests.support.in_process_cluster import LocalCluster
 from tests.unit.test_docs import table_after
 from tocsin.language.syntax import script
@@ -87,23 +87,25 @@ class Case:
                 for place in PLACES:
                     yield ", ".join([*said, repr(place.latitude), repr(place.longitude)]), kind, [place]
             elif "user" in self.arguments:
-                for user in (*(one.user_name for one in USERS), "nobody"):
+                for user in (*(user.user_name for user in USERS), "nobody"):
                     yield ", ".join([*said, f'"{user}"']), kind, self.seen(user)
             else:
                 yield said[0], kind, [HARBOUR, VALLEY]
 
     def seen(self, user: str) -> list[Place]:
         since = TICK - timedelta(seconds=self.window_s) if self.window_s is not None else NOW - timedelta(seconds=60)
-        return [one.place for one in USERS if one.user_name == user and one.timestamp > since]
+        return [item.place for item in USERS if item.user_name == user and item.timestamp > since]
 
     def expected(self, kind: str | None, places: list[Place]) -> dict[str, list[str] | None]:
         since = datetime.min.replace(tzinfo=UTC)
         if self.window_s is not None:
             since = TICK - timedelta(seconds=self.window_s)
         return {
-            one.message: sorted(s.name for s in SHELTERS if one.covers(s.location)) if self.with_shelters else None
-            for one in REPORTS
-            if one.timestamp > since and kind in (None, one.emergency_type) and any(map(one.covers, places))
+            report.message: sorted(s.name for s in SHELTERS if report.covers(s.location))
+            if self.with_shelters
+            else None
+            for report in REPORTS
+            if report.timestamp > since and kind in (None, report.emergency_type) and any(map(report.covers, places))
         }
 
 
@@ -116,19 +118,19 @@ PERIODIC = [
     Case("EmergenciesOfTypeNearUser", ("type", "user"), 10),
     Case("EmergenciesOfTypeNearUserWithShelters", ("type", "user"), 10, with_shelters=True),
 ]
-AT_ONCE = [replace(one, name=f"New{one.name}", window_s=None) for one in PERIODIC]
+AT_ONCE = [replace(channel, name=f"New{channel.name}", window_s=None) for channel in PERIODIC]
 
 
 @dataclass(frozen=True)
 class Town:
-    place: ChannelPlace
+    place: ChannelDataverse
     subscribed: dict[str, dict[str, dict[str, list[str] | None]]]
     """Per channel and subscription what is expected."""
 
 
 def _lines(records: Iterable[Any]) -> bytes:
     """As a feed takes them."""
-    return b"".join(json.dumps(one).encode() + b"\n" for one in records)
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
 
 
 @pytest.fixture(scope="module")
@@ -136,12 +138,12 @@ def town(cluster: LocalCluster) -> Iterator[Town]:
     """The example's channels, with people and shelters, subscriptions and then reports through its feed."""
     name = f"emergency{uuid4().hex}"
     cluster.run(f"CREATE DATAVERSE {name}")
-    place = ChannelPlace(cluster, name)
+    place = ChannelDataverse(cluster, name)
     place.run(text("schema.sql") + text("channels.sql"))
     place.run(
         "CONNECT FEED ReportFeed TO DATASET Reports; START FEED ReportFeed;"
         "CONNECT FEED LocationFeed TO DATASET UserLocations; START FEED LocationFeed;"
-        + "".join(f"INSERT INTO Shelters {_shelter(one)};" for one in SHELTERS)
+        + "".join(f"INSERT INTO Shelters {_shelter(shelter)};" for shelter in SHELTERS)
     )
     place.send(_lines(map(data.location_record, USERS)), feed="LocationFeed")
     subscribed = {}
@@ -149,8 +151,8 @@ def town(cluster: LocalCluster) -> Iterator[Town]:
         wanted = list(case.subscribers())
         made = place.run(";".join(f"SUBSCRIBE TO {case.name}({said}) ON Town" for said, _, _ in wanted))
         subscribed[case.name] = {
-            one["subscription"]: case.expected(kind, places)
-            for one, (_, kind, places) in zip(made, wanted, strict=True)
+            item["subscription"]: case.expected(kind, places)
+            for item, (_, kind, places) in zip(made, wanted, strict=True)
         }
     place.send(_lines(map(data.report_record, REPORTS)), feed="ReportFeed")
     yield Town(place, subscribed)
@@ -163,8 +165,8 @@ def _shelter(one: Shelter) -> str:
 
 def messages(results: list[Any]) -> dict[str, list[str] | None]:
     found = {
-        one["report"]["message"]: sorted(s["name"] for s in one["shelters"]) if "shelters" in one else None
-        for one in results
+        result["report"]["message"]: sorted(s["name"] for s in result["shelters"]) if "shelters" in result else None
+        for result in results
     }
     assert len(found) == len(results), "told twice"
     return found
@@ -176,7 +178,7 @@ def assert_told(town: Town, channel: str, tick: datetime | None) -> None:
     expected = town.subscribed[channel]
     assert any(expected.values())
     assert not all(expected.values())
-    assert {one: messages(told.get(one, [])) for one in expected} == expected
+    assert {item: messages(told.get(item, [])) for item in expected} == expected
 
 
 @pytest.mark.parametrize("case", PERIODIC, ids=lambda case: case.name)
@@ -193,18 +195,22 @@ def test_everybody_is_told_of_a_new_report_once(town: Town, case: Case) -> None:
 
 def test_the_period_of_each_channel_is_how_far_its_function_looks_back() -> None:
     looks_back = {
-        f"{one.name}@{len(one.parameters)}": set(re.findall(r'duration\("(PT\d+S)"\)', one.body or ""))
-        for one in script.statements(text("schema.sql"))
-        if isinstance(one, CreateFunction)
+        f"{statement.name}@{len(statement.parameters)}": set(
+            re.findall(r'duration\("(PT\d+S)"\)', statement.body or "")
+        )
+        for statement in script.statements(text("schema.sql"))
+        if isinstance(statement, CreateFunction)
     }
-    channels = [one for one in script.statements(text("channels.sql")) if isinstance(one, CreateChannel)]
+    channels = [
+        statement for statement in script.statements(text("channels.sql")) if isinstance(statement, CreateChannel)
+    ]
     periods = {
-        f"{one.function}@{one.arity}": {str(one.period and duration_text(one.period))}
-        for one in channels
-        if not one.continuous
+        f"{channel.function}@{channel.arity}": {str(channel.period and duration_text(channel.period))}
+        for channel in channels
+        if not channel.continuous
     }
-    assert {name: {one.replace("PT60S", "PT1M") for one in found} for name, found in looks_back.items()} == periods
-    assert [one.name.name for one in channels] == [case.name for case in (*PERIODIC, *AT_ONCE)]
+    assert {name: {item.replace("PT60S", "PT1M") for item in found} for name, found in looks_back.items()} == periods
+    assert [channel.name.name for channel in channels] == [case.name for case in (*PERIODIC, *AT_ONCE)]
     assert [case.window_s for case in PERIODIC] == [10, 20, 30, 60, 10, 10, 10]
 
 

@@ -1,4 +1,4 @@
-"""Executions: every row version is new once, whoever asks when, from memory or from files."""
+"""Executions: every row version is new once per channel, whether it is read from memory or from files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.in_process_cluster import LocalCluster
-from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, Channelled, record
+from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, RunningChannelDataverse, record
 from tests.support.waiting import wait_until
 from tocsin.clock import to_us
 from tocsin.cluster.channels.executions import commit_range as reading_module
@@ -36,17 +36,17 @@ CREATE CONTINUOUS CHANNEL c(k) PERIOD duration("P1D") {
 
 
 @pytest.fixture
-def place(cluster: LocalCluster, dataverse: str) -> Channelled:
-    made = Channelled(cluster, dataverse)
+def place(cluster: LocalCluster, dataverse: str) -> RunningChannelDataverse:
+    made = RunningChannelDataverse(cluster, dataverse)
     made.run(SETUP)
     return made
 
 
-def tick(place: Channelled, number: int) -> datetime:
+def tick(place: RunningChannelDataverse, number: int) -> datetime:
     return place.running().entry.anchor + timedelta(days=number)
 
 
-def test_an_upsert_is_new_and_a_delete_is_nothing(place: Channelled) -> None:
+def test_an_upsert_is_new_and_a_delete_is_nothing(place: RunningChannelDataverse) -> None:
     place.run(OF_KIND.replace("d.id FROM", "[d.id, d.n] FROM"))
     mine = place.subscribe('"a"')
     place.write(record(1, n=1), record(2, n=1))
@@ -59,7 +59,7 @@ def test_an_upsert_is_new_and_a_delete_is_nothing(place: Channelled) -> None:
     place.told_once(mine, [[1, 1], [2, 1], [1, 2]])
 
 
-def test_a_periodic_channel_sees_the_version_that_is_current_at_the_end(place: Channelled) -> None:
+def test_a_periodic_channel_sees_the_version_that_is_current_at_the_end(place: RunningChannelDataverse) -> None:
     place.run(DAILY)
     mine = place.subscribe('"a"')
     place.write(record(1, n=1), record(2, n=1), record(3, n=1))
@@ -73,10 +73,10 @@ def test_a_periodic_channel_sees_the_version_that_is_current_at_the_end(place: C
     place.write(record(3, n=5))
     place.execute(at=tick(place, 3))
     assert sorted(place.told(mine)) == [[1, 2], [3, 1], [3, 5]]
-    assert [one.number for one in place.executions()] == [3, 2, 1]
+    assert [execution.number for execution in place.executions()] == [3, 2, 1]
 
 
-def test_of_two_watched_datasets_every_pair_is_told_once(place: Channelled) -> None:
+def test_of_two_watched_datasets_every_pair_is_told_once(place: RunningChannelDataverse) -> None:
     place.run("""
         CREATE CONTINUOUS CHANNEL c(k) PERIOD duration("P1D") {
             SELECT VALUE [d.id, e.id] FROM D d, E e WHERE (is_new(d) OR is_new(e)) AND d.n = e.n AND d.kind = k
@@ -86,9 +86,9 @@ def test_of_two_watched_datasets_every_pair_is_told_once(place: Channelled) -> N
     wanted: list[list[int]] = []
     for step, (ds, es) in enumerate([((1, 2), ()), ((), (1,)), ((3,), (2, 3)), ((), ()), ((4,), ())], 1):
         if ds:
-            place.write(*(record(one) for one in ds))
+            place.write(*(record(item) for item in ds))
         if es:
-            place.write(*(record(one) for one in es), dataset="E")
+            place.write(*(record(item) for item in es), dataset="E")
         place.execute(at=tick(place, step))
     wanted = [[d, e] for d in (1, 2, 3, 4) for e in (1, 2, 3)]
     assert sorted(place.told(mine)) == wanted
@@ -96,25 +96,25 @@ def test_of_two_watched_datasets_every_pair_is_told_once(place: Channelled) -> N
 
 @pytest.mark.parametrize("memory", [True, False], ids=["from memory", "from files"])
 def test_a_continuous_channel_follows_a_feed_batch_by_batch(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch, memory: bool
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch, memory: bool
 ) -> None:
     place.run(OF_KIND + FEED)
     first, batches = place.subscribe('"a"'), 5
     if not memory:
-        monkeypatch.setattr(reading_module.CommitRange, "new_rows", lambda _self, _folder: None)
+        monkeypatch.setattr(reading_module.CommitRange, "new_rows_in_memory", lambda _self, _folder: None)
     for batch in range(batches):
         place.send(*(record(10 * batch + i, "ab"[i % 2]) for i in range(6)))
     second = place.subscribe('"b"')
     place.send(record(100, "b"), record(101, "a"))
     place.told_once(first, [*(10 * batch + i for batch in range(batches) for i in (0, 2, 4)), 101])
     assert 100 in place.told(second)
-    numbers = [one.number for one in reversed(place.executions())]
+    numbers = [execution.number for execution in reversed(place.executions())]
     assert numbers == list(range(1, len(numbers) + 1))
-    assert all(one.reason is None for one in place.executions())
+    assert all(execution.reason is None for execution in place.executions())
 
 
 def test_many_commits_a_load_and_a_compaction_between_two_executions_are_all_new_once(
-    place: Channelled, tmp_path: Path
+    place: RunningChannelDataverse, tmp_path: Path
 ) -> None:
     place.run(DAILY)
     mine = place.subscribe('"a"')
@@ -139,7 +139,7 @@ def test_many_commits_a_load_and_a_compaction_between_two_executions_are_all_new
 def test_a_channel_goes_on_where_it_was_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     first = LocalCluster(spark, tmp_path)
     try:
-        place = Channelled(first, "Default")
+        place = RunningChannelDataverse(first, "Default")
         place.run(SETUP + OF_KIND)
         mine = place.subscribe('"a"')
         place.write(record(1))
@@ -152,7 +152,7 @@ def test_a_channel_goes_on_where_it_was_after_a_restart(spark: SparkSession, tmp
         first.close()
     again = LocalCluster(spark, tmp_path)
     try:
-        place = Channelled(again, "Default")
+        place = RunningChannelDataverse(again, "Default")
         place.told_once(mine, [1, 2])
         assert place.state().last_execution == before.last_execution + 1
         place.write(record(4))
@@ -167,7 +167,7 @@ def test_datasets_that_went_back_begin_a_new_epoch_and_what_comes_then_is_new(
     data, copy = tmp_path / "data", tmp_path / "copy"
     first = LocalCluster(spark, data)
     try:
-        place = Channelled(first, "Default")
+        place = RunningChannelDataverse(first, "Default")
         place.run(SETUP + OF_KIND)
         mine, folder = place.subscribe('"a"'), place.folder()
         place.write(record(1))
@@ -183,7 +183,7 @@ def test_datasets_that_went_back_begin_a_new_epoch_and_what_comes_then_is_new(
     shutil.copytree(copy, data / "datasets" / folder)
     again = LocalCluster(spark, data)
     try:
-        place = Channelled(again, "Default")
+        place = RunningChannelDataverse(again, "Default")
         assert place.parts.channel_store.epoch > epoch
         assert place.state().vector == {folder: 1}
         # These have the numbers of commits that are lost.
@@ -191,7 +191,7 @@ def test_datasets_that_went_back_begin_a_new_epoch_and_what_comes_then_is_new(
         place.write(record(5))
         place.told_once(mine, [1, 2, 3, 4, 5])
         epoch = place.parts.channel_store.epoch
-        numbers = [one.number for one in reversed(place.executions())]
+        numbers = [execution.number for execution in reversed(place.executions())]
         assert numbers == list(range(1, len(numbers) + 1))
         assert numbers[-1] > last
     finally:
@@ -204,7 +204,7 @@ def test_datasets_that_went_back_begin_a_new_epoch_and_what_comes_then_is_new(
 
 
 def test_who_subscribes_while_an_execution_runs_misses_nothing_that_is_committed_later(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The states are read first, then the interests: in between may come a subscription, and a record for it."""
     place.run(OF_KIND)
@@ -230,7 +230,7 @@ def test_who_subscribes_while_an_execution_runs_misses_nothing_that_is_committed
     assert place.told(second) == [2]
 
 
-def test_a_repetitive_channel_without_is_new_tells_its_whole_answer_each_time(place: Channelled) -> None:
+def test_a_repetitive_channel_without_is_new_tells_its_whole_answer_each_time(place: RunningChannelDataverse) -> None:
     place.run("""
         CREATE FUNCTION f(k) { SELECT VALUE d.id FROM D d WHERE d.kind = k };
         CREATE REPETITIVE CHANNEL c USING f@1 PERIOD duration("P1D")
@@ -242,7 +242,9 @@ def test_a_repetitive_channel_without_is_new_tells_its_whole_answer_each_time(pl
     for number in (2, 3):
         place.execute(at=tick(place, number))
     assert place.told(mine) == [1, 1]
-    assert [one.tick_us for one in place.executions()][:2] == [to_us(tick(place, number)) for number in (3, 2)]
+    assert [execution.tick_us for execution in place.executions()][:2] == [
+        to_us(tick(place, number)) for number in (3, 2)
+    ]
 
 
 WINDOW = """
@@ -252,7 +254,7 @@ CREATE CONTINUOUS CHANNEL c(k) PERIOD duration("P1D") {
 """
 
 
-def test_late_ticks_find_each_record_in_the_window_of_its_own_tick(place: Channelled) -> None:
+def test_late_ticks_find_each_record_in_the_window_of_its_own_tick(place: RunningChannelDataverse) -> None:
     place.run(WINDOW)
     mine = place.subscribe('"a"')
     instants = []
@@ -269,7 +271,9 @@ def test_late_ticks_find_each_record_in_the_window_of_its_own_tick(place: Channe
     assert place.running().counts.missed_ticks == 0
 
 
-def test_a_tick_whose_state_is_no_longer_kept_coalesces_with_the_next_and_is_counted(place: Channelled) -> None:
+def test_a_tick_whose_state_is_no_longer_kept_coalesces_with_the_next_and_is_counted(
+    place: RunningChannelDataverse,
+) -> None:
     place.run("""
         DROP DATASET D; CREATE ACTIVE DATASET D(R) PRIMARY KEY id WITH {"history": 1};
         CREATE CONTINUOUS CHANNEL c(k) PERIOD duration("PT1H") {
@@ -292,7 +296,7 @@ def test_a_tick_whose_state_is_no_longer_kept_coalesces_with_the_next_and_is_cou
     assert running.counts.missed_ticks == 2
 
 
-def test_a_tick_at_which_the_query_fails_is_given_up_when_the_next_one_is_due(place: Channelled) -> None:
+def test_a_tick_at_which_the_query_fails_is_given_up_when_the_next_one_is_due(place: RunningChannelDataverse) -> None:
     place.run("""
         CREATE FUNCTION f(k) { SELECT VALUE d.id FROM D d WHERE d.kind = k AND 100 div d.n > 0 };
         CREATE REPETITIVE CHANNEL c USING f@1 PERIOD duration("PT1H")
@@ -314,7 +318,7 @@ def test_a_tick_at_which_the_query_fails_is_given_up_when_the_next_one_is_due(pl
     assert place.told(mine) == [1]
 
 
-def test_a_condition_on_time_is_answered_although_nothing_is_new(place: Channelled) -> None:
+def test_a_condition_on_time_is_answered_although_nothing_is_new(place: RunningChannelDataverse) -> None:
     place.run("""
         CREATE CONTINUOUS CHANNEL c(k) PERIOD duration("P1D") {
             SELECT VALUE d.id FROM D d
@@ -331,7 +335,7 @@ def test_a_condition_on_time_is_answered_although_nothing_is_new(place: Channell
 
 
 def test_where_nothing_is_new_or_nobody_is_interested_spark_runs_no_job(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Any] = []
     execute = ChannelExecution.execute
@@ -356,7 +360,7 @@ def test_where_nothing_is_new_or_nobody_is_interested_spark_runs_no_job(
 
 
 def test_channels_that_share_a_dataset_share_the_reading_of_its_new_rows(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed: list[int] = []
     names = [f"c{i}" for i in range(4)]
@@ -372,25 +376,25 @@ def test_channels_that_share_a_dataset_share_the_reading_of_its_new_rows(
     assert [place.told(mine[name], name) for name in names] == [[[1, 0]]] * 4
 
 
-def test_interests_that_come_and_go_by_thousands_are_followed(place: Channelled) -> None:
+def test_interests_that_come_and_go_by_thousands_are_followed(place: RunningChannelDataverse) -> None:
     place.run("CREATE CONTINUOUS CHANNEL c(n: bigint) { SELECT VALUE d.id FROM D d WHERE is_new(d) AND d.n = n };")
     made = place.subscribe_all(*(SubscriptionRequest([i], f"s{i:05}") for i in range(6_000)))
     place.write(*(record(i, n=i) for i in (0, 1, 5_999)))
     place.caught_up()
-    assert [place.told(one) for one in ("s00000", "s00001", "s05999", "s00002")] == [[0], [1], [5_999], []]
+    assert [place.told(text) for text in ("s00000", "s00001", "s05999", "s00002")] == [[0], [1], [5_999], []]
     # Some go and some come beside those that Spark holds.
-    gone = [one.id for one in made[1:100]]
+    gone = [item.id for item in made[1:100]]
     place.wait(place.parts.channel_store.unsubscribe(place.running().entry.channel_id, gone))
     place.subscribe_all(SubscriptionRequest([7_000], "late"), SubscriptionRequest([1], "again"))
     place.write(*(record(10_000 + i, n=i) for i in (0, 1, 5_999, 7_000)))
     place.caught_up()
-    assert [place.told(one) for one in ("s00000", "s05999", "late", "again")] == [
+    assert [place.told(text) for text in ("s00000", "s05999", "late", "again")] == [
         [0, 10_000], [5_999, 15_999], [17_000], [10_001],
     ]  # fmt: skip
     assert place.executions()[0].results == 4
 
 
-def test_one_after_the_other_channels_and_commits_at_once_lose_nothing(place: Channelled) -> None:
+def test_one_after_the_other_channels_and_commits_at_once_lose_nothing(place: RunningChannelDataverse) -> None:
     """Channels are made while records arrive: each sees every record from some commit on."""
     place.run(FEED)
     stop, sent = threading.Event(), []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.support.channels_in_process import ChannelPlace
+from tests.support.channels_in_process import ChannelDataverse
 from tests.support.in_process_cluster import LocalCluster
 from tocsin.cluster.channels.metrics import ChannelCollector
 from tocsin.rules.model.values import datetime_text
@@ -17,8 +17,8 @@ TICK = datetime(2096, 2, 29, 23, 59, 50, 250_000, tzinfo=UTC)
 
 
 @pytest.fixture
-def place(cluster: LocalCluster, dataverse: str) -> ChannelPlace:
-    made = ChannelPlace(cluster, dataverse)
+def place(cluster: LocalCluster, dataverse: str) -> ChannelDataverse:
+    made = ChannelDataverse(cluster, dataverse)
     made.run(
         """CREATE TYPE T AS { id: int, said: string, n: int };
         CREATE ACTIVE DATASET D(T) PRIMARY KEY id;
@@ -47,18 +47,20 @@ class Told:
 
 
 @pytest.fixture
-def told(cluster: LocalCluster, place: ChannelPlace) -> Told:
+def told(cluster: LocalCluster, place: ChannelDataverse) -> Told:
     return Told(cluster, f"{place.dataverse}.C")
 
 
-def executions(place: ChannelPlace) -> list[dict[str, Any]]:
+def executions(place: ChannelDataverse) -> list[dict[str, Any]]:
     return place.rows(
         f'SELECT VALUE e FROM Metadata.ChannelExecution e WHERE e.DataverseName = "{place.dataverse}"'
         " ORDER BY e.Execution, e.Ended"
     )
 
 
-def test_metadata_tells_of_executions_their_results_and_the_records_set_aside(place: ChannelPlace, told: Told) -> None:
+def test_metadata_tells_of_executions_their_results_and_the_records_set_aside(
+    place: ChannelDataverse, told: Told
+) -> None:
     mine, other = place.subscribe('C("a")'), place.subscribe('C("b")')
     place.run(
         """INSERT INTO D [{"id": 1, "said": "a", "n": 50}, {"id": 2, "said": "a", "n": 0},
@@ -76,20 +78,20 @@ def test_metadata_tells_of_executions_their_results_and_the_records_set_aside(pl
     assert "zero" in poison_record["Reason"]
     assert place.told("C") == {mine: [{"id": 1, "share": 2}], other: [{"id": 3, "share": 10}]}
     counts = ("executions", "results", "failures", "missed_ticks", "poison_records")
-    assert [told(f"{one}_total") for one in counts] == [1, 2, 0, 0, 1]
+    assert [told(f"{count}_total") for count in counts] == [1, 2, 0, 0, 1]
     assert told("interests") == 2
     assert (told("last_execution_seconds") or 0) > 0
 
 
-def test_a_failed_execution_says_why(place: ChannelPlace, cluster: LocalCluster) -> None:
+def test_a_failed_execution_says_why(place: ChannelDataverse, cluster: LocalCluster) -> None:
     channel = place.channel("C")
     cluster.wait(channel.record_failure(ValueError("no reason at all"), TICK))
-    assert [(one["Execution"], one.get("Reason")) for one in executions(place)] == [
+    assert [(execution["Execution"], execution.get("Reason")) for execution in executions(place)] == [
         (1, None), (2, "ValueError: no reason at all"),
     ]  # fmt: skip
 
 
-def test_the_series_of_a_dropped_channel_end(place: ChannelPlace, told: Told) -> None:
+def test_the_series_of_a_dropped_channel_end(place: ChannelDataverse, told: Told) -> None:
     assert told.series() > 0
     place.run("DROP CHANNEL C")
     assert told.series() == 0

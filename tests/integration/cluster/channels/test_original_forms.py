@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.channels_in_process import ChannelPlace
+from tests.support.channels_in_process import ChannelDataverse
 from tests.support.feeds_in_process import free_port, send
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.literals import literal
@@ -72,11 +72,11 @@ def user_adm(name: str, x: float, y: float, age_s: float) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def harbour(cluster: LocalCluster) -> Iterator[ChannelPlace]:
+def harbour(cluster: LocalCluster) -> Iterator[ChannelDataverse]:
     """A dataverse in which the script ran and warnings and vessels came through its sockets."""
     name = f"harbour{uuid4().hex}"
     cluster.run(f"CREATE DATAVERSE {name}")
-    place = ChannelPlace(cluster, name)
+    place = ChannelDataverse(cluster, name)
     ports: dict[str, int] = {}
 
     def here(found: re.Match[str]) -> str:
@@ -84,8 +84,8 @@ def harbour(cluster: LocalCluster) -> Iterator[ChannelPlace]:
         return f"127.0.0.1:{ports[found[1]]}"
 
     place.run(re.sub(r"harbour\.example:(\d+)", here, SCRIPT) + BROKER)
-    send(ports["4101"], *(one.adm() for one in REPORTS))
-    send(ports["4103"], *(user_adm(*one) for one in USERS))
+    send(ports["4101"], *(report.adm() for report in REPORTS))
+    send(ports["4103"], *(user_adm(*user) for user in USERS))
     count = "SELECT VALUE (SELECT VALUE count(*) FROM Warnings r)[0]"
     count += " + (SELECT VALUE count(*) FROM Sightings l)[0]"
     wait_until(lambda: place.rows(count) == [len(REPORTS) + len(USERS)], "all that was sent has arrived")
@@ -96,42 +96,42 @@ def harbour(cluster: LocalCluster) -> Iterator[ChannelPlace]:
 def found(within_s: float, kind: str | None, *places: tuple[float, float]) -> list[str]:
     """The messages of reports inside the window, of the type if one is wanted, once for each place they touch."""
     return sorted(
-        one.message
-        for one in REPORTS
-        for place in places or [(one.x, 0.0)]
-        if one.age_s < within_s and kind in (None, one.type) and one.touches(*place)
+        report.message
+        for report in REPORTS
+        for place in places or [(report.x, 0.0)]
+        if report.age_s < within_s and kind in (None, report.type) and report.touches(*place)
     )
 
 
 def messages(results: list[Any]) -> list[str]:
-    return sorted(one["warning"]["wording"] for one in results)
+    return sorted(result["warning"]["wording"] for result in results)
 
 
-def whom_it_told(place: ChannelPlace, channel: str, calls: dict[str, list[str]]) -> None:
+def whom_it_told(place: ChannelDataverse, channel: str, calls: dict[str, list[str]]) -> None:
     """Subscribes with these arguments, executes the channel, and compares what each was told."""
     who = {place.subscribe(f"{channel}({call})", "HarbourBroker"): expected for call, expected in calls.items()}
     place.execute(channel, TICK)
     told = place.told(channel, TICK)
-    assert {one: messages(told.get(one, [])) for one in who} == who
+    assert {user: messages(told.get(user, [])) for user in who} == who
     assert set(told) <= set(who)
 
 
-def test_warnings_of_a_hazard(harbour: ChannelPlace) -> None:
+def test_warnings_of_a_hazard(harbour: ChannelDataverse) -> None:
     calls = {'"squall"': found(10, "squall"), '"fog"': found(10, "fog"), '"ice"': []}
     whom_it_told(harbour, "warningsOfChannel", calls)
 
 
-def test_warnings_at_a_place(harbour: ChannelPlace) -> None:
+def test_warnings_at_a_place(harbour: ChannelDataverse) -> None:
     calls = {f"{x}, {y}": found(20, None, (x, y)) for x, y in PLACES}
     whom_it_told(harbour, "warningsAtChannel", calls)
 
 
-def test_warnings_of_a_hazard_at_a_place(harbour: ChannelPlace) -> None:
+def test_warnings_of_a_hazard_at_a_place(harbour: ChannelDataverse) -> None:
     calls = {f'"{kind}", {x}, {y}': found(30, kind, (x, y)) for kind in ("squall", "ice") for x, y in PLACES}
     whom_it_told(harbour, "warningsOfAtChannel", calls)
 
 
-def test_warnings_around_a_vessel(harbour: ChannelPlace) -> None:
+def test_warnings_around_a_vessel(harbour: ChannelDataverse) -> None:
     def around(user: str) -> list[str]:
         places = [(x, y) for name, x, y, age in USERS if name == user and age < 10]
         return found(10, None, *places) if places else []
@@ -140,7 +140,7 @@ def test_warnings_around_a_vessel(harbour: ChannelPlace) -> None:
     whom_it_told(harbour, "warningsAroundChannel", calls)
 
 
-def test_the_whole_answer_comes_each_period_and_the_ticks_instant_decides(harbour: ChannelPlace) -> None:
+def test_the_whole_answer_comes_each_period_and_the_ticks_instant_decides(harbour: ChannelDataverse) -> None:
     """Ten seconds later the reports from before are too old, and those stamped ahead of their time are told again."""
     channel = "warningsOfChannel"
     one = harbour.subscribe(f'{channel}("squall")', "HarbourBroker")
@@ -149,19 +149,19 @@ def test_the_whole_answer_comes_each_period_and_the_ticks_instant_decides(harbou
         assert messages(harbour.told(channel, tick)[one]) == found(younger_than_s, "squall")
 
 
-def test_the_same_subscription_twice_is_one_interest(harbour: ChannelPlace) -> None:
+def test_the_same_subscription_twice_is_one_interest(harbour: ChannelDataverse) -> None:
     """33 and 33.0 are the same place."""
     statement = "subscribe to warningsAtChannel({}) on HarbourBroker"
     made = [harbour.run(statement.format(each))[0] for each in ("33, -117", "33.0, -117.0", "33, -117.5")]
-    assert len({one["subscription"] for one in made}) == 3
-    assert [one["interest"] == made[0]["interest"] for one in made] == [True, True, False]
+    assert len({item["subscription"] for item in made}) == 3
+    assert [subscription["interest"] == made[0]["interest"] for subscription in made] == [True, True, False]
 
 
-def test_the_catalog_holds_the_channels(harbour: ChannelPlace) -> None:
+def test_the_catalog_holds_the_channels(harbour: ChannelDataverse) -> None:
     rows = harbour.rows(
         f'SELECT VALUE c FROM Metadata.Channel c WHERE c.DataverseName = "{harbour.dataverse}" ORDER BY c.ChannelName'
     )
-    assert [(one["ChannelName"], one["Kind"], one["Duration"], one["ParameterTypes"]) for one in rows] == [
+    assert [(row["ChannelName"], row["Kind"], row["Duration"], row["ParameterTypes"]) for row in rows] == [
         ("warningsAroundChannel", "REPETITIVE", "PT10S", ["string"]),
         ("warningsAtChannel", "REPETITIVE", "PT20S", ["double", "double"]),
         ("warningsOfAtChannel", "REPETITIVE", "PT30S", ["string", "double", "double"]),

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from tests.integration.cluster.channels.test_executions import FEED
 from tests.support.in_process_cluster import LocalCluster
-from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, Channelled, record
+from tests.support.running_channels import OF_KIND, SETUP, WITHIN_S, RunningChannelDataverse, record
 from tests.support.waiting import wait_until
 from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
@@ -44,7 +44,9 @@ def limits() -> ExecutionLimits | None:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path, limits: ExecutionLimits | None) -> Iterator[Channelled]:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, limits: ExecutionLimits | None
+) -> Iterator[RunningChannelDataverse]:
     if limits is None:
         yield placed(request.getfixturevalue("cluster"), request.getfixturevalue("dataverse"))
         return
@@ -52,8 +54,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, limits: ExecutionLimit
         yield placed(cluster, "Default")
 
 
-def placed(cluster: LocalCluster, dataverse: str) -> Channelled:
-    made = Channelled(cluster, dataverse)
+def placed(cluster: LocalCluster, dataverse: str) -> RunningChannelDataverse:
+    made = RunningChannelDataverse(cluster, dataverse)
     made.run(SETUP)
     return made
 
@@ -82,13 +84,15 @@ class Before:
         "java.io.IOException: No space left on device",
     ],
 )
-def test_whatever_words_a_poisonous_record_holds_it_alone_is_set_aside(place: Channelled, words: str) -> None:
+def test_whatever_words_a_poisonous_record_holds_it_alone_is_set_aside(
+    place: RunningChannelDataverse, words: str
+) -> None:
     place.run("CREATE CONTINUOUS CHANNEL p(k) { SELECT VALUE d.id FROM D d WHERE is_new(d) AND bigint(d.kind) > k };")
     mine = [place.subscribe(str(k), channel="p") for k in range(5)]
     place.write(record(1, kind="7"), record(2, kind=words), record(3, kind="9"))
     place.caught_up("p")
-    assert [sorted(place.told(one, "p")) for one in mine] == [[1, 3]] * 5
-    (poison_record,) = [one for run in place.executions("p") for one in run.details.get("poison_records", [])]
+    assert [sorted(place.told(subscription, "p")) for subscription in mine] == [[1, 3]] * 5
+    (poison_record,) = [poison for run in place.executions("p") for poison in run.details.get("poison_records", [])]
     assert poison_record["key"] == ["2"]
     with pytest.raises(StatementError):
         place.run(f'SELECT VALUE bigint("{words}")')
@@ -96,7 +100,7 @@ def test_whatever_words_a_poisonous_record_holds_it_alone_is_set_aside(place: Ch
 
 @pytest.mark.parametrize("together", [True, False], ids=["in one commit", "each by itself"])
 def test_a_poisonous_record_is_named_and_set_aside_and_the_others_are_answered(
-    place: Channelled, together: bool
+    place: RunningChannelDataverse, together: bool
 ) -> None:
     place.run(INVERSE)
     mine = place.subscribe('"a"', channel="p")
@@ -104,17 +108,17 @@ def test_a_poisonous_record_is_named_and_set_aside_and_the_others_are_answered(
     if together:
         place.write(*records)
     else:
-        for one in records[:5]:
-            place.write(one)
+        for item in records[:5]:
+            place.write(item)
             place.caught_up("p")
         records = records[:5]
     place.caught_up("p")
-    assert sorted(place.told(mine, "p")) == sorted(6 // one["n"] for one in records if one["n"])
-    poison_records = [one for run in place.executions("p") for one in run.details.get("poison_records", [])]
-    bad = [one["id"] for one in records if not one["n"]]
-    assert sorted(int(one["key"][0]) for one in poison_records) == bad
-    assert {one["dataset"] for one in poison_records} == {f"{place.dataverse}.D"}
-    assert all("zero" in one["reason"] for one in poison_records)
+    assert sorted(place.told(mine, "p")) == sorted(6 // item["n"] for item in records if item["n"])
+    poison_records = [poison for run in place.executions("p") for poison in run.details.get("poison_records", [])]
+    bad = [item["id"] for item in records if not item["n"]]
+    assert sorted(int(poison["key"][0]) for poison in poison_records) == bad
+    assert {poison["dataset"] for poison in poison_records} == {f"{place.dataverse}.D"}
+    assert all("zero" in poison["reason"] for poison in poison_records)
     assert place.running("p").counts.poison_records == len(bad)
     # It goes on.
     place.write(record(50, n=2))
@@ -123,7 +127,7 @@ def test_a_poisonous_record_is_named_and_set_aside_and_the_others_are_answered(
     assert place.running("p").trouble is None
 
 
-def test_a_poisonous_record_of_one_of_two_datasets_doubles_nothing(place: Channelled) -> None:
+def test_a_poisonous_record_of_one_of_two_datasets_doubles_nothing(place: RunningChannelDataverse) -> None:
     place.run("""
         CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
             SELECT VALUE [d.id, e.id, 6 div d.n] FROM D d, E e
@@ -143,7 +147,7 @@ def test_a_poisonous_record_of_one_of_two_datasets_doubles_nothing(place: Channe
     assert poison_record["key"] == ["3"]
 
 
-def test_a_poisonous_record_among_grouped_ones_leaves_whole_groups(place: Channelled) -> None:
+def test_a_poisonous_record_among_grouped_ones_leaves_whole_groups(place: RunningChannelDataverse) -> None:
     place.run("""
         CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
             SELECT VALUE sum(6 div d.n) FROM D d WHERE is_new(d) AND d.kind = k GROUP BY k
@@ -156,7 +160,7 @@ def test_a_poisonous_record_among_grouped_ones_leaves_whole_groups(place: Channe
 
 
 def test_a_query_that_always_fails_is_tried_again_and_reported_and_others_go_on(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.run(f"{OF_KIND} CREATE CONTINUOUS CHANNEL p(k) {{ SELECT VALUE d.id FROM D d WHERE is_new(d) "
               "AND 6 div (d.n - d.n) > 0 AND d.kind = k };")  # fmt: skip
@@ -169,8 +173,8 @@ def test_a_query_that_always_fails_is_tried_again_and_reported_and_others_go_on(
     assert place.running("p").counts.failing > 1
     assert place.running("c").counts.failing == 0
     assert place.state("p").vector == before, "no record is to blame, and none is passed over"
-    failures = [one for one in place.executions("p") if one.reason is not None]
-    assert all("zero" in str(one.reason) and one.number == 2 for one in failures)
+    failures = [execution for execution in place.executions("p") if execution.reason is not None]
+    assert all("zero" in str(failure.reason) and failure.number == 2 for failure in failures)
     assert place.told(bad, "p") == []
     # It can be dropped while it fails.
     place.run("DROP CHANNEL p")
@@ -184,7 +188,7 @@ def test_an_execution_that_failed_for_a_while_is_made_up_for(
         _fail_for_a_while(placed(cluster, "Default"), monkeypatch, told)
 
 
-def _fail_for_a_while(place: Channelled, monkeypatch: pytest.MonkeyPatch, told: list[int]) -> None:
+def _fail_for_a_while(place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch, told: list[int]) -> None:
     place.run(OF_KIND)
     mine = place.subscribe('"a"')
     left = [3]
@@ -201,14 +205,16 @@ def _fail_for_a_while(place: Channelled, monkeypatch: pytest.MonkeyPatch, told: 
         place.told_once(mine, range(3))
         wait_until(lambda: not place.running().counts.failing, "it knows that it goes on", WITHIN_S)
     assert place.running().counts.failures == 3
-    own = [one for one in logged if one.get("channel") == "c"]
-    assert [one["failures_in_a_row"] for one in own if one["log_level"] == "warning"] == told
-    assert [one["failures_before"] for one in own if one["log_level"] == "info"] == [3]
-    assert [one.reason for one in place.executions() if one.reason] == ["OSError: the machine is tired"] * 3
+    own = [item for item in logged if item.get("channel") == "c"]
+    assert [item["failures_in_a_row"] for item in own if item["log_level"] == "warning"] == told
+    assert [item["failures_before"] for item in own if item["log_level"] == "info"] == [3]
+    assert [execution.reason for execution in place.executions() if execution.reason] == [
+        "OSError: the machine is tired"
+    ] * 3
 
 
 def test_a_stuck_channel_holds_up_neither_feeds_nor_other_channels_and_can_be_dropped(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.run(OF_KIND + OF_KIND.replace("c(k)", "stuck(k)") + FEED)
     mine, _ = place.subscribe('"a"'), place.subscribe('"a"', channel="stuck")
@@ -243,7 +249,7 @@ def test_a_stuck_channel_holds_up_neither_feeds_nor_other_channels_and_can_be_dr
 
 
 def test_an_overrun_is_followed_at_once_and_missed_ticks_are_counted(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.run("""
         CREATE FUNCTION f(k) { SELECT VALUE d.id FROM D d WHERE d.kind = k };
@@ -264,7 +270,7 @@ def test_an_overrun_is_followed_at_once_and_missed_ticks_are_counted(
     assert missed[-1] >= 2 * (len(missed) - 2), "each run takes longer than three periods"
 
 
-def test_spark_errors_of_a_culprit_name_no_innards(place: Channelled) -> None:
+def test_spark_errors_of_a_culprit_name_no_innards(place: RunningChannelDataverse) -> None:
     place.run(INVERSE)
     place.subscribe('"a"', channel="p")
     place.write(record(1, n=0))
@@ -277,7 +283,7 @@ def test_spark_errors_of_a_culprit_name_no_innards(place: Channelled) -> None:
 
 
 @pytest.mark.parametrize("others", [2, 6], ids=["among few", "among many"])
-def test_parameters_that_nobody_thought_of_silence_nobody_else(place: Channelled, others: int) -> None:
+def test_parameters_that_nobody_thought_of_silence_nobody_else(place: RunningChannelDataverse, others: int) -> None:
     place.run("""
         CREATE CONTINUOUS CHANNEL p(n: bigint, by: bigint) PERIOD duration("P1D") {
             SELECT VALUE [d.id, d.n * by] FROM D d WHERE is_new(d) AND d.at = n
@@ -286,18 +292,18 @@ def test_parameters_that_nobody_thought_of_silence_nobody_else(place: Channelled
     good = [place.subscribe("0", str(1000 + i), channel="p") for i in range(others)]
     # For the first one record is impossible, for the second all are.
     partly, bad = (place.subscribe(at, str(2**62), channel="p") for at in "01")
-    ids = {one.id: one.interest for one in place.subscriptions("p")}
+    ids = {subscription.id: subscription.interest for subscription in place.subscriptions("p")}
     place.write(*(record(i, n=i) for i in range(3)))
     place.execute("p")
     place.write(*(record(i, n=5, at=1.0) for i in (8, 9)))
     place.execute("p")
-    for i, one in enumerate(good):
-        assert sorted(place.told(one, "p")) == [[n, n * (1000 + i)] for n in range(3)]
+    for i, item in enumerate(good):
+        assert sorted(place.told(item, "p")) == [[n, n * (1000 + i)] for n in range(3)]
     assert sorted(place.told(partly, "p")) == [[0, 0], [1, 2**62]]
     assert place.told(bad, "p") == []
     last, before, _ = place.executions("p")
     named = [
-        [(one["interest"], one["dataset"], one["key"]) for one in run.details["poison_records"]]
+        [(poison["interest"], poison["dataset"], poison["key"]) for poison in run.details["poison_records"]]
         for run in (before, last)
     ]
     assert named == [[(ids[partly], f"{place.dataverse}.D", ["2"])], [(ids[bad], "", [str(ids[bad])])]]
@@ -305,7 +311,7 @@ def test_parameters_that_nobody_thought_of_silence_nobody_else(place: Channelled
         "SELECT VALUE c FROM Metadata.ChannelExecution e UNNEST e.PoisonRecords c "
         f"WHERE e.DataverseName = '{place.dataverse}' AND e.Execution = 2"
     )
-    assert [(one["Interest"], one["Dataset"], one["Key"]) for one in shown] == named[0]
+    assert [(item["Interest"], item["Dataset"], item["Key"]) for item in shown] == named[0]
 
 
 POINTS = """
@@ -323,24 +329,24 @@ def _point(id_: int, n: int) -> str:
 
 @pytest.mark.parametrize("several", [False, True], ids=["alone", "two and no good one"])
 def test_poisonous_records_without_a_good_one_beside_them_are_set_aside_whatever_their_type(
-    place: Channelled, several: bool
+    place: RunningChannelDataverse, several: bool
 ) -> None:
     place.run(POINTS)
     mine, other = place.subscribe("0", channel="p"), place.subscribe("-1", channel="p")
     bad = [1, 2] if several else [1]
-    place.run(f"INSERT INTO G [{', '.join(_point(one, 0) for one in bad)}]")
+    place.run(f"INSERT INTO G [{', '.join(_point(item, 0) for item in bad)}]")
     place.execute("p")
     place.run(f"INSERT INTO G [{_point(8, 3)}]")
     place.execute("p")
     assert place.told(mine, "p") == place.told(other, "p") == [[8, 2]]
     last, before, _ = place.executions("p")
-    named = [(one["dataset"], one["key"], one["interest"]) for one in before.details["poison_records"]]
-    assert named == [(f"{place.dataverse}.G", [str(one)], None) for one in bad]
+    named = [(poison["dataset"], poison["key"], poison["interest"]) for poison in before.details["poison_records"]]
+    assert named == [(f"{place.dataverse}.G", [str(item)], None) for item in bad]
     assert "poison_records" not in last.details
 
 
 def test_a_bad_interest_goes_without_and_that_it_is_looked_for_is_told_at_once(
-    place: Channelled, monkeypatch: pytest.MonkeyPatch
+    place: RunningChannelDataverse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.run(POINTS.replace("(k: bigint)", "(k)").replace("g.id > k", "g.n = CAST(to_number(k, '99') AS BIGINT)"))
     _bad, good = place.subscribe('"x"', channel="p"), place.subscribe('"3"', channel="p")
@@ -349,7 +355,7 @@ def test_a_bad_interest_goes_without_and_that_it_is_looked_for_is_told_at_once(
     meanwhile = []
 
     def searched(*args: Any) -> Any:
-        meanwhile.append((counts.failing, [one["event"] for one in logged]))
+        meanwhile.append((counts.failing, [item["event"] for item in logged]))
         return search(*args)
 
     monkeypatch.setattr(PoisonSearch, "without_poison", searched)
@@ -372,7 +378,7 @@ CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
     [(2, None), (7, replace(LIMITS, interests=InterestLimits(cached_from=3)))],  # the second as with thousands
     ids=["two of five", "most of many"],
 )
-def test_bad_interests_silence_no_good_one_however_many_they_are(place: Channelled, count: int) -> None:
+def test_bad_interests_silence_no_good_one_however_many_they_are(place: RunningChannelDataverse, count: int) -> None:
     place.run(CAST)
     wanted = {}
     for i in range(count):
@@ -380,19 +386,19 @@ def test_bad_interests_silence_no_good_one_however_many_they_are(place: Channell
         if i in (0, count - 1):
             wanted[i] = place.subscribe(f'"{i}"', channel="p")
     wanted[50] = place.subscribe('"50"', channel="p")
-    good = {one.interest for one in place.subscriptions("p") if one.id in wanted.values()}
-    bad = {one.interest for one in place.subscriptions("p")} - good
+    good = {subscription.interest for subscription in place.subscriptions("p") if subscription.id in wanted.values()}
+    bad = {subscription.interest for subscription in place.subscriptions("p")} - good
     for i, n in enumerate(wanted):
         place.write(record(i, n=n))
         place.execute("p")
     for i, n in enumerate(wanted):
         assert place.told(wanted[n], "p") == [i]
     for run in place.executions("p")[:-1]:
-        assert {(one["dataset"], one["interest"]) for one in run.details["poison_records"]} == {
-            ("", one) for one in bad
+        assert {(poison["dataset"], poison["interest"]) for poison in run.details["poison_records"]} == {
+            ("", item) for item in bad
         }
     # After two failures nobody asks them for a while.
-    assert [one["known"] for one in place.executions("p")[0].details["poison_records"]] == [True] * count
+    assert [poison["known"] for poison in place.executions("p")[0].details["poison_records"]] == [True] * count
     assert place.running("p").counts.poison_records == 2 * count
     shown = place.rows(
         "SELECT VALUE e.InterestsAside FROM Metadata.ChannelExecution e "
@@ -401,7 +407,7 @@ def test_bad_interests_silence_no_good_one_however_many_they_are(place: Channell
     assert shown == [0, count, count, count]
 
 
-def test_a_poisonous_record_beside_bad_interests_is_set_aside_too(place: Channelled) -> None:
+def test_a_poisonous_record_beside_bad_interests_is_set_aside_too(place: RunningChannelDataverse) -> None:
     place.run("""
         CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {
             SELECT VALUE d.id FROM D d WHERE is_new(d) AND 6 div d.n = CAST(to_number(k, '99') AS BIGINT)
@@ -412,13 +418,13 @@ def test_a_poisonous_record_beside_bad_interests_is_set_aside_too(place: Channel
     good = [place.subscribe(f'"{n}"', channel="p") for n in (3, 2)]
     place.write(record(1, n=0), record(2, n=2), record(3, n=3))
     place.execute("p")
-    assert [place.told(one, "p") for one in good] == [[2], [3]]
+    assert [place.told(subscription, "p") for subscription in good] == [[2], [3]]
     poison_records = place.executions("p")[0].details["poison_records"]
-    assert [one["key"] for one in poison_records if one["dataset"]] == [["1"]]
+    assert [poison["key"] for poison in poison_records if poison["dataset"]] == [["1"]]
     assert len(poison_records) == 3
 
 
-def test_two_poisonous_records_for_everybody_hold_up_nobody(place: Channelled) -> None:
+def test_two_poisonous_records_for_everybody_hold_up_nobody(place: RunningChannelDataverse) -> None:
     place.run(INVERSE)
     mine = place.subscribe('"a"', channel="p")
     place.write(record(1, n=0), record(2, n=0))
@@ -426,10 +432,10 @@ def test_two_poisonous_records_for_everybody_hold_up_nobody(place: Channelled) -
     place.write(record(3, n=3))
     place.told_once(mine, [2], "p")
     assert place.running("p").counts.failures == 0
-    assert [one["key"] for one in place.executions("p")[1].details["poison_records"]] == [["1"], ["2"]]
+    assert [poison["key"] for poison in place.executions("p")[1].details["poison_records"]] == [["1"], ["2"]]
 
 
-def test_a_record_that_fails_only_with_what_it_is_compared_to_is_set_aside(place: Channelled) -> None:
+def test_a_record_that_fails_only_with_what_it_is_compared_to_is_set_aside(place: RunningChannelDataverse) -> None:
     # Spark puts the record's text where the parameter is, as they are equal.
     place.run("""
         CREATE CONTINUOUS CHANNEL p(k) PERIOD duration("P1D") {

@@ -14,12 +14,15 @@ import pytest
 
 from tests.support.sparkless_process import Parts, Sparkless, opened
 from tests.support.waiting import WITHIN_S
+from tocsin.cluster.catalog.entries import ProcedureEntry, ProcedureSchedule
+from tocsin.cluster.catalog.entry_json import entry_from_json, entry_to_json
 from tocsin.cluster.engine.engine_session import engine_lost
-from tocsin.cluster.procedures.procedures import Procedures
+from tocsin.cluster.procedures.procedures import SCHEDULES_LIMIT, Procedures
 from tocsin.cluster.statements.dml import DmlHandler
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
-from tocsin.wire.errors import StorageFullError
+from tocsin.store.cluster.interface import CatalogRow
+from tocsin.wire.errors import LimitError, NotFoundError, StorageFullError
 
 T = TypeVar("T")
 
@@ -30,35 +33,40 @@ INSERT INTO D [{"id": 1}, {"id": 2}];
 
 
 class Days:
-    """A clock that stands still at so many days after the procedure was made; whoever sleeps is told of."""
+    """A clock that stands still at so many days after the procedure was started. `asleep` is set when all its
+    schedules sleep."""
 
     def __init__(self, parts: Parts, days: float) -> None:
         (entry,) = parts.catalog.catalog.procedures
-        self.at = entry.anchor + timedelta(days=days)
+        self.at = entry.schedules[0].anchor + timedelta(days=days)
         self.asleep = asyncio.Event()
+        self.awake = len(entry.schedules)
 
     def now(self) -> datetime:
         return self.at
 
     async def sleep(self, _seconds: float) -> None:
-        self.asleep.set()
+        self.awake -= 1
+        if self.awake == 0:
+            self.asleep.set()
         await asyncio.Event().wait()
 
 
 @asynccontextmanager
-async def going(parts: Parts, days: float) -> AsyncIterator[None]:
-    """The procedures of a cluster so many days later, once they have done all that is due."""
+async def going(parts: Parts, days: float, *, ran_until_days: float | None = None) -> AsyncIterator[Procedures]:
+    """The procedures of a cluster this many days later, once they have done all that is due."""
     clock = Days(parts, days)
     engine = Sparkless(
         cast("Any", None), lambda _spark: cast("PythonFunctions", None), parts.settings.data, threads=2, lost_limit=4
     )
     changes = DmlHandler(parts.tables, engine)
-    procedures = Procedures(parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep)
+    ran_until = None if ran_until_days is None else clock.at + timedelta(days=ran_until_days - days)
+    procedures = Procedures(parts.catalog, parts.tables, engine, changes, clock.now, clock.sleep, ran_until=ran_until)
     await procedures.start()
     try:
         async with asyncio.timeout(WITHIN_S):
             await clock.asleep.wait()
-        yield
+        yield procedures
     finally:
         await procedures.close()
         engine.close()
@@ -67,7 +75,7 @@ async def going(parts: Parts, days: float) -> AsyncIterator[None]:
 @pytest.mark.parametrize("body", ["UPSERT INTO D {'id': 1}", "INSERT INTO D {'id': 3}", "DELETE FROM D"])
 async def test_a_tick_that_changed_something_is_not_run_again_after_a_restart(data_dir: Path, body: str) -> None:
     async with opened(data_dir) as parts:
-        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ {body} }} PERIOD 'P1D'")
+        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ {body} }} PERIOD 'P1D'; EXECUTE p()")
         async with going(parts, 0.9):
             assert parts.table("D").number == 1, "it is not due yet"
         async with going(parts, 3.5):
@@ -85,7 +93,7 @@ async def test_a_tick_that_changed_something_is_not_run_again_after_a_restart(da
 
 async def test_a_tick_that_failed_runs_again_after_a_restart(data_dir: Path) -> None:
     async with opened(data_dir) as parts:
-        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'")
+        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'; EXECUTE p()")
         with mock.patch.object(DatasetTable, "upsert", side_effect=StorageFullError("full")):
             async with going(parts, 1):
                 assert parts.table("D").number == 1
@@ -95,15 +103,27 @@ async def test_a_tick_that_failed_runs_again_after_a_restart(data_dir: Path) -> 
 
 async def test_a_tick_that_changes_nothing_is_no_commit(data_dir: Path) -> None:
     async with opened(data_dir) as parts:
-        await parts.run(f"{SETUP} DELETE FROM D; CREATE PROCEDURE p() {{ DELETE FROM D }} PERIOD 'P1D'")
+        await parts.run(f"{SETUP} DELETE FROM D; CREATE PROCEDURE p() {{ DELETE FROM D }} PERIOD 'P1D'; EXECUTE p()")
         before = parts.table("D").number
         async with going(parts, 2):
             assert parts.table("D").number == before
 
 
+@pytest.mark.parametrize(("ran_until_days", "missed"), [(2.5, 7), (8.5, 1), (9.5, 0), (10.2, 0), (20, 0)])
+async def test_ticks_that_changed_nothing_are_not_missed_after_a_restart(
+    data_dir: Path, ran_until_days: float, missed: int
+) -> None:
+    async with opened(data_dir) as parts:
+        await parts.run(f"{SETUP} DELETE FROM D; CREATE PROCEDURE p() {{ DELETE FROM D }} PERIOD 'P1D'; EXECUTE p()")
+        async with going(parts, 2):
+            pass
+    async with opened(data_dir) as parts, going(parts, 10.5, ran_until_days=ran_until_days) as procedures:
+        assert [run.missed for run in procedures.runs()] == [missed]
+
+
 async def test_a_tick_that_loses_its_engine_runs_again_with_the_next_one(data_dir: Path) -> None:
     async with opened(data_dir) as parts:
-        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'")
+        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'; EXECUTE p()")
         upsert, tries = DatasetTable.upsert, 0
 
         def lose_engine(table: DatasetTable, *rows: object, **options: object) -> object:
@@ -134,7 +154,7 @@ class Slow(Sparkless):
 
 async def test_a_run_that_takes_too_long_is_stopped_and_says_so(data_dir: Path) -> None:
     async with opened(data_dir) as parts:
-        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'")
+        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'; EXECUTE p()")
         clock = Days(parts, 1)
         engine = Slow(
             cast("Any", None),
@@ -174,7 +194,7 @@ class TooLate(Sparkless):
 async def test_what_ends_in_the_middle_of_its_commit_ends_all_the_same(data_dir: Path) -> None:
     """A run that can no longer be stopped is waited for, and nothing comes after it."""
     async with opened(data_dir) as parts:
-        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'")
+        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'; EXECUTE p()")
         loop, begun = asyncio.get_running_loop(), asyncio.Event()
         upsert = DatasetTable.upsert
 
@@ -206,3 +226,44 @@ async def test_what_ends_in_the_middle_of_its_commit_ends_all_the_same(data_dir:
             engine.close()
         assert not clock.asleep.is_set()
         assert parts.table("D").number == 2
+
+
+async def test_every_list_of_arguments_has_a_schedule_of_its_own_that_outlives_a_restart(data_dir: Path) -> None:
+    put = "CREATE PROCEDURE put(id) { UPSERT INTO D {'id': id} } PERIOD 'P1D'"
+    async with opened(data_dir) as parts:
+        await parts.run(f"{SETUP} {put}")
+        (entry,) = parts.catalog.catalog.procedures
+        assert entry.schedules == (), "nothing runs before the first EXECUTE"
+        answers = await parts.run("USE v; EXECUTE put(7); EXECUTE put(8); EXECUTE put(7)")
+        assert [answer.get("existed", False) for answer in answers[1:]] == [False, False, True]
+    async with opened(data_dir) as parts:
+        (entry,) = parts.catalog.catalog.procedures
+        assert [schedule.arguments for schedule in entry.schedules] == ["[7]", "[8]"]
+        async with going(parts, 1.5):
+            assert parts.table("D").number == 3
+        async with going(parts, 1.6):
+            assert parts.table("D").number == 3, "each tick ran once"
+        await parts.run("USE v; DROP PROCEDURE put")
+        assert parts.catalog.catalog.procedures == ()
+
+
+async def test_a_procedure_of_an_earlier_version_goes_on_from_its_creation(data_dir: Path) -> None:
+    async with opened(data_dir) as parts:
+        await parts.run(f"{SETUP} CREATE PROCEDURE p() {{ UPSERT INTO D {{'id': 1}} }} PERIOD 'P1D'")
+        (entry,) = parts.catalog.catalog.procedures
+        body = entry_to_json(entry)
+        del body["schedules"]
+        earlier = entry_from_json(CatalogRow("procedure", "v", "p@0", body, 1))
+        assert isinstance(earlier, ProcedureEntry)
+        assert earlier.schedules == (ProcedureSchedule(entry.procedure_id, "[]", entry.anchor),)
+
+
+async def test_schedules_are_bounded_and_drops_win_over_them(data_dir: Path) -> None:
+    put = "CREATE PROCEDURE put(id) { UPSERT INTO D {'id': id} } PERIOD 'P1D'"
+    async with opened(data_dir) as parts:
+        await parts.run(f"{SETUP} {put}; {'; '.join(f'EXECUTE put({n})' for n in range(SCHEDULES_LIMIT))}")
+        with pytest.raises(LimitError, match="100 lists of arguments"):
+            await parts.run("USE v; EXECUTE put(-1)")
+        await parts.run("USE v; EXECUTE put(5); DROP PROCEDURE put")
+        with pytest.raises(NotFoundError, match="no procedure"):
+            await parts.run("USE v; EXECUTE put(5)")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.python_sources import Modules
-from tests.support.running_channels import SETUP, Channelled, record
+from tests.support.running_channels import SETUP, RunningChannelDataverse, record
 from tocsin.wire.errors import ConflictError
 
 MODULE = """
@@ -47,17 +47,17 @@ def module(cluster: LocalCluster, calls: Path) -> Modules:
 
 
 @pytest.fixture
-def place(cluster: LocalCluster, dataverse: str, module: Modules) -> Channelled:
-    made = Channelled(cluster, dataverse)
+def place(cluster: LocalCluster, dataverse: str, module: Modules) -> RunningChannelDataverse:
+    made = RunningChannelDataverse(cluster, dataverse)
     made.run(SETUP + FUNCTIONS.format(module.name))
     return made
 
 
-def create(place: Channelled, name: str, parameters: str, what: str) -> None:
+def create(place: RunningChannelDataverse, name: str, parameters: str, what: str) -> None:
     place.run(f'CREATE CONTINUOUS CHANNEL {name}({parameters}) PERIOD "P1D" {{ SELECT {what} AND is_new(d) }}')
 
 
-def test_a_call_may_stand_wherever_a_field_or_a_parameter_may(place: Channelled) -> None:
+def test_a_call_may_stand_wherever_a_field_or_a_parameter_may(place: RunningChannelDataverse) -> None:
     for name, parameters, what in (
         ("ofBoth", "k", "VALUE d.id FROM D d WHERE (twice(d.n) = k OR d.n = twice(k))"),
         ("ofRange", "k", "VALUE d.id FROM D d WHERE twice(d.n) >= k"),
@@ -74,20 +74,22 @@ def test_a_call_may_stand_wherever_a_field_or_a_parameter_may(place: Channelled)
     ):
         mine = {value: place.subscribe(value, channel=name) for value in wanted}
         place.execute(name)
-        assert {value: sorted(place.told(one, name), key=str) for value, one in mine.items()} == wanted, name
+        assert {value: sorted(place.told(item, name), key=str) for value, item in mine.items()} == wanted, name
 
 
-def test_a_function_of_a_record_is_called_once_however_many_interests_it_meets(place: Channelled, calls: Path) -> None:
+def test_a_function_of_a_record_is_called_once_however_many_interests_it_meets(
+    place: RunningChannelDataverse, calls: Path
+) -> None:
     create(place, "p", "k, m: bigint", "VALUE [m, noted(d.n)] FROM D d WHERE d.kind = k AND noted(d.n) > m")
     mine = [place.subscribe('"a"', str(i), channel="p") for i in range(12)]
     place.write(record(1, n=20), record(2, n=30))
     place.execute("p")
-    for i, one in enumerate(mine):
-        assert sorted(place.told(one, "p")) == [[i, 20], [i, 30]]
+    for i, item in enumerate(mine):
+        assert sorted(place.told(item, "p")) == [[i, 20], [i, 30]]
     assert len(calls.read_text()) <= 4, "Spark may ask twice for a record, never for each match"
 
 
-def test_a_call_that_fails_spoils_the_results_of_its_own_record_only(place: Channelled) -> None:
+def test_a_call_that_fails_spoils_the_results_of_its_own_record_only(place: RunningChannelDataverse) -> None:
     create(place, "p", "k", "VALUE twice(d.n) FROM D d WHERE d.kind = k")
     mine = place.subscribe('"a"', channel="p")
     place.write(record(1, n=1), record(2, n=13))
@@ -102,18 +104,20 @@ def test_a_call_that_fails_spoils_the_results_of_its_own_record_only(place: Chan
     assert poison_record["reason"].startswith("the function twice failed: ValueError: unlucky (")
 
 
-def test_a_call_that_fails_on_a_parameter_silences_that_interest_only(place: Channelled) -> None:
+def test_a_call_that_fails_on_a_parameter_silences_that_interest_only(place: RunningChannelDataverse) -> None:
     create(place, "p", "k: bigint", "VALUE d.id FROM D d WHERE d.n = twice(k)")
     good, bad = place.subscribe("1", channel="p"), place.subscribe("13", channel="p")
     place.write(record(1, n=2), record(2, n=26))
     place.execute("p")
     assert (place.told(good, "p"), place.told(bad, "p")) == ([1], [])
     (poison_record,) = place.executions("p")[0].details["poison_records"]
-    (blamed,) = [one.interest for one in place.subscriptions("p") if one.id == bad]
+    (blamed,) = [subscription.interest for subscription in place.subscriptions("p") if subscription.id == bad]
     assert (poison_record["dataset"], poison_record["interest"]) == ("", blamed)
 
 
-def test_code_may_change_and_break_under_a_channel_which_loses_nothing(place: Channelled, module: Modules) -> None:
+def test_code_may_change_and_break_under_a_channel_which_loses_nothing(
+    place: RunningChannelDataverse, module: Modules
+) -> None:
     create(place, "p", "k", "VALUE d.id FROM D d WHERE spatial_intersect(around(k), create_point(d.n, 0))")
     with pytest.raises(ConflictError, match=r"cannot be dropped: it is used by channel .*\.p"):
         place.run("DROP FUNCTION around@1")

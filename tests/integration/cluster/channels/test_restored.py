@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.channels_in_process import ChannelPlace
+from tests.support.channels_in_process import ChannelDataverse
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.sparkless_process import opened
 from tocsin import compose
@@ -22,19 +22,19 @@ CREATE CONTINUOUS CHANNEL C(said: string) { SELECT VALUE d.id FROM D d WHERE is_
 
 
 @contextmanager
-def running(spark: SparkSession, folder: Path) -> Iterator[ChannelPlace]:
+def running(spark: SparkSession, folder: Path) -> Iterator[ChannelDataverse]:
     cluster = LocalCluster(spark, folder)
     try:
-        yield ChannelPlace(cluster, "v")
+        yield ChannelDataverse(cluster, "v")
     finally:
         cluster.close()
 
 
-def executions(place: ChannelPlace) -> list[int]:
+def executions(place: ChannelDataverse) -> list[int]:
     return place.rows("SELECT VALUE e.Execution FROM Metadata.ChannelExecution e ORDER BY e.Execution")
 
 
-def back_up_alive(place: ChannelPlace, destination: Path) -> None:
+def back_up_alive(place: ChannelDataverse, destination: Path) -> None:
     """As the cluster does over HTTP."""
     place.cluster.wait(place.cluster.cluster.back_up(destination))
 

@@ -16,7 +16,6 @@ from tests.support.real_processes import environment
 from tocsin import faults
 from tocsin.rules.model.cursors import START, Cursor, Range
 from tocsin.store.channels.rows import BackendRequest, BrokerName, Execution
-from tocsin.store.channels.sqlite import retention
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
 
 POINTS = [point for point in faults.POINTS if point.startswith("channel-store.")]
@@ -54,6 +53,26 @@ def trim(channel_id: int, execution: int) -> Step:
     return step
 
 
+def change(channel_id: int, first: int, count: int) -> Step:
+    wanted = [BackendRequest(f"[{n} anew]", EAST, f"{n:03}") for n in range(first, first + count)]
+    return lambda store: store.subscribe(channel_id, wanted, created_us=1, when_taken="change")
+
+
+def delete(channel_id: int) -> Step:
+    """Deletes every third result, among them some whose payloads others share."""
+
+    async def step(store: SqliteChannelStore) -> None:
+        interests = [each async for chunk in store.interests(channel_id) for each in chunk.ids]
+        ranges = [Range(interest, START) for interest in interests]
+        results = [
+            (interests[part.range], result.cursor)
+            async for chunk in store.fetch(ranges) for part in chunk for result in part.results
+        ]  # fmt: skip
+        await store.delete_results(channel_id, results[::3])
+
+    return step
+
+
 # A life, and of each step whether it works in steps of its own.
 LIFE: list[tuple[Step, bool]] = [
     (lambda store: store.add_channel(), False),
@@ -63,12 +82,18 @@ LIFE: list[tuple[Step, bool]] = [
     (subscribe(1, 100, 5), False),
     (unsubscribe(1, 0, INTERESTS * 2 // 3), False),
     (execute(1, 3), False),
+    (change(1, 30, 5), False),
+    (delete(1), False),
+    (lambda store: store.change_subscription(1, "031", EAST, parameters="[0]"), False),
     (lambda store: store.retain(1), True),
     (trim(1, 2), True),
     (lambda store: store.retain(1, ended_before_us=2), True),
     (lambda store: store.add_channel(), False),
     (subscribe(2, 0, INTERESTS), False),
     (execute(2, 1), False),
+    (delete(2), False),
+    (delete(2), False),
+    (delete(2), False),
     (lambda store: store.drop_channel(1), True),
     (execute(2, 2), False),
     (lambda store: store.retain(2, max_bytes=0), True),
@@ -94,8 +119,7 @@ async def seen(store: SqliteChannelStore) -> Any:
 
 def opened(folder: Path) -> SqliteChannelStore:
     # A few rows take several steps.
-    retention.STEP = 20  # type: ignore[misc]
-    return SqliteChannelStore(folder / "channels.db")
+    return SqliteChannelStore(folder / "channels.db", step_rows=20)
 
 
 async def live(folder: Path) -> None:
@@ -122,13 +146,6 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         return found
 
     return asyncio.run(undisturbed())
-
-
-@pytest.fixture(autouse=True)
-def large_steps_again() -> Any:
-    before = retention.STEP
-    yield
-    retention.STEP = before  # type: ignore[misc]
 
 
 async def go_on(folder: Path, told: int, worlds: list[Any]) -> None:

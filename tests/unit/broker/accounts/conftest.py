@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.local_accounts import Clock, opened
+from tests.support.local_accounts import FakeAccountsClock, opened
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeAccountsClock:
+    return FakeAccountsClock()
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def store(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-async def accounts(store: SqliteBrokerStore, clock: Clock) -> Any:
+async def accounts(store: SqliteBrokerStore, clock: FakeAccountsClock) -> Any:
     accounts = await opened(store, clock)
     yield accounts
     await accounts.close()

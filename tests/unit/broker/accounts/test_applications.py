@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.local_accounts import OPEN, SECRET, Clock, manager, opened, session
+from tests.support.local_accounts import OPEN, SECRET, FakeAccountsClock, manager, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Rights
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.policy import AT_ONCE
@@ -19,7 +19,7 @@ from tocsin.wire.subscriber import Credentials
 
 
 async def test_an_application_gets_a_token_once_and_may_use_what_was_said(
-    accounts: LocalAccounts, store: SqliteBrokerStore, clock: Clock
+    accounts: LocalAccounts, store: SqliteBrokerStore, clock: FakeAccountsClock
 ) -> None:
     made = await accounts.create_application(OPERATOR, "traffic", ApplicationRights(["v.jams"], [], {"subscribers": 1}))
     assert made.token.startswith("tocsin_app_")
@@ -50,17 +50,17 @@ async def test_changed_rights_count_at_once(accounts: LocalAccounts) -> None:
 
 
 async def test_what_is_held_of_channels_that_were_taken_away_ends_also_after_a_crash(
-    store: SqliteBrokerStore, clock: Clock
+    store: SqliteBrokerStore, clock: FakeAccountsClock
 ) -> None:
     accounts = await opened(store, clock)
     own = await manager(accounts, channels=["v.a", "v.b"])
     ann = await session(accounts, "ann", "traffic")
     backends = [NewBackendRow(each, f"v.{'ab'[each % 2]}", f"[{each}]", f"s{each}", START) for each in range(1, 601)]
     await store.subscribe(
-        [FrontendRequest(ann.subscriber, one.interest) for one in backends], backends=backends, created_us=1
+        [FrontendRequest(ann.subscriber, backend.interest) for backend in backends], backends=backends, created_us=1
     )
     assert own.application is not None
-    assert [one async for one in accounts.end_outside(own.application)] == []
+    assert [page async for page in accounts.end_outside(own.application)] == []
     await accounts.change_application(OPERATOR, "traffic", ApplicationRights(["v.b"]))
     steps = accounts.end_outside(own.application)
     assert len(await anext(steps)) == 200
@@ -68,7 +68,7 @@ async def test_what_is_held_of_channels_that_were_taken_away_ends_also_after_a_c
     # Killed here, and started again.
     again = await opened(store, clock)
     held = await store.frontends_of(ann.subscriber)
-    assert {backends[one.interest - 1].channel for one in held} == {"v.b"}
+    assert {backends[holding.interest - 1].channel for holding in held} == {"v.b"}
     assert len(held) == 300
     await again.close()
 
@@ -102,7 +102,7 @@ async def test_an_application_has_at_most_so_many_subscribers(accounts: LocalAcc
     assert [each.subscribers for each in await accounts.applications(OPERATOR)] == [0, 1]
 
 
-async def test_a_removed_application_takes_all_it_has_along(store: SqliteBrokerStore, clock: Clock) -> None:
+async def test_a_removed_application_takes_all_it_has_along(store: SqliteBrokerStore, clock: FakeAccountsClock) -> None:
     accounts = await opened(store, clock, replace(OPEN, removed_at_once=2))
     made = await accounts.create_application(OPERATOR, "traffic")
     own = await accounts.who(made.token)
@@ -131,7 +131,9 @@ async def test_a_removed_application_takes_all_it_has_along(store: SqliteBrokerS
     await accounts.close()
 
 
-async def test_a_removal_that_was_interrupted_is_brought_to_its_end(store: SqliteBrokerStore, clock: Clock) -> None:
+async def test_a_removal_that_was_interrupted_is_brought_to_its_end(
+    store: SqliteBrokerStore, clock: FakeAccountsClock
+) -> None:
     accounts = await opened(store, clock, replace(OPEN, removed_at_once=1))
     await manager(accounts)
     users = [await session(accounts, user, "traffic") for user in ("ann", "bob")]

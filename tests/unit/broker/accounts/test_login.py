@@ -1,4 +1,4 @@
-"""Who registers can log in; whoever says something wrong learns nothing."""
+"""A registered user can log in; a wrong user, application or password gives one and the same error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from argon2 import PasswordHasher
 
-from tests.support.local_accounts import CHEAP, OPEN, SECRET, Clock, manager, opened, session
+from tests.support.local_accounts import CHEAP, OPEN, SECRET, FakeAccountsClock, manager, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.passwords import Passwords
@@ -20,7 +20,9 @@ from tocsin.wire.errors import ConflictError, ForbiddenError, InputError, LimitE
 from tocsin.wire.subscriber import PASSWORD_LIMIT_BYTES, Credentials
 
 
-async def test_who_registers_can_log_in_and_is_known_by_the_token(accounts: LocalAccounts, clock: Clock) -> None:
+async def test_who_registers_can_log_in_and_is_known_by_the_token(
+    accounts: LocalAccounts, clock: FakeAccountsClock
+) -> None:
     made = await accounts.register(None, Credentials("ann", SECRET))
     told = await accounts.login(Credentials("ann", SECRET))
     assert (told.user, told.application) == ("ann", "default")
@@ -45,7 +47,7 @@ async def test_who_registers_can_log_in_and_is_known_by_the_token(accounts: Loca
     ids=lambda wrong: repr(wrong)[:40],
 )
 async def test_whatever_is_wrong_the_answer_is_the_same_and_a_password_was_checked(
-    store: SqliteBrokerStore, clock: Clock, wrong: Credentials
+    store: SqliteBrokerStore, clock: FakeAccountsClock, wrong: Credentials
 ) -> None:
     checked: list[str] = []
 
@@ -103,7 +105,9 @@ async def test_a_user_registers_once(accounts: LocalAccounts) -> None:
     await accounts.login(Credentials("ann", SECRET))
 
 
-async def test_where_registration_is_not_open_it_takes_a_token(store: SqliteBrokerStore, clock: Clock) -> None:
+async def test_where_registration_is_not_open_it_takes_a_token(
+    store: SqliteBrokerStore, clock: FakeAccountsClock
+) -> None:
     accounts = await opened(store, clock, replace(OPEN, open_registration=False))
     own = await manager(accounts)
     with pytest.raises(ForbiddenError, match="register"):
@@ -125,7 +129,7 @@ async def test_open_registration_leads_into_the_default_application_only(account
             await accounts.register(None, Credentials("ann", SECRET, application))
 
 
-async def test_passwords_wait_in_a_bounded_line(store: SqliteBrokerStore, clock: Clock) -> None:
+async def test_passwords_wait_in_a_bounded_line(store: SqliteBrokerStore, clock: FakeAccountsClock) -> None:
     accounts = await opened(store, clock, replace(OPEN, threads=1, waiting=2))
     await accounts.register(None, Credentials("ann", SECRET))
     logins = [accounts.login(Credentials("ann", SECRET)) for _ in range(20)]
@@ -178,7 +182,9 @@ async def test_a_cancelled_check_keeps_its_place_until_it_is_done() -> None:
     await passwords.close()
 
 
-async def test_a_hash_of_another_cost_is_made_anew_at_the_next_login(store: SqliteBrokerStore, clock: Clock) -> None:
+async def test_a_hash_of_another_cost_is_made_anew_at_the_next_login(
+    store: SqliteBrokerStore, clock: FakeAccountsClock
+) -> None:
     before = await opened(store, clock)
     made = await before.register(None, Credentials("ann", SECRET))
     await before.close()

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.local_accounts import OPEN, SECRET, Clock, opened, session
+from tests.support.local_accounts import OPEN, SECRET, FakeAccountsClock, opened, session
 from tocsin.broker.accounts.accounts import Accounts
-from tocsin.broker.accounts.login_throttle import LoginThrottle
+from tocsin.broker.accounts.passwords import LoginThrottle
 from tocsin.serving.limits import WaitingLine
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.wire.errors import LimitError, UnauthorizedError
@@ -23,7 +23,7 @@ async def wrong(accounts: Accounts, user: str, origin: str | None = None, times:
 
 
 async def test_after_some_wrong_passwords_a_user_can_be_tried_now_and_then_only(
-    store: SqliteBrokerStore, clock: Clock
+    store: SqliteBrokerStore, clock: FakeAccountsClock
 ) -> None:
     accounts = await opened(store, clock, replace(OPEN, wrong_passwords=3, wrong_passwords_per_hour=60))
     await accounts.register(None, Credentials("ann", SECRET))
@@ -45,7 +45,7 @@ async def test_after_some_wrong_passwords_a_user_can_be_tried_now_and_then_only(
 
 
 async def test_who_guesses_elsewhere_does_not_lock_a_user_out_where_it_logs_in(
-    store: SqliteBrokerStore, clock: Clock
+    store: SqliteBrokerStore, clock: FakeAccountsClock
 ) -> None:
     accounts = await opened(store, clock, replace(OPEN, wrong_passwords=2, wrong_passwords_per_hour=1))
     await accounts.register(None, Credentials("ann", SECRET))
@@ -57,7 +57,7 @@ async def test_who_guesses_elsewhere_does_not_lock_a_user_out_where_it_logs_in(
     await accounts.close()
 
 
-async def test_a_token_does_not_help_to_guess_the_password(store: SqliteBrokerStore, clock: Clock) -> None:
+async def test_a_token_does_not_help_to_guess_the_password(store: SqliteBrokerStore, clock: FakeAccountsClock) -> None:
     accounts = await opened(store, clock, replace(OPEN, wrong_passwords=2, wrong_passwords_per_hour=1))
     ann = await session(accounts)
     for expected in (UnauthorizedError, UnauthorizedError, LimitError):

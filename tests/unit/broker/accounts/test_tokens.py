@@ -9,7 +9,7 @@ from pathlib import Path
 import jwt
 import pytest
 
-from tests.support.local_accounts import CHEAP, OPEN, SECRET, Clock, opened, session
+from tests.support.local_accounts import CHEAP, OPEN, SECRET, FakeAccountsClock, opened, session
 from tocsin.broker.accounts.accounts import OPERATOR, Session
 from tocsin.broker.accounts.local import LocalAccounts
 from tocsin.broker.accounts.passwords import Passwords
@@ -21,7 +21,9 @@ from tocsin.wire.errors import UnauthorizedError
 from tocsin.wire.subscriber import Credentials
 
 
-async def test_a_token_ends_by_itself_and_a_fresh_one_goes_on(accounts: LocalAccounts, clock: Clock) -> None:
+async def test_a_token_ends_by_itself_and_a_fresh_one_goes_on(
+    accounts: LocalAccounts, clock: FakeAccountsClock
+) -> None:
     await accounts.register(None, Credentials("ann", SECRET))
     old = (await accounts.login(Credentials("ann", SECRET))).token
     clock.now_us += 3_000_000_000
@@ -56,7 +58,7 @@ async def test_a_logout_ends_every_token_of_its_session_whoever_renewed_them(acc
     assert isinstance(await accounts.who(other), Session)
 
 
-async def test_a_session_is_not_renewed_without_end(store: SqliteBrokerStore, clock: Clock) -> None:
+async def test_a_session_is_not_renewed_without_end(store: SqliteBrokerStore, clock: FakeAccountsClock) -> None:
     accounts = await opened(store, clock, replace(OPEN, session_s=10_000.0))
     await accounts.register(None, Credentials("ann", SECRET))
     token = (await accounts.login(Credentials("ann", SECRET))).token
@@ -78,7 +80,7 @@ async def test_a_session_is_not_renewed_without_end(store: SqliteBrokerStore, cl
 
 
 async def test_a_token_from_before_there_were_sessions_is_one_of_its_own(
-    accounts: LocalAccounts, store: SqliteBrokerStore, clock: Clock
+    accounts: LocalAccounts, store: SqliteBrokerStore, clock: FakeAccountsClock
 ) -> None:
     await accounts.register(None, Credentials("ann", SECRET))
     old = (await forged(store, clock))["good"]
@@ -92,7 +94,7 @@ async def test_a_token_from_before_there_were_sessions_is_one_of_its_own(
 
 
 async def test_a_logout_ends_one_session_also_after_a_restart_and_is_forgotten_with_it(
-    store: SqliteBrokerStore, clock: Clock
+    store: SqliteBrokerStore, clock: FakeAccountsClock
 ) -> None:
     accounts = await opened(store, clock)
     await accounts.register(None, Credentials("ann", SECRET))
@@ -117,7 +119,7 @@ async def test_a_logout_ends_one_session_also_after_a_restart_and_is_forgotten_w
     await accounts.close()
 
 
-async def forged(store: SqliteBrokerStore, clock: Clock) -> dict[str, str]:
+async def forged(store: SqliteBrokerStore, clock: FakeAccountsClock) -> dict[str, str]:
     """A good token of the first subscriber, and some that nobody should be taken in by."""
     key = await store.fact(SESSION_KEY)
     assert key is not None
@@ -148,7 +150,7 @@ async def forged(store: SqliteBrokerStore, clock: Clock) -> dict[str, str]:
 
 
 async def test_forged_tokens_are_refused_whatever_they_look_like(
-    accounts: LocalAccounts, store: SqliteBrokerStore, clock: Clock
+    accounts: LocalAccounts, store: SqliteBrokerStore, clock: FakeAccountsClock
 ) -> None:
     await accounts.register(None, Credentials("ann", SECRET))
     tokens = await forged(store, clock)
@@ -160,7 +162,7 @@ async def test_forged_tokens_are_refused_whatever_they_look_like(
 
 
 async def test_without_a_token_only_those_where_everybody_operates_are_known(
-    accounts: LocalAccounts, store: SqliteBrokerStore, clock: Clock
+    accounts: LocalAccounts, store: SqliteBrokerStore, clock: FakeAccountsClock
 ) -> None:
     with pytest.raises(UnauthorizedError, match="needs a token"):
         await accounts.who(None)
@@ -191,7 +193,7 @@ async def test_another_password_ends_all_tokens_from_before(accounts: LocalAccou
 
 
 async def test_a_clock_that_is_set_back_locks_nobody_out_and_saves_no_old_token(
-    accounts: LocalAccounts, clock: Clock
+    accounts: LocalAccounts, clock: FakeAccountsClock
 ) -> None:
     await accounts.register(None, Credentials("ann", SECRET))
     await accounts.set_password(OPERATOR, "ann", "another secret")
@@ -209,7 +211,7 @@ async def test_a_clock_that_is_set_back_locks_nobody_out_and_saves_no_old_token(
 
 
 async def test_a_login_that_a_new_password_overtakes_gives_a_token_that_is_good_no_more(
-    store: SqliteBrokerStore, clock: Clock
+    store: SqliteBrokerStore, clock: FakeAccountsClock
 ) -> None:
     class OvertakenPasswords(Passwords):
         async def matches(self, password: str, kept: str | None, origin: str | None = None) -> bool:
@@ -240,7 +242,9 @@ async def test_a_removed_subscriber_is_nobody_also_to_a_token_in_use(accounts: L
         await accounts.who(token)
 
 
-async def test_after_a_restore_no_token_is_good_and_none_is_anybody_elses(tmp_path: Path, clock: Clock) -> None:
+async def test_after_a_restore_no_token_is_good_and_none_is_anybody_elses(
+    tmp_path: Path, clock: FakeAccountsClock
+) -> None:
     store = SqliteBrokerStore(tmp_path / "broker-a.db")
     await store.open()
     accounts = await opened(store, clock)
@@ -269,7 +273,9 @@ async def test_after_a_restore_no_token_is_good_and_none_is_anybody_elses(tmp_pa
     await store.close()
 
 
-async def test_a_token_from_before_a_subscriber_is_not_the_subscribers(store: SqliteBrokerStore, clock: Clock) -> None:
+async def test_a_token_from_before_a_subscriber_is_not_the_subscribers(
+    store: SqliteBrokerStore, clock: FakeAccountsClock
+) -> None:
     accounts = await opened(store, clock)
     tokens = SessionTokens(store, 3_600.0, 3_600.0, clock)
     await tokens.open()
@@ -281,3 +287,20 @@ async def test_a_token_from_before_a_subscriber_is_not_the_subscribers(store: Sq
         await accounts.who(early)
     assert isinstance(await accounts.who((await accounts.login(Credentials("ann", SECRET))).token), Session)
     await accounts.close()
+
+
+async def test_an_ended_session_is_not_forgotten_while_the_clock_is_suspect(
+    store: SqliteBrokerStore, clock: FakeAccountsClock
+) -> None:
+    right_us = clock.now_us
+    tokens = SessionTokens(store, 3_600.0, 3_600.0, clock, lambda: right_us)
+    await tokens.open()
+    await tokens.end("ended before")
+    clock.now_us += 10 * 365 * 86_400 * 1_000_000
+    await tokens.end("ended meanwhile")
+    clock.now_us = right_us
+    again = SessionTokens(store, 3_600.0, 3_600.0, clock, lambda: right_us)
+    await again.open()
+    for session_id in ("ended before", "ended meanwhile"):
+        with pytest.raises(UnauthorizedError):
+            again.check_kept(session_id)

@@ -6,15 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.support.in_process_broker import BrokerHere, Listener, both, broker
-from tests.support.sparkless_cluster import World, world
+from tests.support.in_process_broker import InProcessBroker, Listener, both, broker
+from tests.support.sparkless_cluster import SparklessCluster, world
 from tests.support.waiting import WITHIN_S, until
 from tocsin.store.channels.rows import BrokerName
 
 NAME = BrokerName("Default", "b")
 
 
-async def told(here: World) -> dict[str, list[str]]:
+async def told(here: SparklessCluster) -> dict[str, list[str]]:
     """The applications that hold each interest at the cluster, by its parameters."""
     found: dict[str, list[str]] = {}
     for subscription in await here.store.subscriptions_of(NAME):
@@ -22,12 +22,12 @@ async def told(here: World) -> dict[str, list[str]]:
     return {parameters: sorted(names) for parameters, names in found.items()}
 
 
-async def application(made: BrokerHere, name: str, user: str) -> None:
+async def application(made: InProcessBroker, name: str, user: str) -> None:
     _, said = await made.ask("POST", "/v1/applications", {"name": name})
     await made.user(user, name, said["token"])
 
 
-async def until_told(here: World, wanted: dict[str, list[str]]) -> None:
+async def until_told(here: SparklessCluster, wanted: dict[str, list[str]]) -> None:
     async with asyncio.timeout(WITHIN_S):
         while await told(here) != wanted:
             await asyncio.sleep(0.01)

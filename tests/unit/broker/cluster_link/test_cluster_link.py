@@ -13,14 +13,17 @@ import orjson
 import pytest
 from aiohttp import web
 
-from tests.support.in_process_broker import BrokerHere, Listener, both, broker
-from tests.support.sparkless_cluster import World, world
+from tests.support.in_process_broker import InProcessBroker, Listener, both, broker
+from tests.support.sparkless_cluster import SparklessCluster, Token, world
 from tests.support.waiting import WITHIN_S, until
 from tocsin.broker.cluster_link.link import TURN_EVENTS
 from tocsin.cluster.catalog.catalog import Remove
 from tocsin.cluster.catalog.entries import DataverseEntry
 from tocsin.rules.model import types as t
+from tocsin.rules.model.cursors import Position
 from tocsin.serving.application import bind_socket
+from tocsin.store.channels.rows import BrokerName
+from tocsin.wire.announcements import Announcement
 
 
 async def test_announcements_that_the_cluster_did_not_sign_are_refused(cluster: Any, tmp_path: Path) -> None:
@@ -164,11 +167,13 @@ async def test_the_cluster_is_told_what_everybody_has(cluster: Any, tmp_path: Pa
             await ada.ack(str(interest), ada.events[0]["data"]["to"])
 
             async with asyncio.timeout(WITHIN_S):
-                while not [one async for one in here.store.lowest_acknowledged(channel.channel_id) if interest in one]:
+                while not [
+                    item async for item in here.store.lowest_acknowledged(channel.channel_id) if interest in item
+                ]:
                     await asyncio.sleep(0.01)
 
 
-async def life(made: BrokerHere, here: World, channel: Any, interest: int, n: int) -> None:
+async def life(made: InProcessBroker, here: SparklessCluster, channel: Any, interest: int, n: int) -> None:
     await here.execute(channel, {interest: [n]})
     head = made.parts.runtime.core.caches
     await until(lambda: head[interest].head[1] == n + 1)
@@ -227,9 +232,6 @@ async def test_while_the_cluster_is_away_a_broker_delivers_what_it_has(tmp_path:
 
 async def test_a_cluster_that_has_lost_the_broker_is_told_again(tmp_path: Path, cluster: Any) -> None:
     async with cluster as here, both(tmp_path / "broker", here, cluster__check_every_s=0.05) as made:
-        from tests.support.sparkless_cluster import Token
-        from tocsin.store.channels.rows import BrokerName
-
         channel = await here.channel("c")
         interest = int((await made.subscribe("ada", "v.c", 1))["interest"])
         await here.brokers.remove(BrokerName("Default", "b"), Token("ada", "admin"))
@@ -248,6 +250,28 @@ async def test_a_cluster_that_has_lost_the_broker_is_told_again(tmp_path: Path, 
                     assert await again.values_until(1) == ["again"]
 
 
+async def test_a_cluster_that_loses_the_broker_during_a_check_gets_its_subscriptions_again(
+    tmp_path: Path, cluster: Any
+) -> None:
+    async with cluster as here, both(tmp_path / "broker", here, cluster__check_every_s=0.05) as made:
+        channel = await here.channel("c")
+        await made.subscribe("ada", "v.c", 1)
+        ask, removed = made.parts.client.announcement, asyncio.Event()
+
+        async def removed_first(after: Position) -> Announcement:
+            if not removed.is_set():
+                await here.brokers.remove(BrokerName("Default", "b"), Token("ada", "admin"))
+                assert await here.store.subscriptions(channel.channel_id) == []
+                removed.set()
+            return await ask(after)
+
+        made.parts.client.announcement = removed_first  # type: ignore[method-assign]
+        async with asyncio.timeout(WITHIN_S):
+            await removed.wait()
+            while not await here.store.subscriptions(channel.channel_id):
+                await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["told", "looked for"])
 async def test_subscriptions_end_with_their_channel(cluster: Any, tmp_path: Path, told: bool) -> None:
     async with cluster as here, both(tmp_path / "broker", here, cluster__check_every_s=3600 if told else 0.05) as made:
@@ -259,7 +283,7 @@ async def test_subscriptions_end_with_their_channel(cluster: Any, tmp_path: Path
         async with Listener(made.url, made.tokens["ada"]) as ada:
             await until(lambda: made.parts.fan_out.listeners)
             await here.drop(dropped)
-            await ada.until(lambda: [one["type"] for one in ada.events] == ["tocsin.ended"])
+            await ada.until(lambda: [event["type"] for event in ada.events] == ["tocsin.ended"])
             assert ada.events[0]["channel"] == "v.c"
             await here.execute(kept, {other: ["goes on"]})
             await ada.until(lambda: ada.values == ["goes on"])

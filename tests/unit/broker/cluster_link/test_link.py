@@ -100,7 +100,7 @@ class LinkHarness:
         )  # fmt: skip
 
     def hold(self, interest: int) -> BackendSubscription:
-        """As `BackendSubscriptions` does when the cluster has granted it, and whoever asked makes it durable."""
+        """Does what `BackendSubscriptions` does when a subscription is granted and stored."""
         head = max(OLD, self.early.get(interest, OLD))
         holding = self.index.add(BackendSubscription(interest, "v.c", f"[{interest}]", f"broker:{interest}", OLD, head))
         self.store.add(holding)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.in_process_broker import Listener, both, broker
-from tests.support.sparkless_cluster import World
+from tests.support.sparkless_cluster import SparklessCluster
 from tests.support.waiting import WITHIN_S
 from tocsin.store.broker import broker_backup
 from tocsin.store.channels.rows import BrokerName
@@ -19,7 +19,7 @@ NAME = BrokerName("Default", "b")
 FILE = "broker-Default.b.db"
 
 
-async def held(here: World) -> set[str]:
+async def held(here: SparklessCluster) -> set[str]:
     return {subscription.parameters for subscription in await here.store.subscriptions_of(NAME)}
 
 

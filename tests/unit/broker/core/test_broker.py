@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.caching_model import at
-from tests.support.core_model import World
+from tests.support.core_model import CoreModel
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
@@ -22,9 +22,9 @@ NOTIFY, INLINE = ev.Mode.NOTIFY, ev.Mode.INLINE
 
 def world(
     *names: str, mode: ev.Mode = INLINE, caching: CachingSettings | None = None, online: bool = True, **more: float
-) -> World:
+) -> CoreModel:
     """Everybody subscribes to x; the cluster holds it."""
-    made = World(CoreSettings(caching=caching or CachingSettings(), **more))  # type: ignore[arg-type]
+    made = CoreModel(CoreSettings(caching=caching or CachingSettings(), **more))  # type: ignore[arg-type]
     for name in names:
         made.subscribe(name, name, "x", mode=mode)
         if online:
@@ -39,12 +39,12 @@ def results(*numbers: int, size: int = 10) -> tuple[BrokerResult, ...]:
 
 
 def only(actions: list[ac.Action], kind: type) -> ac.Action:
-    (found,) = [one for one in actions if isinstance(one, kind)]
+    (found,) = [action for action in actions if isinstance(action, kind)]
     return found
 
 
 def test_equal_interests_are_one_backend_subscription() -> None:
-    made = World(CoreSettings())
+    made = CoreModel(CoreSettings())
     assert made.subscribe("a", "ann", "x") == [ac.SubscribeBackend("x")]
     assert made.subscribe("b", "ben", "x") == []
     assert made.broker.since("a") is None
@@ -134,7 +134,7 @@ def test_what_was_fetched_is_kept_where_the_settings_say_so() -> None:
     made.handle(ev.CachePoliciesChanged(chosen))
     made.pull("x", ["a"])
     made.answer(1)
-    assert [type(one) for one in made.pull("x", ["b"])] == [ac.Deliver]
+    assert [type(action) for action in made.pull("x", ["b"])] == [ac.Deliver]
     assert made.broker.caches.counters.hits == 2
 
 
@@ -220,7 +220,7 @@ def test_catching_up_goes_page_by_page() -> None:
     for _ in range(5):
         made.push("x")
     found = [*made.log_in("a"), *made.ready("a"), *made.ready("a"), *made.ready("a")]
-    assert [(one.results, one.more) for one in found if isinstance(one, ac.Deliver)] == [
+    assert [(execution.results, execution.more) for execution in found if isinstance(execution, ac.Deliver)] == [
         (results(1, 2), True),
         (results(3, 4), True),
         (results(5), False),
@@ -374,7 +374,7 @@ def test_policies_are_switched_without_dropping_content() -> None:
     made.handle(ev.CachePoliciesChanged(CachingSettings(eviction="none", expiry="ttl")))
     made.push("x")
     made.log_in("a")
-    assert [type(one) for one in made.answer(1)] == [ac.Deliver]
+    assert [type(action) for action in made.answer(1)] == [ac.Deliver]
     assert made.broker.caches.counters_by_policy["all+none+ttl"].hits == 2
     assert made.broker.caches.counters_by_policy["all+lsc+never"].admitted == 2
 
@@ -427,7 +427,7 @@ def test_results_of_an_interest_that_nobody_holds_are_passed_over() -> None:
 
 
 def test_results_pushed_before_the_backend_is_known_to_be_ready_are_fetched() -> None:
-    made = World(CoreSettings())
+    made = CoreModel(CoreSettings())
     made.subscribe("a", "ann", "x")
     made.log_in("ann")
     channel = made.channels["x"]
@@ -496,7 +496,9 @@ def test_what_happens_is_the_same_each_time() -> None:
         made.log_in("b")
         made.settle()
         return [
-            repr(one) for one in made.log if not isinstance(one, ac.Deliver) or one.why is not ac.DeliveryReason.LIVE
+            repr(action)
+            for action in made.log
+            if not isinstance(action, ac.Deliver) or action.why is not ac.DeliveryReason.LIVE
         ]
 
     assert told() == told()

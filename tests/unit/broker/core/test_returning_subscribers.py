@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.caching_model import at
-from tests.support.core_model import World
+from tests.support.core_model import CoreModel
 from tocsin.broker.core import actions as ac
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.settings import CoreSettings
@@ -12,9 +12,9 @@ from tocsin.rules.caching.settings import CachingSettings
 NOTHING_KEPT = CachingSettings(admission="none")
 
 
-def away(caching: CachingSettings | None = None, *, mode: ev.Mode = ev.Mode.NOTIFY) -> World:
+def away(caching: CachingSettings | None = None, *, mode: ev.Mode = ev.Mode.NOTIFY) -> CoreModel:
     """Ann has subscribed to x and y, and two results of each came while she was away."""
-    made = World(CoreSettings(caching=caching or CachingSettings()))
+    made = CoreModel(CoreSettings(caching=caching or CachingSettings()))
     for interest in "xy":
         made.subscribe(f"ann {interest}", "ann", interest, mode=mode)
         made.backend_ready(interest)
@@ -35,7 +35,7 @@ def delivered(actions: list[ac.Action]) -> dict[str, tuple[int, int]]:
 
 def test_who_returns_gets_what_it_lacks_of_every_interest_at_once() -> None:
     made = away()
-    assert {type(one) for one in made.log_in("ann")} == {ac.NotifyAvailable}
+    assert {type(action) for action in made.log_in("ann")} == {ac.NotifyAvailable}
     assert delivered(made.pull_each("ann")) == {"ann x": (0, 2), "ann y": (0, 2)}
     assert made.ack_each("ann") == []
     assert [made.broker.marker(name) for name in ("ann x", "ann y")] == [at(2), at(2)]
@@ -46,7 +46,7 @@ def test_answers_that_come_together_are_delivered_each_to_who_waits_for_it() -> 
     made = away(NOTHING_KEPT)
     made.log_in("ann")
     fetches = made.pull_each("ann")
-    assert {type(one) for one in fetches} == {ac.Fetch}
+    assert {type(fetch) for fetch in fetches} == {ac.Fetch}
     assert delivered(made.answer_together()) == {"ann x": (0, 2), "ann y": (0, 2)}
     counters = made.broker.caches.counters
     assert (counters.hits, counters.misses, counters.fetched) == (0, 4, 4)
@@ -80,8 +80,8 @@ def test_news_that_come_with_what_somebody_waits_for_follow_it() -> None:
     # The answers in the wrong order.
     answers = [made.answer_to(number, 1000, 0.1) for number in sorted(made.fetches, reverse=True)]
     told = made.handle(ev.FetchesSucceeded(tuple(answers)))
-    of_x = [one for one in told if isinstance(one, ac.Deliver) and one.interest == "x"]
-    assert [(one.why, one.after, one.to) for one in of_x] == [
+    of_x = [action for action in told if isinstance(action, ac.Deliver) and action.interest == "x"]
+    assert [(action.why, action.after, action.to) for action in of_x] == [
         (ac.DeliveryReason.CAUGHT_UP, at(0), at(2)),
         (ac.DeliveryReason.LIVE, at(2), at(3)),
     ]
@@ -99,7 +99,7 @@ def test_who_is_not_known_is_refused_and_the_others_are_served() -> None:
 
 
 def test_who_asks_before_the_cluster_holds_its_subscription_is_told_to_ask_again() -> None:
-    made = World(CoreSettings())
+    made = CoreModel(CoreSettings())
     made.subscribe("ann x", "ann", "x")
     (refused,) = made.pull_each("ann")
     assert isinstance(refused, ac.RefuseEvent)
@@ -123,5 +123,5 @@ def test_of_an_answer_that_has_more_than_was_asked_only_that_is_delivered() -> N
     everything = tuple(made.channels["x"].results)
     (action,) = made.handle(ev.FetchSucceeded(number, at(2), everything, 0.1))
     assert isinstance(action, ac.Deliver)
-    assert [one.cursor for one in action.results] == [at(2)]
+    assert [result.cursor for result in action.results] == [at(2)]
     assert made.broker.caches.counters.misses == 1

@@ -40,8 +40,8 @@ class FakeStore:
 def ack_batcher(store: FakeStore, subscriptions: int = 3, every_s: float = 0.01) -> tuple[AckBatcher, CoreRuntime]:
     runtime = CoreRuntime(Broker(CoreSettings(), 0.0))
     runtime.performers = dict.fromkeys((ac.SubscribeBackend, ac.Fetch, ac.ReportConsumed), lambda _: None)
-    for one in range(subscriptions):
-        runtime.handle(ev.SubscribeRequested(one, one, 7, None, ev.Mode.NOTIFY))
+    for item in range(subscriptions):
+        runtime.handle(ev.SubscribeRequested(item, item, 7, None, ev.Mode.NOTIFY))
     runtime.handle(ev.BackendSubscribed(7, Cursor(1, 0, 0)))
     for number in (1, 2):
         runtime.handle(ev.ResultArrived(7, Cursor(1, number, 0), 1, None))
@@ -90,8 +90,8 @@ async def test_a_full_disk_is_told_to_who_waits_and_nothing_is_lost() -> None:
     await until(lambda: store.calls)
     await acks.close()
     written: dict[Any, Any] = {}
-    for one in store.calls:
-        written |= one
+    for call in store.calls:
+        written |= call
     assert written == {0: Cursor(1, 1, 0), 1: Cursor(1, 2, 0)}
 
 

@@ -61,7 +61,7 @@ class FanOutHarness:
         # What the core delivers may be several envelopes, between which somebody may be full.
         encoder = EventEncoder("v.b", lambda _: "v.c", page_results=2, page_bytes=10_000)
         self.fan_out = FanOut(self.runtime, encoder, BrokerCounters(), patience_s=60, at_once=at_once)
-        self.results: dict[int, list[BrokerResult]] = {one: [] for one in range(interests)}
+        self.results: dict[int, list[BrokerResult]] = {number: [] for number in range(interests)}
         self.markers: dict[tuple[int, int], Cursor] = {}
         self.outlets: dict[int, Outlet] = {}
         runtime = self.runtime
@@ -85,7 +85,7 @@ class FanOutHarness:
         return person * 100 + interest
 
     def _fetch(self, fetch: ac.Fetch) -> None:
-        found = [one for one in self.results[int(str(fetch.interest))] if fetch.after < one.cursor <= fetch.to]
+        found = [result for result in self.results[int(str(fetch.interest))] if fetch.after < result.cursor <= fetch.to]
         some = found[: fetch.limit]
         to = fetch.to if len(some) == len(found) else some[-1].cursor
         asyncio.get_running_loop().call_soon(self.runtime.handle, ev.FetchSucceeded(fetch.fetch, to, tuple(some), 0.01))
@@ -153,7 +153,7 @@ async def test_a_large_audience_does_not_keep_a_small_one_waiting() -> None:
         one = to_broker_result(FetchedResult(Cursor(1, 1, 0), 1, b"1"))
         harness.runtime.handle(ev.ResultArrived(interest, one.cursor, one.size_bytes, one.payload))
     assert harness.outlets[99].position[1].execution == 1
-    assert sum(one.position[0].execution for one in harness.outlets.values()) < 40
+    assert sum(outlet.position[0].execution for outlet in harness.outlets.values()) < 40
     harness.results = {0: [one], 1: [one]}
     await until(lambda: sum(harness.outlets[person].position[0].execution for person in range(40)) == 40)
 
@@ -175,7 +175,7 @@ async def test_a_connection_that_breaks_while_it_is_written_to_costs_nobody_else
         harness.runtime.handle(ev.ResultArrived(0, one.cursor, one.size_bytes, one.payload))
         whole = [outlet for person, outlet in harness.outlets.items() if person not in (0, 3)]
         await until(lambda: {outlet.position[0].execution for outlet in whole} == {number})  # noqa: B023
-    assert [person for person, one in harness.outlets.items() if one.given_up] == [0, 3]
+    assert [person for person, outlet in harness.outlets.items() if outlet.given_up] == [0, 3]
 
 
 async def test_who_only_catches_up_is_no_slow_consumer() -> None:

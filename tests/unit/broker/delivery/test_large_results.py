@@ -8,8 +8,8 @@ from typing import Any
 import aiohttp
 import orjson
 
-from tests.support.in_process_broker import BrokerHere, both, values
-from tests.support.sparkless_cluster import World
+from tests.support.in_process_broker import InProcessBroker, both, values
+from tests.support.sparkless_cluster import SparklessCluster
 from tests.support.waiting import until
 
 LARGE = 50_000
@@ -18,8 +18,8 @@ PAGE = 256 << 10
 SOCKETS = 16 << 20
 
 
-async def large(here: World, made: BrokerHere, count: int, user: str = "ada") -> str:
-    """Somebody subscribes, and there are so many results, none of which is cached. The subscription's id."""
+async def large(here: SparklessCluster, made: InProcessBroker, count: int, user: str = "ada") -> str:
+    """Subscribes, and makes this many results that no cache has. Returns the subscription's id."""
     channel = await here.channel("c")
     held = await made.subscribe(user, "v.c", 1)
     interest = int(held["interest"])
@@ -32,7 +32,7 @@ async def large(here: World, made: BrokerHere, count: int, user: str = "ada") ->
     return str(held["id"])
 
 
-def fetched_bytes(made: BrokerHere) -> int:
+def fetched_bytes(made: InProcessBroker) -> int:
     return made.parts.runtime.core.caches.counters.fetched_bytes
 
 
@@ -45,7 +45,7 @@ async def test_who_pulls_large_results_has_them_fetched_once(cluster: Any, tmp_p
         while True:
             _, said = await made.ask("GET", f"/v1/subscriptions/{name}/results?{after}", user="ada")
             answered += len(orjson.dumps(said))
-            got += [one["n"] for one in values(said["events"])]
+            got += [value["n"] for value in values(said["events"])]
             if not said["more"]:
                 break
             after = f"after={said['events'][-1]['data']['to']}"
@@ -54,7 +54,7 @@ async def test_who_pulls_large_results_has_them_fetched_once(cluster: Any, tmp_p
         # And who wants few has few fetched.
         before = fetched_bytes(made)
         _, said = await made.ask("GET", f"/v1/subscriptions/{name}/results?limit=1", user="ada")
-        assert ([one["n"] for one in values(said["events"])], said["more"]) == ([0], True)
+        assert ([value["n"] for value in values(said["events"])], said["more"]) == ([0], True)
         assert fetched_bytes(made) - before <= 1.1 * LARGE
 
 
@@ -77,7 +77,7 @@ async def test_who_reads_nothing_of_much_that_is_not_cached_is_behind(cluster: A
             while len(got) < 400:
                 data = (await slow.receive()).data
                 read_bytes += len(data)
-                got += [one["n"] for one in values([orjson.loads(data)])]
+                got += [value["n"] for value in values([orjson.loads(data)])]
                 largest = max(largest, transport.get_write_buffer_size())
             assert got == list(range(400))
             assert largest <= (256 << 10) + 2 * (PAGE + LARGE)
@@ -91,21 +91,23 @@ async def test_a_result_larger_than_a_page_gets_through(cluster: Any, tmp_path: 
     async with cluster as here, both(tmp_path / "broker", here, **settings) as made:
         name = await large(here, made, 5)
         _, said = await made.ask("GET", f"/v1/subscriptions/{name}/results", user="ada")
-        assert ([one["n"] for one in values(said["events"])], said["more"]) == ([0], True)
+        assert ([value["n"] for value in values(said["events"])], said["more"]) == ([0], True)
         headers = {"Authorization": f"Bearer {made.tokens['ada']}"}
         async with (
             aiohttp.ClientSession() as session,
             session.ws_connect(f"{made.url}/v1/stream", headers=headers) as reader,
         ):
             got = [values([orjson.loads((await reader.receive()).data)]) for _ in range(5)]
-        assert [[one["n"] for one in some] for some in got] == [[0], [1], [2], [3], [4]]
+        assert [[item["n"] for item in some] for some in got] == [[0], [1], [2], [3], [4]]
 
 
 async def test_a_poll_answers_about_as_much_as_a_buffer_holds(cluster: Any, tmp_path: Path) -> None:
     async with cluster as here, both(tmp_path / "broker", here, cache__eviction="none") as made:
         channel = await here.channel("c")
         interests = [int((await made.subscribe("ada", "v.c", n))["interest"]) for n in range(40)]
-        await here.execute(channel, {one: [{"n": n, "pad": "x" * LARGE} for n in range(5)] for one in interests})
+        await here.execute(
+            channel, {interest: [{"n": n, "pad": "x" * LARGE} for n in range(5)] for interest in interests}
+        )
         await until(lambda: made.parts.runtime.core.caches.counters.arrived == 200)
         before = fetched_bytes(made)
         _, said = await made.ask("GET", "/v1/poll", user="ada")

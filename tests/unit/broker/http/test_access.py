@@ -39,7 +39,9 @@ async def test_an_application_reaches_nothing_of_another(cluster: Any, tmp_path:
         assert (await made.ask("GET", "/v1/policies", token=tokens["shop"]))[0] == 403
         refused = await made.ask("POST", "/v1/subscriptions", {"channel": "v.d", "parameters": [1]}, user="ann")
         assert refused[0] == 403
-        assert [one["name"] for one in (await made.ask("GET", "/v1/channels", user="ann"))[1]["channels"]] == ["v.c"]
+        assert [channel["name"] for channel in (await made.ask("GET", "/v1/channels", user="ann"))[1]["channels"]] == [
+            "v.c"
+        ]
         for n in range(2):
             await made.subscribe("ann", "v.c", n)
         many = await made.ask("POST", "/v1/subscriptions", {"channel": "v.c", "parameters": [9]}, user="ann")
@@ -201,7 +203,7 @@ async def test_limits_are_told_clearly(cluster: Any, tmp_path: Path) -> None:
             for _ in range(25):
                 await ada.socket.send_str("garbage")
             await ada.until(lambda: ada.close_code == 1008)
-            assert {one["code"] for one in ada.errors} == {"bad_request"}
+            assert {error["code"] for error in ada.errors} == {"bad_request"}
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {made.tokens['ada']}"}) as session:
             statuses = []
             for _ in range(7):
@@ -228,9 +230,9 @@ async def test_connections_of_one_address_are_limited(cluster: Any, tmp_path: Pa
     async with cluster as here, both(tmp_path / "broker", here, http__address_connections_limit=3) as made:
         async with AsyncExitStack() as stack:
             sessions = [await stack.enter_async_context(aiohttp.ClientSession()) for _ in range(4)]
-            answers = [await stack.enter_async_context(one.get(f"{made.url}/healthz")) for one in sessions]
+            answers = [await stack.enter_async_context(session.get(f"{made.url}/healthz")) for session in sessions]
             # The cluster may have one of the three.
-            assert {one.status for one in answers} == {200, 429}
+            assert {answer.status for answer in answers} == {200, 429}
             refused = answers[-1]
             assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
             error = (await refused.json())["error"]
@@ -244,7 +246,7 @@ def test_an_address_is_one_whatever_it_is_called() -> None:
     assert address_key("10.0.0.7") == address_key("::ffff:10.0.0.7") == "10.0.0.7"
     assert address_key("2001:db8::1") == address_key("2001:db8::ffff:0:0:9%eth0") != address_key("2001:db8:0:1::1")
     assert address_key(None) == address_key("") == "unknown"
-    assert [is_loopback(one) for one in ("127.0.0.1", "::1", "::ffff:127.0.0.2", "10.0.0.7", None)] == [True] * 3 + [
+    assert [is_loopback(text) for text in ("127.0.0.1", "::1", "::ffff:127.0.0.2", "10.0.0.7", None)] == [True] * 3 + [
         False
     ] * 2
 
@@ -263,3 +265,12 @@ def test_asking_for_much_counts_for_more() -> None:
     # More than there ever are at once is taken when all are there, and owed.
     assert [bucket.try_take(0.0, 8.0), bucket.try_take(0.0)] == [0.0, pytest.approx(0.4)]
     assert bucket.try_take(0.4) == 0.0
+
+
+async def test_a_webhook_that_is_aimed_at_a_broker_does_nothing(cluster: Any, tmp_path: Path) -> None:
+    async with cluster as here, both(tmp_path / "b", here) as made, aiohttp.ClientSession() as session:
+        given = {"user": "mallory", "password": PASSWORD}
+        for path in ("/v1/register", "/v1/login", "/v1/subscriptions", "/v1/feeds/News", "/v1/nothing"):
+            async with session.post(made.url + path, json=given, headers={"webhook-id": "x"}) as answer:
+                assert (answer.status, "webhook-id" in await answer.text()) == (403, True), path
+        assert (await made.ask("POST", "/v1/register", given))[0] == 201

@@ -46,7 +46,7 @@ def checked(schema: dict[str, Any]) -> Any:
 
 def test_the_asyncapi_document_knows_exactly_the_requests_that_are_taken() -> None:
     assert subscriber.REQUESTS.keys() == OK.keys() <= asyncapi()["channels"]["stream"]["messages"].keys()
-    assert {one["address"] for one in asyncapi()["channels"].values()} <= openapi()["paths"].keys()
+    assert {channel["address"] for channel in asyncapi()["channels"].values()} <= openapi()["paths"].keys()
 
 
 def test_the_asyncapi_document_tells_why_connections_are_closed() -> None:
@@ -80,13 +80,13 @@ def test_what_brokers_send_is_what_the_document_says() -> None:
     )
     deliver = ac.Deliver(17, Cursor(1, 0, 0), Cursor(1, 9, 0), results, (1,), ac.DeliveryReason.LIVE, Cursor(1, 3, 0))
     told = encoder.results(deliver)
-    events = [orjson.loads(one.envelope) for one in told]
+    events = [orjson.loads(item.envelope) for item in told]
     for event in events:
         checked({"$ref": "#/components/schemas/Results"}).validate(event)
     # They follow each other, and the gap is told where it is.
-    assert [one["data"]["after"] for one in events] == ["1-0-0", *[one["data"]["to"] for one in events[:-1]]]
-    assert [one["data"]["more"] for one in events] == [True, True, False]
-    assert [one["data"]["gap"] for one in events] == ["1-3-0", "1-3-0", None]
+    assert [event["data"]["after"] for event in events] == ["1-0-0", *[event["data"]["to"] for event in events[:-1]]]
+    assert [event["data"]["more"] for event in events] == [True, True, False]
+    assert [event["data"]["gap"] for event in events] == ["1-3-0", "1-3-0", None]
     assert events[-1]["data"]["to"] == "1-9-0"
     available = encoder.available(ac.NotifyAvailable(17, Cursor(1, 9, 0), (1,)))
     checked({"$ref": "#/components/schemas/Available"}).validate(orjson.loads(available.envelope))

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from tests.support.in_process_broker import BrokerHere, Listener, both
-from tests.support.sparkless_cluster import World
+from tests.support.in_process_broker import InProcessBroker, Listener, both
+from tests.support.sparkless_cluster import SparklessCluster
 from tests.support.waiting import WITHIN_S, until
 from tests.unit.cluster.http.http_requests import error_in
 from tocsin.broker.http import announcement_route, publish_route
@@ -35,7 +35,9 @@ def head_of(headers: dict[str, str], length: int) -> bytes:
 
 
 @asynccontextmanager
-async def sending(made: BrokerHere, data: bytes, address: str = "127.0.0.1") -> AsyncIterator[asyncio.StreamReader]:
+async def sending(
+    made: InProcessBroker, data: bytes, address: str = "127.0.0.1"
+) -> AsyncIterator[asyncio.StreamReader]:
     """Sends this much, and no more."""
     place = urlsplit(made.url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port, local_addr=(address, 0))
@@ -77,7 +79,7 @@ async def test_messages_that_are_not_the_clusters_do_not_make_the_broker_ask_it(
         assert await asked_for_announcements(here) - before <= 2
 
 
-async def asked_for_announcements(here: World) -> float:
+async def asked_for_announcements(here: SparklessCluster) -> float:
     _, exposed = await here.ask("GET", "/metrics")
     return sum(
         float(line.split()[-1])

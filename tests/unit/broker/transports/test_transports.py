@@ -38,14 +38,14 @@ async def test_who_was_away_gets_everything_from_the_cache_the_cluster_and_both(
         caches = made.parts.runtime.core.caches
         await until(lambda: caches.counters.arrived == 6)
         async with Listener(made.url, made.tokens["ada"]) as ada:
-            assert [one["n"] for one in await ada.values_until(6)] == list(range(6))
+            assert [value["n"] for value in await ada.values_until(6)] == list(range(6))
             assert caches.counters.hits > 0
             assert caches.counters.misses > 0
             assert caches.counters.hits + caches.counters.misses == 6
             assert ada.events[0]["data"]["after"] < ada.events[-1]["data"]["to"]
             # And goes on with what comes now.
             await here.execute(channel, {interest: [{"n": 6}]})
-            assert [one["n"] for one in await ada.values_until(7)][-1] == 6
+            assert [value["n"] for value in await ada.values_until(7)][-1] == 6
 
 
 async def test_results_are_pulled_page_by_page_and_waited_for(cluster: Any, tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ async def test_a_poll_waits_and_answers_what_is_not_acknowledged(cluster: Any, t
         await until(lambda: made.parts.runtime.core.caches[int(notify["interest"])].head[1] == 1)
         _, again = await made.ask("GET", "/v1/poll", user="ada")
         assert values(first["events"]) == values(again["events"]) == ["x"]
-        assert {one["type"] for one in again["events"]} == {"tocsin.results", "tocsin.available"}
-        to = next(one["data"]["to"] for one in again["events"] if one["type"] == "tocsin.results")
+        assert {event["type"] for event in again["events"]} == {"tocsin.results", "tocsin.available"}
+        to = next(event["data"]["to"] for event in again["events"] if event["type"] == "tocsin.results")
         await made.ask("POST", "/v1/acks", {"acks": {inline["interest"]: to}}, user="ada")
-        assert [one["type"] for one in (await made.ask("GET", "/v1/poll", user="ada"))[1]["events"]] == [
+        assert [event["type"] for event in (await made.ask("GET", "/v1/poll", user="ada"))[1]["events"]] == [
             "tocsin.available"
         ]
 
@@ -93,15 +93,15 @@ async def test_a_poll_that_does_not_wait_answers_what_has_to_be_fetched(cluster:
     async with cluster as here, both(tmp_path / "broker", here, cache__eviction="none") as made:
         channel = await here.channel("c")
         kept = [await made.subscribe("ada", "v.c", n) for n in range(3)]
-        # Nobody takes what this would bring, and whoever polls does not wait for it.
+        # Nobody reads these events, and the next poll does not wait for them.
         await made.ask("PUT", "/v1/webhook", {"url": "http://127.0.0.1:9/"}, user="ada")
-        await here.execute(channel, {int(one["interest"]): [place] for place, one in enumerate(kept)})
+        await here.execute(channel, {int(subscription["interest"]): [place] for place, subscription in enumerate(kept)})
         core = made.parts.runtime.core
-        await until(lambda: all(core.caches[int(one["interest"])].head[1] == 1 for one in kept))
+        await until(lambda: all(core.caches[int(subscription["interest"])].head[1] == 1 for subscription in kept))
         for _ in range(2):
             _, said = await made.ask("GET", "/v1/poll", user="ada")
             assert sorted(values(said["events"])) == [0, 1, 2]
-        acks = {one["interest"]: one["data"]["to"] for one in said["events"]}
+        acks = {event["interest"]: event["data"]["to"] for event in said["events"]}
         await made.ask("POST", "/v1/acks", {"acks": acks}, user="ada")
         assert (await made.ask("GET", "/v1/poll", user="ada"))[1]["events"] == []
 
@@ -156,11 +156,11 @@ async def test_who_takes_nothing_is_behind_and_gets_everything_later(cluster: An
                 await here.execute(channel, {interest: [{"n": count}]})
                 count += 1
             # The other one has all of it meanwhile.
-            assert [one["n"] for one in await bob.values_until(count)] == list(range(count))
+            assert [value["n"] for value in await bob.values_until(count)] == list(range(count))
             got: list[Any] = []
             while len(got) < count:
                 got += values([orjson.loads((await slow.receive()).data)])
-            assert [one["n"] for one in got] == list(range(count))
+            assert [item["n"] for item in got] == list(range(count))
             await until(lambda: not parts.fan_out.behind)
             await slow.close()
 

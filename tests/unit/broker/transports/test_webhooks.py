@@ -17,10 +17,9 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from tests.support.in_process_broker import PASSWORD, BrokerHere, Listener, both, broker, values
+from tests.support.in_process_broker import PASSWORD, InProcessBroker, Listener, both, broker, values
 from tests.support.waiting import WITHIN_S, until
 from tocsin.broker.accounts.sessions import SessionTokens
-from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.transports.webhooks import WebhookConnections
 from tocsin.clock import now_us
 from tocsin.serving.name_resolver import NameResolver
@@ -102,10 +101,10 @@ async def test_every_event_has_an_id_of_its_own_and_one_that_is_told_again_the_s
             await until(lambda wanted=before + 3: len(got) == wanted)
     kinds = ["tocsin.available", "tocsin.available", "tocsin.ended"]
     assert [kind for kind, _ in got] == [kinds[0], *kinds, *kinds]
-    ids = [one for _, one in got]
+    ids = [item for _, item in got]
     assert ids[0] == ids[1]
     assert len(set(ids[1:])) == 6
-    assert not any("." in one for one in ids), "a dot ends the id in what is signed"
+    assert not any("." in identity for identity in ids), "a dot ends the id in what is signed"
 
 
 async def test_a_webhook_that_is_put_while_another_ends_stays(cluster: Any, tmp_path: Path) -> None:
@@ -183,13 +182,13 @@ async def test_a_webhook_from_when_private_networks_were_allowed_is_looked_at_ag
                 for there in (url, "http://127.1:1/", "http://2130706433/", "http://[::ffff:127.0.0.1]/"):
                     status, said = await made.ask("PUT", "/v1/webhook", {"url": there}, user="ada")
                     assert (status, "broker.webhooks.private" in said["error"]["hint"]) == (400, True)
-        assert any("broker.webhooks.private" in str(one) for one in logs)
+        assert any("broker.webhooks.private" in str(log) for log in logs)
     assert got == []
 
 
 @asynccontextmanager
 async def silent_receiver() -> AsyncIterator[tuple[str, list[asyncio.StreamWriter]]]:
-    """Accepts whoever connects and answers nobody; its address, and the connections it has had."""
+    """Accepts connections and answers none. Yields its address, and the connections it has had."""
     connections: list[asyncio.StreamWriter] = []
 
     async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -204,7 +203,7 @@ async def silent_receiver() -> AsyncIterator[tuple[str, list[asyncio.StreamWrite
             writer.transport.abort()
 
 
-async def told_by_webhook(made: BrokerHere, prefix: str, count: int, url: str) -> None:
+async def told_by_webhook(made: InProcessBroker, prefix: str, count: int, url: str) -> None:
     """Makes `count` further subscribers of v.c(1). No password is checked: that would take longer than all the rest."""
     tokens = SessionTokens(made.parts.store, 3_600.0, 3_600.0, now_us)
     await tokens.open()
@@ -217,7 +216,7 @@ async def told_by_webhook(made: BrokerHere, prefix: str, count: int, url: str) -
 
 
 async def test_silent_receivers_of_200_accounts_delay_nobody_else(cluster: Any, tmp_path: Path) -> None:
-    """The receiver's time is an hour: whoever had to wait for a silent one would wait for ever."""
+    """The timeout of a receiver is an hour: a message that waited for a silent one would wait for ever."""
     got: list[Any] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -290,8 +289,9 @@ async def test_back_off_is_kept_whatever_webhook_is_put(cluster: Any, tmp_path: 
 
 async def test_places_are_shared_out_by_application_and_host() -> None:
     settings = WebhookSettings(connections=10, application_connections=4, host_connections=2)
-    counters = BrokerCounters()
-    connections, stop = WebhookConnections(settings, counters), asyncio.Event()
+    waiting = Counter[str]()
+    count_waiting = lambda change: waiting.update(webhooks=change)  # noqa: E731
+    connections, stop = WebhookConnections(settings, count_waiting), asyncio.Event()
     running: Counter[Any] = Counter()
 
     async def post(application: int, host: str, *, failing: bool = False) -> None:
@@ -301,14 +301,14 @@ async def test_places_are_shared_out_by_application_and_host() -> None:
 
     posts = [asyncio.create_task(post(1, "silent")) for _ in range(100)]
     posts += [asyncio.create_task(post(1, f"host{n}", failing=True)) for n in range(100)]
-    await until(lambda: counters.webhooks_waiting == 200 - 3)
+    await until(lambda: waiting["webhooks"] == 200 - 3)
     assert running == {(1, "silent", False): 2, (1, "host0", True): 1}
     posts += [asyncio.create_task(post(of, host)) for of in (1, 2) for host in ("silent", "other")]
     await until(lambda: sum(running.values()) == 6)
     assert running[2, "silent", False] == running[2, "other", False] == running[1, "other", False] == 1
     stop.set()
     await asyncio.gather(*posts)
-    assert (counters.webhooks_waiting, connections.applications) == (0, 0)
+    assert (waiting["webhooks"], connections.applications) == (0, 0)
 
 
 class SlowNames:

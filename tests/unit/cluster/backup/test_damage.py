@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.example_backup import STORES, Data, leftovers
-from tocsin.cluster.backup.manifest import CATALOG, MANIFEST
+from tocsin.cluster.backup.manifest import CATALOG, MANIFEST, digest_of
 from tocsin.cluster.backup.restore import restore
 from tocsin.wire.errors import NotFoundError, StoreError
 
@@ -93,12 +93,10 @@ async def test_a_truncated_tar_is_refused_wherever_it_ends(data: Data, tmp_path:
 def rewritten(good: Path, bad: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """A backup whose manifest was changed by somebody who knows how checksums work."""
     shutil.copytree(good, bad)
-    from tocsin.cluster.backup.manifest import _digest
-
     body = json.loads((bad / MANIFEST).read_text())
     del body["sha256"]
     change(body)
-    (bad / MANIFEST).write_text(json.dumps({**body, "sha256": _digest(body)}))
+    (bad / MANIFEST).write_text(json.dumps({**body, "sha256": digest_of(body)}))
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ async def test_records_that_were_acknowledged_and_have_not_landed_are_saved(
     await restore(target, tmp_path / "new", **STORES)
     again = IntakeLog.open(tmp_path / "new" / "intake" / "somefeed")
     found = again.read(0, max_rows=100, max_bytes=1 << 20)
-    assert [one.payload for one in found] == [b"record %d" % each for each in range(20)]
+    assert [result.payload for result in found] == [b"record %d" % each for each in range(20)]
     await again.close()
 
 
@@ -168,8 +168,8 @@ async def test_channels_are_saved_with_positions_that_the_datasets_have_and_get_
         assert state.last_execution == 1
         assert back.epoch > epoch
         (subscription,) = await back.subscriptions(channel_id)
-        ((fetched,),) = [one async for one in back.fetch([Range(subscription.interest, subscription.since)])]
-        assert [one.payload for one in fetched.results] == [b"1"]
+        ((fetched,),) = [part async for part in back.fetch([Range(subscription.interest, subscription.since)])]
+        assert [result.payload for result in fetched.results] == [b"1"]
         done = Execution(number=2, started_us=2, ended_us=2, vector={"reports": held.commit})
         after = (await back.commit_execution(channel_id, done, [subscription.interest], [b"again"])).position
         # What was given out between the backup and the restore stands before all that comes now.

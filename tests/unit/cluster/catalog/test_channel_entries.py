@@ -130,7 +130,12 @@ def test_metadata_lists_them_with_the_names_of_the_original() -> None:
     catalog = emergency()
     rows = {name: made.rows(catalog, Path("/data")) for name, made in DATASETS.items() if callable(made.rows)}
     assert rows["Broker"] == [
-        {"DataverseName": E, "BrokerName": "Downtown", "BrokerEndPoint": "http://broker.example:1/x"}
+        {
+            "DataverseName": E,
+            "BrokerName": "Downtown",
+            "BrokerEndPoint": "http://broker.example:1/x",
+            "BrokerType": "tocsin",
+        }
     ]
     first, second = rows["Channel"]
     assert first["Function"] == [E, "near", "1"]
@@ -141,10 +146,13 @@ def test_metadata_lists_them_with_the_names_of_the_original() -> None:
         by_body.body,
         ["any", "[string]"],
     )
-    assert "Duration" not in second
-    assert [(one["ProcedureName"], one["Arity"], one.get("Duration")) for one in rows["Procedure"]] == [
-        ("forget", 0, "PT16M40S"),
-        ("add", 2, None),
+    assert second["Duration"] == ""
+    own_datasets = [[E, "NearMeResults"], [E, "NearMeSubscriptions"]]
+    assert first["Dependencies"] == [own_datasets, [[E, "near", "1"]]]
+    fields = ("ProcedureName", "Arity", "Duration", "Type")
+    assert [tuple(procedure[field] for field in fields) for procedure in rows["Procedure"]] == [
+        ("forget", "0", "PT16M40S", "DELETE"),
+        ("add", "2", "", "INSERT"),
     ]
     for name, found in rows.items():
         assert layout.to_arrow(found, DATASETS[name].type).num_rows == len(found)

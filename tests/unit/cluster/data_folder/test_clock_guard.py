@@ -364,3 +364,19 @@ def test_ages_never_run_ahead_of_the_true_time_and_times_never_go_back(
         last_us = max(last_us, guard.now_us())
         if machine.wall_us == true_us:
             assert guard.suspicion() is None or guard.suspicion() is ClockSuspicion.BEFORE
+
+
+def test_it_knows_until_when_the_process_before_ran(machine: Machine, start: Callable[[], ClockGuard]) -> None:
+    guard = start()
+    assert guard.ran_until_us == 0
+    machine.pass_time(DAY)
+    guard.close()
+    ended_us = machine.wall_us
+    machine.start_anew(3 * DAY)
+    guard = start()
+    assert (guard.ran_until_us, guard.now_us()) == (ended_us, ended_us + 3 * DAY)
+    machine.pass_time(90 * SECOND)
+    guard.record()
+    recorded_us = machine.wall_us
+    machine.pass_time(30 * SECOND)
+    assert start().ran_until_us == recorded_us, "a process that was killed is known until its last record"

@@ -91,7 +91,7 @@ def test_a_newest_entry_that_was_whole_is_named_and_no_note(
     entry.write_bytes(entry.read_bytes().replace(word, damage))
     status, found = checked(folder, capsys)
     assert status == 1
-    assert (str(entry), "is not as it was written") in [(one["path"], one["problem"]) for one in found]
+    assert (str(entry), "is not as it was written") in [(finding["path"], finding["problem"]) for finding in found]
 
 
 def test_the_end_of_a_feeds_log_that_was_set_aside_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -23,8 +23,9 @@ from tests.support.waiting import WITHIN_S, until
 from tocsin.cluster.engine.engine import HUGE_BYTES, TURN_S, Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
 from tocsin.cluster.engine.watchdog import PingAnswered, WatchdogLimits
-from tocsin.cluster.engine.watchdog_thread import EngineCollector, EngineWatch, stuck_tasks, task_slots
+from tocsin.cluster.engine.watchdog_thread import EngineCollector, EngineWatch, task_slots
 from tocsin.cluster.statements.dml import CancellationToken
+from tocsin.pipeline.running_tasks import EngineLoad, RunningTask
 from tocsin.wire.errors import (
     CapacityError,
     ConflictError,
@@ -292,7 +293,7 @@ async def test_all_work_of_one_asker_has_one_share_and_what_nobody_asked_for_one
         for askers in (("ann", "ann"), ("ann", "bob"), (None, None)):
             spark.properties.clear()
             await asyncio.gather(*[run(asker) for asker in askers])
-            names = [name for _, name in spark.properties]
+            names = [name for key, name in spark.properties if key == "spark.scheduler.pool"]
             assert len(names) == 2
             assert (names[0] == names[1]) is (askers == ("ann", "ann"))
 
@@ -474,33 +475,160 @@ async def test_a_dead_engine_and_one_that_does_not_answer_are_replaced(tmp_path:
             await asyncio.to_thread(watch.close)
 
 
-def context_of(running: int | None, wanted: Sequence[int], *, local: bool = True) -> Any:
-    """A context of Spark's whose scheduler runs so many tasks, and whose active stages want so many each."""
-
-    def option(value: Any) -> Any:
-        return SimpleNamespace(isDefined=lambda: value is not None, get=lambda: value)
-
-    stages = [option(SimpleNamespace(numActiveTasks=lambda count=count: count)) for count in wanted]
-    return SimpleNamespace(
-        isLocal=lambda: local,
-        taskScheduler=lambda: SimpleNamespace(
-            runningTasksByExecutors=lambda: SimpleNamespace(get=lambda _executor: option(running))
-        ),
-        statusTracker=lambda: SimpleNamespace(
-            getActiveStageIds=lambda: range(len(stages)), getStageInfo=lambda stage: stages[stage]
-        ),
-    )
-
-
 def test_the_master_of_a_local_engine_says_how_many_tasks_it_runs_at_once() -> None:
     masters = ("local[4]", "local[12,3]", "local[*]", "spark://host:7077")
     assert [task_slots(master) for master in masters] == [4, 12, None, None]
 
 
-def test_tasks_that_run_although_no_stage_wants_them_are_stuck() -> None:
-    assert stuck_tasks(context_of(3, [1, 2])) == 0
-    assert stuck_tasks(context_of(5, [1, 2])) == 2
-    assert stuck_tasks(context_of(2, [])) == 2
-    assert stuck_tasks(context_of(1, [3])) == 0, "Spark's status is a moment behind its scheduler"
-    assert stuck_tasks(context_of(None, [])) == 0
-    assert stuck_tasks(context_of(4, [], local=False)) == 0, "tasks elsewhere have a reaper"
+# ---------------------------------------------------------------- leftovers of stopped work
+
+
+class FakeTasks:
+    """The tasks of a session, as Spark's scheduler knows them."""
+
+    def __init__(self) -> None:
+        self.tasks: list[RunningTask] = []
+        self.heap_bytes = 0
+        self.collection_ms = 0
+
+    def read(self) -> EngineLoad:
+        return EngineLoad(list(self.tasks), self.heap_bytes, 1_000, self.collection_ms)
+
+
+def with_tasks(engine: Engine) -> FakeTasks:
+    tasks = FakeTasks()
+    engine.session.tasks = tasks  # type: ignore[assignment]
+    return tasks
+
+
+async def test_who_leaves_a_task_behind_gets_no_more_until_it_has_ended(tmp_path: Path) -> None:
+    def leave_one(asker: str) -> None:
+        (group,) = engine._running
+        tasks.tasks.append(RunningTask(True, 0, group, asker))
+        raise StatementError("stopped")
+
+    with engine_of(FakeSpark(), tmp_path) as engine:
+        tasks = with_tasks(engine)
+        with engine.asked_by("ann"), pytest.raises(StatementError):
+            await engine.work(lambda: leave_one("ann"))
+        for _ in range(3):
+            with pytest.raises(LimitError, match="ann could not be stopped") as refused, engine.asked_by("ann"):
+                pass
+            assert (refused.value.status, refused.value.details["retry_after_s"]) == (429, 30)
+            engine.refused.see_ended_jobs({task.group: task.asker for task in tasks.tasks})
+        with engine.asked_by("bob"):
+            assert await engine.work(lambda: "free") == "free"
+        engine.refused.see_ended_jobs({})
+        with engine.asked_by("ann"):
+            assert await engine.work(lambda: "free") == "free"
+
+
+async def test_work_that_runs_alone_holds_back_all_other_work_which_waits_and_does_not_fail(tmp_path: Path) -> None:
+    begun, order = threading.Event(), []
+    let = threading.Event()
+
+    def first() -> None:
+        begun.set()
+        let.wait(WITHIN_S)
+        order.append("statement")
+
+    async def run_alone() -> None:
+        async with engine.alone(is_clear=True):
+            await engine.execution(lambda: order.append("alone"), "x", is_alone=True)
+
+    with engine_of(FakeSpark(), tmp_path) as engine:
+        with_tasks(engine)
+        statement = asyncio.create_task(engine.work(first))
+        await asyncio.to_thread(begun.wait)
+        alone = asyncio.create_task(run_alone())
+        await asyncio.sleep(0)
+        others = [
+            asyncio.create_task(engine.work(lambda: order.append("other"))),
+            asyncio.create_task(engine.land(lambda: order.append("other"), "x", asks_spark=True)),
+            asyncio.create_task(engine.execution(lambda: order.append("other"), "x")),
+        ]
+        await asyncio.sleep(0)
+        assert order == []
+        let.set()
+        await asyncio.gather(statement, alone, *others)
+    assert order == ["statement", "alone", "other", "other", "other"]
+
+
+async def test_work_that_runs_alone_gets_a_new_engine_if_tasks_of_earlier_work_still_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tocsin.cluster.engine.engine.GIVE_UP_S", 0.1)
+    asked: list[str] = []
+
+    def replace(reason: str) -> bool:
+        if not asked:
+            engine.abandon()
+            engine.adopt(FakeSpark())  # type: ignore[arg-type]
+            with_tasks(engine)
+        asked.append(reason)
+        return True
+
+    with engine_of(FakeSpark(), tmp_path) as engine:
+        engine.request_replacement = replace
+        with_tasks(engine).tasks.append(RunningTask(True, 600, "g", "ann"))
+        async with engine.alone(is_clear=False):
+            assert engine.generation == 1
+        async with engine.alone(is_clear=True):
+            assert engine.generation == 2
+        async with engine.alone(is_clear=True):
+            assert engine.generation == 2, "nothing is left there"
+    assert asked == ["an execution is tried while nothing else runs, and earlier work could not be stopped"]
+
+
+async def test_work_that_does_not_end_is_ended_with_its_engine_for_work_that_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tocsin.cluster.engine.engine._CLEAR_S", 0.1)
+    ended, begun = threading.Event(), threading.Event()
+
+    def endless() -> None:
+        begun.set()
+        ended.wait(WITHIN_S)
+        raise EngineLostError("gone")
+
+    def replace(_reason: str) -> bool:
+        ended.set()
+        return True
+
+    with engine_of(FakeSpark(), tmp_path) as engine:
+        engine.request_replacement = replace
+        with_tasks(engine)
+        statement = asyncio.create_task(engine.work(endless))
+        await asyncio.to_thread(begun.wait)
+        async with engine.alone(is_clear=False):
+            assert ended.is_set()
+        with pytest.raises(UnavailableError):
+            await statement
+
+
+async def test_a_statement_that_takes_the_memory_is_stopped_and_its_asker_waits(tmp_path: Path) -> None:
+    begun, spark = threading.Event(), FakeSpark()
+
+    def take() -> None:
+        begun.set()
+        while not spark.cancelled:
+            threading.Event().wait(0.01)
+        raise StatementError("cancelled")
+
+    async def run() -> None:
+        with engine.asked_by("ann"):
+            await engine.work(take)
+
+    with engine_of(spark, tmp_path) as engine:
+        with_tasks(engine)
+        task = asyncio.create_task(run())
+        await asyncio.to_thread(begun.wait)
+        (group,) = engine._running
+        await asyncio.to_thread(engine.stop_for_memory, group)
+        with pytest.raises(CapacityError, match="had taken the most"):
+            await task
+        with pytest.raises(LimitError, match="too much memory") as refused, engine.asked_by("ann"):
+            pass
+        assert 0 < refused.value.details["retry_after_s"] <= 10
+        with engine.asked_by("bob"):
+            pass

@@ -11,6 +11,7 @@ from tocsin.cluster.engine.watchdog import (
     KillEngine,
     PingAnswered,
     PingFailed,
+    ReplacementRequested,
     SendPing,
     StartEngine,
     StartFailed,
@@ -140,16 +141,32 @@ def test_what_cannot_be_stopped_replaces_the_engine_once_in_ten_minutes_and_is_n
     world.pass_time(5)
     assert world.starts == 2
     world.tell(StartSucceeded())
-    for count in range(3, 7):
-        world.tell(WatchdogTick(lost=1, is_exhausted=True))
-        assert (world.starts, world.watchdog.state) == (count, "starting"), "without threads it does not wait"
-        world.tell(StartSucceeded())
     for _ in range(3):
         world.tell(WatchdogTick(has_ended=True))
-        assert world.watchdog.state == "starting", "only crashes count as such"
+        assert world.watchdog.state == "starting", "those two do not count as crashes"
         world.tell(StartSucceeded())
     world.tell(WatchdogTick(has_ended=True))
     assert world.watchdog.state == "waiting"
+
+
+def test_an_engine_without_threads_is_replaced_at_once_but_not_again_and_again() -> None:
+    world = Watched()
+    for count in (1, 2, 3):
+        world.tell(WatchdogTick(lost=1, is_exhausted=True))
+        assert (world.starts, world.watchdog.state) == (count, "starting")
+        world.tell(StartSucceeded())
+    world.tell(WatchdogTick(lost=1, is_exhausted=True))
+    assert (world.starts, world.watchdog.state) == (3, "waiting")
+    assert "too few of its threads are left" in world.trouble()
+
+
+def test_an_engine_is_replaced_when_work_asks_for_one_without_leftovers() -> None:
+    world = Watched()
+    for count in range(1, 6):
+        assert world.tell(ReplacementRequested("a part is tried"))[0] == KillEngine("a part is tried", is_overfull=True)
+        assert (world.starts, world.watchdog.state) == (count, "starting"), "that is no crash"
+        assert world.tell(ReplacementRequested("a part is tried")) == (), "one is on its way"
+        world.tell(StartSucceeded())
 
 
 def test_an_engine_whose_slots_are_all_stuck_is_replaced_although_another_was_of_late() -> None:

@@ -20,7 +20,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 class Deaf:
-    """Work that does not end before it is let to, whoever tells it to stop."""
+    """Work that ends only when the test lets it, and ignores requests to stop."""
 
     def __init__(self) -> None:
         self.began = threading.Event()

@@ -63,7 +63,9 @@ def test_a_request_of_which_nothing_was_accepted_has_no_rows_and_the_feeds_colum
 def test_small_and_large_requests_keep_their_order(sizes: list[int]) -> None:
     numbers = iter(range(1_000))
     requests = [[{"id": next(numbers), "more": [size]} for _ in range(size)] for size in sizes]
-    payloads = [pack_batch([DecodedRecord(at, record) for at, record in enumerate(one)], KIND) for one in requests]
+    payloads = [
+        pack_batch([DecodedRecord(at, record) for at, record in enumerate(request)], KIND) for request in requests
+    ]
     rows, counts = rows_in(payloads, KIND)
-    assert layout.from_arrow(rows, KIND) == [record for one in requests for record in one]
+    assert layout.from_arrow(rows, KIND) == [record for request in requests for record in request]
     assert counts == sizes

@@ -56,8 +56,10 @@ def logged(*requests: Sequence[dict[str, Any] | str]) -> list[LogEntry]:
     entries: list[LogEntry] = []
     for request in requests:
         decoded = [
-            DecodedRecord(i, None, "id", "is wrong", one.encode()) if isinstance(one, str) else DecodedRecord(i, one)
-            for i, one in enumerate(request)
+            DecodedRecord(i, None, "id", "is wrong", record.encode())
+            if isinstance(record, str)
+            else DecodedRecord(i, record)
+            for i, record in enumerate(request)
         ]
         first = entries[-1].end if entries else 0
         entries.append(LogEntry(first, len(decoded), pack_batch(decoded, FEED), None, b"", 0.0))
@@ -158,7 +160,9 @@ def test_a_batch_that_the_engine_has_no_room_or_time_for_goes_through_the_functi
 def test_of_one_record_all_that_a_function_made_lands_or_nothing(tmp_path: Path) -> None:
     def several(rows: pa.Table) -> Sequence[Any]:
         records = layout.from_arrow(rows, FEED)
-        return [[one, {"id": one["id"] + 10}, *([{"id": "x"}, 7] if one["id"] == 2 else [])] for one in records]
+        return [
+            [record, {"id": record["id"] + 10}, *([{"id": "x"}, 7] if record["id"] == 2 else [])] for record in records
+        ]
 
     world = LandingTables(tmp_path, several)
     entries = logged([{"id": 1}, {"id": 2}, {"id": 3}])
@@ -217,9 +221,11 @@ def test_records_on_which_a_function_fails_cost_few_queries_however_many_they_ar
     assert world.set_aside() == sorted(poison)
     assert function.queries <= 3 + USUAL_LIMITS.reasons
     reasons = {json.loads(row["record"])["id"]: row["reason"] for row in _rows(world.rejected)}
-    assert all(reasons[one] == f"it does not like {one}" for one in sorted(poison)[: USUAL_LIMITS.reasons])
-    assert all(f"and on {len(poison) - 1} others" in reasons[one] for one in sorted(poison)[USUAL_LIMITS.reasons :])
-    assert [one["records"] for one in told] == [300, len(poison)]
+    assert all(reasons[record] == f"it does not like {record}" for record in sorted(poison)[: USUAL_LIMITS.reasons])
+    assert all(
+        f"and on {len(poison) - 1} others" in reasons[record] for record in sorted(poison)[USUAL_LIMITS.reasons :]
+    )
+    assert [item["records"] for item in told] == [300, len(poison)]
 
 
 def test_a_function_that_is_stopped_while_it_tells_which_records_fail_leaves_them_for_the_next_time(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,7 +100,13 @@ def test_only_lines_have_a_header(format_: str, header: str | None, expected: bo
         ({**HTTP, "delimiter": ";"}, "unknown option delimiter"),
         ({**HTTP, "format": ["json"]}, "format: must be a text, got list"),
         ({**HTTP, "type-name": None}, "type-name: must be a text"),
-        ({**SOCKET, "address-type": "NC"}, 'address-type: must be "IP"'),
+        ({**SOCKET, "address-type": "DNS"}, 'address-type: must be "IP" or "NC", got "DNS"'),
+        ({**HTTP, "insert-feed": "perhaps"}, 'insert-feed: must be true or false, got "perhaps"'),
+        ({**HTTP, "addresses": "127.0.0.1"}, 'addresses: must be "host:port"'),
+        ({**HTTP, "addresses": ""}, 'addresses: must be "host:port"'),
+        ({**HTTP, "path": "in"}, "path: must begin with /"),
+        ({**HTTP, "path": "/{tail:.*}"}, "path: must begin with /"),
+        ({**HTTP, "path": "/a?b"}, "path: must begin with /"),
         ({**SOCKET, "format": "xml"}, "format: a socket takes one of json, adm, csv, delimited-text"),
     ],
 )
@@ -115,3 +122,64 @@ def test_what_is_wrong_is_named(given: dict[str, Any], said: str) -> None:
 def test_a_place_to_listen_at_is_a_host_and_a_port(sockets: str) -> None:
     with pytest.raises(InputError, match='sockets: must be "host:port"'):
         feed_options({**SOCKET, "sockets": sockets})
+
+
+def test_an_http_feed_may_have_a_port_of_its_own() -> None:
+    options = feed_options({**HTTP, "addresses": "127.0.0.1:10001", "address-type": "ip", "path": "/in"})
+    assert (options.addresses, options.entry, options.sockets, options.notes) == (
+        (("127.0.0.1", 10001),),
+        "/in",
+        (),
+        (),
+    )
+    assert feed_options(HTTP).addresses == ()
+
+
+@pytest.mark.parametrize("given", [{**HTTP, "addresses": "asterix_nc2:10002,asterix_nc1:10001"}, SOCKET])
+def test_the_nodes_of_the_original_are_this_machine(given: dict[str, Any]) -> None:
+    options = feed_options({**given, "address-type": "nc"}, node_host="::1")
+    assert {host for host, _ in (*options.addresses, *options.sockets)} == {"::1"}
+    (note,) = options.notes
+    assert "is this machine" in note
+    assert "::1:10001" in note
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("asterix_nc1:///data/tweets.txt", "/data/tweets.txt"),
+        ("nc1:///data", "/data"),
+        ("asterix_nc1://data/tweets.txt", f"{Path.cwd()}/data/tweets.txt"),
+    ],
+)
+def test_a_path_may_name_a_node_of_the_original(path: str, expected: str) -> None:
+    options = feed_options({**FILES, "path": path})
+    assert options.files is not None
+    assert options.files.paths == (expected,)
+
+
+def test_options_without_effect_are_noted_once() -> None:
+    options = feed_options(
+        {**HTTP, "dynamic": True, "queue_size": 5, "bad-host": "h", "bad-channel": "c", "bad-dataverse": "v"}
+    )
+    assert len(options.notes) == 3
+    assert options.notes[0].startswith("dynamic has no effect")
+    assert options.notes[2].startswith("bad-host, bad-channel, bad-dataverse have no effect")
+
+
+@pytest.mark.parametrize(("value", "inserts"), [("true", True), (True, True), ("False", False)])
+def test_a_feed_inserts_or_upserts(value: Any, inserts: bool) -> None:
+    assert feed_options({**HTTP, "insert-feed": value}).inserts is inserts
+    assert feed_options(HTTP).inserts is False
+
+
+def test_an_unknown_option_suggests_the_one_that_was_meant() -> None:
+    with pytest.raises(InputError) as raised:
+        feed_options({**HTTP, "adresses": "127.0.0.1:1"})
+    assert "addresses" in str(raised.value.hint)
+
+
+def test_interval_is_the_original_word_for_the_period() -> None:
+    options = feed_options({**URL, "interval": "90"})
+    assert options.polling is not None
+    assert options.polling.period_s == 90.0

@@ -145,3 +145,20 @@ async def test_without_an_admins_token_nobody_brings_code_into_a_cluster(mode: s
         assert (await ask(url, data="code", headers={"Authorization": "Bearer tocsin_bob"}))[0] == 403
         # The fake knows no such statement: an admin gets past the gate.
         assert (await ask(url, data="code", headers={"Authorization": "Bearer tocsin_ada"}))[0] == 400
+
+
+async def test_a_message_of_a_broker_or_cluster_reaches_feeds_only() -> None:
+    """Users choose where announcements and webhooks go: to this server, too, which trusts its own machine."""
+    fake, feeds = FakeStatements(), FakeFeeds()
+    headers = {"webhook-id": "notification_1", "Content-Type": "application/json"}
+    async with serving(fake, feeds=feeds) as url:
+        for path, methods in document()["paths"].items():
+            for method in methods.keys() - {"parameters"}:
+                if path != "/v1/feeds/{name}":
+                    status, said, _ = await ask(
+                        url, method.upper(), path, data=b'{"script": "insert 1;"}', headers=headers
+                    )
+                    assert (status, said["error"]["code"]) == (403, "forbidden"), path
+        assert (await ask(url, path="/v1/feeds/News", data=b'{"id": 1}', headers=headers))[0] == 200
+    assert fake.scripts == []
+    assert len(feeds.taken) == 1

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from tests.support.sparkless_cluster import World, fake_broker, world
+from tests.support.sparkless_cluster import SparklessCluster, fake_broker, world
 from tests.support.waiting import WITHIN_S
 from tocsin.cluster.catalog.catalog import Put
 from tocsin.cluster.catalog.entries import BrokerEntry
@@ -32,13 +32,13 @@ async def here(tmp_path: Path) -> Any:
 
 
 def values(parts: list[Any]) -> list[tuple[int, list[Any]]]:
-    return [(part.range, [orjson.loads(one.payload) for one in part.results]) for part in parts]
+    return [(part.range, [orjson.loads(result.payload) for result in part.results]) for part in parts]
 
 
 # --- results
 
 
-async def test_results_of_many_interests_come_in_one_answer(here: World) -> None:
+async def test_results_of_many_interests_come_in_one_answer(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     await here.register("v.b")
     one, two, three = await here.subscribe("v.c", "v.b", [1], [2], [3])
@@ -51,7 +51,7 @@ async def test_results_of_many_interests_come_in_one_answer(here: World) -> None
     assert parts[1].results[0].executed_us == 1_000
 
 
-async def test_a_range_ends_where_it_says_and_an_unknown_interest_is_told(here: World) -> None:
+async def test_a_range_ends_where_it_says_and_an_unknown_interest_is_told(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     await here.register("v.b")
     (one,) = await here.subscribe("v.c", "v.b", [1])
@@ -67,7 +67,7 @@ async def test_a_range_ends_where_it_says_and_an_unknown_interest_is_told(here: 
     assert [part.known for part in parts] == [True, True, False]
 
 
-async def test_one_interest_is_asked_for_by_get(here: World) -> None:
+async def test_one_interest_is_asked_for_by_get(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     await here.register("v.b")
     (one,) = await here.subscribe("v.c", "v.b", [1])
@@ -106,7 +106,7 @@ async def test_an_answer_that_grows_too_large_says_where_to_go_on(tmp_path: Path
         assert found == {each: texts[:8] for each, texts in expected.items()}
 
 
-async def test_a_fetch_below_retention_is_told_of_the_gap(here: World) -> None:
+async def test_a_fetch_below_retention_is_told_of_the_gap(here: SparklessCluster) -> None:
     channel = await here.channel("c", retention_s=0.001)
     await here.register("v.b")
     (one,) = await here.subscribe("v.c", "v.b", [1])
@@ -121,7 +121,7 @@ async def test_a_fetch_below_retention_is_told_of_the_gap(here: World) -> None:
     assert (status, said["gap"]) == (200, f"{epoch}-1-0")
 
 
-async def test_history_before_a_subscription_is_there_when_it_is_asked_for(here: World) -> None:
+async def test_history_before_a_subscription_is_there_when_it_is_asked_for(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     await here.register("v.b")
     (one,) = await here.subscribe("v.c", "v.b", [1])
@@ -153,12 +153,12 @@ BAD_FETCHES: list[Any] = [
 
 
 @pytest.mark.parametrize("said", BAD_FETCHES, ids=str)
-async def test_a_fetch_that_cannot_be_understood_is_refused(here: World, said: Any) -> None:
+async def test_a_fetch_that_cannot_be_understood_is_refused(here: SparklessCluster, said: Any) -> None:
     status, answer = await here.ask("POST", "/v1/results:fetch", data=orjson.dumps(said))
     assert (status, answer["error"]["code"]) == (400, "bad_request")
 
 
-async def test_too_many_ranges_and_bodies_that_are_no_json_are_refused(here: World) -> None:
+async def test_too_many_ranges_and_bodies_that_are_no_json_are_refused(here: SparklessCluster) -> None:
     many = {"ranges": [{"interest": 1, "after": "0-0-0"}] * 10_001}
     assert (await here.ask("POST", "/v1/results:fetch", many))[0] == 413
     for bad in (b"", b"{", b"\xff", b"[" * 100_000):
@@ -168,7 +168,7 @@ async def test_too_many_ranges_and_bodies_that_are_no_json_are_refused(here: Wor
         assert (await here.ask("GET", path))[0] == 400
 
 
-async def test_numbers_beyond_all_bounds_are_not_found_and_do_no_harm(here: World) -> None:
+async def test_numbers_beyond_all_bounds_are_not_found_and_do_no_harm(here: SparklessCluster) -> None:
     huge = "99999999999999999999"
     status, said = await here.ask("GET", f"/v1/results/{huge}?after={huge}-{huge}-{huge}")
     assert (status, said["known"]) == (200, False)
@@ -179,7 +179,7 @@ async def test_numbers_beyond_all_bounds_are_not_found_and_do_no_harm(here: Worl
 # --- subscriptions
 
 
-async def test_ten_thousand_subscriptions_take_one_call_and_seconds(here: World) -> None:
+async def test_ten_thousand_subscriptions_take_one_call_and_seconds(here: SparklessCluster) -> None:
     await here.channel("c", t.BIGINT, t.STRING)
     await here.register("v.b")
     wanted = [{"id": f"s{n:05}", "parameters": [n // 2, "flood"]} for n in range(10_000)]
@@ -187,7 +187,11 @@ async def test_ten_thousand_subscriptions_take_one_call_and_seconds(here: World)
     body = {"broker": "v.b", "subscriptions": wanted}
     status, said = await here.ask("POST", "/v1/channels/v.c/subscriptions", body)
     assert time.process_time() - began_s < 5
-    assert (status, said["made"], len({one["interest"] for one in said["subscriptions"]})) == (200, 10_000, 5_000)
+    assert (status, said["made"], len({subscription["interest"] for subscription in said["subscriptions"]})) == (
+        200,
+        10_000,
+        5_000,
+    )
     # Sent again, as after a lost answer, it is the same.
     assert await here.ask("POST", "/v1/channels/v.c/subscriptions", body) == (200, {**said, "made": 0})
     listed, after = [], ""
@@ -195,33 +199,33 @@ async def test_ten_thousand_subscriptions_take_one_call_and_seconds(here: World)
         status, page = await here.ask("GET", f"/v1/channels/v.c/subscriptions?after={after}&limit=4000")
         listed += page["subscriptions"]
         after = page["next"]
-    assert [one["id"] for one in listed] == [one["id"] for one in wanted]
+    assert [item["id"] for item in listed] == [item["id"] for item in wanted]
     assert listed[-1]["parameters"] == [4_999, "flood"]
-    assert {one["broker"] for one in listed} == {"v.b"}
+    assert {item["broker"] for item in listed} == {"v.b"}
     status, gone = await here.ask(
-        "POST", "/v1/channels/v.c/subscriptions:remove", {"ids": [one["id"] for one in wanted[1:]] + ["nobody"]}
+        "POST", "/v1/channels/v.c/subscriptions:remove", {"ids": [item["id"] for item in wanted[1:]] + ["nobody"]}
     )
     assert (status, len(gone["removed"])) == (200, 9_999)
     status, page = await here.ask("GET", "/v1/channels/v.c/subscriptions")
-    assert [one["id"] for one in page["subscriptions"]] == ["s00000"]
+    assert [subscription["id"] for subscription in page["subscriptions"]] == ["s00000"]
 
 
-async def test_values_that_are_equal_are_one_interest(here: World) -> None:
+async def test_values_that_are_equal_are_one_interest(here: SparklessCluster) -> None:
     await here.channel("c", t.DOUBLE, t.POINT)
     await here.register("v.b")
     interests = await here.subscribe("v.c", "v.b", [1, [0, 2]], [1.0, [-0.0, 2.0]], [1, "0,2"], [2, [0, 2]])
     assert interests[0] == interests[1] == interests[2] != interests[3]
 
 
-async def test_a_whole_number_of_64_bits_stays_what_it_is(here: World) -> None:
+async def test_a_whole_number_of_64_bits_stays_what_it_is(here: SparklessCluster) -> None:
     await here.channel("c")
     await here.register("v.b")
     assert len(set(await here.subscribe("v.c", "v.b", [2**63 - 1], [2**63 - 2], [-(2**63)]))) == 3
     _, page = await here.ask("GET", "/v1/channels/v.c/subscriptions")
-    assert {one["parameters"][0] for one in page["subscriptions"]} == {2**63 - 1, 2**63 - 2, -(2**63)}
+    assert {subscription["parameters"][0] for subscription in page["subscriptions"]} == {2**63 - 1, 2**63 - 2, -(2**63)}
 
 
-async def test_one_subscription_that_does_not_fit_keeps_all_from_being_made(here: World) -> None:
+async def test_one_subscription_that_does_not_fit_keeps_all_from_being_made(here: SparklessCluster) -> None:
     await here.channel("c")
     await here.register("v.b")
     wanted = [{"parameters": [1]}, {"parameters": ["x"]}]
@@ -231,7 +235,7 @@ async def test_one_subscription_that_does_not_fit_keeps_all_from_being_made(here
     assert (await here.ask("GET", "/v1/channels/v.c/subscriptions"))[1]["subscriptions"] == []
 
 
-async def test_a_subscription_is_looked_at_moved_and_ended_by_its_id(here: World) -> None:
+async def test_a_subscription_is_looked_at_moved_and_ended_by_its_id(here: SparklessCluster) -> None:
     await here.channel("c")
     for name in ("v.b", "v.other"):
         await here.register(name)
@@ -253,7 +257,7 @@ async def test_a_subscription_is_looked_at_moved_and_ended_by_its_id(here: World
     assert (await here.ask("PATCH", path, {"broker": "v.b"}))[0] == 404
 
 
-async def test_pages_of_a_brokers_subscriptions_span_its_channels(here: World) -> None:
+async def test_pages_of_a_brokers_subscriptions_span_its_channels(here: SparklessCluster) -> None:
     await here.register("v.b") if await here.channel("c") else None
     await here.channel("d")
     for channel in ("v.c", "v.d"):
@@ -263,7 +267,7 @@ async def test_pages_of_a_brokers_subscriptions_span_its_channels(here: World) -
     while after is not None:
         status, page = await here.ask("GET", f"/v1/brokers/v.b/subscriptions?limit=3&after={after}")
         assert status == 200
-        found += [(one["channel"], one["id"]) for one in page["subscriptions"]]
+        found += [(subscription["channel"], subscription["id"]) for subscription in page["subscriptions"]]
         after = None if page["next"] is None else page["next"].replace(" ", "%20")
     assert len(set(found)) == len(found) == 10
 
@@ -284,7 +288,7 @@ BAD_SUBSCRIPTIONS: list[Any] = [
 
 
 @pytest.mark.parametrize("said", BAD_SUBSCRIPTIONS, ids=str)
-async def test_a_subscription_that_cannot_be_understood_is_refused(here: World, said: Any) -> None:
+async def test_a_subscription_that_cannot_be_understood_is_refused(here: SparklessCluster, said: Any) -> None:
     await here.channel("c")
     await here.register("v.b")
     status, answer = await here.ask("POST", "/v1/channels/v.c/subscriptions", said)
@@ -292,7 +296,7 @@ async def test_a_subscription_that_cannot_be_understood_is_refused(here: World, 
     assert answer["error"]["code"] in ("bad_request", "limit")
 
 
-async def test_what_is_not_there_is_said_not_to_be(here: World) -> None:
+async def test_what_is_not_there_is_said_not_to_be(here: SparklessCluster) -> None:
     await here.channel("c")
     await here.register("v.b")
     body = {"broker": "v.b", "subscriptions": [{"parameters": [1]}]}
@@ -307,7 +311,7 @@ async def test_what_is_not_there_is_said_not_to_be(here: World) -> None:
     assert await here.store.registration(("nowhere", "x")) is None  # type: ignore[arg-type]
 
 
-async def test_names_and_ids_of_strange_characters_are_not_found(here: World) -> None:
+async def test_names_and_ids_of_strange_characters_are_not_found(here: SparklessCluster) -> None:
     await here.channel("c")
     await here.register("v.b")
     for strange in ("%ED%A0%80", "%FF", "%00", "%F0%9F%94%A5", "..%2F..", "%25", "'%20OR%20''='"):
@@ -352,7 +356,7 @@ async def test_each_role_may_do_its_part(tmp_path: Path) -> None:
         ):  # fmt: skip
             assert (await here.ask(method, path, said))[0] == 403, path
         listed = (await here.ask("GET", "/v1/channels/v.c/subscriptions"))[1]["subscriptions"]
-        ids = [one["id"] for one in listed]
+        ids = [item["id"] for item in listed]
         assert (await here.ask("POST", "/v1/channels/v.c/subscriptions:remove", {"ids": ids}))[0] == 403
         assert (await here.ask("DELETE", f"/v1/channels/v.c/subscriptions/{ids[0]}"))[0] == 403
         assert (await here.ask("PATCH", f"/v1/channels/v.c/subscriptions/{ids[0]}", {"broker": "v.west"}))[0] == 403
@@ -409,12 +413,14 @@ async def test_a_broker_that_a_statement_made_is_not_claimed_with_its_subscripti
 # --- which of several
 
 
-async def claimed(here: World, store: str, generation: str | None = None, *, starts: bool = True) -> tuple[int, Any]:
+async def claimed(
+    here: SparklessCluster, store: str, generation: str | None = None, *, starts: bool = True
+) -> tuple[int, Any]:
     said = {"url": None, "store": store, "generation": generation, "starts": starts}
     return await here.ask("PUT", "/v1/brokers/v.b", said)
 
 
-async def test_whatever_an_older_broker_of_the_name_asks_for_is_refused(here: World) -> None:
+async def test_whatever_an_older_broker_of_the_name_asks_for_is_refused(here: SparklessCluster) -> None:
     await here.channel("c")
     first = (await claimed(here, "one"))[1]
     subscription = {"broker": "v.b", "subscriptions": [{"parameters": [1], "id": "broker:x"}]}
@@ -443,11 +449,11 @@ async def test_whatever_an_older_broker_of_the_name_asks_for_is_refused(here: Wo
     new = {"Tocsin-Broker": f"v.b {again['generation']}"}
     assert (await here.ask("GET", "/v1/brokers/v.b/announcements", headers=new))[0] == 200
     held = (await here.ask("GET", "/v1/brokers/v.b/subscriptions", headers=new))[1]["subscriptions"]
-    assert [one["id"] for one in held] == ["broker:x"]
+    assert [holding["id"] for holding in held] == ["broker:x"]
 
 
 @pytest.mark.parametrize("said", ["", "v.b", "v.b x", "%ff 1-1", "v.b 1-1-1"])
-async def test_a_generation_that_cannot_be_read_is_refused(here: World, said: str) -> None:
+async def test_a_generation_that_cannot_be_read_is_refused(here: SparklessCluster, said: str) -> None:
     status, answered = await here.ask("GET", "/v1/brokers/v.b", headers={"Tocsin-Broker": said})
     assert (status, "Tocsin-Broker" in answered["error"]["message"]) == (400, True)
     for body in ({"store": 1}, {"store": ""}, {"store": "s", "generation": said}, {"store": "s", "starts": 1}):
@@ -458,7 +464,7 @@ async def test_a_generation_that_cannot_be_read_is_refused(here: World, said: st
 
 
 @asynccontextmanager
-async def unread(here: World, asked: bytes) -> AsyncIterator[asyncio.StreamReader]:
+async def unread(here: SparklessCluster, asked: bytes) -> AsyncIterator[asyncio.StreamReader]:
     """A client that sends this and reads nothing of the answer, but what its reader is asked for."""
     place = urlsplit(here.url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=1)
@@ -478,7 +484,7 @@ def got(interest: int) -> bytes:
     return b"GET /v1/results/%d?after=0-0-0 HTTP/1.1\r\nHost: localhost\r\n\r\n" % interest
 
 
-async def large(here: World) -> int:
+async def large(here: SparklessCluster) -> int:
     """An interest with 30 MB of results: more than the buffers between two programs hold."""
     channel = await here.channel("c")
     await here.register("v.b")
@@ -540,7 +546,7 @@ async def test_more_fetches_than_there_is_room_for_are_told_to_come_again(tmp_pa
         assert statuses == {200, 429}
 
 
-async def test_what_brokers_are_told_and_fetch_is_counted(here: World) -> None:
+async def test_what_brokers_are_told_and_fetch_is_counted(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     async with fake_broker() as east:
         east.secret = await here.register("v.east", east.url)
@@ -557,7 +563,7 @@ async def test_what_brokers_are_told_and_fetch_is_counted(here: World) -> None:
     for line in (
         'tocsin_cluster_announcements_total{broker="v.east"} 1.0',
         'tocsin_cluster_announcements_failed_total{broker="v.east"} 1.0',
-        'tocsin_broker_lag_results{broker="v.east"} 0.0',
+        'tocsin_cluster_broker_lag_results{broker="v.east"} 0.0',
         "tocsin_results_fetched_total 2.0",
     ):
         assert line in lines

@@ -267,9 +267,9 @@ async def test_a_token_whose_statement_cannot_be_stopped_runs_no_other_until_it_
                 async with asyncio.timeout(WITHIN_S):
                     while len(fake.begun) < 2 or len(running) < 4:
                         running = (await ask(url, "GET", headers=holder("cy")))[1]["running"]
-                for one in running:
-                    if one["state"] == "running":
-                        await ask(url, "DELETE", f"/v1/statements/{one['id']}", headers=holder("cy"))
+                for script in running:
+                    if script["state"] == "running":
+                        await ask(url, "DELETE", f"/v1/statements/{script['id']}", headers=holder("cy"))
                 assert sorted([status for status, _, _ in await asyncio.gather(*burst)]) == [408, 408, 429, 429]
                 assert (threads.lost, threads.lost_askers) == (2, 1), "those that waited did not begin"
                 status, said, headers = await ask(url, data="rows 1", headers=holder("cy"))

@@ -78,7 +78,7 @@ async def test_the_index_says_where_everything_is() -> None:
     documented = set(document()["paths"]) - {"/"}
     assert paths <= documented
     # What is not listed is something of what is.
-    assert [path for path in documented - paths if not path.startswith(tuple(f"{one}/" for one in paths))] == []
+    assert [path for path in documented - paths if not path.startswith(tuple(f"{path}/" for path in paths))] == []
 
 
 def test_the_openapi_document_has_exactly_the_routes(tmp_path: Path) -> None:

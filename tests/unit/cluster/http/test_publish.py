@@ -17,7 +17,7 @@ async def test_records_are_judged_one_by_one_and_the_answer_says_how() -> None:
             url, path="/v1/feeds/News?wait=visible", data=b'{"id": 1}\n{"id": "x"}', headers={"Idempotency-Key": "k1"}
         )
         assert (status, said["accepted"]) == (200, 1)
-        assert [(one["index"], one["field"]) for one in said["rejected"]] == [(1, "id")]
+        assert [(rejection["index"], rejection["field"]) for rejection in said["rejected"]] == [(1, "id")]
         assert feeds.taken == [("News", b'{"id": 1}\n{"id": "x"}', "k1", True)]
         status, said, _ = await ask(url, path="/v1/feeds/News", data=b'{"id": "x"}')
         assert (status, said["accepted"], len(said["rejected"])) == (422, 0, 1)

@@ -138,7 +138,9 @@ async def test_a_running_script_is_listed_and_cancelled_by_its_id() -> None:
         running = tasks.create_task(ask(url, data="insert 1; wait", headers={"Tocsin-Request-Id": "mine.1"}))
         await fake.until(lambda it: it.waiting == 1)
         _, said, _ = await ask(url, "GET")
-        assert [(one["id"], one["state"], one["statement"]) for one in said["running"]] == [("mine.1", "running", 2)]
+        assert [(script["id"], script["state"], script["statement"]) for script in said["running"]] == [
+            ("mine.1", "running", 2)
+        ]
         again = await ask(url, data="insert 1", headers={"Tocsin-Request-Id": "mine.1"})
         assert (again[0], again[1]["error"]["code"]) == (409, "conflict")
         assert (await ask(url, "DELETE", "/v1/statements/mine.1"))[0] == 202

@@ -104,6 +104,20 @@ async def test_all_rows_of_all_statements_come_in_their_order(statements: list[l
     await answer.close()
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), max_size=8))
+async def test_rows_come_in_their_order_however_the_client_reads_meanwhile(steps: list[tuple[int, int]]) -> None:
+    client = FakeClient(reads=0)
+    answer = client.respond()
+    for number, (rows, reads) in enumerate(steps, start=1):
+        await answer.take(FakeRows(list(range(rows))).outcome(number))
+        client.read(reads)
+        await asyncio.sleep(0)
+    client.read()
+    await answer.finished()
+    assert client.lines == list(chain(*(lines_of(number, range(rows)) for number, (rows, _) in enumerate(steps, 1))))
+    await answer.close()
+
+
 async def test_a_script_goes_on_although_its_client_reads_nothing() -> None:
     client = FakeClient(reads=0)
     answer = client.respond()

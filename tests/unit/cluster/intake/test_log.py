@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from tests.support.intake_logs import ALL, Clock, all_of, opened
+from tests.support.intake_logs import ALL, FakeLogClock, all_of, opened
+from tocsin.cluster.intake.append_queue import ReadWaiter
 from tocsin.cluster.intake.idempotency_keys import RememberedAnswer, RememberedKeys
 from tocsin.cluster.intake.log import AppendedRange, IntakeLog, LogEntry
 from tocsin.wire.errors import LimitError, StoreError, UnavailableError
@@ -25,7 +27,7 @@ async def test_an_append_says_the_position_after_it(tmp_path: Path) -> None:
 
 
 async def test_what_was_appended_is_read_in_order_before_and_after_a_restart(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeLogClock()
     kept = [LogEntry(0, 2, b"a", "k", b"yes", 1_000.0), LogEntry(2, 1, b"", None, b"", 1_000.0)]
     async with opened(tmp_path / "log", clock=clock) as log:
         await log.append(b"a", 2, key="k", answer=b"yes")
@@ -123,13 +125,20 @@ async def test_wait_returns_when_there_is_something_to_read(tmp_path: Path) -> N
 
 
 async def test_a_wait_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    def read_waiters() -> list[ReadWaiter]:
+        gc.collect()
+        return [thing for thing in gc.get_objects() if isinstance(thing, ReadWaiter)]
+
+    # Logs of other tests may be open in this process.
+    others = read_waiters()
     async with opened(tmp_path / "log") as log:
         for _ in range(3):
             waiting = asyncio.ensure_future(log.wait(0))
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.wait([waiting])
-        assert not log._read_waiters
+        del waiting  # its exception holds the frames of the wait
+        assert not {id(waiter) for waiter in read_waiters()} - {id(waiter) for waiter in others}
 
 
 async def test_an_append_that_is_given_up_harms_nobody(tmp_path: Path) -> None:
@@ -162,7 +171,7 @@ async def test_close_finishes_what_was_asked_for_and_refuses_the_rest(tmp_path: 
 
 
 async def test_a_key_is_appended_once_also_after_a_restart_and_the_first_answer_counts(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeLogClock()
     async with opened(tmp_path / "log", clock=clock) as log:
         await log.append(b"a", 3, key="k", answer=b"first")
         assert await log.append(b"b", 5, key="k", answer=b"second") == AppendedRange(3, b"first", repeated=True)
@@ -240,7 +249,7 @@ def test_a_clock_that_is_set_back_neither_forgets_keys_nor_keeps_them_for_ever()
 
 
 async def test_landed_segments_go_when_their_keys_are_forgotten(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = FakeLogClock()
     async with opened(tmp_path / "log", clock=clock, segment_bytes=1) as log:
         for each in range(4):
             await log.append(b"x", 1, key="k" if each == 1 else None)

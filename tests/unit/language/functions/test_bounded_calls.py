@@ -16,8 +16,14 @@ from tocsin.pipeline import java_functions
 
 
 def called(name: str, *arguments: object) -> exp.Expr:
-    made = [one if isinstance(one, exp.Expr) else string(one) if isinstance(one, str) else literal(one).sql
-            for one in arguments]  # fmt: skip
+    made = [
+        argument
+        if isinstance(argument, exp.Expr)
+        else string(argument)
+        if isinstance(argument, str)
+        else literal(argument).sql
+        for argument in arguments
+    ]
     return exp.Anonymous(this=name, expressions=made)
 
 
@@ -93,6 +99,13 @@ def test_what_is_computed_is_looked_at_when_it_is_known(call: exp.Expr, made: st
     assert "tocsin_" not in render_for_analysis(exp.select(call)).lower(), (
         "what it takes is a question about Spark's own"
     )
+
+
+def test_every_range_asks_whether_its_task_was_stopped() -> None:
+    rows = exp.select("id").from_(exp.Table(this=called("Range", 10)))
+    both = exp.select("*").from_(rows.subquery("a")).join(rows.subquery("b"), join_type="cross")
+    assert render(both).lower().count("where tocsin_stoppable(id)") == 2
+    assert "tocsin_" not in render_for_analysis(both).lower()
 
 
 @pytest.mark.parametrize("name", sorted(bounded_calls.REWRITES))

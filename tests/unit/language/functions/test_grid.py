@@ -31,12 +31,12 @@ Cells = list[list[int]]
 
 def _shown(spark: SparkSession, kind: Type, shapes: Sequence[Any], name: str) -> None:
     record = ObjectType((Field("n", t.BIGINT), Field("shape", kind, True)), open=False)
-    rows = [{"n": i, "shape": one} for i, one in enumerate(shapes)]
+    rows = [{"n": i, "shape": shape} for i, shape in enumerate(shapes)]
     spark.createDataFrame(layout.to_arrow(rows, record)).createOrReplaceTempView(name)
 
 
 def _asked(spark: SparkSession, view: str, **columns: exp.Expr) -> list[Any]:
-    listed = ", ".join(f"{one.sql(dialect='spark')} AS {name}" for name, one in columns.items())
+    listed = ", ".join(f"{column.sql(dialect='spark')} AS {name}" for name, column in columns.items())
     return spark.sql(f"SELECT n, {listed} FROM {view} ORDER BY n").collect()
 
 
@@ -66,16 +66,16 @@ def points_and_regions(
     _shown(spark, kind, regions, "grid_regions")
     region = _region(spark, "grid_regions", kind, globe=globe)
     theirs = _asked(spark, "grid_regions", level=region.level, cells=region.cells)
-    levels = _levels({one.level for one in theirs if one.level is not None})
+    levels = _levels({item.level for item in theirs if item.level is not None})
     mine = _asked(
         spark, "grid_points", cells=grid.point_cells(TypedSql(exp.column("shape"), t.POINT), levels, globe=globe)
     )
-    assert all(len(one.cells or ()) <= 9 for one in theirs), "a region of its own level lies in a few cells"
+    assert all(len(row.cells or ()) <= 9 for row in theirs), "a region of its own level lies in a few cells"
     at: dict[int, list[int]] = defaultdict(list)
-    for one in theirs:
-        for cell in one.cells or ():
-            at[cell].append(one.n)
-    return Counter((one.n, n) for one in mine for cell in one.cells or () for n in at[cell])
+    for row in theirs:
+        for cell in row.cells or ():
+            at[cell].append(row.n)
+    return Counter((row.n, n) for row in mine for cell in row.cells or () for n in at[cell])
 
 
 def regions_and_regions(
@@ -87,27 +87,27 @@ def regions_and_regions(
         _shown(spark, kind, shapes, f"grid_{len(sides)}")
         region = _region(spark, f"grid_{len(sides)}", kind, globe=globe)
         sides.append((region, _asked(spark, f"grid_{len(sides)}", level=region.level)))
-    levels = [_levels({one.level for one in rows if one.level is not None}) for _, rows in sides]
+    levels = [_levels({row.level for row in rows if row.level is not None}) for _, rows in sides]
     listed = []
     for i, (region, _) in enumerate(sides):
         coarser = region.coarser_cells(levels[1 - i])
         listed.append(_asked(spark, f"grid_{i}", own=region.cells, coarser=coarser))
-        assert all(len(one.own or ()) <= 9 for one in listed[-1])
-        assert all(len(one.coarser or ()) <= 9 * (grid.EVERYTHING + 1) for one in listed[-1])
+        assert all(len(item.own or ()) <= 9 for item in listed[-1])
+        assert all(len(item.coarser or ()) <= 9 * (grid.EVERYTHING + 1) for item in listed[-1])
     pairs: list[tuple[int, int, int]] = []
     for way in (("own", "own"), ("own", "coarser"), ("coarser", "own")):
         at: dict[int, list[int]] = defaultdict(list)
-        for one in listed[1]:
-            for cell in one[way[1]] or ():
-                at[cell].append(one.n)
-        pairs += [(one.n, n, cell) for one in listed[0] for cell in one[way[0]] or () for n in at[cell]]
+        for item in listed[1]:
+            for cell in item[way[1]] or ():
+                at[cell].append(item.n)
+        pairs += [(item.n, n, cell) for item in listed[0] for cell in item[way[0]] or () for n in at[cell]]
     spark.createDataFrame(pairs or [(-1, -1, 0)], "a BIGINT, b BIGINT, cell BIGINT").createOrReplaceTempView(
         "grid_pairs"
     )
     counts = grid.is_first_shared(exp.column("cell"), sides[0][0], sides[1][0]).sql(dialect="spark")
     joined = "grid_pairs JOIN grid_0 ON a = grid_0.n JOIN grid_1 ON b = grid_1.n"
     found = spark.sql(f"SELECT a, b FROM {joined} WHERE {counts}").collect()
-    return Counter((one.a, one.b) for one in found)
+    return Counter((item.a, item.b) for item in found)
 
 
 # ---------------------------------------------------------------- shapes of every size, everywhere
@@ -217,16 +217,16 @@ _EXTREME = [
 
 @pytest.mark.parametrize("globe", [False, True], ids=["plane", "globe"])
 def test_no_shape_however_odd_lies_in_many_cells(spark: SparkSession, globe: bool) -> None:
-    shapes = [one for one in _EXTREME if not globe or abs(one.center.x) <= 90]
+    shapes = [case for case in _EXTREME if not globe or abs(case.center.x) <= 90]
     _shown(spark, t.CIRCLE, shapes, "grid_odd")
     region = _region(spark, "grid_odd", t.CIRCLE, globe=globe)
     found = _asked(spark, "grid_odd", level=region.level, cells=region.cells)
-    assert [shapes[one.n] for one in found if one.cells is None or not 1 <= len(one.cells) <= 9] == []
+    assert [shapes[row.n] for row in found if row.cells is None or not 1 <= len(row.cells) <= 9] == []
 
 
 def test_a_shape_meets_its_own_centre_wherever_it_is(spark: SparkSession) -> None:
-    shapes = [one for one in _EXTREME if not math.isnan(one.radius)]
-    found = points_and_regions(spark, [one.center for one in shapes], t.CIRCLE, shapes, globe=False)
+    shapes = [case for case in _EXTREME if not math.isnan(case.radius)]
+    found = points_and_regions(spark, [shape.center for shape in shapes], t.CIRCLE, shapes, globe=False)
     assert [shapes[i] for i in range(len(shapes)) if found[i, i] != 1] == []
 
 
@@ -234,7 +234,7 @@ def test_shapes_that_are_not_there_have_no_cells(spark: SparkSession) -> None:
     levels = grid.array_of((0, 21))
     _shown(spark, t.POINT, [None], "grid_none")
     none = grid.point_cells(TypedSql(exp.column("shape"), t.POINT), levels, globe=False)
-    assert [one.cells for one in _asked(spark, "grid_none", cells=none)] == [None]
+    assert [row.cells for row in _asked(spark, "grid_none", cells=none)] == [None]
     for kind in SHAPES:
         _shown(spark, kind, [None], "grid_none")
         region = _region(spark, "grid_none", kind, globe=False)

@@ -24,7 +24,7 @@ CALLS = {
 
 
 def called(name: str, *arguments: exp.Expr) -> exp.Expr:
-    return exp.Anonymous(this=name, expressions=[one.copy() for one in arguments])
+    return exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
 
 
 def arguments_of(name: str) -> list[exp.Expr]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from tocsin.language.syntax import dialect, script
+from tocsin.language.syntax import nodes, script
 from tocsin.language.syntax import statements as st
 from tocsin.language.syntax.statements import CollectionText, FieldText, Name, ObjectText
 from tocsin.rules.model import types as t
@@ -48,7 +48,7 @@ STATEMENTS: list[tuple[str, st.Statement]] = [
     ("CREATE INDEX i ON D(a) type rtree", st.CreateIndex(name="i", dataset=D, fields=(("a",),), kind="RTREE")),
     (
         "CREATE INDEX i ON D(a: string?) TYPE KEYWORD",
-        st.CreateIndex(name="i", dataset=D, fields=(("a",),), kind="KEYWORD"),
+        st.CreateIndex(name="i", dataset=D, fields=(("a",),), types=("string?",), kind="KEYWORD"),
     ),
     ("DROP DATAVERSE v", st.DropDataverse(name="v")),
     ("DROP DATAVERSE v IF EXISTS", st.DropDataverse(name="v", if_exists=True)),
@@ -193,7 +193,7 @@ def test_every_primitive_type_can_be_named_in_any_case(written: str) -> None:
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        ("{'a': 1}", dialect.ObjectOf),
+        ("{'a': 1}", nodes.ObjectOf),
         ("[{'a': 1}]", exp.Array),
         ("(SELECT VALUE 1)", exp.Subquery),
         ("SELECT 1", exp.Select),
@@ -232,13 +232,13 @@ def test_delete_takes_a_name_and_a_condition(text: str, alias: str | None, condi
         ("WITH x AS (SELECT 1) SELECT 2", exp.Select),
         ("1 + 1", exp.Add),
         ("[1]", exp.Array),
-        ("{{1}}", dialect.MultisetOf),
-        ("{'a': 1}", dialect.ObjectOf),
+        ("{{1}}", nodes.MultisetOf),
+        ("{'a': 1}", nodes.ObjectOf),
         ("f(1)", exp.Anonymous),
         ("'text'", exp.Literal),
         ("a.b.c", exp.Expr),
-        ("SOME x IN [1], y IN [2] SATISFIES x < y END", dialect.Quantified),
-        ("a IS MISSING", dialect.IsKind),
+        ("SOME x IN [1], y IN [2] SATISFIES x < y END", nodes.Quantified),
+        ("a IS MISSING", nodes.IsKind),
         ("NOT true", exp.Not),
         ("CASE WHEN true THEN 1 END", exp.Case),
     ],
@@ -263,11 +263,9 @@ def test_a_query_or_an_expression_is_a_statement(text: str, kind: type) -> None:
     ],
 )
 def test_select_value_is_told_from_a_column_of_that_name(text: str) -> None:
-    assert isinstance(one(f"{text} FROM D r").query.expressions[0], dialect.ValueOf)
+    assert isinstance(one(f"{text} FROM D r").query.expressions[0], nodes.ValueOf)
     for column in ("value", "value, 1", "value AS v", "value.a", "value = 1", "r.value"):
-        assert not any(
-            isinstance(found, dialect.ValueOf) for found in one(f"SELECT {column} FROM D r").query.expressions
-        )
+        assert not any(isinstance(found, nodes.ValueOf) for found in one(f"SELECT {column} FROM D r").query.expressions)
 
 
 def test_let_and_unnest_keep_their_order() -> None:
@@ -276,14 +274,8 @@ def test_let_and_unnest_keep_their_order() -> None:
         " GROUP BY c LET n = 1"
     ).query
     made = [join.this for join in query.args["joins"]]
-    assert [type(found) for found in made] == [
-        dialect.Let,
-        dialect.Let,
-        dialect.FromValue,
-        dialect.FromValue,
-        dialect.Let,
-    ]
-    assert [bool(found.args.get("outer")) for found in made if isinstance(found, dialect.FromValue)] == [False, True]
+    assert [type(found) for found in made] == [nodes.Let, nodes.Let, nodes.FromValue, nodes.FromValue, nodes.Let]
+    assert [bool(found.args.get("outer")) for found in made if isinstance(found, nodes.FromValue)] == [False, True]
     assert len(query.args["group_lets"]) == 1
 
 
@@ -292,7 +284,7 @@ def test_an_object_within_a_closed_type_is_closed_unless_it_says_otherwise() -> 
     assert isinstance(created, st.CreateType)
     assert isinstance(created.type, st.ObjectText)
     inside = [field.type for field in created.type.fields]
-    assert [_open(one) for one in inside] == [False, True, False]
+    assert [_open(entry) for entry in inside] == [False, True, False]
 
 
 def _open(type_: st.TypeText) -> bool:

@@ -59,6 +59,10 @@ STATEMENTS: list[tuple[str, st.Statement]] = [
         st.CreateBroker(name=Name("b", "v"), url="http://b", if_not_exists=True),
     ),
     (
+        "CREATE BROKER b AT 'http://b' IF NOT EXISTS",
+        st.CreateBroker(name=Name("b"), url="http://b", if_not_exists=True),
+    ),
+    (
         "CREATE BROKER IF NOT EXISTS b AT 'http://b'",
         st.CreateBroker(name=Name("b"), url="http://b", if_not_exists=True),
     ),
@@ -232,3 +236,9 @@ def test_channels_in_the_forms_of_the_original_are_read() -> None:
 def test_a_whole_script_in_those_forms_is_read() -> None:
     text = (Path(__file__).parents[3] / "support" / "original_forms.sql").read_text()
     assert {type(found) for found in script.statements(text)} >= {st.CreateFunction, st.CreateIndex, st.CreateDataset}
+
+
+def test_a_broker_may_have_options() -> None:
+    (made,) = script.statements("CREATE BROKER b AT 'http://b' with {'broker-type': 'BAD'}")
+    assert isinstance(made, st.CreateBroker)
+    assert list(made.options) == ["broker-type"]

@@ -28,9 +28,9 @@ def test_a_script_may_hold_several_statements_and_comments_of_every_kind() -> No
        "four" */ SELECT 'in; side', "-- no comment", `//`;;
     ; use b"""
     found = list(script.statements(text))
-    assert [type(one) for one in found] == [Use, Query, Use]
-    assert [one.text for one in found] == ["USE a", "SELECT 'in; side', \"-- no comment\", `//`", "use b"]
-    assert [script.place(text, one.offset) for one in found] == [(3, 5), (5, 18), (6, 7)]
+    assert [type(item) for item in found] == [Use, Query, Use]
+    assert [piece.text for piece in found] == ["USE a", "SELECT 'in; side', \"-- no comment\", `//`", "use b"]
+    assert [script.place(text, item.offset) for item in found] == [(3, 5), (5, 18), (6, 7)]
 
 
 @pytest.mark.parametrize("text", ["", " ", ";", ";;\n;", "-- only", "// only", "/* only */", "\ufeff"[1:]])
@@ -69,7 +69,23 @@ WRONG: list[tuple[str, int, int, str, str]] = [
     ("SELEC 1", 1, 1, "'SELEC'", "expected a statement: "),
     ("foo bar", 1, 1, "'foo'", "expected a statement: "),
     ("f(1) x", 1, 6, "'x'", "expected an operator, a clause or the end of the statement"),
-    ("WITH x AS SELECT 1 SELECT 2", 1, 11, "'SELECT'", "expecting ("),
+    ("WITH x AS SELECT 1 SELECT 2", 1, 11, "'SELECT'", "expected an expression after AS"),
+    ("WITH x 1 SELECT 2", 1, 8, "'1'", "expected WITH name AS expression"),
+    ("LET x = 1 x", 1, 11, "'x'", "expected SELECT or FROM after LET"),
+    ("LET x SELECT 1", 1, 7, "'SELECT'", "expected LET name = expression"),
+    ("FROM D", 1, 7, END, "expected SELECT after FROM, WHERE and GROUP BY"),
+    ("FROM D ORDER BY a SELECT 1", 1, 19, "'SELECT'", "expected SELECT after FROM, WHERE and GROUP BY"),
+    ("FROM D SELECT 1 FROM E", 1, 23, END, "expected FROM once, before SELECT"),
+    ("SELECT 1 FROM D d JOIN d.a x AT i ON x = 1", 1, 42, "'1'", "expected no AT in a JOIN"),
+    ("SELECT 1 FROM [1] AT i", 1, 19, "'AT'", "expected AS name before AT"),
+    ("SELECT 1 FROM D d GROUP BY d.a GROUP AS g(d)", 1, 44, "')'", "expected GROUP AS name(variable AS field, …)"),
+    ("SET", 1, 4, END, "expected the name of an option"),
+    ("SET x = 'y'", 1, 7, "'='", "expected the value in quotes"),
+    ("WRITE OUTPUT nc1", 1, 7, "'OUTPUT'", "expected OUTPUT TO"),
+    ("WRITE OUTPUT TO nc1 'x'", 1, 21, "'x'", "expected : and a file in quotes"),
+    ("CREATE OR REPLACE TYPE t", 1, 19, "'TYPE'", "expected FUNCTION"),
+    ("CREATE OR REPLACE FUNCTION f() IF NOT EXISTS { 1 }", 1, 28, "'f'", "expected OR REPLACE or IF NOT EXISTS"),
+    ("INSERT INTO D {} RETURNING", 1, 27, END, "expected an expression after RETURNING"),
     ("CREATE", 1, 7, END, "expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX"),
     ("CREATE TABLE t", 1, 8, "'TABLE'", "expected DATAVERSE, TYPE, [ACTIVE] DATASET, INDEX"),
     ("CREATE TYPE", 1, 12, END, "expected the name of a type"),
@@ -112,6 +128,8 @@ WRONG: list[tuple[str, int, int, str, str]] = [
     ('LOAD DATASET D USING localfs (("path"=5))', 1, 39, "'5'", "expected an option's value in quotes"),
     ("EXPLAIN", 1, 8, END, "expected a query after EXPLAIN"),
     ("EXPLAIN CHANNEL", 1, 16, END, "expected the name of a channel"),
+    ("CONNECT FEED f TO DATASET D WHERE a > 1", 1, 29, "'WHERE'", "expected no WHERE: APPLY FUNCTION"),
+    ("CONNECT FEED f TO DATASET D APPLY FUNCTION g, h", 1, 45, "','", "expected one function"),
     ("CREATE BROKER b", 1, 16, END, "expected AT"),
     ("CREATE BROKER b AT here", 1, 20, "'here'", "expected the broker's address in quotes"),
     ("CREATE CHANNEL c", 1, 8, "'CHANNEL'", "expected REPETITIVE or CONTINUOUS before CHANNEL"),
@@ -131,7 +149,6 @@ WRONG: list[tuple[str, int, int, str, str]] = [
     ("CREATE PROCEDURE p", 1, 19, END, "expected (parameters)"),
     ("CREATE PROCEDURE p() {}", 1, 23, "'}'", "expected an INSERT, an UPSERT, a DELETE or a query"),
     ("CREATE PROCEDURE p() {USE x}", 1, 27, "'x'", "expected } after the procedure's statement"),
-    ("CREATE PROCEDURE p(a) {1} PERIOD 'P1D'", 1, 27, "'PERIOD'", "expected no PERIOD: nobody gives arguments"),
     ("EXECUTE p", 1, 10, END, "expected (arguments)"),
     ("EXECUTE p(1 2)", 1, 13, "'2'", "expected , or ) after an argument"),
     ("EXECUTE p(1,)", 1, 13, "')'", "expected an expression"),
@@ -145,7 +162,7 @@ WRONG: list[tuple[str, int, int, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "column", "offending", "expected"), WRONG, ids=[one[0] for one in WRONG])
+@pytest.mark.parametrize(("text", "line", "column", "offending", "expected"), WRONG, ids=[case[0] for case in WRONG])
 def test_a_wrong_script_is_told_where_and_what_was_expected(
     text: str, line: int, column: int, offending: str, expected: str
 ) -> None:
@@ -174,7 +191,7 @@ MARKS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "column", "message"), MARKS, ids=[one[3] for one in MARKS])
+@pytest.mark.parametrize(("text", "line", "column", "message"), MARKS, ids=[case[3] for case in MARKS])
 def test_marks_without_their_pair_are_told(text: str, line: int, column: int, message: str) -> None:
     error = refused(text)
     assert (error.line, error.column, error.message) == (line, column, message)
@@ -224,7 +241,7 @@ _TEXTS = st.one_of(
     st.text(max_size=60),
     st.text(st.characters(), max_size=20).map(lambda inside: f"SELECT VALUE {inside} FROM D d"),
     st.text("'\"`\\/*-\n;()[]{}a1 ", max_size=40),
-    st.sampled_from([one[0] for one in WRONG]).flatmap(
+    st.sampled_from([case[0] for case in WRONG]).flatmap(
         lambda text: st.integers(0, len(text)).map(lambda n: text[:n] + text[n + 1 :])
     ),
 )
@@ -234,8 +251,8 @@ _TEXTS = st.one_of(
 @given(_TEXTS)
 def test_any_text_at_all_is_read_or_refused_with_a_place(text: str) -> None:
     found, error = _read(text)
-    for one in found:
-        assert text[one.offset :].startswith(one.text)
+    for piece in found:
+        assert text[piece.offset :].startswith(piece.text)
     if error is not None:
         assert error.line is not None
         assert error.column is not None

@@ -65,6 +65,9 @@ REFUSED = [
     ),
     ("current_user()", "current_user cannot be called here", "docs/language.md lists what can be called"),
     ("'a' COLLATE `UTF8_BINARY, (SELECT 1)`", "no part of this language", "operators and functions"),
+    ("2 ^ 3", "^ means a power in SQL++", "power(a, b)"),
+    ("(SELECT d.* EXCLUDE a FROM [{'a': 1}] AS d)", "* takes no EXCLUDE", "name the fields"),
+    ("(SELECT * EXCEPT (a) FROM [{'a': 1}] AS d)", "* takes no EXCLUDE", "name the fields"),
     ("uper('x')", "uper cannot be called here", "did you mean upper? docs/language.md lists what"),
 ]
 

@@ -105,21 +105,21 @@ def interests(engine: Engine) -> InterestTable:
 
 
 def table(engine: Engine, *keys: str) -> InterestTable:
-    query: Any = SimpleNamespace(parameters=(t.BIGINT,), borders=(), keys=keys, sql="", levels=())
+    query: Any = SimpleNamespace(parameters=(t.BIGINT,), quantiles=(), keys=keys, sql="", levels=())
     made = InterestTable(engine.session, query, LIMITS)
     made.checked.add(", ".join(f"{key} AS k{i}" for i, key in enumerate(keys)))
     return made
 
 
 def seen(interests: InterestTable, spark: FakeSpark) -> list[int]:
-    """Those who take part: what the view shows, without those that whoever reads the answer leaves out."""
-    shown = [one for one in spark.views[interests.prepared()].ids if one not in interests.gone]
+    """Returns the interests of an execution: those of the view, without those that its reader leaves out."""
+    shown = [identity for identity in spark.views[interests.prepared()].ids if identity not in interests.gone]
     assert len(set(shown)) == len(shown), "one takes part twice"
     return sorted(shown)
 
 
 def add(interests: InterestTable, *ids: int) -> None:
-    interests.change([(one, (one,)) for one in ids], ())
+    interests.change([(identity, (identity,)) for identity in ids], ())
 
 
 def test_interests_come_and_go_beside_the_cached_ones(interests: InterestTable, spark: FakeSpark) -> None:
@@ -149,12 +149,12 @@ def test_where_spark_cannot_take_them_in_none_is_lost(interests: InterestTable, 
     add(interests, *range(20))
     seen(interests, spark)
     spark.fails = True
-    interests.change([(one, (one,)) for one in range(20, 60)], [3])
+    interests.change([(number, (number,)) for number in range(20, 60)], [3])
     for _ in range(2):
         with pytest.raises(OSError, match="no room"):
             interests.prepared()
     spark.fails = False
-    assert seen(interests, spark) == [one for one in range(60) if one != 3]
+    assert seen(interests, spark) == [number for number in range(60) if number != 3]
 
 
 def test_where_they_cannot_be_made_anew_parts_show_all_of_theirs(interests: InterestTable, spark: FakeSpark) -> None:
@@ -168,7 +168,7 @@ def test_where_they_cannot_be_made_anew_parts_show_all_of_theirs(interests: Inte
     spark.fails = False
     assert interests.is_stale
     shown = spark.views[interests.part(Ids())].ids
-    assert sorted(shown) == [one for one in (*range(20), 30) if one != 7]
+    assert sorted(shown) == [number for number in (*range(20), 30) if number != 7]
 
 
 def test_what_the_engine_cannot_take_at_once_is_handed_over_with_less_each_time(
@@ -181,9 +181,9 @@ def test_what_the_engine_cannot_take_at_once_is_handed_over_with_less_each_time(
         spark.keyed.clear()
         with pytest.raises(OSError, match="no room"):
             interests.prepared()
-        interests.count_failure()
+        interests.count_handover_failure()
         assert bool(spark.keyed) == (failures <= LIMITS.most_failures), "then without keys that are made beforehand"
-    assert interests.is_piecemeal
+    assert interests.is_split
     interests.prepared()
     assert not interests.is_stale
     assert spark.views[interests.part(Ids(3, 5))].ids == [3, 4, 5]
@@ -210,21 +210,21 @@ def test_those_on_which_the_query_fails_again_and_again_are_tried_ever_more_rare
         left = interests.left_out()
         if 3 not in left:
             tried.append(execution)
-            interests.strike(3, "no number")
+            interests.count_failure_of(3, "no number")
         else:
             assert left == {3: "no number"}
-            interests.worked(left)
+            interests.mark_succeeded(left)
     assert tried == [0, 1, 6, 15, 32]
-    assert [interests.has_worked(one) for one in (2, 3, 4, 5)] == [True, False, True, False]
+    assert [interests.has_succeeded(number) for number in (2, 3, 4, 5)] == [True, False, True, False]
 
 
 def test_one_that_works_again_is_left_out_no_more_and_few_are_tried_at_once(interests: InterestTable) -> None:
     add(interests, *range(50))
-    for one in range(20):
-        interests.strike(one, "no number")
-    interests.doubt(30)
+    for number in range(20):
+        interests.count_failure_of(number, "no number")
+    interests.mark_suspect(30)
     assert list(interests.left_out()) == [16, 17, 18, 19]
-    interests.worked(interests.left_out())
+    interests.mark_succeeded(interests.left_out())
     assert list(interests.suspects) == [16, 17, 18, 19]
     assert interests.left_out() == {}
     interests.change((), [16, 17])

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tocsin.pipeline.landing.file_records import FilePart, check_format, parts
+from tocsin.pipeline.landing.file_records import FilePart, parts
+from tocsin.pipeline.sources.load_files import check_format
 from tocsin.rules.model.types import BIGINT, STRING, Field, ObjectType
 
 KIND = ObjectType((Field("id", BIGINT), Field("said", STRING, optional=True)), open=False)
@@ -31,10 +32,10 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
 
 def seen(path: Path, format_: str = "json") -> tuple[list[int], list[str]]:
     """The ids that pass, and why the others do not, without the name of the file."""
-    records = [one for part in read(path, format_) for one in part.records]
-    reasons = [one.reason for one in records if one.record is None]
+    records = [record for part in read(path, format_) for record in part.records]
+    reasons = [record.reason for record in records if record.record is None]
     assert all(reason.startswith((str(path), f"there is no file {path}")) for reason in reasons)
-    return [one.record["id"] for one in records if one.record is not None], [
+    return [record.record["id"] for record in records if record.record is not None], [
         reason.removeprefix(str(path)) for reason in reasons
     ]
 
@@ -63,8 +64,8 @@ def test_json_records_pass_and_their_broken_neighbours_do_not(
     passed, told = seen(written(tmp_path, content))
     assert passed == ids
     assert len(told) == len(reasons)
-    for one, expected in zip(told, reasons, strict=True):
-        assert one.startswith(expected)
+    for item, expected in zip(told, reasons, strict=True):
+        assert item.startswith(expected)
 
 
 def test_a_line_that_is_too_long_is_refused_by_itself(tmp_path: Path) -> None:
@@ -136,8 +137,8 @@ def test_a_file_gives_the_same_pieces_each_time_and_says_which_is_the_last(tmp_p
     found = read(path, most_rows=rows)
     assert found == read(path, most_rows=rows)
     assert [part.is_last for part in found] == [False] * (len(found) - 1) + [True]
-    assert [one.record for part in found for one in part.records] == [{"id": number} for number in range(4)]
-    assert all([one.index for one in part.records] == list(range(len(part.records))) for part in found)
+    assert [record.record for part in found for record in part.records] == [{"id": number} for number in range(4)]
+    assert all([record.index for record in part.records] == list(range(len(part.records))) for part in found)
     assert all(len(part.records) <= rows for part in found)
 
 

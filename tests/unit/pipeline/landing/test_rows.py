@@ -73,10 +73,10 @@ def test_the_fast_way_gives_what_the_slow_way_gives(
     assert fast.refused == slow.refused
     assert fast.rows.schema == slow.rows.schema == layout.record_schema(dataset)
     assert fast.keys_are_new == slow.keys_are_new
-    fast_records, slow_records = (layout.from_arrow(one.rows, dataset) for one in (fast, slow))
+    fast_records, slow_records = (layout.from_arrow(fitted.rows, dataset) for fitted in (fast, slow))
     if generated is not None:
-        brought = [generated[0] in one for one in records]
-        kept = [had for index, had in enumerate(brought) if index not in {one.index for one in fast.refused}]
+        brought = [generated[0] in record for record in records]
+        kept = [had for index, had in enumerate(brought) if index not in {refusal.index for refusal in fast.refused}]
         for had, mine, theirs in zip(kept, fast_records, slow_records, strict=True):
             if not had:
                 # Made just now, and so not the same.
@@ -114,14 +114,14 @@ def test_a_record_may_bring_its_own_key_as_a_field_the_feed_does_not_declare(nam
 def test_a_key_of_the_wrong_type_refuses_its_record_alone() -> None:
     fitted = fitter(FEED, DATASET, (KEY,))(rows([{"name": "a", KEY: 7}, {"name": "b"}]))
     assert [record["name"] for record in layout.from_arrow(fitted.rows, DATASET)] == ["b"]
-    assert [(one.index, one.field) for one in fitted.refused] == [(0, KEY)]
+    assert [(refusal.index, refusal.field) for refusal in fitted.refused] == [(0, KEY)]
 
 
 def test_what_does_not_fit_a_closed_dataset_is_refused_with_its_place_and_its_field() -> None:
     closed = ObjectType(DATASET.fields, False)
     fitted = fitter(FEED, closed, (KEY,))(rows([{"name": "a"}, {"name": "b", "more": 1}, {"name": "c"}]))
     assert [record["name"] for record in layout.from_arrow(fitted.rows, closed)] == ["a", "c"]
-    assert [(one.index, one.field) for one in fitted.refused] == [(1, "more")]
+    assert [(refusal.index, refusal.field) for refusal in fitted.refused] == [(1, "more")]
 
 
 def test_a_value_that_is_no_object_is_refused() -> None:

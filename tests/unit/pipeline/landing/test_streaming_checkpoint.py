@@ -32,7 +32,7 @@ class Notes:
 
     def compact_look(self, number: int, *found: tuple[str, int, int]) -> None:
         """Of the first source, with the looks before it."""
-        self._write(f"sources/0/{number}.compact", "v1", *(_entry(*one) for one in found))
+        self._write(f"sources/0/{number}.compact", "v1", *(_entry(*item) for item in found))
 
     def batch(self, number: int, *looks: int | None) -> None:
         after = ["-" if look is None else json.dumps({"logOffset": look}) for look in looks]

@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
 
 def values(column: pa.Array, kind: Type) -> list[Any]:
     decode = layout.decoder(kind)
-    return [decode(one) for one in column.to_pylist()]
+    return [decode(value) for value in column.to_pylist()]
 
 
 @given(st.data())
@@ -90,8 +90,8 @@ def test_missing_is_none_in_arrays_and_left_out_of_objects(folder: Folder) -> No
 def test_each_row_that_fails_is_told_beside_the_others(folder: Folder) -> None:
     call = folder.call("def f(x): return 10 // x", t.BIGINT, returns=t.TINYINT, each=True)
     made = call(pa.array([5, 0, 10])).to_pylist()
-    assert [one["value"] for one in made] == [2, None, 1]
-    assert [one["failed"] is None for one in made] == [True, False, True]
+    assert [item["value"] for item in made] == [2, None, 1]
+    assert [item["failed"] is None for item in made] == [True, False, True]
     assert "the function f failed: ZeroDivisionError" in made[1]["failed"]
     assert "udf_of_a_test.py, line 1" in made[1]["failed"]
 

@@ -23,13 +23,13 @@ ANYTHING = ObjectType()
 
 def decode(body: str | bytes, form: str = "json", kind: ObjectType = KIND, **more: Any) -> list[DecodedRecord]:
     text = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
-    return [one for batch in decoder(form, kind, **more)(text) for one in batch]
+    return [record for batch in decoder(form, kind, **more)(text) for record in batch]
 
 
 def outcome(decoded: list[DecodedRecord]) -> list[Any]:
     """Each record, or the field and the reason."""
-    assert [one.index for one in decoded] == list(range(len(decoded)))
-    return [one.record if one.record is not None else (one.field, one.reason) for one in decoded]
+    assert [record.index for record in decoded] == list(range(len(decoded)))
+    return [record.record if record.record is not None else (record.field, record.reason) for record in decoded]
 
 
 # ---------------------------------------------------------------- JSON
@@ -68,7 +68,7 @@ def test_a_broken_element_of_an_array_is_refused_and_its_neighbours_pass(
     array: bytes, broken: bytes, said: str
 ) -> None:
     decoded = decode(array % broken)
-    assert [one.record for one in decoded] == [{"id": 1}, None, {"id": 2}]
+    assert [record.record for record in decoded] == [{"id": 1}, None, {"id": 2}]
     assert said in decoded[1].reason
     assert decoded[1].raw == broken
 
@@ -104,8 +104,8 @@ def test_an_array_that_is_not_whole_is_refused_as_a_whole(body: str) -> None:
 )
 def test_a_bad_record_is_refused_and_its_neighbours_pass(body: str | bytes, expected: list[Any]) -> None:
     decoded = decode(body)
-    assert [one.field if one.record is None else one.record["id"] for one in decoded] == expected
-    assert all(one.reason for one in decoded if one.record is None)
+    assert [record.field if record.record is None else record.record["id"] for record in decoded] == expected
+    assert all(record.reason for record in decoded if record.record is None)
 
 
 def test_what_was_refused_is_kept_as_it_was_sent() -> None:
@@ -164,7 +164,7 @@ def test_no_body_breaks_a_decoder(body: bytes, form: str) -> None:
         decoded = decode(body, form, ANYTHING)
     except InputError:
         decoded = []
-    assert all((one.record is None) == bool(one.reason) for one in decoded)
+    assert all((record.record is None) == bool(record.reason) for record in decoded)
 
 
 # ---------------------------------------------------------------- limits
@@ -184,7 +184,7 @@ def test_no_body_breaks_a_decoder(body: bytes, form: str) -> None:
 )
 def test_a_record_above_the_limit_is_refused_alone(form: str, body: str) -> None:
     decoded = decode(body % ("x" * 100), form, limits=BodyLimits(record_bytes=100))
-    assert [one.record and one.record["id"] for one in decoded] == [1, None, 3]
+    assert [record.record and record.record["id"] for record in decoded] == [1, None, 3]
     assert decoded[1].reason == "a record is longer than 100 bytes"
     assert len(decoded[1].raw) <= 100
 
@@ -212,7 +212,7 @@ def test_adm_records_are_judged_one_by_one() -> None:
     body = '{"id": 1i8, "place": point("1,2")}\n{"id": tru}, {"id": 2.5f}\n{"id": 3, "x": {{1}}}\n{{1}} {"id"'
     decoded = decode(body, "adm")
     assert decoded[0].record == {"id": 1, "place": Point(1.0, 2.0)}
-    assert [(one.field, one.reason) for one in decoded[1:3]] == [
+    assert [(record.field, record.reason) for record in decoded[1:3]] == [
         ("", 'is not ADM: expected a value, got "tru}"'),
         ("id", "expected a bigint, got the number 2.5"),
     ]

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.support.caching_model import at
+from tests.support.caching_model import at, refresh_ranks
 from tocsin.rules.caching.admission import ADMISSION, PARAMETERS, Admission, Buffer, Mean, Threshold, admission
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.caching.counters import CacheCounters
@@ -106,7 +106,7 @@ def test_exp_drops_what_expires_first_or_expired_longest_ago() -> None:
     # Of a 25 bytes a second stay and it lives for 30 s; b grows by 10 and lives for 25 s. Both began at 1 s.
     caches = growing()
     caches.switch(replace(caches.settings, expiry="never"), 10.0)
-    caches.refresh_ranks(10.0)
+    refresh_ranks(caches, 10.0)
     late = caches.open("late", at(0), 10.0)
     caches.attach(late, at(0))
     caches.put(late, BrokerResult(at(1), 505), 10.0)
@@ -155,7 +155,7 @@ def growing(weights: str = "subscribers") -> ResultCaches:
 
 def test_times_to_live_share_the_budget_by_subscribers_and_growth() -> None:
     caches = growing()
-    caches.refresh_ranks(10.0)
+    refresh_ranks(caches, 10.0)
     # 3/4 · 1000/25 and 1/4 · 1000/10
     assert caches["a"].ttl_s == pytest.approx(30.0)
     assert caches["b"].ttl_s == pytest.approx(25.0)
@@ -164,7 +164,7 @@ def test_times_to_live_share_the_budget_by_subscribers_and_growth() -> None:
 
 def test_weights_can_be_equal() -> None:
     caches = growing("equal")
-    caches.refresh_ranks(10.0)
+    refresh_ranks(caches, 10.0)
     assert caches["a"].ttl_s == pytest.approx(20.0)
     assert caches["b"].ttl_s == pytest.approx(50.0)
 
@@ -173,14 +173,14 @@ def test_before_the_first_estimate_and_without_growth_the_settings_decide() -> N
     caches = growing()
     assert caches["a"].ttl_s == 100
     caches["a"].rates.consumed_bytes = 400
-    caches.refresh_ranks(10.0)
+    refresh_ranks(caches, 10.0)
     assert caches["a"].ttl_s == 600
 
 
 def test_the_average_moves_by_the_window() -> None:
     caches = growing()
-    caches.refresh_ranks(10.0)
-    caches.refresh_ranks(10.0 + 300.0 * 0.6931471805599453)  # half a life of the window, without arrivals
+    refresh_ranks(caches, 10.0)
+    refresh_ranks(caches, 10.0 + 300.0 * 0.6931471805599453)  # half a life of the window, without arrivals
     assert caches["b"].rates.growth_bytes_s == pytest.approx(5.0)
 
 
@@ -193,7 +193,7 @@ def test_very_many_caches_are_looked_at_some_at_a_time_with_the_same_outcome(exp
             cache = caches.open(name, at(0), 0.0)
             caches.attach(cache, at(0), 1 + name % 3)
             caches.put(cache, BrokerResult(at(1), 1 + name % 7), 0.0)
-    at_once.refresh_ranks(60.0)
+    refresh_ranks(at_once, 60.0)
     looks: list[int] = []
     while (now_s := pieces.ttl.due_s) < 62.0:
         pieces.pass_time(now_s)
@@ -219,7 +219,7 @@ def test_very_many_caches_are_looked_at_some_at_a_time_with_the_same_outcome(exp
 
 def test_a_result_goes_when_its_time_is_up_and_not_before() -> None:
     caches = growing()
-    caches.refresh_ranks(10.0)
+    refresh_ranks(caches, 10.0)
     assert caches.due_s() == 20.0
     caches.pass_time(19.9)
     assert (caches["a"].residents, caches["b"].residents) == (10, 10)

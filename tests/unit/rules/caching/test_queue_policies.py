@@ -38,7 +38,7 @@ class PolicyRun:
 
     def dropped(self, at_s: float = 0.0, spared: str | None = None) -> str:
         found = self.policy.victim(None if spared is None else self.entries[spared], at_s)
-        name = next(name for name, one in self.entries.items() if one is found)
+        name = next(name for name, entry in self.entries.items() if entry is found)
         found.resident = False
         self.policy.on_dropped(found)
         return name

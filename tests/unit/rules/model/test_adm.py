@@ -210,7 +210,7 @@ def test_load_reads_adm_over_any_lines(tmp_path: Path, text: str) -> None:
     expected = [{"id": 1}, {"id": 2}, {"id": 3}]
     assert load(tmp_path, text) == expected
     for chunk_bytes in (1, 7, 1 << 16):
-        assert [record for _, record, _ in adm_text.read(BytesIO(text.encode()), chunk_bytes)] == expected
+        assert [item[1] for item in adm_text.each(BytesIO(text.encode()), chunk_bytes)] == expected
 
 
 @pytest.mark.parametrize(

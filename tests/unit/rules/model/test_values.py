@@ -44,6 +44,11 @@ AN_ID = UUID("5c848e5c-6b6a-498f-8452-8847a2957421")
     [
         (parse_point, "1.0,2.0", Point(1.0, 2.0)),
         (parse_point, " -1e2,.5 ", Point(-100.0, 0.5)),
+        (parse_point, "30.0, 30.0", Point(30.0, 30.0)),
+        (parse_point, " 1 ,\t2\n", Point(1.0, 2.0)),
+        (parse_line, "0, 0  1 ,1", Line(Point(0.0, 0.0), Point(1.0, 1.0))),
+        (parse_circle, "1.0, 2.0 0.5", Circle(Point(1.0, 2.0), 0.5)),
+        (parse_polygon, "0, 0 0 ,1 1 , 0", Polygon((Point(0.0, 0.0), Point(0.0, 1.0), Point(1.0, 0.0)))),
         (parse_line, "0,0 1,2", Line(Point(0.0, 0.0), Point(1.0, 2.0))),
         (parse_rectangle, "3,1 1,4", Rectangle(Point(1.0, 1.0), Point(3.0, 4.0))),
         (parse_circle, "1.0,2.0 0.5", Circle(Point(1.0, 2.0), 0.5)),

@@ -38,7 +38,7 @@ async def filled(path: Path, users: int = 20) -> SqliteBrokerStore:
 
 async def contents(store: SqliteBrokerStore) -> object:
     (application,) = await store.applications()
-    frontends = [one async for page in store.frontends() for one in page]
+    frontends = [subscription async for page in store.frontends() for subscription in page]
     return await store.subscribers(application.id), frontends, await store.fact(broker_backup.CHECKSUM)
 
 

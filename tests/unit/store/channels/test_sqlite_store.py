@@ -141,7 +141,7 @@ async def test_a_store_of_the_version_before_goes_on_with_its_holds_and_its_regi
     assert (made.owner, ours.owner, owned.owner) == (None, "", "east")
     assert (await store.register(ours.broker, "x", owner="bob")).owner == "bob"
     assert (await store.claim(ours.broker, BrokerClaim("store", None, True), "new")).generation is not None
-    assert {one.id: one.application for one in await store.subscriptions(1)} == {
+    assert {subscription.id: subscription.application for subscription in await store.subscriptions(1)} == {
         "broker:x": "", "broker:y": "", "somebody": "",
     }  # fmt: skip
     await store.commit_execution(1, Execution(1, 1, 2, {}), [1, 2], [b"a", b"b"])

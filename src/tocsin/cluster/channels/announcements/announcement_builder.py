@@ -32,9 +32,9 @@ class AnnouncementBuilder:
         self._items = items
         self._pushed_bytes = pushed_bytes
 
-    async def since(self, broker: BrokerName, after: Position, told: Position | None = None) -> Announcement:
-        """Builds the announcement of what happened after `after`. It claims to start at `told`, an earlier position, if
-        nothing for this broker lies between the two."""
+    async def since(self, broker: BrokerName, after: Position, acknowledged: Position | None = None) -> Announcement:
+        """Builds the announcement of what happened after `after`. It claims to start at `acknowledged`, an earlier
+        position, if nothing for this broker lies between the two."""
         page = await self._store.new_results(after, broker=broker, limit=self._items)
         channels = {entry.channel_id: entry for entry in self._catalog.catalog.channels}
         items = [item for item in page.items if item.channel_id in channels]
@@ -47,7 +47,7 @@ class AnnouncementBuilder:
         gaps = [full_name(channels[channel_id]) for channel_id in page.gaps if channel_id in channels]
         return Announcement(
             full_name(broker),
-            after if told is None else told,
+            after if acknowledged is None else acknowledged,
             page.position, page.more, heads, pushed, gaps, page.dropped,
         )  # fmt: skip
 

@@ -23,13 +23,12 @@ from tocsin.cluster.catalog.entries import BrokerEntry
 from tocsin.cluster.catalog.refs import broker_ref, full_name
 from tocsin.cluster.channels.announcements.announcement_builder import AnnouncementBuilder
 from tocsin.cluster.channels.announcements.broker_notifier import (
-    FIRST_RETRY_S,
-    LAST_RETRY_S,
-    PASSED_OVER,
+    AnnouncerTiming,
     BrokerNotifier,
     NotifierCounts,
     NotifierState,
 )
+from tocsin.cluster.channels.announcements.notification_builder import NotificationBuilder
 from tocsin.cluster.data_folder.removals import BROKER
 from tocsin.rules.model.cursors import BEGINNING, Position
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
@@ -54,14 +53,6 @@ class BrokerCounts:
     behind_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncerTiming:
-    timeout_s: float = 10.0
-    first_retry_s: float = FIRST_RETRY_S
-    last_retry_s: float = LAST_RETRY_S
-    passed_over: int = PASSED_OVER
-
-
 @dataclass(slots=True)
 class _Started:
     session: aiohttp.ClientSession
@@ -75,14 +66,16 @@ class Announcer:
         store: ChannelStore,
         *,
         builder: AnnouncementBuilder | None = None,
-        pace: AnnouncerTiming | None = None,
+        notifications: NotificationBuilder | None = None,
+        timing: AnnouncerTiming | None = None,
         guard: AddressGuard = UNGUARDED,
     ) -> None:
         self.guard = guard
         self._catalog = catalog
         self._store = store
         self._builder = builder or AnnouncementBuilder(catalog, store)
-        self._pace = pace or AnnouncerTiming()
+        self._notifications = notifications or NotificationBuilder(catalog, store)
+        self._timing = timing or AnnouncerTiming()
         self._started: _Started | None = None
         self._settling = asyncio.Lock()
         self._moved = asyncio.Event()
@@ -94,7 +87,7 @@ class Announcer:
 
     async def start(self) -> None:
         """Starts a notifier for every broker, which announces what the broker has missed."""
-        timeout = aiohttp.ClientTimeout(total=self._pace.timeout_s)
+        timeout = aiohttp.ClientTimeout(total=self._timing.timeout_s)
         # No connection limit: each notifier has one request under way, so there are at most as many as brokers.
         connector = self.guard.connector(limit=0)
         session = aiohttp.ClientSession(timeout=timeout, connector=connector, cookie_jar=aiohttp.DummyCookieJar())
@@ -144,10 +137,8 @@ class Announcer:
             for broker in brokers - registered.keys():
                 registered[broker] = await self._store.register(broker, new_secret(), owner=None)
             notifier_state = NotifierState(
-                self._store, self._builder, self._started.session, self._url,
-                first_retry_s=self._pace.first_retry_s, last_retry_s=self._pace.last_retry_s,
-                passed_over=self._pace.passed_over,
-            )  # fmt: skip
+                self._store, self._builder, self._notifications, self._started.session, self._broker, self._timing
+            )
             for broker in brokers:
                 if broker not in notifiers:
                     notifiers[broker] = BrokerNotifier(registered[broker], notifier_state)
@@ -205,7 +196,7 @@ class Announcer:
         while True:
             # Take the event before the query: a commit during the query then sets it.
             committed_event = self._moved
-            announcement = await self._builder.since(broker, begin, told=after)
+            announcement = await self._builder.since(broker, begin, acknowledged=after)
             if not announcement.is_empty:
                 return announcement
             begin = announcement.position
@@ -234,15 +225,19 @@ class Announcer:
             BrokerCounts(
                 full_name(notifier.broker),
                 notifier.counts,
-                None if self._url(notifier.broker) is None else max(0, last.number - notifier.position.number),
+                max(0, last.number - notifier.position.number) if self._has_url(notifier.broker) else None,
                 None if notifier.behind_since_s is None else now_s - notifier.behind_since_s,
             )
             for notifier in list(started.notifiers.values())
         ]
 
-    def _url(self, broker: BrokerName) -> str | None:
+    def _broker(self, broker: BrokerName) -> BrokerEntry | None:
         entry = self._catalog.catalog.find(broker_ref(*broker))
-        return entry.url if isinstance(entry, BrokerEntry) else None
+        return entry if isinstance(entry, BrokerEntry) else None
+
+    def _has_url(self, broker: BrokerName) -> bool:
+        entry = self._broker(broker)
+        return entry is not None and entry.url is not None
 
 
 def new_secret() -> str:

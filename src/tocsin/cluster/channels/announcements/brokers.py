@@ -11,14 +11,15 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tocsin import faults
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
-from tocsin.cluster.catalog.entries import BrokerEntry
+from tocsin.cluster.catalog.entries import BrokerEntry, BrokerKind
 from tocsin.cluster.catalog.refs import broker_ref, full_name
 from tocsin.cluster.channels.announcements.announcer import Announcer, new_secret
 from tocsin.cluster.channels.announcements.fence import BrokerFence
+from tocsin.cluster.statements.options import read_options
 from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import statements as st
@@ -64,7 +65,8 @@ class Brokers:
 
     async def create(self, statement: st.CreateBroker, scope: StatementScope) -> StatementSummary:
         name = statement.name.name
-        entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url))
+        kind = read_options(statement, scope.now, {"broker-type": _broker_kind}).get("broker-type", "general")
+        entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url), kind)
         assert entry.url is not None
         self._announcer.guard.check(entry.url, "the broker's address")
         broker = BrokerName(entry.dataverse, name)
@@ -189,6 +191,15 @@ def _check_owner(kept: Registration, who: Token, *, claims: bool = False) -> Non
             f"the broker {full_name(kept.broker)} was not registered with this token",
             hint="use the one that it was registered with, another of that name, or one of the role writer",
         )
+
+
+def _broker_kind(value: Any) -> BrokerKind:
+    """Reads the option `broker-type`. The original writes it in capitals and in small letters."""
+    kinds: tuple[BrokerKind, ...] = ("general", "bad", "tocsin")
+    for kind in kinds:
+        if isinstance(value, str) and value.lower() == kind:
+            return kind
+    raise ValueError(f'must be one of {", ".join(kinds)}, got "{value}"')
 
 
 def checked_url(text: str) -> str:

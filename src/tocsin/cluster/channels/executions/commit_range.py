@@ -21,9 +21,10 @@ from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.language.channels.compiler import Scan, SharedQuery, WatchedDataset
 from tocsin.language.translate.spark_text import render
+from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.pipeline.datasets.table import DatasetTable
-from tocsin.rules.model.columns import COMMIT, physical
+from tocsin.rules.model.columns import AT, COMMIT, physical
 from tocsin.wire.errors import CapacityError
 
 Vector = dict[str, int]  # dataset folder → commit number
@@ -73,13 +74,21 @@ class CommitRange:
         new_commits = [self.snapshots[folder].number - self.since.get(folder, 0) for folder in self.watched]
         return self.query.needs_new and max(new_commits, default=0) <= 0
 
-    def new_rows(self, folder: str) -> pa.Table | None:
+    def new_rows_in_memory(self, folder: str) -> pa.Table | None:
         """Returns the new rows if memory still has them, else None."""
         table = self.tables.table(self.entries[folder])
         return table.recent.between(self.since.get(folder, 0), self.snapshots[folder].number)
 
+    def old_row(self, folder: str) -> pa.Table:
+        """Returns one row without values that is not new. Spark plans a query over it as over new rows; over no row at
+        all it would plan nothing."""
+        schema = layout.record_schema(self.entries[folder].type)
+        row = pa.table({field.name: pa.nulls(1, field.type) for field in schema})
+        commit = pa.array([self.since.get(folder, 0)], pa.int64())
+        return row.append_column(COMMIT, commit).append_column(AT, pa.nulls(1, pa.timestamp("us", tz="UTC")))
+
     def is_small(self, folder: str) -> bool:
-        rows = self.new_rows(folder)
+        rows = self.new_rows_in_memory(folder)
         return rows is not None and rows.num_rows <= SMALL_ROWS
 
     def fits_one_task(self) -> bool:
@@ -92,7 +101,7 @@ class CommitRange:
 
     def collect_new_rows(self, folder: str) -> pa.Table:
         """Returns the new rows, from memory or else from the files. Runs on an engine thread."""
-        rows = self.new_rows(folder)
+        rows = self.new_rows_in_memory(folder)
         if rows is None:
             view = self.engine.views.of_part(self.rows_in_files(folder), self.entries[folder].type)
             try:

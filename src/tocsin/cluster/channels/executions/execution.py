@@ -70,7 +70,9 @@ class ChannelExecution:
     ask: SparkQuestion
     _moment: ExecutionMoment = field(init=False)
     _rows: dict[str, pa.Table] = field(default_factory=dict)
-    _lost: dict[InterestId, TocsinError] = field(default_factory=dict)  # interests that are set aside as a whole
+    _lost: dict[InterestId, TocsinError] = field(
+        default_factory=dict
+    )  # interests that are set aside, where records cannot be divided
     # Records that are set aside for one interest only.
     _lost_records: dict[InterestId, dict[Record, TocsinError]] = field(default_factory=dict)
     _took_s: float = 0.0  # duration of the last query
@@ -80,20 +82,14 @@ class ChannelExecution:
         """Returns the results of all interests, and the poison records: the records and interests that were set
         aside."""
         reading, interests = self.reading, self.interests
-        self._moment = ExecutionMoment(
-            now,
-            previous,
-            {watched.since: reading.since.get(folder_of(watched), 0) for watched in reading.query.watched},
-            many=not reading.watched or not all(reading.is_small(folder) for folder in reading.watched),
-            in_one_task=self.size.fits_one_task and reading.fits_one_task(),
-        )
+        self._moment = self._moment_of(now, previous)
         if interests.is_stale:
             self._prepare()
         left_out = interests.left_out()
         poison_records: list[PoisonRecord] = []
         try:
             results = self.run({}, Ids(without=tuple(left_out)) if left_out else None)
-            interests.worked({*left_out, *self._doubtful})
+            interests.mark_succeeded({*left_out, *self._interests_set_aside})
         except StatementError as error:
             if self.channel.is_stopped() or not any(scan.new for scan in reading.query.scans):
                 raise
@@ -107,8 +103,25 @@ class ChannelExecution:
         ]
         return results, poison_records + self._set_aside() + known_records
 
+    def warm_up(self, now: datetime) -> None:
+        """Does what the first execution has to do in any case, without new rows and without results: hands the
+        interests over, and lets Spark plan the query and generate its code."""
+        self._moment = self._moment_of(now, now)
+        self._prepare()
+        self._ask_spark({folder: self.reading.old_row(folder) for folder in self.reading.watched}, None)
+
+    def _moment_of(self, now: datetime, previous: datetime) -> ExecutionMoment:
+        reading = self.reading
+        return ExecutionMoment(
+            now,
+            previous,
+            {watched.since: reading.since.get(folder_of(watched), 0) for watched in reading.query.watched},
+            many=not reading.watched or not all(reading.is_small(folder) for folder in reading.watched),
+            in_one_task=self.size.fits_one_task and reading.fits_one_task(),
+        )
+
     @property
-    def _doubtful(self) -> set[InterestId]:
+    def _interests_set_aside(self) -> set[InterestId]:
         """The interests that are set aside, or that have records set aside."""
         return {*self._lost, *self._lost_records}
 
@@ -143,14 +156,14 @@ class ChannelExecution:
         while True:
             if self.channel.is_stopped():
                 raise UnavailableError("the channel was stopped")
-            has_begun, was_piecemeal = False, self.interests.is_piecemeal
+            has_begun, was_split = False, self.interests.is_split
             try:
                 self.ask(hand_over)
             except (CapacityError, EngineLostError):
-                if was_piecemeal:
+                if was_split:
                     raise
                 if has_begun:
-                    self.interests.count_failure()
+                    self.interests.count_handover_failure()
             else:
                 self._has_interests = True
                 return
@@ -169,7 +182,7 @@ class ChannelExecution:
         ids = (among or Ids()).among(self.interests.identities())
         if self._is_thought_to_pass(part, ids):
             try:
-                return self._asked(part, among)
+                return self._ask_spark(part, among)
             except RESOURCE_ERRORS as error:
                 self.size.losses += isinstance(error, EngineLostError)
                 is_coincidence = isinstance(error, EngineLostError) and not self.size.loses_engines
@@ -183,16 +196,16 @@ class ChannelExecution:
             if interest in self._lost_records:
                 rows = {folder: self._without_lost(interest, folder, rows) for folder, rows in self._axis(part).items()}
                 if any(map(len, rows.values())):
-                    parts.append(self._parted([interest], {**part, **rows}, None))
-        other_interests = [interest for interest in ids if interest not in self._doubtful]
+                    parts.append(self._run_in_parts([interest], {**part, **rows}, None))
+        other_interests = [interest for interest in ids if interest not in self._interests_set_aside]
         if other_interests:
-            parts.append(self._parted(other_interests, part, resource_error))
+            parts.append(self._run_in_parts(other_interests, part, resource_error))
         return merge_results(parts)
 
     def _is_thought_to_pass(self, part: NewRowsByFolder, ids: Sequence[InterestId]) -> bool:
-        if not self._doubtful.isdisjoint(ids) or not self.size.slow.isdisjoint(ids):
+        if not self._interests_set_aside.isdisjoint(ids) or not self.size.slow.isdisjoint(ids):
             return False
-        if self.size.loses_engines or self.interests.is_piecemeal:
+        if self.size.loses_engines or self.interests.is_split:
             return False
         if self.size.pairs is None:
             return True
@@ -203,7 +216,7 @@ class ChannelExecution:
         folders = [entry.folder for entry in self.reading.query.parted_by if isinstance(entry, DatasetEntry)]
         return {folder: part[folder] if folder in part else self.rows_of(folder) for folder in folders}
 
-    def _parted(
+    def _run_in_parts(
         self, ids: Sequence[InterestId], part: NewRowsByFolder, failed: ResourceError | None
     ) -> ExecutionResults:
         all_suspects = self.interests.suspects
@@ -214,7 +227,7 @@ class ChannelExecution:
 
         def run(piece: ExecutionPart, *, alone: bool, deadline_s: float | None) -> ExecutionResults:
             rows = part if len(piece.records) >= max(1, records) else {**part, **_slices(axis, piece.records)}
-            return self._asked(rows, self._ids(ordered, piece.interests), alone=alone, deadline_s=deadline_s)
+            return self._ask_spark(rows, self._ids(ordered, piece.interests), alone=alone, deadline_s=deadline_s)
 
         outcome = PartedRun(
             len(ordered), max(1, records), run, self.size,
@@ -224,7 +237,9 @@ class ChannelExecution:
         if not part:
             self.size.learn(outcome)
         self._judge(outcome, ordered, axis)
-        return merge_results([results for _, results in sorted(outcome.passed, key=lambda one: one[0].records.start)])
+        return merge_results(
+            [results for _, results in sorted(outcome.passed, key=lambda passed: passed[0].records.start)]
+        )
 
     def _ids(self, ordered: Sequence[InterestId], places: range) -> Ids:
         chosen_ids = ordered[places.start : places.stop]
@@ -245,10 +260,10 @@ class ChannelExecution:
         self.size.slow -= {ordered[piece.interests.start] for piece, _ in made.passed if len(piece.interests) == 1}
         for piece, error in made.aside:
             interest = ordered[piece.interests.start]
-            if axis and len(piece.records) == 1:
-                self._lost_records.setdefault(interest, {})[self._record(axis, piece.records.start)] = error
-            else:
+            if not axis:
                 self._lost[interest] = error
+            for place in piece.records if axis else ():
+                self._lost_records.setdefault(interest, {})[self._record(axis, place)] = error
         for place in {piece.interests.start for piece, _ in made.aside}:
             interest = ordered[place]
             has_passed = any(place in piece.interests for piece, _ in made.passed)
@@ -259,11 +274,12 @@ class ChannelExecution:
             ):
                 continue  # the record is to blame, not the interest
             self.size.slow.add(interest)
-            if interest not in self._lost and has_passed:
-                self.interests.doubt(interest)
+            is_cut_off = any(len(piece.records) > 1 for piece, _ in made.aside if place in piece.interests)
+            if interest not in self._lost and has_passed and not is_cut_off:
+                self.interests.mark_suspect(interest)
             else:
                 reasons = [error.message for piece, error in made.aside if place in piece.interests]
-                self.interests.strike(interest, reasons[-1])
+                self.interests.count_failure_of(interest, reasons[-1])
 
     # ------------------------------------------------------------ records
 
@@ -278,18 +294,18 @@ class ChannelExecution:
         dataset, key = self.reading.identity_of(folder, rows, place)
         return dataset, tuple(key), rows.column(COMMIT)[place].as_py()
 
-    def _without_lost(self, one: InterestId, folder: str, rows: pa.Table) -> pa.Table:
+    def _without_lost(self, interest: InterestId, folder: str, rows: pa.Table) -> pa.Table:
         """Returns the rows without the records that are set aside for this interest."""
-        if one in self._lost:
+        if interest in self._lost:
             return rows.slice(0, 0)
-        lost = self._lost_records[one]
+        lost = self._lost_records[interest]
         kept_places = [place for place in range(len(rows)) if self._identity(folder, rows, place) not in lost]
         # pyarrow cannot `take` zero rows of a struct column.
         return rows.take(pa.array(kept_places)) if kept_places else rows.slice(0, 0)
 
     # ------------------------------------------------------------ one query
 
-    def _asked(
+    def _ask_spark(
         self, part: NewRowsByFolder, among: Ids | None, *, alone: bool = False, deadline_s: float | None = None
     ) -> ExecutionResults:
         """Runs the query once. Raises EngineLostError if the engine was lost while the query ran, but retries if it

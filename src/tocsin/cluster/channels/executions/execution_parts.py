@@ -2,8 +2,8 @@
 
 A part is a range of interests combined with a range of records. A part that fails is cut along its interests into four,
 or into 32 if each further failure would cost a deadline or an engine. A part with one interest is cut along its
-records. The smallest part, one interest with one record, is retried until it has failed twice while no other execution
-runs; then it is set aside. So every execution ends.
+records. The smallest part, one interest with one record, is retried until it has failed twice while nothing else
+runs on the engine; then it is set aside. So every execution ends.
 
 An example: the interests 0–7 and the records 0–3, where interest 5 with record 2 needs too much memory. Each line is a
 part that the engine runs, as interests × records.
@@ -19,8 +19,8 @@ part that the engine runs, as interests × records.
     5 × 0       passes: interest 5 is cut along its four records
     5 × 1       passes
     5 × 2       fails
-    5 × 2       fails again, now while no other execution runs
-    5 × 2       fails for the second time while no other execution runs, and is set aside
+    5 × 2       fails again, now while nothing else runs
+    5 × 2       fails for the second time while nothing else runs, and is set aside
     5 × 3       passes
 
 If not even one interest passes with all records (for example because each record takes a minute), there are too many
@@ -28,14 +28,14 @@ records: from then on each part has fewer of them.
 
 An interest that exceeds its deadline again and again would cost a deadline for each record. After `overruns` of its
 records were set aside for that, its other records get a short deadline, a multiple of what parts that pass take. When
-tries with the short deadline have failed for `short_tries_s` in all, the interest is set aside with its
-remaining records.
+tries with the short deadline have failed for `short_tries_s` in all, the interest's remaining records are set aside,
+for it alone.
 
 The engine may be lost because of a part (it took all memory, or crashed the JVM), or by coincidence. The first loss
-proves nothing, so the part is tried again; from then on each part runs while no other execution does. Each loss stops
-the whole cluster for a while. So an interest that lost the engine over `lost_records` records is set aside as a
-whole. A record that lost the engine with `lethal_interests` interests is set aside for all others, unless it has passed
-with one of them.
+proves nothing, so the part is tried again; from then on each part runs while nothing else does. Each loss stops the
+whole cluster for a while. So after an interest has lost the engine over `lost_records` records, its remaining ones are
+set aside, for it alone. A record that lost the engine with `lethal_interests` interests is set aside for all others,
+unless it has passed with one of them.
 
 A Python worker may die because of a record, too. That costs no more than another failure, so more interests are tried
 before a record counts as lethal (`lethal_interests_to_workers`). Such a record then runs apart from the others.
@@ -158,7 +158,7 @@ class PartedExecution(Generic[_T]):
 
 
 class RunPart(Protocol[_T_co]):
-    """Runs one part and returns its results, or raises an error of `RESOURCE_ERRORS`. With `alone`, no other execution
+    """Runs one part and returns its results, or raises an error of `RESOURCE_ERRORS`. With `alone`, nothing else
     runs meanwhile; `deadline_s` shortens the usual deadline."""
 
     def __call__(self, part: ExecutionPart, /, *, alone: bool, deadline_s: float | None) -> _T_co: ...
@@ -332,7 +332,7 @@ class PartedRun(Generic[_T]):
                 self._overruns[interest] += isinstance(piece_error, DeadlineError)
 
     def _set_aside_alone(self, part: ExecutionPart, error: ResourceError) -> bool:
-        """Sets the part aside if it also fails while no other execution runs. Returns whether it did."""
+        """Sets the part aside if it also fails while nothing else runs. Returns whether it did."""
         while self._failures_alone[part] < self._limits.tries_alone:
             repeated_error = self._failure(part, alone=True)
             if repeated_error is None:
@@ -361,7 +361,7 @@ class PartedRun(Generic[_T]):
             except RESOURCE_ERRORS as error:
                 if isinstance(error, EngineLostError) and not self._has_lost_engine:
                     # The loss may have another cause. If this part is the cause, the engine is lost again. From now on
-                    # no other execution runs beside a part.
+                    # nothing else runs beside a part.
                     self._has_lost_engine = True
                     continue
                 self._made.failed.append(part)

@@ -1,6 +1,7 @@
-"""Runs the queries of executions on Spark, each with a deadline, and some exclusively while no other query runs.
+"""Runs the queries of executions on Spark, each with a deadline, and some while nothing else runs on it.
 
-An exclusive run shows whether a query fails because of its own size, or because others use the memory meanwhile.
+An exclusive run shows whether a query fails because of its own size, or because others use the memory meanwhile:
+statements, landings, other executions, and tasks that were cancelled and still run.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Final, Protocol, TypeVar
 
 from tocsin.cluster.engine.engine import CHANNEL_THREADS, Engine
-from tocsin.patience import SharedLock
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
 
+COLD_STARTS: Final = 2  # channels that compile or warm up at the same time; more would only make each of them slower
 LOOK_EVERY_S: Final = 0.5  # how often to check whether a lost engine has been replaced
 
 
@@ -34,8 +35,8 @@ class ExecutionRuns:
 
     def __init__(self, engine: Engine, deadline_s: float) -> None:
         self.deadline_s = deadline_s
+        self.cold_starts = asyncio.Semaphore(COLD_STARTS)
         self._engine = engine
-        self._lock = SharedLock()
         # As many as the engine has channel threads: a leader only waits for its queries, so leaders cannot block each
         # other.
         self._leaders = ThreadPoolExecutor(CHANNEL_THREADS, thread_name_prefix="execution")
@@ -76,11 +77,13 @@ class ExecutionRuns:
     ) -> _T:
         """Runs one query on the engine. Raises DeadlineError if it takes too long. Waits while the engine is being
         replaced."""
+        is_hurried = deadline_s is not None
         deadline_s = self.deadline_s if deadline_s is None else min(deadline_s, self.deadline_s)
-        async with self._lock.acquire(alone=alone):
+        # A hurried try follows others of the same interest, whose tasks may still run: they count against it.
+        async with self._engine.alone(is_clear=not is_hurried) if alone else nullcontext():
             while self._engine.trouble() is not None or not self._engine.is_alive():
                 await self._engine.pause(LOOK_EVERY_S)
-            return await self._engine.execution(question, what, deadline_s=deadline_s)
+            return await self._engine.execution(question, what, deadline_s=deadline_s, is_alone=alone)
 
     def close(self) -> None:
         self._leaders.shutdown(wait=False, cancel_futures=True)

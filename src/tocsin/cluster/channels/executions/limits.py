@@ -19,15 +19,15 @@ class PartLimits:
     # A part that exceeds its deadline has cost all of it. Smaller pieces mean fewer such failures, at the price of more
     # parts that pass.
     pieces_after_deadline: int = 32
-    tries_alone: int = 2  # failures while no other execution runs, before a part is set aside
+    tries_alone: int = 2  # failures while nothing else runs, before a part is set aside
     # After one interest has exceeded its deadline on this many single records, its other records get a short deadline.
     overruns: int = 3
     shortest_s: float = 1.0  # lower bound of the short deadline
     slower: int = 4  # the short deadline is this multiple of the slowest part that passed
-    # After this much time in failed tries with the short deadline, the interest is set aside as a whole.
+    # After this much time in failed tries with the short deadline, the interest's remaining records are set aside.
     short_tries_s: float = 120.0
     passes_before_growth: int = 8  # parts that must pass before a larger number of interests is tried again
-    lost_records: int = 2  # after this many records that crash the engine, an interest is set aside
+    lost_records: int = 2  # after this many records that crash the engine, an interest's remaining ones are set aside
     lethal_interests: int = 3  # a record that crashes the engine with this many interests is lethal
     lethal_interests_to_workers: int = 16  # the same for a record that crashes Python workers, which costs far less
     # An execution that has lost this many engines as a whole runs in parts. One loss may have another cause.

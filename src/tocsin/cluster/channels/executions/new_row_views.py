@@ -60,7 +60,7 @@ class NewRowViews:
                 self._engine.views.drop(name)
 
     def _build(self, view: _View, reading: CommitRange, folder: str) -> None:
-        rows = reading.new_rows(folder)
+        rows = reading.new_rows_in_memory(folder)
         if rows is not None:
             view.size_bytes = rows.nbytes
             view.name = self._engine.views.of_rows(rows)

@@ -44,39 +44,41 @@ class PoisonSearch:
         aside: dict[InterestId, StatementError] = {}
         outcome: ExecutionResults | StatementError = first
         while isinstance(outcome, StatementError):
-            bad_interests = self._blamed(first)
+            bad_interests = self._find_interests_at_fault(first)
             if not bad_interests:
                 break
             aside |= bad_interests
             self._left |= bad_interests.keys()
-            outcome = self._records.outcome({}, self._rest())
+            outcome = self._records.outcome({}, self._remaining_interests())
         poison_records: list[PoisonRecord] = []
         if isinstance(outcome, StatementError):
-            outcome, records = self._records.without_records(outcome, self._rest())
-            outcome, poison_records = self._for_whom(outcome, records)
+            outcome, records = self._records.without_records(outcome, self._remaining_interests())
+            outcome, poison_records = self._add_results_of_passing_interests(outcome, records)
         parts = [outcome]
         for group in (
             [sorted(aside)] if len(aside) > self._limits.few_interests else [[interest] for interest in sorted(aside)]
         ):
-            partial = self._partly(group) if group and self._records.count > 1 else None
+            partial = self._results_without_failing_records(group) if group and self._records.count > 1 else None
             if partial is None:
                 for interest in group:
-                    self._interests.strike(interest, aside[interest].message)
+                    self._interests.count_failure_of(interest, aside[interest].message)
                     poison_records.append(PoisonRecord("", [str(interest)], aside[interest].message, interest))
                 continue
             parts.append(partial[0])
             group_records = self._records.named(partial[1])
             for interest in group:
-                self._interests.doubt(interest)
+                self._interests.mark_suspect(interest)
                 poison_records += [replace(record, interest=interest) for record in group_records]
         return merge_results(parts), poison_records
 
-    def _rest(self) -> Ids:
+    def _remaining_interests(self) -> Ids:
         return Ids(without=tuple(sorted(self._left)))
 
     # ------------------------------------------------------------ interests
 
-    def _partly(self, group: Sequence[InterestId]) -> tuple[ExecutionResults, list[FailingRecord]] | None:
+    def _results_without_failing_records(
+        self, group: Sequence[InterestId]
+    ) -> tuple[ExecutionResults, list[FailingRecord]] | None:
         """Returns the results of these interests without the records on which one of them fails, and those records.
         Returns None if every record fails."""
         alone = Ids(only=tuple(group))
@@ -89,7 +91,7 @@ class PoisonSearch:
             return None
         return (results, records) if len(records) < self._records.count else None
 
-    def _for_whom(
+    def _add_results_of_passing_interests(
         self, found: ExecutionResults, records: Sequence[FailingRecord]
     ) -> tuple[ExecutionResults, list[PoisonRecord]]:
         """Extends the results, which lack these records, by what the records give to interests that do not fail on
@@ -100,7 +102,7 @@ class PoisonSearch:
         if len(ids) >= 2 and len(records) <= self._limits.few_records:
             last = self._records.runs + self._limits.runs
             for number, record in enumerate(records):
-                errors = self._failing_on(record, ids, last) if self._records.runs < last else {}
+                errors = self._find_interests_failing_on(record, ids, last) if self._records.runs < last else {}
                 if errors:
                     for_all.discard(number)
                 for interest, error in errors.items():
@@ -128,7 +130,7 @@ class PoisonSearch:
             ]
         return (merge_results(parts) if parts else found), poison_records
 
-    def _failing_on(
+    def _find_interests_failing_on(
         self, record: FailingRecord, ids: Sequence[InterestId], last: int
     ) -> dict[InterestId, StatementError]:
         """Returns the interests that fail on this record, with their errors. Returns nothing if all interests may fail,
@@ -153,7 +155,7 @@ class PoisonSearch:
         failures = sum(error is not None for error in known_errors.values())
         if failures * len(ids) > 2 * self._limits.interests_per_record * len(known_errors):
             return {}  # the sample predicts far too many failing interests
-        failing_interests = self._failing(
+        failing_interests = self._find_failing_interests(
             ids, part, StatementError(record.reason), self._limits.interests_per_record, last, known_errors
         )
         return (
@@ -162,7 +164,7 @@ class PoisonSearch:
             else failing_interests
         )
 
-    def _blamed(self, first: StatementError) -> dict[InterestId, StatementError]:
+    def _find_interests_at_fault(self, first: StatementError) -> dict[InterestId, StatementError]:
         """Returns the interests that are at fault, with their errors: the query fails with them and not with others.
         Returns nothing if the records are the cause."""
         ids = sorted(self._interests.identities() - self._left)
@@ -172,7 +174,7 @@ class PoisonSearch:
         if 0 < len(suspects) < len(ids):
             without = Ids(without=tuple(sorted({*self._left, *suspects})))
             if self._records.failure({}, without) is None:
-                return self._failing(suspects, {}, first)
+                return self._find_failing_interests(suspects, {}, first)
         sample = spread(ids, self._limits.sample)
         errors = {interest: self._records.failure({}, Ids(interest, interest)) for interest in sample}
         failing_interests = {interest: error for interest, error in errors.items() if error is not None}
@@ -180,19 +182,19 @@ class PoisonSearch:
             if len(sample) == len(ids):
                 return failing_interests
             last = self._records.runs + self._limits.runs // 2
-            failing_interests = self._failing(ids, {}, first, self._limits.few_interests, last)
+            failing_interests = self._find_failing_interests(ids, {}, first, self._limits.few_interests, last)
             if len(failing_interests) <= self._limits.few_interests and self._records.runs < last:
                 return failing_interests
-            if all(map(self._interests.has_worked, failing_interests)) or self._some_record_passes():
+            if all(map(self._interests.has_succeeded, failing_interests)) or self._some_record_passes():
                 return {}
-            return self._failing(ids, {}, first)
+            return self._find_failing_interests(ids, {}, first)
         # Every sampled interest fails.
         if self._some_record_passes():
             return {}
-        part = self._harmless(ids, sample)
-        return {} if part is None else self._failing(ids, part, first)
+        part = self._find_passing_record(ids, sample)
+        return {} if part is None else self._find_failing_interests(ids, part, first)
 
-    def _failing(  # noqa: PLR0917
+    def _find_failing_interests(  # noqa: PLR0917
         self,
         ids: Sequence[InterestId],
         part: NewRowsByFolder,
@@ -216,7 +218,7 @@ class PoisonSearch:
         if most is None and len(failing_interests) > self._limits.interests:
             # The retry leaves these interests out and finds the others.
             for interest, error in failing_interests.items():
-                self._interests.strike(interest, error.message)
+                self._interests.count_failure_of(interest, error.message)
             raise first
         return failing_interests
 
@@ -224,30 +226,35 @@ class PoisonSearch:
         """Returns whether a sampled record passes with all interests: then the records that fail are at fault."""
         if self._records.count < 2:
             return False
-        return any(self._records.failure(part, self._rest()) is None for part in self._singles(self._limits.sample))
+        return any(
+            self._records.failure(part, self._remaining_interests()) is None
+            for part in self._single_records(self._limits.sample)
+        )
 
-    def _harmless(self, ids: Sequence[InterestId], sample: Sequence[InterestId]) -> NewRowsByFolder | None:
+    def _find_passing_record(self, ids: Sequence[InterestId], sample: Sequence[InterestId]) -> NewRowsByFolder | None:
         """Returns a record with which at least one interest passes."""
         # The sample was already tried with this single record.
         tried = set(sample) if self._records.count == 1 else set()
-        have_worked = all(map(self._interests.has_worked, sample))
-        for number, part in enumerate(self._singles(self._limits.representatives)):
-            for interest in spread(ids, self._limits.sample if have_worked or number else self._limits.wide_sample):
+        have_succeeded = all(map(self._interests.has_succeeded, sample))
+        for number, part in enumerate(self._single_records(self._limits.representatives)):
+            for interest in spread(ids, self._limits.sample if have_succeeded or number else self._limits.wide_sample):
                 if interest not in tried and self._records.failure(part, Ids(interest, interest)) is None:
                     return part
         return None
 
-    def _singles(self, count: int) -> Iterator[NewRowsByFolder]:
+    def _single_records(self, count: int) -> Iterator[NewRowsByFolder]:
         """Yields single records, to be tried alone, of the largest dataset whose new rows fail without rows of other
         datasets. If there is none, yields single records of the largest dataset, each with all rows of the others."""
         filled = sorted(
             (folder for folder in self._records.rows if self._records.rows[folder].num_rows),
-            key=lambda one: -len(self._records.rows[one]),
+            key=lambda folder: -len(self._records.rows[folder]),
         )
         failed = [
             folder
             for folder in filled
-            if self._records.failure({**self._records.no_rows, folder: self._records.rows[folder]}, self._rest())
+            if self._records.failure(
+                {**self._records.no_rows, folder: self._records.rows[folder]}, self._remaining_interests()
+            )
         ]
         other_rows = self._records.no_rows if failed else self._records.rows
         for folder in (failed or filled)[:1]:

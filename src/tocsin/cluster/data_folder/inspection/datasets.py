@@ -17,13 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from tocsin.cluster.data_folder.inspection.findings import BRING_BACK, Finding, InspectionReport, unreadable_finding
 from tocsin.pipeline.datasets.data_files import checksum_in, compute_checksum
-from tocsin.pipeline.datasets.delta.log_entries import (
-    EntryState,
-    classify_entry,
-    compute_digest,
-    list_added_files,
-    read_checkpoint_mark,
-)
+from tocsin.pipeline.datasets.delta import log_entries
 from tocsin.pipeline.datasets.delta.log_files import checkpoint_path, entry_path, log_versions
 from tocsin.pipeline.datasets.delta.log_recovery import LOST_FOLDER, can_be_torn
 
@@ -74,14 +68,14 @@ class DatasetInspection:
             except FileNotFoundError:
                 continue  # the cluster's clean-up removed it
             self._count(path, len(content))
-            state = classify_entry(content)
-            if state is EntryState.TORN and can_be_torn(self._folder, version, entries):
+            state = log_entries.classify_entry(content)
+            if state is log_entries.EntryState.TORN and can_be_torn(self._folder, version, entries):
                 yield Finding("note", path, self._what, "was torn by a power cut", _NEWEST_TORN)
-            elif state is not EntryState.WHOLE:
+            elif state is not log_entries.EntryState.WHOLE:
                 yield self._damage(path, "is not as it was written")
             else:
-                named_files |= list_added_files(content)
-                digests.update([mark] if (mark := read_checkpoint_mark(content)) is not None else [])
+                named_files |= log_entries.list_added_files(content)
+                digests.update([mark] if (mark := log_entries.read_checkpoint_mark(content)) is not None else [])
         for version in checkpoints:
             yield from self._checkpoint(checkpoint_path(self._folder, version), digests.get(version))
         if not entries and not checkpoints:
@@ -92,7 +86,7 @@ class DatasetInspection:
         try:
             if path in self._whole:
                 return
-            if digest is not None and compute_digest(path) != digest:
+            if digest is not None and log_entries.compute_digest(path) != digest:
                 yield self._damage(path, "is not as it was written: its checksum differs", _DERIVED)
                 return
             size_bytes = path.stat().st_size

@@ -49,6 +49,8 @@ class InspectionReport:
     files: int = 0
     feeds: int = 0
     size_bytes: int = 0
+    is_quick: bool = False
+    """Whether the contents of data files were left out."""
 
     def of(self, severity: Severity) -> list[Finding]:
         return [finding for finding in self.findings if finding.severity == severity]
@@ -61,7 +63,8 @@ class InspectionReport:
         counts = {name: getattr(self, name) for name in ("stores", "datasets", "files", "feeds", "size_bytes")}
         problems = {name: [finding.to_json() for finding in self.of(name)] for name in ("damaged", "unchecked")}
         notes = [finding.to_json() for finding in self.of("note")]
-        return {"data": str(self.data), "status": self.status, "checked": counts, **problems, "notes": notes}
+        head = {"data": str(self.data), "status": self.status, "is_quick": self.is_quick, "checked": counts}
+        return {**head, **problems, "notes": notes}
 
 
 def confirm_findings(

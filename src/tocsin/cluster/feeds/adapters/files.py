@@ -22,7 +22,7 @@ from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.options import FileOptions
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
-from tocsin.patience import SharedLock
+from tocsin.cluster.shared_lock import SharedLock
 from tocsin.pipeline.landing.streaming_checkpoint import Checkpoint
 from tocsin.serving.trouble import Trouble
 from tocsin.wire.errors import ConflictError, TocsinError

@@ -18,6 +18,7 @@ import structlog
 from tocsin.cluster.feeds.limits import FeedLimits
 from tocsin.cluster.feeds.options import FeedOptions
 from tocsin.cluster.feeds.running_feed import RunningFeed
+from tocsin.rules.backoff import BackOff
 from tocsin.rules.model.record_frames import Braces, FrameError, Lines, RecordFraming
 from tocsin.serving.addresses import address_key
 from tocsin.wire.errors import ConflictError, InputError, TocsinError
@@ -26,7 +27,8 @@ _log = structlog.get_logger()
 
 RECORD_LIMIT_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 18
-_RETRY_S: Final = 1.0
+_FIRST_RETRY_S: Final = 0.5
+_LAST_RETRY_S: Final = 2.0
 # An HTTP request line: a web page could make a browser post records here, so such a connection is dropped.
 _REQUEST_LINE: Final = re.compile(rb"[A-Za-z-]+ \S+ HTTP/\d(\.\d)?")
 
@@ -169,6 +171,7 @@ class SocketServer:
             self._counts.unframed += 1
 
     async def _take(self, records: Sequence[bytes]) -> None:
+        back_off = BackOff(_FIRST_RETRY_S, _LAST_RETRY_S)
         while True:
             # While a statement drains the feed, senders wait too.
             await self._feed.until_open()
@@ -182,4 +185,4 @@ class SocketServer:
                     return
             except TocsinError as error:
                 self._warn("records of a socket could not be stored; retrying", error.message)
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(back_off.next_s())

@@ -1,4 +1,7 @@
-"""The claims of §V of the paper, in our words, and our claims about further policies."""
+"""The claims of §V of the paper, in our words, and our claims about further policies.
+
+A claim is data: its judge, and the conditions on which its verdict depends, stand beside its words.
+"""
 
 from __future__ import annotations
 
@@ -180,28 +183,30 @@ def _shares(
 _PAPER: Final[tuple[tuple[str, str, str, PointsJudge, Reason], ...]] = (
     ("grows-with-size",
      "With the cache size, hit ratio and hit bytes grow and latency and fetches fall, in all schemes", "Fig. 3, 4",
-     judges.grows_with_size, ""),
-    ("ttl-highest", "TTL has the highest hit ratio", "Fig. 3", judges.highest, _TTL_HIGHEST),
+     judges.judge_growth_with_size, ""),
+    ("ttl-highest", "TTL has the highest hit ratio", "Fig. 3", judges.judge_highest_hit_ratio, _TTL_HIGHEST),
     ("ttl-superior", "TTL has more hit bytes, fewer miss bytes, lower latency and fewer fetches than evicting schemes",
-     "§V-A", judges.superior, _TTL_SUPERIOR),
-    ("lsc-over-lru", "LSC has a higher hit ratio than LRU", "Fig. 3", judges.lsc_over_lru, _LSC_OVER_LRU),
-    ("exp-lowest", "EXP has the lowest hit ratio", "Fig. 3", judges.exp_lowest, _EXP_LOWEST),
-    ("lscz-like-lsd", "LSCz and LSD have very similar hit ratios", "Fig. 3", judges.lscz_like_lsd,
+     "§V-A", judges.judge_ttl_superior, _TTL_SUPERIOR),
+    ("lsc-over-lru", "LSC has a higher hit ratio than LRU", "Fig. 3", judges.judge_lsc_over_lru, _LSC_OVER_LRU),
+    ("exp-lowest", "EXP has the lowest hit ratio", "Fig. 3", judges.judge_exp_lowest, _EXP_LOWEST),
+    ("lscz-like-lsd", "LSCz and LSD have very similar hit ratios", "Fig. 3", judges.judge_lscz_like_lsd,
      _LSCZ_LIKE_LSD),
     ("together", ("A scheme with a higher hit ratio also has more hit bytes, fewer miss bytes, lower latency and fewer "
-     "fetches"), "§V-A", judges.together, _TOGETHER),
+     "fetches"), "§V-A", judges.judge_metrics_follow_hit_ratio, _TOGETHER),
     ("fetches", "Vol is the same in all schemes, and what is fetched beyond it is what was missed", "Fig. 3c, 4a",
-     judges.fetches, _FETCHES),
-    ("latency-order", "TTL has the lowest latency, then LSC, then LRU", "Fig. 4b", judges.latency, _LATENCY),
-    ("holding", "TTL holds results longest, EXP shortest", "Fig. 4c", judges.holding, _HOLDING),
-    ("within-budget", "Evicting schemes keep the allowed size, TTL exceeds it at times", "Fig. 5a", judges.within, ""),
+     judges.judge_fetched_bytes, _FETCHES),
+    ("latency-order", "TTL has the lowest latency, then LSC, then LRU", "Fig. 4b",
+     judges.judge_latency_order, _LATENCY),
+    ("holding", "TTL holds results longest, EXP shortest", "Fig. 4c", judges.judge_holding_times, _HOLDING),
+    ("within-budget", "Evicting schemes keep the allowed size, TTL exceeds it at times", "Fig. 5a",
+     judges.judge_size_limit, ""),
     ("slightly-more", "TTL holds slightly more than schemes that evict, on average over time", "Fig. 5a",
-     judges.slightly_more, _SLIGHTLY_MORE),
-    ("expected-size", "Σ ρT is almost exactly the allowed size", "Fig. 5a", judges.expected, _EXPECTED),
-    ("lives", "In the TTL cache results are held for about their time to live", "Fig. 5b", judges.lives,
+     judges.judge_mean_size, _SLIGHTLY_MORE),
+    ("expected-size", "Σ ρT is almost exactly the allowed size", "Fig. 5a", judges.judge_expected_size, _EXPECTED),
+    ("lives", "In the TTL cache results are held for about their time to live", "Fig. 5b", judges.judge_held_for_ttl,
      _LIVES),
     ("lives-contrast", "In the LSC cache holding times are farther from times to live than in the TTL cache", "Fig. 5b",
-     judges.lives_contrast, _LIVES_CONTRAST),
+     judges.judge_held_for_ttl_beside_lsc, _LIVES_CONTRAST),
 )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""Declares the edge-caching experiment: Table II in full, every policy, both laws of popularity."""
+"""Declares the edge-caching experiment: Table II in full, every policy, both laws of popularity.
+
+The paper leaves several choices open. Each is a parameter, so that a claim can be judged under all of them.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _OVER_EXP: Final = tuple((policy, "exp") for policy in CACHING if policy != "exp
 _SLIGHTLY: Final = 1.1  # "slightly": at most this many times the allowed size
 
 
-def grows_with_size(points: Points) -> tuple[bool | None, str]:
+def judge_growth_with_size(points: Points) -> tuple[bool | None, str]:
     small, *_, large = several(points.results, points.sweep, "size_mb")
     changed: list[Estimate] = []
     figures = []
@@ -40,12 +40,12 @@ def grows_with_size(points: Points) -> tuple[bool | None, str]:
     return all_above(changed), f"from {small} to {large} MB: " + ", ".join(figures)
 
 
-def highest(points: Points) -> tuple[bool | None, str]:
+def judge_highest_hit_ratio(points: Points) -> tuple[bool | None, str]:
     gains, closest, least = _compare(points, "hit_ratio", [("ttl", policy) for policy in EVICTING])
     return all_above(gains), f"{closest}: {least}"
 
 
-def superior(points: Points) -> tuple[bool | None, str]:
+def judge_ttl_superior(points: Points) -> tuple[bool | None, str]:
     """TTL has more hit bytes, and less of the other metrics, than every scheme that evicts."""
     improvements, figures = [], []
     for metric, sign in (("hit_gb", 1), ("miss_gb", -1), ("latency_s", -1), ("fetch_gb", -1)):
@@ -55,22 +55,22 @@ def superior(points: Points) -> tuple[bool | None, str]:
     return all_above(improvements), "; ".join(figures)
 
 
-def lsc_over_lru(points: Points) -> tuple[bool | None, str]:
+def judge_lsc_over_lru(points: Points) -> tuple[bool | None, str]:
     gains = points.more("hit_ratio", "lsc", "lru")
     return all_above(gains.values()), f"lsc over lru: {span(gains)}"
 
 
-def exp_lowest(points: Points) -> tuple[bool | None, str]:
+def judge_exp_lowest(points: Points) -> tuple[bool | None, str]:
     gains, lowest, least = _compare(points, "hit_ratio", _OVER_EXP)
     return all_above(gains), f"{lowest}: {least}"
 
 
-def lscz_like_lsd(points: Points) -> tuple[bool | None, str]:
+def judge_lscz_like_lsd(points: Points) -> tuple[bool | None, str]:
     gains = points.more("hit_ratio", "lscz", "lsd")
     return all_within(gains.values(), -_SIMILAR, _SIMILAR), f"lscz over lsd: {span(gains)}"
 
 
-def together(points: Points) -> tuple[bool | None, str]:
+def judge_metrics_follow_hit_ratio(points: Points) -> tuple[bool | None, str]:
     """If hit ratios differ by more than a thousandth and the error, do the other metrics follow?"""
     pairs = agree = 0
     against: list[str] = []
@@ -95,7 +95,7 @@ def together(points: Points) -> tuple[bool | None, str]:
     return (True if pairs and agree == pairs else None), figures
 
 
-def fetches(points: Points) -> tuple[bool | None, str]:
+def judge_fetched_bytes(points: Points) -> tuple[bool | None, str]:
     """Vol is the same for all policies; the bytes fetched beyond it are almost exactly the missed bytes."""
     is_vol_equal, shares = True, {}
     for policy in CACHING:
@@ -117,19 +117,19 @@ def fetches(points: Points) -> tuple[bool | None, str]:
     return all_hold(is_vol_equal, all_within(shares.values(), *_ALMOST)), figures
 
 
-def latency(points: Points) -> tuple[bool | None, str]:
+def judge_latency_order(points: Points) -> tuple[bool | None, str]:
     first, second = (points.more("latency_s", *pair) for pair in (("lsc", "ttl"), ("lru", "lsc")))
     holds = all_above(gain for gains in (first, second) for gain in gains.values())
     return holds, f"lsc over ttl {span(first)}; lru over lsc {span(second)}"
 
 
-def holding(points: Points) -> tuple[bool | None, str]:
+def judge_holding_times(points: Points) -> tuple[bool | None, str]:
     longer, closest, least = _compare(points, "holding_s", [("ttl", policy) for policy in EVICTING])
     shorter, lowest, least_over_exp = _compare(points, "holding_s", _OVER_EXP)
     return all_above([*longer, *shorter]), f"{closest}: {least}; {lowest}: {least_over_exp}"
 
 
-def slightly_more(points: Points) -> tuple[bool | None, str]:
+def judge_mean_size(points: Points) -> tuple[bool | None, str]:
     """On average over time TTL holds more than every scheme that evicts, and not much more than the allowed size."""
     gains, closest, least = _compare(points, "mean_mb", [("ttl", policy) for policy in EVICTING])
     times = points.ratios("ttl", "mean_mb")
@@ -137,7 +137,7 @@ def slightly_more(points: Points) -> tuple[bool | None, str]:
     return all_hold(all_above(gains), all_within(times.values(), -math.inf, _SLIGHTLY)), figures
 
 
-def within(points: Points) -> tuple[bool | None, str]:
+def judge_size_limit(points: Points) -> tuple[bool | None, str]:
     """Evicting policies keep the allowed size in every single run; TTL exceeds it beyond the error."""
     within_limit, figures = [], []
     excess: dict[Value, Estimate] = {}
@@ -150,12 +150,12 @@ def within(points: Points) -> tuple[bool | None, str]:
     return all_hold(all(within_limit), all_above(excess.values())), "; ".join(dict.fromkeys((figures[0], figures[-1])))
 
 
-def expected(points: Points) -> tuple[bool | None, str]:
+def judge_expected_size(points: Points) -> tuple[bool | None, str]:
     ratios = points.ratios("ttl", "rho_t_mb")
     return all_within(ratios.values(), *_ALMOST), f"Σ ρT / B {span(ratios)}"
 
 
-def lives(points: Points) -> tuple[bool | None, str]:
+def judge_held_for_ttl(points: Points) -> tuple[bool | None, str]:
     figures = []
     for size in points.sizes:
         life, holding, lsc = (
@@ -167,7 +167,7 @@ def lives(points: Points) -> tuple[bool | None, str]:
     return all_within(ratios.values(), *_CLOSE), "; ".join(dict.fromkeys((figures[0], figures[-1])))
 
 
-def lives_contrast(points: Points) -> tuple[bool | None, str]:
+def judge_held_for_ttl_beside_lsc(points: Points) -> tuple[bool | None, str]:
     """The relative distance of mean holding times from mean times to live is smaller with TTL than with LSC."""
     gaps, figures = {}, []
     for size in points.sizes:

@@ -1,4 +1,7 @@
-"""Declares the prototype's experiment."""
+"""Declares the prototype's experiment.
+
+Its parameters are those of Table III, and what the paper leaves open, so that a claim can be judged under each choice.
+"""
 
 from __future__ import annotations
 

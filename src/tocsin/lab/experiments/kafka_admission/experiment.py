@@ -1,4 +1,7 @@
-"""Declares the experiment `kafka-admission`: its parameters, sweeps and metrics."""
+"""Declares the experiment `kafka-admission`: its parameters, sweeps and metrics.
+
+The paper leaves loads and tunings open, so they are parameters with sweeps of their own.
+"""
 
 from __future__ import annotations
 
@@ -143,5 +146,5 @@ EXPERIMENT = Experiment(
     notes="The paper does not say with which tuning its comparison of the policies was made. Here it is the first pair "
     "of its list for the threshold policy (μ = 0.2, λ = 0.3), a batch of 50, and (γ, α) = (0.8, 0.2). Latencies and "
     "throughput are those of the simulated servers: their order can be compared with the paper's, their size cannot. "
-    "The paper has six benchmarks, of which it names the five sizes that are run here.",
+    "The paper has six benchmarks and names the sizes of five; these five are run here.",
 )

@@ -1,4 +1,7 @@
-"""The paper's claims about what its policies keep (its Fig. 8 and 9), in our words, and their judges."""
+"""The paper's claims about what its policies keep (its Fig. 8 and 9), in our words, and their judges.
+
+The helpers for points and policies are here, too: the other judges of this experiment use them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def point(policy: str, records: Value) -> SweepPoint:
     return SWEEP, {"policy": policy, "records": records}
 
 
-def by(name: str) -> Mapping[str, Value]:
+def points_of(name: str) -> Mapping[str, Value]:
     """Returns the points of a policy."""
     return {"policy": name}
 
@@ -39,13 +42,13 @@ def describe_metric(results: RunResults, metric: str, policies: tuple[str, ...],
     return ", ".join(f"{name} {results.mean(metric, SWEEP, policy=name, **where)}" for name in policies)
 
 
-def ahead(results: RunResults, metric: str, policy: str, other: str, records: Value) -> Estimate:
+def lead_over(results: RunResults, metric: str, policy: str, other: str, records: Value) -> Estimate:
     """Returns how much more one policy has than another, on benchmarks of one size."""
     return results.between(metric, point(policy, records), point(other, records))
 
 
 @claim("Without caching no record is a hit, with unlimited caching every one is", "Fig. 8")
-def ends(results: RunResults) -> Judgement:
+def hit_rates_of_extremes(results: RunResults) -> Judgement:
     records = largest_of(results)
     none, all_ = (results.mean("hit_rate", SWEEP, policy=name, records=records) for name in ("none", "all"))
     return verdict(none.mean == 0 and all_.mean == 1, f"none {none}, all {all_}", "a rate is not 0, or not 1")
@@ -67,7 +70,7 @@ def hit_rate_constant(results: RunResults) -> Judgement:
 @claim("The threshold policy has the lowest hit rate, then mean, then buffer", "Fig. 8")
 def hit_rate_order(results: RunResults) -> Judgement:
     records = largest_of(results)
-    holds = is_ordered(results, "hit_rate", SWEEP, [by(name) for name in NOVEL], where={"records": records})
+    holds = is_ordered(results, "hit_rate", SWEEP, [points_of(name) for name in NOVEL], where={"records": records})
     return unless_tuned(results, holds, describe_metric(results, "hit_rate", NOVEL, records=records))
 
 
@@ -98,7 +101,7 @@ def buffer_hits(results: RunResults) -> Judgement:
     learning = results.mean("hit_rate", first[0], **first[1])
     figures = ", ".join(f"{size} records {rate}" for size, rate in rates.items()) + f"; learning first {learning}"
     above = {
-        f"{name} on {size} records": all_above([ahead(results, "hit_rate", "buffer", name, size)])
+        f"{name} on {size} records": all_above([lead_over(results, "hit_rate", "buffer", name, size)])
         for name in ("threshold", "mean")
         for size in rates
     }
@@ -152,7 +155,7 @@ _CLOSE_TO_2: Final = 1.9
 def duplication_high(results: RunResults) -> Judgement:
     records = largest_of(results)
     duplications = [results.mean("duplication", SWEEP, policy=name, records=records) for name in ("threshold", "mean")]
-    above = [ahead(results, "duplication", name, "all", records) for name in NOVEL]
+    above = [lead_over(results, "duplication", name, "all", records) for name in NOVEL]
     holds = all_hold(all_above(duplications, than=_CLOSE_TO_2), all_above(above))
     loose = results.mean("duplication", "tuning-threshold", fall=0.8, rise=0.2)
     return judge_by_choice(
@@ -168,7 +171,7 @@ def duplication_high(results: RunResults) -> Judgement:
 def follows_share(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"shared": share} for share in several(results, "shared", "shared")]
     policies = ("all", *NOVEL)
-    ordered = {name: is_ordered(results, "duplication", "shared", points, where=by(name)) for name in policies}
+    ordered = {name: is_ordered(results, "duplication", "shared", points, where=points_of(name)) for name in policies}
     figures = "; ".join(
         f"{name} " + ", ".join(f"{results.mean('duplication', 'shared', policy=name, **point)}" for point in points)
         for name in policies

@@ -1,4 +1,7 @@
-"""The paper's claims about latency and throughput (its Fig. 10 and 11), in our words, and their judges."""
+"""The paper's claims about latency and throughput (its Fig. 10 and 11), in our words, and their judges.
+
+Simulated servers have made-up speeds. So these judges compare orders and ratios, and never a time with the paper's.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from tocsin.lab.experiments.comparisons import all_above, is_ordered, judge_by_c
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
     SWEEP,
-    by,
     describe_metric,
     largest_of,
     point,
+    points_of,
     unless_tuned,
 )
 from tocsin.lab.experiments.results import RunResults
@@ -24,7 +27,7 @@ _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
 @claim("Latency grows in the order unlimited, buffer, mean, threshold, no caching", "Fig. 10")
 def latency_order(results: RunResults) -> Judgement:
     records = largest_of(results)
-    order = [by(name) for name in _BY_LATENCY]
+    order = [points_of(name) for name in _BY_LATENCY]
     holds = is_ordered(results, "latency_s", SWEEP, order, where={"records": records})
     figures = describe_metric(results, "latency_s", _BY_LATENCY, records=records)
     return unless_tuned(results, holds, figures, "it is the order of the hit rates, and ")

@@ -1,4 +1,7 @@
-"""The paper's claims about tuning its three policies (its Fig. 12 to 14) and its conclusion, and their judges."""
+"""The paper's claims about tuning its three policies (its Fig. 12 to 14) and its conclusion, and their judges.
+
+A value of a parameter is neither good nor bad by itself, so these judges compare the points of a sweep with each other.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
     NOVEL,
     SWEEP,
-    ahead,
-    by,
     describe_metric,
     largest_of,
+    lead_over,
+    points_of,
     unless_tuned,
 )
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
@@ -172,7 +175,7 @@ def buffer_flat(results: RunResults) -> Judgement:
 @claim("Hit rate × duplication is almost equal for the three policies", "Analysis")
 def equal_value(results: RunResults) -> Judgement:
     records = largest_of(results)
-    gaps = [ahead(results, "value", first, other, records) for first, other in itertools.combinations(NOVEL, 2)]
+    gaps = [lead_over(results, "value", first, other, records) for first, other in itertools.combinations(NOVEL, 2)]
     reason = "duplication is nearly the same and hit rates are not, as the paper's own 0.3, 0.5 and 0.7 say"
     return verdict(all_within(gaps, -0.1, 0.1), describe_metric(results, "value", NOVEL, records=records), reason)
 
@@ -191,6 +194,6 @@ def ranking(results: RunResults) -> Judgement:
         f"each {results.mean('duplication', SWEEP, policy=name, records=records)} times"
         for name in NOVEL
     )
-    fewer = is_ordered(results, "hit_rate", SWEEP, [by(name) for name in NOVEL], where={"records": records})
-    shared = [ahead(results, "duplication", first, other, records) for first, other in itertools.pairwise(NOVEL)]
+    fewer = is_ordered(results, "hit_rate", SWEEP, [points_of(name) for name in NOVEL], where={"records": records})
+    shared = [lead_over(results, "duplication", first, other, records) for first, other in itertools.pairwise(NOVEL)]
     return unless_tuned(results, all_hold(fewer, all_above(shared, than=-_AS_MANY)), figures)

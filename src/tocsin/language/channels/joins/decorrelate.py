@@ -17,9 +17,9 @@ from sqlglot import exp
 from tocsin.language.channels.joins.sides import JoinRequirements
 from tocsin.language.channels.joins.strategies import is_of_keys
 from tocsin.language.functions.grid import Near
+from tocsin.language.translate.from_clause.outer_columns import import_outer_columns
 from tocsin.language.translate.predicate_notes import NEAR, condition_near, conjuncts, disjuncts
 from tocsin.language.translate.scope import QueryBlock, free_tables
-from tocsin.language.translate.sources import import_outer_columns
 from tocsin.language.types.typed_sql import TypedSql
 
 

@@ -25,7 +25,7 @@ def by_cells(near: Near, sides: JoinSides) -> KeyStrategy | None:
     what = "a grid on the globe" if near.globe else "a grid in the plane"
 
     def region(shape: TypedSql, side: str) -> grid.Region:
-        return grid.Region.of(shape, sides.beside(side), globe=near.globe)
+        return grid.Region.of(shape, sides.per_row(side), globe=near.globe)
 
     def points(shape: TypedSql, levels: exp.Expr) -> exp.Expr:
         return grid.point_cells(shape, levels, globe=near.globe)
@@ -45,7 +45,7 @@ def by_cells(near: Near, sides: JoinSides) -> KeyStrategy | None:
     # side's own cells by its negative number, so two coarser cells never match.
     left = build("concat(_own, transform(_more, __n -> -__n - 1L))", _own=first.cells,
                  _more=first.coarser_cells(right_levels))  # fmt: skip
-    right = build("concat(_own, _more, transform(_own, __n -> -__n - 1L))", _own=sides.beside(sides.right)(
+    right = build("concat(_own, _more, transform(_own, __n -> -__n - 1L))", _own=sides.per_row(sides.right)(
         second.cells), _more=second.coarser_cells(left_levels))  # fmt: skip
 
     def counts(key: exp.Expr) -> exp.Expr:

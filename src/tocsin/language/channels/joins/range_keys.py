@@ -118,16 +118,16 @@ def _half(bound: _Bound, sides: JoinSides) -> KeyStrategy | None:
     if left_value is None or right_value is None:
         return None
     if is_computed_once(left_value):
-        left_value = sides.beside(sides.left)(left_value)  # Spark allows no such call inside a lambda over an array
+        left_value = sides.per_row(sides.left)(left_value)  # Spark allows no such call inside a lambda over an array
     parameter = sides.matches.parameter_of(bound.bound.sql)
     if parameter is not None and not mixed:
         # A plain parameter: its values are known without a Spark query.
-        name = sides.matches.borders_of(parameter)
+        name = sides.matches.quantiles_of(parameter)
         borders: exp.Expr = exp.Placeholder(this=name)
         what, right_keys = "buckets of a range", values.call("array", column(sides.right, name))
     else:
-        right_value = sides.beside(sides.right)(right_value)
-        borders = sides.some_of(sides.right, right_value)
+        right_value = sides.per_row(sides.right)(right_value)
+        borders = sides.sample_of(sides.right, right_value)
         what = "buckets of a computed range"
         right_keys = build(f"if(_v IS NULL, NULL, array({_PLACE}))", _borders=borders, _v=right_value)
     buckets = f"sequence(0L, {_PLACE})" if bound.at_least else f"sequence({_PLACE}, CAST(size(_borders) AS BIGINT))"

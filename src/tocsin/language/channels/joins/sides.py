@@ -11,13 +11,13 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.functions import grid
+from tocsin.language.functions import grid, text_search
 from tocsin.language.functions.function_registry import is_computed_once
-from tocsin.language.translate.scope import column, derived_table, free_tables
+from tocsin.language.translate.scope import column, derived_table, free_tables, select_query
 from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values
 
-SOME: Final = 64  # the size of a sample that stands for all values of an expression
+SAMPLE_SIZE: Final = 64  # the size of a sample that stands for all values of an expression
 _NO_LEVEL: Final = -1  # replaces an empty array of levels
 
 
@@ -26,11 +26,13 @@ class RuntimeArray:
     """An array that the caller reads before the query runs. `sql` yields it in one row; the query reads it as `:name`.
 
     It holds the grid levels that regions use, or a sample of an expression's values. `nothing` replaces an empty array.
+    If `is_filter` is set, it holds the words of a filter with their indexes, and the query reads it as a BINARY.
     """
 
     name: str
     sql: exp.Expr
     nothing: int | None
+    is_filter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +53,19 @@ class JoinRequirements:
     parameters: Mapping[str, int]  # the index of each parameter, by the name of its column of the interests
     interests: str = ""  # the alias of the interests in the query
     levels: list[RuntimeArray] = field(default_factory=list)
-    borders: list[Quantiles] = field(default_factory=list)
+    quantiles: list[Quantiles] = field(default_factory=list)
     keys: list[exp.Expr] = field(default_factory=list)  # over interests alone; stored with them as columns k0, k1, …
-    told: list[str] = field(default_factory=list)  # the join strategies in use, for the channel's description
+    strategies: list[str] = field(default_factory=list)  # the join strategies in use, for the channel's description
     remedies: list[str] = field(default_factory=list)  # advice for conditions that no join can use
     around: dict[str, exp.Expr] = field(default_factory=dict)  # outer relations that subqueries refer to
     passing: set[str] = field(default_factory=set)  # key columns that exist in this query only
+    key_relations: set[str] = field(default_factory=set)  # aliases of relations of keys alone
 
-    def levels_of(self, sql: exp.Expr, nothing: int | None = _NO_LEVEL) -> exp.Expr:
+    def levels_of(self, sql: exp.Expr, nothing: int | None = _NO_LEVEL, *, is_filter: bool = False) -> exp.Expr:
         """Returns the argument that will hold the array of this query; equal queries share an argument."""
         array = next((level for level in self.levels if level.sql == sql), None)
         if array is None:
-            array = RuntimeArray(f"levels{len(self.levels)}", sql, nothing)
+            array = RuntimeArray(f"levels{len(self.levels)}", sql, nothing, is_filter)
             self.levels.append(array)
         return exp.Placeholder(this=array.name)
 
@@ -71,15 +74,15 @@ class JoinRequirements:
         is_theirs = isinstance(sql, exp.Column) and sql.table == self.interests
         return self.parameters.get(sql.name) if is_theirs else None
 
-    def borders_of(self, parameter: int) -> str:
-        """Returns the name of the borders between the values of a parameter."""
-        quantiles = next((border for border in self.borders if border.parameter == parameter), None)
+    def quantiles_of(self, parameter: int) -> str:
+        """Returns the name of the quantiles of a parameter's values."""
+        quantiles = next((known for known in self.quantiles if known.parameter == parameter), None)
         if quantiles is None:
-            quantiles = Quantiles(f"borders{len(self.borders)}", parameter)
-            self.borders.append(quantiles)
+            quantiles = Quantiles(f"quantiles{len(self.quantiles)}", parameter)
+            self.quantiles.append(quantiles)
         return quantiles.name
 
-    def kept(self, sql: exp.Expr, alias: str) -> exp.Expr:
+    def stored_column(self, sql: exp.Expr, alias: str) -> exp.Expr:
         """Returns a column of the stored interests that holds this value, or else the expression itself.
 
         An expression cannot be stored if another relation computes it, or if its value may change: it depends on the
@@ -104,6 +107,7 @@ class KeyStrategy:
     right: exp.Expr
     counts: Callable[[exp.Expr], exp.Expr] | None = None
     same_type: bool = True  # whether equal keys of both sides also have equal hashes
+    is_wide: bool = False  # whether a row of the left side may have very many keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +126,14 @@ class JoinSides:
         tables = free_tables(sql)
         return next(iter(tables)) if len(tables) == 1 and tables <= {self.left, self.right} else None
 
-    def beside(self, side: str) -> grid.Beside:
+    def per_row(self, side: str) -> grid.PerRow:
         """Returns a function that computes a value once per row of a side.
 
         The value becomes a stored column of the interests, or a column of the relation in this query.
         """
 
         def compute(sql: exp.Expr) -> exp.Expr:
-            value = self.matches.kept(sql, side)
+            value = self.matches.stored_column(sql, side)
             if isinstance(value, exp.Column):
                 return value
             name = _add(self.made, side, value, self.alias)
@@ -157,22 +161,36 @@ class JoinSides:
         level = exp.alias_(values.call("collect_set", region.level), "levels", quoted=True)
         return self.matches.levels_of(exp.Select(expressions=[level]).from_(source))
 
-    def some_of(self, side: str, value: exp.Expr) -> exp.Expr:
+    def sample_of(self, side: str, value: exp.Expr) -> exp.Expr:
         """Returns an array with a sample of the values that the expression has on a side."""
         distinct_values = _alone(self.made, side, self._lasting(side))
         distinct_values.set("expressions", [exp.alias_(value.copy(), "value", quoted=True)])
         distinct_values.set("distinct", exp.Distinct())
-        inner = self.alias("some")
+        inner = self.alias("sample")
         not_null, random_order = (build(sql, _v=column(inner, "value")) for sql in ("_v IS NOT NULL", "xxhash64(_v)"))
         sample = (
             exp.Select(expressions=[column(inner, "value")])
             .from_(derived_table(distinct_values, inner))
             .where(not_null)
         )
-        sample = sample.order_by(random_order).limit(SOME)
-        outer = self.alias("some")
+        sample = sample.order_by(random_order).limit(SAMPLE_SIZE)
+        outer = self.alias("sample")
         array = exp.alias_(values.call("collect_list", column(outer, "value")), "levels", quoted=True)
         return self.matches.levels_of(exp.Select(expressions=[array]).from_(derived_table(sample, outer)), nothing=None)
+
+    def filter_of(self, side: str, keys: exp.Expr) -> exp.Expr:
+        """Returns a filter of the keys that a side has."""
+        bits = _alone(self.made, side, self._lasting(side))
+        bits.set("expressions", [exp.alias_(values.call("explode", text_search.key_bits(keys)), "value", quoted=True)])
+        inner, outer = self.alias("bits"), self.alias("words")
+        place = build("_v DIV 64", _v=column(inner, "value"))
+        bit = values.call("shiftleft", build("1L"), build("CAST(_v % 64 AS INT)", _v=column(inner, "value")))
+        words = select_query([("place", place), ("word", values.call("bit_or", bit))]).from_(derived_table(bits, inner))
+        words.set("group", exp.Group(expressions=[place.copy()]))
+        members = values.call("struct", column(outer, "place"), column(outer, "word"))
+        array = exp.alias_(values.call("collect_list", members), "levels", quoted=True)
+        query = exp.Select(expressions=[array]).from_(derived_table(words, outer))
+        return self.matches.levels_of(query, nothing=None, is_filter=True)
 
     def _lasting(self, side: str) -> list[exp.Expr]:
         # The caller caches answers about interests, so skip conditions on the time. Extra values do no harm.
@@ -214,13 +232,61 @@ def _is_call(source: exp.Expr) -> bool:
 def explode(made: exp.Select, alias_: str, keys: exp.Expr, alias: Callable[[str], str]) -> str:
     """Adds a row for each key of a row; returns the name of the key column."""
     inner = alias("keys")
+    return _add(made, alias_, column(inner, "value"), alias, _exploded(keys, inner))
+
+
+def explode_apart(made: exp.Select, records: str, keys: exp.Expr, matches: JoinRequirements,
+                  alias: Callable[[str], str]) -> exp.Column | None:  # fmt: skip
+    """Adds a relation of the records' keys and numbers, so that a record is not copied for each of its keys.
+
+    Returns the key column, or None if the records have no numbers. The query reads the records twice, and Spark keeps
+    what a WITH computes from the numbers, which differ each time. The interests come first: they meet the keys, and
+    then the records.
+    """
+    source = _source(made, records)
+    number = _number_of(source)
+    if number is None or made.args.get("with_"):
+        return None
+    assert source is not None
+    name, keyed, inner = alias("records"), alias("keyed"), alias("keys")
+    numbered = exp.Table(
+        this=exp.to_identifier(name, quoted=True), alias=exp.TableAlias(this=exp.to_identifier(records, quoted=True))
+    )
+    made.set("with_", exp.With(expressions=[
+        exp.CTE(this=source.this.copy(), alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+    ]))  # fmt: skip
+    query = select_query([("number", column(records, number)), ("key", column(inner, "value"))]).from_(numbered.copy())
+    query.set("joins", [_exploded(keys, inner)])
+    others = [join for join in made.args["joins"] if join.this.alias_or_name != matches.interests]
+    (interests,) = (join.this for join in made.args["joins"] if join.this.alias_or_name == matches.interests)
+    made.set("from_", exp.From(this=interests))
+    made.set(
+        "joins", [*(exp.Join(this=each, kind="CROSS") for each in (derived_table(query, keyed), numbered)), *others]
+    )
+    made.set("where", exp.Where(this=exp.and_(
+        made.args["where"].this, exp.EQ(this=column(keyed, "number"), expression=column(records, number))
+    )))  # fmt: skip
+    matches.key_relations.add(keyed)
+    return column(keyed, "key")
+
+
+def _number_of(source: exp.Expr | None) -> str | None:
+    """Returns the name of the column that numbers the rows of a relation."""
+    query = source.this if isinstance(source, exp.Subquery) else None
+    for output in query.expressions if isinstance(query, exp.Select) else ():
+        if any(str(call.this).lower() == "monotonically_increasing_id" for call in output.find_all(exp.Anonymous)):
+            return str(output.alias)
+    return None
+
+
+def _exploded(keys: exp.Expr, alias: str) -> exp.Join:
     lateral = exp.Lateral(
         this=values.call("explode", keys),
         alias=exp.TableAlias(
-            this=exp.to_identifier(inner, quoted=True), columns=[exp.to_identifier("value", quoted=True)]
+            this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier("value", quoted=True)]
         ),
     )
-    return _add(made, alias_, column(inner, "value"), alias, exp.Join(this=lateral, kind="CROSS"))
+    return exp.Join(this=lateral, kind="CROSS")
 
 
 def _add(

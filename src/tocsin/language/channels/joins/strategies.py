@@ -1,4 +1,7 @@
-"""Chooses the join keys for a condition between two relations. `rewrite.py` lists the kinds."""
+"""Chooses the join keys for a condition between two relations. `rewrite.py` lists the kinds.
+
+Without keys Spark compares every record with every interest, which is too slow for a channel with many interests.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from sqlglot import exp
 from tocsin.language.channels.joins.grid_keys import by_cells
 from tocsin.language.channels.joins.range_keys import by_range
 from tocsin.language.channels.joins.sides import JoinSides, KeyStrategy
+from tocsin.language.channels.joins.text_keys import by_text
 from tocsin.language.functions import grid
 from tocsin.language.functions.function_registry import is_computed_once
 from tocsin.language.translate.predicate_notes import COMPARED, ORDERS, condition_near, conjuncts, disjuncts
@@ -20,7 +24,7 @@ from tocsin.language.types.variant import values
 from tocsin.rules.model import types as t
 
 _ALTERNATIVES: Final = 32  # the most alternatives of an OR, after nested ORs are expanded
-_PREFIX: Final = 12  # the number of characters of a pattern that form its key
+_PREFIX: Final = 12  # the number of characters that form the key of a beginning
 
 
 def find_key_strategy(condition: exp.Expr, conditions: Sequence[exp.Expr], sides: JoinSides) -> KeyStrategy | None:
@@ -34,6 +38,7 @@ def find_key_strategy(condition: exp.Expr, conditions: Sequence[exp.Expr], sides
         _listed(condition, sides)
         or _items(condition, sides)
         or _prefix(condition, sides)
+        or by_text(condition, sides)
         or by_range(condition, conditions, sides)
     )
 
@@ -225,45 +230,22 @@ def _is_about(node: exp.Expr, variable: str) -> bool:
 
 
 def _prefix(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
-    """Joins by the first characters of a text: each text has a key per prefix, each pattern its fixed beginning."""
-    if isinstance(condition, exp.Like):
-        text, pattern = condition.this, condition.expression
-        if _begins_with_wildcard(pattern):
-            return None  # all such patterns share the empty prefix, which every text has
-        fixed = build(r"regexp_extract(_p, '^[^%_\\\\]*', 0)", _p=pattern)
-    elif isinstance(condition, exp.Anonymous) and str(condition.this).lower() == "startswith":
-        text, pattern = condition.expressions
-        fixed = pattern
-    else:
+    """Joins by the first characters of a text: each text has a key per prefix."""
+    if not isinstance(condition, exp.Anonymous) or str(condition.this).lower() != "startswith":
         return None
-    ends = _ends(text, pattern, sides)
+    text, beginning = condition.expressions
+    ends = _ends(text, beginning, sides)
     if ends is None:
         return None
     beginnings = build(f"transform(sequence(0, least(length(_t), {_PREFIX})), __n -> substring(_t, 1, __n))", _t=text)
-    beginning = build(f"array(substring(_f, 1, {_PREFIX}))", _f=fixed)
-    return _turned("the beginning of a text", [beginnings, beginning], ends[2])
-
-
-def _begins_with_wildcard(pattern: exp.Expr) -> bool:
-    """Whether the pattern begins with a wildcard for every value of its parameters."""
-    while True:
-        match pattern:
-            case exp.If():
-                pattern = pattern.args["true"]
-            case exp.Paren() | exp.Cast() | exp.DPipe():
-                pattern = pattern.this
-            case exp.Concat() | exp.Anonymous() if pattern.expressions and pattern.name.lower() in ("", "concat"):
-                pattern = pattern.expressions[0]
-            case _:
-                return isinstance(pattern, exp.Literal) and pattern.is_string and pattern.name[:1] in ("%", "_")
+    own_beginning = build(f"array(substring(_b, 1, {_PREFIX}))", _b=beginning)
+    return _turned("the beginning of a text", [beginnings, own_beginning], ends[2])
 
 
 def remedy_of(condition: exp.Expr) -> str | None:
     """Returns advice for a condition that no join can use although its kind sometimes can; else None."""
     if isinstance(condition, exp.Or):
         return "let every alternative of OR compare a parameter with a field, or make a channel of each"
-    if isinstance(condition, exp.Like) and _begins_with_wildcard(condition.expression):
-        return "let the pattern begin with what it is given, or compare whole words with IN"
     compared = condition.meta.get(COMPARED, ())
     if any(value.type == t.ANY for value in compared) and condition.find(*ORDERS):
         return "declare a type for the parameter, and for the field: values of any type are not kept in order"

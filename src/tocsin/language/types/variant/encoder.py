@@ -34,7 +34,9 @@ def to_any(value: TypedSql) -> exp.Expr:
             return plain
         # JSON has no NaN and no infinities; the open form has tags for them.
         is_special = "isnan(_v) OR abs(_v) = double('Infinity')"
-        return build(f"if({is_special}, parse_json(_text), _plain)", _v=value.sql, _text=json_text(value), _plain=plain)
+        # sqlglot would leave parse_json out of a template.
+        tagged = call("parse_json", json_text(value))
+        return build(f"if({is_special}, _tagged, _plain)", _v=value.sql, _tagged=tagged, _plain=plain)
     if contains_any(value.type):
         return _variant_of(value)
     return call("parse_json", json_text(value))
@@ -171,6 +173,26 @@ def _json_string(text: str) -> str:
 def from_stored(sql: exp.Expr, type_: Type) -> exp.Expr:
     """Converts a column from the stored form (untyped values as text) to the form in queries."""
     return _mapped(sql, type_, lambda inner: call("parse_json", inner))
+
+
+def to_stored(value: TypedSql) -> exp.Expr:
+    """Converts a value from the form in queries to the stored form, which `from_stored` reads."""
+    return _mapped(value.sql, value.type, _exact_text)
+
+
+# The texts of JSON, and what stands between them; possessive, so that matching needs no stack.
+_TEXT_OR_REST = r'"(?:[^"\\]|\\.)*+"|[^"]++'
+_FRACTION = r"(-?[0-9]++\.[0-9]++)(?![eE])"
+
+
+def _exact_text(variant: exp.Expr) -> exp.Expr:
+    """Returns the text of an untyped value. Doubles get an exponent: without one, 7.0 would be read as 7."""
+    return build(
+        "get(transform(array(to_json(_v)), __j -> if(contains(__j, '.'), array_join(transform("
+        "regexp_extract_all(__j, _parts, 0),"
+        " __p -> if(startswith(__p, '\"'), __p, regexp_replace(__p, _number, _exact))), ''), __j)), 0)",
+        _v=variant, _parts=string(_TEXT_OR_REST), _number=string(_FRACTION), _exact=string("$1E0"),
+    )  # fmt: skip
 
 
 def to_answer(value: TypedSql) -> exp.Expr:

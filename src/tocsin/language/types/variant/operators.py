@@ -12,15 +12,14 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.functions import temporal
-from tocsin.language.functions.text_arguments import duration_text
+from tocsin.language.functions.temporal_text import duration_text
 from tocsin.language.types.typed_sql import FunctionError, TypedSql, build
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Primitive, Type
 
-# Values sort by kind first, then within their kind.
+# Values sort by kind first, in the order of SQL++, then within their kind.
 SORT_KEY: Final = Primitive("struct<k: int, d: double, w: bigint, t: string>")
-_BIND_ABOVE: Final = 20  # an expression with more nodes is bound to a variable instead of repeated
 
 # Functions that return their argument unchanged.
 _KEEPING: Final = frozenset(
@@ -38,21 +37,25 @@ def _has_tag(tag: str) -> str:
 
 _SORT_KEY_SQL: Final = (
     f"CASE WHEN _s = 'STRING' THEN {_key_of(1, text='_text')}"
-    f" WHEN _number IS NOT NULL THEN {_key_of(2, '_number', '_exact')}"
-    f" WHEN _s = 'BOOLEAN' THEN {_key_of(0, w='CAST(_truth AS INT)')}"
+    f" WHEN _number IS NOT NULL THEN {_key_of(0, '_number', '_exact')}"
+    f" WHEN _s = 'BOOLEAN' THEN {_key_of(2, w='CAST(_truth AS INT)')}"
     f" WHEN {_has_tag('datetime')} THEN {_key_of(3, w='unix_micros(_datetime)')}"
     f" WHEN {_has_tag('date')} THEN {_key_of(4, w='unix_date(_date)')}"
     f" WHEN {_has_tag('time')} THEN {_key_of(5, w='_time')}"
     f" WHEN {_has_tag('uuid')} THEN {_key_of(7, text='_uuid')}"
-    f" WHEN {_has_tag('double')} THEN {_key_of(2, '_odd')}"
+    f" WHEN {_has_tag('double')} THEN {_key_of(0, '_odd')}"
     f" WHEN _months IS NOT NULL THEN {_key_of(6, '_dkey.days', '_dkey.micros', 'lpad(_months + 2147483648L, 10, 0)')}"
     " END"
 )
 
 
 def sort_key(value: exp.Expr) -> exp.Expr:
-    """Returns the key for ORDER BY, MIN, MAX and `<`; NULL for values without order (NULL, shapes, collections)."""
-    duration_key = once(values.as_type(value, t.DURATION), "__d", _duration_key)
+    """Returns the key for MIN, MAX and `<`; NULL for values without order (NULL, shapes, collections)."""
+    return values.bind(value, "__sorted", _sort_key)
+
+
+def _sort_key(value: exp.Expr) -> exp.Expr:
+    duration_key = values.once(values.as_type(value, t.DURATION), "__d", _duration_key)
     exact = exp.If(
         this=build("_s = 'BIGINT'", _s=_schema(value)),
         true=values.as_type(value, t.BIGINT),
@@ -77,17 +80,20 @@ def sort_key(value: exp.Expr) -> exp.Expr:
     )
 
 
+def total_order_key(value: exp.Expr) -> exp.Expr:
+    """Returns the key for ORDER BY and array_sort. Values without an order come last, by their text; NULL is NULL."""
+
+    def key(v: exp.Expr) -> exp.Expr:
+        text = build("if(is_variant_null(_v), NULL, _key)", _v=v, _key=build(_key_of(8, text="to_json(_v)"), _v=v))
+        return values.call("coalesce", _sort_key(v), values.when(v, text))
+
+    return values.bind(value, "__sorted", key)
+
+
 def _duration_key(duration: exp.Expr) -> exp.Expr:
     key = temporal.order_key(TypedSql(duration, t.DURATION))
     assert key is not None
     return key
-
-
-def once(value: exp.Expr, name: str, make: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
-    """Binds a value to a variable and builds `make(variable)`, so that Spark computes the value only once."""
-    body = exp.Lambda(this=make(exp.column(name)), expressions=[exp.to_identifier(name)])
-    computed = exp.Anonymous(this="transform", expressions=[values.call("array", value), body])
-    return values.call("get", computed, exp.Literal.number(0))
 
 
 def comparison(made: Callable[[exp.Expr, exp.Expr], exp.Expr], left: exp.Expr, right: exp.Expr) -> exp.Expr:
@@ -96,16 +102,11 @@ def comparison(made: Callable[[exp.Expr, exp.Expr], exp.Expr], left: exp.Expr, r
     return exp.If(this=build("(_a).k = (_b).k", _a=a, _b=b), true=made(a, b), false=values.null(t.BOOLEAN))
 
 
-def extreme(name: str, value: exp.Expr) -> exp.Expr:
-    """Returns `min` or `max` over untyped values."""
-    return values.call(f"{name}_by", value, sort_key(value))
-
-
 def text(value: exp.Expr) -> exp.Expr:
     """Converts an untyped value to text. A datetime, uuid, … yields its plain text, not its tagged form."""
     plain = values.as_type(value, t.STRING)
     tagged_texts = [_inside(value, tag, "string") for tag in ("uuid", "datetime", "date", "time", "double")]
-    duration = once(values.as_type(value, t.DURATION), "__d", duration_text)
+    duration = values.once(values.as_type(value, t.DURATION), "__d", duration_text)
     return exp.If(this=_is_tagged(value), true=values.call("coalesce", *tagged_texts, duration, plain), false=plain)
 
 
@@ -146,7 +147,10 @@ def _is_tagged(value: exp.Expr) -> exp.Expr:
 def arithmetic(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
     """Translates `left op right` with an untyped operand: by its tag if it has one, else as a number."""
     return _bound(
-        left, "__l", lambda a: _bound(right, "__r", lambda b: _computed(op, a, b, numbers), _BIND_ABOVE), _BIND_ABOVE
+        left,
+        "__l",
+        lambda a: _bound(right, "__r", lambda b: _computed(op, a, b, numbers), values.BIND_ABOVE),
+        values.BIND_ABOVE,
     )
 
 
@@ -154,7 +158,7 @@ def _bound(value: TypedSql, name: str, make: Callable[[TypedSql], TypedSql], abo
     if value.type != t.ANY or sum(1 for _ in value.sql.walk()) <= above:
         return make(value)
     result = make(TypedSql(exp.column(name), t.ANY))
-    return TypedSql(once(value.sql, name, lambda _: result.sql), result.type)
+    return TypedSql(values.once(value.sql, name, lambda _: result.sql), result.type)
 
 
 def _computed(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
@@ -229,7 +233,7 @@ def as_part(value: TypedSql, node: exp.Expr) -> TypedSql:
         ):
             return TypedSql(values.exactly(value.sql, t.DOUBLE), t.DOUBLE)
         if value.type == t.ANY:
-            return TypedSql(sort_key(value.sql), SORT_KEY)
+            return TypedSql(total_order_key(value.sql), SORT_KEY)
         order = temporal.order_key(value)
         return (
             value if order is None else TypedSql(order, Primitive("struct<days: bigint, micros: bigint, months: int>"))

@@ -7,7 +7,8 @@ A comparison with a typed value converts the untyped value to that type. If this
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sqlglot import exp
@@ -18,6 +19,7 @@ from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.open_form import field_key
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Primitive, Type
 
+BIND_ABOVE: Final = 20  # an expression with more nodes is bound to a variable instead of repeated
 VOID: Final = Primitive("void")  # the type of a NULL literal
 
 
@@ -64,6 +66,22 @@ def parenthesize(sql: exp.Expr) -> exp.Expr:
     return sql.copy() if isinstance(sql, exp.Paren) else exp.Paren(this=sql.copy())
 
 
+def once(value: exp.Expr, name: str, make: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """Binds a value to a variable and builds `make(variable)`, so that Spark computes the value only once."""
+    body = exp.Lambda(this=make(exp.column(name)), expressions=[exp.to_identifier(name)])
+    computed = exp.Anonymous(this="transform", expressions=[call("array", value), body])
+    return call("get", computed, exp.Literal.number(0))
+
+
+def bind(value: exp.Expr, name: str, make: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """Builds `make(value)`, with a variable in place of a long expression, which would be repeated."""
+    return make(value) if is_short(value) else once(value, name, make)
+
+
+def is_short(value: exp.Expr) -> bool:
+    return sum(1 for _ in itertools.islice(value.walk(), BIND_ABOVE + 1)) <= BIND_ABOVE
+
+
 def when(present: exp.Expr, then: exp.Expr) -> exp.Expr:
     """Returns `then`, or NULL if `present` is NULL."""
     return exp.If(
@@ -100,6 +118,9 @@ def step(value: exp.Expr, key: str | int) -> exp.Expr:
         if kind.name == "variant" and isinstance(outer_path, exp.Literal):
             return call("try_variant_get", inner, string(str(outer_path.this) + path), kind)
     return call("try_variant_get", value, string(f"${path}"), exp.Literal.string("variant"))
+
+
+NULL: Final = call("parse_json", exp.Literal.string("null"))
 
 
 def is_explicit_null(value: exp.Expr) -> exp.Expr:
@@ -162,6 +183,9 @@ def as_type(value: exp.Expr, type_: Type) -> exp.Expr:
 
 def exactly(value: exp.Expr, type_: Type) -> exp.Expr:
     """Like `as_type`, but never converts between text, numbers and booleans."""
+    if type_ in (t.FLOAT, t.DOUBLE):
+        doubled = number(value)
+        return doubled if type_ == t.DOUBLE else exp.cast(doubled, "FLOAT")
     kind = (
         "BOOLEAN" if type_ == t.BOOLEAN else "STRING" if type_ == t.STRING else _NUMBER if type_ in t.NUMBERS else None
     )
@@ -169,18 +193,33 @@ def exactly(value: exp.Expr, type_: Type) -> exp.Expr:
     return converted if kind is None else _if_kind(kind, value, converted)
 
 
-_NUMBER: Final = "BIGINT|DOUBLE|FLOAT|DECIMAL.*"
+_NUMBER: Final = "a number"
 
 
-def _if_kind(kind: str, value: exp.Expr, then: exp.Expr) -> exp.Expr:
+def _if_kind(kind: str, value: exp.Expr, then: exp.Expr, otherwise: exp.Expr | None = None) -> exp.Expr:
     schema = call("schema_of_variant", value)
-    test = call("rlike", schema, string(f"^({kind})$")) if "|" in kind else exp.EQ(this=schema, expression=string(kind))
-    return exp.If(this=test, true=then.copy(), false=exp.null())
+    if kind == _NUMBER:
+        # BIGINT, DOUBLE, FLOAT, DECIMAL(…): no other type begins with these letters.
+        test = build("substring(_s, 1, 3) IN ('BIG', 'DOU', 'FLO', 'DEC')", _s=schema)
+    else:
+        test = exp.EQ(this=schema, expression=string(kind))
+    return exp.If(this=test, true=then.copy(), false=exp.null() if otherwise is None else otherwise)
 
 
 def number_as(value: exp.Expr, kind: str) -> exp.Expr:
-    """Converts an untyped number to a Spark type; SQL NULL if the value is no number."""
+    """Converts an untyped finite number to a Spark type; SQL NULL if the value is no number."""
     return _if_kind(_NUMBER, value, get(value, "", kind))
+
+
+def number(value: exp.Expr) -> exp.Expr:
+    """Converts any untyped number to a double, also NaN and the infinities; SQL NULL if the value is no number."""
+    special = build("try_cast(_text AS DOUBLE)", _text=get(value, '["$double"]', "string"))
+    return _if_kind(_NUMBER, value, get(value, "", "double"), special)
+
+
+def whole(value: exp.Expr) -> exp.Expr:
+    """Converts an untyped integer to BIGINT; SQL NULL if the value is no integer."""
+    return _if_kind("BIGINT", value, get(value, "", "bigint"))
 
 
 def items(value: TypedSql) -> TypedSql:
@@ -192,15 +231,25 @@ def items(value: TypedSql) -> TypedSql:
     raise FunctionError(f"expected an array, got {value.type}")
 
 
+# Writes 7.0 inside of an array or object as 7, so that equal numbers have equal texts. Strings stay as they are.
+_WHOLE_DOUBLES: Final = r"""("[^"\\]*+(?:\\.[^"\\]*+)*+")|(?<![0-9.])(-?[0-9]+)\.0(?=[,\]}])"""
+
+
 def key(value: exp.Expr) -> exp.Expr:
     """Returns a text that is equal for equal untyped values, so that Spark can join, group and compare them."""
+    return bind(value, "__keyed", _key)
+
+
+def _key(value: exp.Expr) -> exp.Expr:
     # 1 and 1.0 are equal; 1 and "1" are not. No rounding may make different numbers equal.
     return build(
-        "CASE WHEN schema_of_variant(_v) = 'BIGINT' THEN concat('n', try_variant_get(_v, '$', 'bigint'))"
-        " WHEN _d = floor(_d) AND abs(_d) < 9.2E18 THEN concat('n', CAST(_d AS BIGINT))"
-        " WHEN _d IS NOT NULL THEN concat('d', _d) ELSE nullif(to_json(_v), 'null') END",
+        "CASE schema_of_variant(_v) WHEN 'BIGINT' THEN concat('n', try_variant_get(_v, '$', 'bigint'))"
+        " WHEN 'STRING' THEN to_json(_v) WHEN 'BOOLEAN' THEN to_json(_v) ELSE"
+        " CASE WHEN _d = floor(_d) AND abs(_d) < 9.2E18 THEN concat('n', CAST(_d AS BIGINT))"
+        " WHEN _d IS NOT NULL THEN concat('d', _d) ELSE nullif(_text, 'null') END END",
         _v=value,
         _d=number_as(value, "double"),
+        _text=call("regexp_replace", call("to_json", value), string(_WHOLE_DOUBLES), string("$1$2")),
     )
 
 

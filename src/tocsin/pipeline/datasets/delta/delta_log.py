@@ -252,13 +252,13 @@ class DeltaLog:
         self._write(actions, {"tocsin.upkeep": step}, at_us, step=step)
         return self._changed(entry, added, removed), entry
 
-    def _write(self, actions: Sequence[Mapping[str, Any]], said: Mapping[str, Any], at_us: int, *, step: str) -> None:
+    def _write(self, actions: Sequence[Mapping[str, Any]], info: Mapping[str, Any], at_us: int, *, step: str) -> None:
         version = self.state.version + 1
         entry = entry_path(self.folder, version)
         if entry.exists():
             self._stale = True
             raise ConflictError(f"another process wrote version {version} of the dataset in {self.folder}")
-        info = add_checksum({**said, **self._checkpoint_mark}, mark_actions(actions))
+        info = add_checksum({**info, **self._checkpoint_mark}, mark_actions(actions))
         draft: Path | None = None
         try:
             if any("add" in action for action in actions):

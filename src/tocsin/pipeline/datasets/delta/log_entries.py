@@ -46,9 +46,9 @@ def mark_actions(actions: Iterable[Mapping[str, Any]]) -> list[LogMark]:
     return [_mark(kind, action[kind]) for action in actions for kind in _FIELDS if kind in action]
 
 
-def add_checksum(said: Mapping[str, Any], marks: Sequence[LogMark]) -> dict[str, Any]:
+def add_checksum(line: Mapping[str, Any], marks: Sequence[LogMark]) -> dict[str, Any]:
     """A commit's own information, with a checksum of it and of the actions."""
-    counted = {**said, ACTIONS_KEY: len(marks)}
+    counted = {**line, ACTIONS_KEY: len(marks)}
     return {**counted, CHECK_KEY: _checksum(counted, marks)}
 
 
@@ -153,8 +153,8 @@ def _mark(kind: str, action: Any) -> LogMark:
     return (kind, *(action.get(field) if isinstance(action, dict) else None for field in _FIELDS[kind]))
 
 
-def _checksum(said: Mapping[str, Any], marks: Iterable[LogMark]) -> str:
-    listed = [["said", key, said[key]] for key in sorted(said)] + sorted((list(mark) for mark in marks), key=repr)
+def _checksum(line: Mapping[str, Any], marks: Iterable[LogMark]) -> str:
+    listed = [["said", key, line[key]] for key in sorted(line)] + sorted((list(mark) for mark in marks), key=repr)
     return hashlib.blake2b(json.dumps(listed).encode(), digest_size=16).hexdigest()
 
 

@@ -1,4 +1,7 @@
-"""Names and removes the files of a dataset's log."""
+"""Names and removes the files of a dataset's log.
+
+Names are made and parsed in one place, because a wrong one would hide or delete a version.
+"""
 
 from __future__ import annotations
 

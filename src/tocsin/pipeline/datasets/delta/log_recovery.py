@@ -20,14 +20,7 @@ import structlog
 
 from tocsin import faults
 from tocsin.durable_files import sync_folder
-from tocsin.pipeline.datasets.delta.log_entries import (
-    EntryState,
-    classify_entry,
-    compute_digest,
-    has_checksum,
-    list_added_files,
-    read_checkpoint_mark,
-)
+from tocsin.pipeline.datasets.delta import log_entries
 from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, checkpoint_path, entry_path, log_versions, remove_files
 from tocsin.wire.errors import StoreError
 
@@ -63,7 +56,7 @@ def recover_log(folder: Path, *, created: bool) -> bool:
     # is a hint, which readers can do without.
     unneeded = [path for path in logs.iterdir() if path.suffix == ".tmp"]
     last = logs / LAST_CHECKPOINT
-    if last.exists() and (torn or classify_entry(last.read_bytes()) is not EntryState.WHOLE):
+    if last.exists() and (torn or log_entries.classify_entry(last.read_bytes()) is not log_entries.EntryState.WHOLE):
         unneeded.append(last)
     for path in torn:
         set_aside(folder, path)
@@ -78,10 +71,10 @@ def _torn_entry(folder: Path, entries: list[int], base: int, *, created: bool) -
         path = entry_path(folder, version)
         if version != base + 1 + index:
             raise damage_error(entry_path(folder, base + 1 + index), "is missing, and later ones are there")
-        state = classify_entry(path.read_bytes())
-        if state is EntryState.TORN and can_be_torn(folder, version, entries, created=created):
+        state = log_entries.classify_entry(path.read_bytes())
+        if state is log_entries.EntryState.TORN and can_be_torn(folder, version, entries, created=created):
             return [path]
-        if state is not EntryState.WHOLE:
+        if state is not log_entries.EntryState.WHOLE:
             raise damage_error(path, "is not as it was written")
     return []
 
@@ -94,7 +87,9 @@ def can_be_torn(folder: Path, version: int, entries: Sequence[int], *, created: 
     """
     if version != entries[-1] or (created and version == 0):
         return False
-    return not any(has_checksum(entry_path(folder, earlier).read_bytes()) for earlier in reversed(entries[:-1]))
+    return not any(
+        log_entries.has_checksum(entry_path(folder, earlier).read_bytes()) for earlier in reversed(entries[:-1])
+    )
 
 
 def _torn_checkpoint(folder: Path) -> list[Path]:
@@ -117,9 +112,11 @@ def _is_whole_checkpoint(folder: Path, version: int, entries: list[int]) -> bool
     path = checkpoint_path(folder, version)
     if not is_whole_parquet(path):
         return False
-    marks = (read_checkpoint_mark(entry_path(folder, entry).read_bytes()) for entry in entries if entry > version)
+    marks = (
+        log_entries.read_checkpoint_mark(entry_path(folder, entry).read_bytes()) for entry in entries if entry > version
+    )
     expected = next((digest for mark in marks if mark is not None for of, digest in [mark] if of == version), None)
-    return expected is None or compute_digest(path) == expected
+    return expected is None or log_entries.compute_digest(path) == expected
 
 
 def set_aside(folder: Path, path: Path) -> None:
@@ -147,9 +144,9 @@ def list_files_set_aside(folder: Path) -> set[str]:
     An entry that is not whole may name any data file: all of them stay.
     """
     entries = [path.read_bytes() for path in (folder / LOST_FOLDER).glob("*.json")]
-    if any(classify_entry(content) is not EntryState.WHOLE for content in entries):
+    if any(log_entries.classify_entry(content) is not log_entries.EntryState.WHOLE for content in entries):
         return {path.name for path in folder.glob("*.parquet")}
-    return {name for content in entries for name in list_added_files(content)}
+    return {name for content in entries for name in log_entries.list_added_files(content)}
 
 
 def is_whole_parquet(path: Path) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 
+from tocsin.clock import span_us
 from tocsin.pipeline.datasets.delta.log_entries import read_entry_time_us, split_lines
 from tocsin.pipeline.datasets.delta.log_files import checkpoint_path, entry_path, log_versions
 
@@ -33,7 +34,7 @@ class OutsideReaders:
 
     @property
     def keep_us(self) -> int:
-        return int(self.keep_s * 1e6)
+        return span_us(self.keep_s)
 
 
 @dataclass(frozen=True, slots=True, order=True)

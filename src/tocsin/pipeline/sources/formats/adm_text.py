@@ -19,16 +19,9 @@ from tocsin.rules.model.record_frames import Braces
 from tocsin.rules.model.type_check import describe_value
 
 
-def read(file: BinaryIO, chunk_bytes: int = 1 << 18) -> Iterator[ReadRecord]:
-    """The objects of a file, each with the line on which it begins."""
-    for item in each(file, chunk_bytes):
-        if isinstance(item, BadRecord):
-            raise item
-        yield item
-
-
 def each(file: BinaryIO, chunk_bytes: int = 1 << 18) -> Iterator[ReadRecord | BadRecord]:
-    """Like `read`, but yields an unreadable object as a BadRecord and goes on, if the end of the object is visible."""
+    """Yields the objects of a file, each with the line on which it begins. An unreadable object becomes a BadRecord,
+    and the reader goes on if the end of the object is visible."""
     for line, text in frame_objects(file, chunk_bytes):
         if isinstance(line, BadRecord):
             yield line

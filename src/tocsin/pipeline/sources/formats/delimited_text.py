@@ -15,19 +15,9 @@ from typing import Any, BinaryIO, Final
 
 from tocsin.pipeline.sources.formats.json_text import parse
 from tocsin.pipeline.sources.reader_types import RECORD_LIMIT_BYTES, BadFile, BadRecord, ReadRecord, not_utf8, too_long
+from tocsin.rules.model import types
 from tocsin.rules.model.json_form import NONFINITE
 from tocsin.rules.model.type_check import RecordError, describe_value, field_step
-from tocsin.rules.model.types import (
-    BOOLEAN,
-    INTEGERS,
-    NUMBERS,
-    STRING,
-    AnyType,
-    ArrayType,
-    MultisetType,
-    ObjectType,
-    Type,
-)
 from tocsin.rules.model.values import NUMBER
 from tocsin.wire.errors import InputError
 
@@ -50,41 +40,33 @@ class DelimitedFormat:
     null: str | None = None
 
 
-def form_of(given: Mapping[str, str], *, header: bool) -> DelimitedFormat:
+def form_of(options: Mapping[str, str], *, header: bool) -> DelimitedFormat:
     """Parses the options `delimiter`, `quote`, `header` and `null`. Raises InputError if an option makes no sense."""
-    delimiter = given.get("delimiter", ",").replace("\\t", "\t")
-    quote = given.get("quote", '"')
+    delimiter = options.get("delimiter", ",").replace("\\t", "\t")
+    quote = options.get("quote", '"')
     if len(delimiter) != 1 or delimiter in "\r\n\0":
         raise InputError(f"the delimiter must be one character, got {delimiter!r}")
     if len(quote) > 1 or (quote and quote in "\r\n\0"):
         raise InputError(f"the quote must be one character, or empty for none, got {quote!r}")
     if quote == delimiter:
         raise InputError(f"the quote and the delimiter are both {quote!r}")
-    header_text = given.get("header", str(header)).strip().lower()
+    header_text = options.get("header", str(header)).strip().lower()
     if header_text not in ("true", "false"):
-        raise InputError(f"the option header must be true or false, got {given['header']!r}")
-    return DelimitedFormat(delimiter, header_text == "true", quote, given.get("null"))
-
-
-def read(file: BinaryIO, kind: ObjectType, form: DelimitedFormat, generated: str | None = None) -> Iterator[ReadRecord]:
-    """The rows of a file as objects.
-
-    Without a header the columns are the declared fields in order; the file may leave out the `generated` field.
-    """
-    for row in each(file, kind, form, generated):
-        if isinstance(row, BadRecord):
-            raise row
-        yield row
+        raise InputError(f"the option header must be true or false, got {options['header']!r}")
+    return DelimitedFormat(delimiter, header_text == "true", quote, options.get("null"))
 
 
 def each(
     file: BinaryIO,
-    kind: ObjectType,
+    kind: types.ObjectType,
     form: DelimitedFormat,
     generated: str | None = None,
     limit_bytes: int = RECORD_LIMIT_BYTES,
 ) -> Iterator[ReadRecord | BadRecord]:
-    """Like `read`, but yields an unreadable row as a BadRecord and goes on."""
+    """Yields the rows of a file as objects. An unreadable row becomes a BadRecord.
+
+    Without a header the columns are the declared fields in order; the file may leave out the `generated` field.
+    """
     lines = _LineIterator(file, limit_bytes)
     rows = csv.reader(
         lines,
@@ -130,7 +112,7 @@ def each(
         yield first_line, record, sum(map(len, row))
 
 
-def _names(row: Sequence[str], kind: ObjectType, form: DelimitedFormat, generated: str | None) -> Sequence[str]:
+def _names(row: Sequence[str], kind: types.ObjectType, form: DelimitedFormat, generated: str | None) -> Sequence[str]:
     if form.header:
         repeated = next((name for position, name in enumerate(row) if name in row[:position]), None)
         if repeated is not None:
@@ -148,7 +130,7 @@ def _hint(row: Sequence[str], columns: Sequence[object], form: DelimitedFormat) 
     return f' (is "{form.delimiter}" the delimiter?)' if len(row) == 1 < len(columns) else ""
 
 
-def _column(name: str, kind: ObjectType, form: DelimitedFormat) -> tuple[str, bool, _Cell]:
+def _column(name: str, kind: types.ObjectType, form: DelimitedFormat) -> tuple[str, bool, _Cell]:
     field = kind.find(name)
     if field is not None:
         return name, field.optional, cell(field.type)
@@ -198,17 +180,17 @@ class _LineIterator:
 # ---------------------------------------------------------------- the text of one cell → what JSON would contain
 
 
-def cell(kind: Type) -> _Cell:
+def cell(kind: types.Type) -> _Cell:
     """Returns the function that parses a cell of this type. Its RecordError says what was expected."""
-    if kind in INTEGERS:
+    if kind in types.INTEGERS:
         return _whole
-    if kind in NUMBERS:
+    if kind in types.NUMBERS:
         return _number
-    if kind == BOOLEAN:
+    if kind == types.BOOLEAN:
         return _boolean
-    if isinstance(kind, ObjectType | ArrayType | MultisetType):
+    if isinstance(kind, types.ObjectType | types.ArrayType | types.MultisetType):
         return _json
-    if kind == STRING or isinstance(kind, AnyType):
+    if kind == types.STRING or isinstance(kind, types.AnyType):
         return _text
     return _constructor
 

@@ -24,16 +24,9 @@ _BUFFER_BYTES: Final = 1 << 20
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-def read(path: Path) -> Iterator[ReadRecord]:
-    """The rows of a file as objects, each with its number; a null column is NULL."""
-    for row in each(path):
-        if isinstance(row, BadRecord):
-            raise row
-        yield row
-
-
 def each(path: Path) -> Iterator[ReadRecord | BadRecord]:
-    """Like `read`, but a row with a value that cannot be stored is yielded as a BadRecord."""
+    """Yields the rows of a file as objects, each with its number; a null column is NULL. A row with a value that cannot
+    be stored becomes a BadRecord."""
     number = 0
     try:
         # Buffered, because otherwise a whole column of a row group, of any size, is read at once.

@@ -49,11 +49,11 @@ class Element:
 Wanted = Callable[[str, str, int], bool]
 
 
-def elements(file: BinaryIO, wanted: Wanted, limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Element]:
+def elements(file: BinaryIO, is_wanted: Wanted, limit_bytes: int = RECORD_LIMIT_BYTES) -> Iterator[Element]:
     """Yields every outermost element for which `wanted(namespace, name, depth)` holds (the root has depth 1). Raises
     BadRecord if the file is not XML, or exceeds a limit.
     """
-    reading = _Reading(wanted)
+    reading = _Reading(is_wanted)
     parser = reading.parser
     fed_bytes = 0
     try:
@@ -78,8 +78,8 @@ def _too_long(line: int, limit_bytes: int) -> BadRecord:
 
 
 class _Reading:
-    def __init__(self, wanted: Wanted) -> None:
-        self._wanted = wanted
+    def __init__(self, is_wanted: Wanted) -> None:
+        self._wanted = is_wanted
         self._open: list[Element] = []  # from the wanted element inwards
         self._depth = 0
         self._began_at = 0

@@ -26,16 +26,9 @@ TEXT_FIELD: Final = "_text"
 _NIL: Final = ("http://www.w3.org/2001/XMLSchema-instance", "nil")
 
 
-def read(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[ReadRecord]:
-    """The records of a file, each with the line on which it begins."""
-    for item in each(file, kind, record):
-        if isinstance(item, BadRecord):
-            raise item
-        yield item
-
-
 def each(file: BinaryIO, kind: ObjectType, record: str = "") -> Iterator[ReadRecord | BadRecord]:
-    """Like `read`, but yields an element that is no record as a BadRecord and goes on. Ends if the file is not XML."""
+    """Yields the records of a file, each with the line on which it begins. An element that is no record becomes a
+    BadRecord. The reader ends if the file is not XML."""
     try:
         for element in find_elements(file, record):
             try:

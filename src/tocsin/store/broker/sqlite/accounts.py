@@ -11,15 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tocsin.store.broker import checks as check
-from tocsin.store.broker.rows import (
-    EVERYTHING,
-    PAGE,
-    ApplicationRights,
-    ApplicationRow,
-    FrontendRow,
-    SubscriberRow,
-    WebhookRow,
-)
+from tocsin.store.broker import rows
 from tocsin.store.broker.sqlite import subscriptions
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
@@ -73,11 +65,11 @@ def forget_revoked(connection: sqlite3.Connection, *, expired_before_us: int) ->
 def add_application(
     connection: sqlite3.Connection,
     name: str,
-    allowed: ApplicationRights = EVERYTHING,
+    allowed: rows.ApplicationRights = rows.EVERYTHING,
     *,
     digest: str | None,
     created_us: int,
-) -> ApplicationRow:
+) -> rows.ApplicationRow:
     check.person("name of an application", name)
     check.rights(allowed)
     check.texts("digest", digest or "")
@@ -92,7 +84,9 @@ def add_application(
     return _existing_application(connection, inserted.lastrowid)
 
 
-def change_application(connection: sqlite3.Connection, application: int, allowed: ApplicationRights) -> ApplicationRow:
+def change_application(
+    connection: sqlite3.Connection, application: int, allowed: rows.ApplicationRights
+) -> rows.ApplicationRow:
     check.rights(allowed)
     connection.execute(
         "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?", (*_written(allowed), application)
@@ -100,7 +94,7 @@ def change_application(connection: sqlite3.Connection, application: int, allowed
     return _existing_application(connection, application)
 
 
-def renew_application_token(connection: sqlite3.Connection, application: int, digest: str) -> ApplicationRow:
+def renew_application_token(connection: sqlite3.Connection, application: int, digest: str) -> rows.ApplicationRow:
     check.texts("digest", digest)
     _check_digest(connection, digest)
     connection.execute("UPDATE applications SET digest = ? WHERE id = ?", (digest, application))
@@ -129,23 +123,23 @@ def remove_application(connection: sqlite3.Connection, application: int) -> None
     connection.execute("DELETE FROM applications WHERE id = ?", (application,))
 
 
-def applications(connection: sqlite3.Connection) -> list[ApplicationRow]:
+def applications(connection: sqlite3.Connection) -> list[rows.ApplicationRow]:
     return [_application(row) for row in connection.execute(APPLICATIONS + "ORDER BY name")]
 
 
-def application(connection: sqlite3.Connection, application: int) -> ApplicationRow | None:
+def application(connection: sqlite3.Connection, application: int) -> rows.ApplicationRow | None:
     row = connection.execute(APPLICATIONS + "WHERE id = ?", (application,)).fetchone()
     return None if row is None else _application(row)
 
 
-def _existing_application(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
+def _existing_application(connection: sqlite3.Connection, id_: int) -> rows.ApplicationRow:
     row = application(connection, id_)
     if row is None:
         raise NotFoundError(f"there is no application {id_}")
     return row
 
 
-def check_open(connection: sqlite3.Connection, id_: int) -> ApplicationRow:
+def check_open(connection: sqlite3.Connection, id_: int) -> rows.ApplicationRow:
     row = _existing_application(connection, id_)
     if row.closed:
         raise NotFoundError(f"the application {row.name} is being removed")
@@ -163,7 +157,7 @@ def add_subscriber(
     password: str,
     created_us: int,
     at_most: int | None = None,
-) -> SubscriberRow:
+) -> rows.SubscriberRow:
     check.person("user's name", user)
     check.texts("hash", password)
     owner = check_open(connection, application)
@@ -180,7 +174,7 @@ def add_subscriber(
     )
     connection.execute("UPDATE applications SET subscribers = subscribers + 1 WHERE id = ?", (application,))
     assert inserted.lastrowid is not None, "a row was inserted"
-    return SubscriberRow(inserted.lastrowid, application, user, created_us, created_us, password)
+    return rows.SubscriberRow(inserted.lastrowid, application, user, created_us, created_us, password)
 
 
 def change_subscriber(
@@ -192,7 +186,7 @@ def change_subscriber(
         raise NotFoundError(f"there is no subscriber {subscriber}")
 
 
-def remove_subscribers(connection: sqlite3.Connection, subscribers: Sequence[int]) -> list[FrontendRow]:
+def remove_subscribers(connection: sqlite3.Connection, subscribers: Sequence[int]) -> list[rows.FrontendRow]:
     listed = (json.dumps(list(subscribers)),)
     frontend_ids = connection.execute(
         "SELECT id FROM frontends WHERE subscriber IN (SELECT value FROM json_each(?))", listed
@@ -214,26 +208,28 @@ def remove_subscribers(connection: sqlite3.Connection, subscribers: Sequence[int
     return removed
 
 
-def subscriber(connection: sqlite3.Connection, application: int, user: str) -> SubscriberRow | None:
+def subscriber(connection: sqlite3.Connection, application: int, user: str) -> rows.SubscriberRow | None:
     row = connection.execute(SUBSCRIBERS + "WHERE s.application = ? AND s.user = ?", (application, user)).fetchone()
-    return None if row is None else SubscriberRow(*row)
+    return None if row is None else rows.SubscriberRow(*row)
 
 
-def subscriber_by_id(connection: sqlite3.Connection, subscriber: int) -> SubscriberRow | None:
+def subscriber_by_id(connection: sqlite3.Connection, subscriber: int) -> rows.SubscriberRow | None:
     row = connection.execute(SUBSCRIBERS + "WHERE s.id = ?", (subscriber,)).fetchone()
-    return None if row is None else SubscriberRow(*row)
+    return None if row is None else rows.SubscriberRow(*row)
 
 
-def find_subscribers(connection: sqlite3.Connection, application: int, users: Sequence[str]) -> list[SubscriberRow]:
+def find_subscribers(
+    connection: sqlite3.Connection, application: int, users: Sequence[str]
+) -> list[rows.SubscriberRow]:
     candidates = (subscriber(connection, application, user) for user in sorted(set(users)))
     return [candidate for candidate in candidates if candidate is not None]
 
 
 def subscribers(
-    connection: sqlite3.Connection, application: int, *, after: str = "", limit: int = PAGE
-) -> list[SubscriberRow]:
+    connection: sqlite3.Connection, application: int, *, after: str = "", limit: int = rows.PAGE
+) -> list[rows.SubscriberRow]:
     page = SUBSCRIBERS + "WHERE s.application = ? AND s.user > ? ORDER BY s.user LIMIT ?"
-    return [SubscriberRow(*row) for row in connection.execute(page, (application, after, limit))]
+    return [rows.SubscriberRow(*row) for row in connection.execute(page, (application, after, limit))]
 
 
 # --- webhooks
@@ -241,7 +237,7 @@ def subscribers(
 
 def put_webhook(
     connection: sqlite3.Connection, subscriber: int, url: str, secret: str, *, created_us: int
-) -> WebhookRow:
+) -> rows.WebhookRow:
     check.url(url)
     check.texts("secret", secret)
     owner = subscriber_by_id(connection, subscriber)
@@ -249,7 +245,7 @@ def put_webhook(
         raise NotFoundError(f"there is no subscriber {subscriber}")
     connection.execute("DELETE FROM webhooks WHERE subscriber = ?", (subscriber,))
     connection.execute("INSERT INTO webhooks VALUES (?, ?, ?, ?)", (subscriber, url, secret, created_us))
-    return WebhookRow(subscriber, owner.application, url, created_us, secret)
+    return rows.WebhookRow(subscriber, owner.application, url, created_us, secret)
 
 
 def remove_webhook(connection: sqlite3.Connection, subscriber: int, *, secret: str | None = None) -> bool:
@@ -257,16 +253,16 @@ def remove_webhook(connection: sqlite3.Connection, subscriber: int, *, secret: s
     return connection.execute(sql, (subscriber, secret)).rowcount > 0
 
 
-def webhook(connection: sqlite3.Connection, subscriber: int) -> WebhookRow | None:
+def webhook(connection: sqlite3.Connection, subscriber: int) -> rows.WebhookRow | None:
     row = connection.execute(WEBHOOKS + "WHERE w.subscriber = ?", (subscriber,)).fetchone()
-    return None if row is None else WebhookRow(*row)
+    return None if row is None else rows.WebhookRow(*row)
 
 
-def webhooks(connection: sqlite3.Connection) -> list[WebhookRow]:
-    return [WebhookRow(*row) for row in connection.execute(WEBHOOKS + "ORDER BY w.subscriber")]
+def webhooks(connection: sqlite3.Connection) -> list[rows.WebhookRow]:
+    return [rows.WebhookRow(*row) for row in connection.execute(WEBHOOKS + "ORDER BY w.subscriber")]
 
 
-def _written(allowed: ApplicationRights) -> tuple[str | None, str | None, str]:
+def _written(allowed: rows.ApplicationRights) -> tuple[str | None, str | None, str]:
     channels, feeds = (
         None if names is None else json.dumps(list(names)) for names in (allowed.channels, allowed.feeds)
     )
@@ -278,10 +274,10 @@ def _check_digest(connection: sqlite3.Connection, digest: str | None) -> None:
         raise ConflictError("this token is an application's already")
 
 
-def _application(row: Any) -> ApplicationRow:
+def _application(row: Any) -> rows.ApplicationRow:
     id_, name, digest, channels, feeds, limits, created_us, subscribers, closed = row
-    allowed = ApplicationRights(_read(channels), _read(feeds), json.loads(limits))
-    return ApplicationRow(id_, name, digest, allowed, created_us, subscribers, bool(closed))
+    allowed = rows.ApplicationRights(_read(channels), _read(feeds), json.loads(limits))
+    return rows.ApplicationRow(id_, name, digest, allowed, created_us, subscribers, bool(closed))
 
 
 def _read(names: str | None) -> tuple[str, ...] | None:

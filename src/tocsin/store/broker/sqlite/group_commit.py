@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 from tocsin import faults
-from tocsin.patience import wait_despite_cancel
 from tocsin.rules.model.cursors import Cursor, SubscriptionId
 from tocsin.store.broker.sqlite.subscriptions import put_markers
 from tocsin.store.sqlite.errors import explain_sqlite_errors, translate_sqlite_error
 from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, transaction
+from tocsin.uncancellable import wait_despite_cancel
 
 _T = TypeVar("_T")
 

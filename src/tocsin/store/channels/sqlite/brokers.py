@@ -1,5 +1,6 @@
-"""Brokers: registrations, positions and acknowledgements, as rows of an SQLite connection. The caller holds the
-transaction.
+"""Reads and writes the rows of brokers: registrations, positions and acknowledgements.
+
+The caller holds the transaction, so that a change of several rows is done as a whole.
 """
 
 from __future__ import annotations

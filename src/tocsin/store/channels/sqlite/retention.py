@@ -1,6 +1,7 @@
 """Removes data from a channel store, in steps that each take some milliseconds of the writer's time.
 
 Trimming and unsubscribing only mark results as dead: those below their interest's `lost`, or without an interest.
+Single results that were deleted belong to NOBODY.
 Their rows go when the larger part of their execution is dead (`dead_rows`), so each row is examined a bounded number
 of times. A dead row stays while a live row refers to its payload. Retention removes whole executions (`remove_rows`).
 If several shares hold a channel that exceeds its limit, only results of the largest shares go (shares.py).
@@ -23,7 +24,10 @@ from tocsin.store.channels.sqlite import shares
 from tocsin.store.channels.sqlite.brokers import places_of
 from tocsin.store.channels.sqlite.results import ROW_BYTES
 
-STEP: Final = 2_500
+STEP_ROWS: Final = 2_500
+"""How many rows a step removes or examines at most, unless the store was opened with another number."""
+# No interest has this number. Rows of deleted results have it while other rows refer to their payloads.
+NOBODY: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,23 @@ def evict(connection: sqlite3.Connection, channel_id: int, number: int, places: 
     return lost
 
 
+def delete(connection: sqlite3.Connection, channel_id: int, results: Sequence[tuple[InterestId, Cursor]]) -> int:
+    """Deletes single results: their rows leave their interests, and are dead. Returns their number."""
+    rows.last_execution(connection, channel_id)
+    epochs = rows.ChannelEpochs(connection)[channel_id]
+    listed = [(interest, epochs.place(cursor)) for interest, cursor in results]
+    deleted = connection.execute(
+        """SELECT r.id, r.place FROM json_each(?) j
+        CROSS JOIN interests i ON i.id = j.value ->> 0 AND i.channel_id = ?
+        CROSS JOIN results r ON r.interest = i.id AND r.place = j.value ->> 1 AND r.place > i.lost
+        GROUP BY r.id""",
+        (json.dumps(listed), channel_id),
+    ).fetchall()
+    connection.executemany("UPDATE results SET interest = ? WHERE id = ?", [(NOBODY, id_) for id_, _ in deleted])
+    counts = Counter(place >> ORDINAL_BITS for _, place in deleted)
+    return _died(connection, channel_id, list(counts.items()))
+
+
 def overflow(connection: sqlite3.Connection, channel_id: int, number: int, interests: Sequence[InterestId]) -> None:
     """Drops the earlier results of interests that had more results in an execution than they may. The gap counts also
     for readers that had everything up to this execution.
@@ -135,12 +156,12 @@ def overflow(connection: sqlite3.Connection, channel_id: int, number: int, inter
     )
 
 
-def sweep_former(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
+def sweep_former(connection: sqlite3.Connection, channel_id: int, step_rows: int) -> tuple[int, bool]:
     """Marks results of some ended interests as dead. Returns their number, and whether there may be more."""
     former = connection.execute(
         """SELECT change, interest, lost FROM former_interests WHERE channel_id = ?1
         AND change > (SELECT swept_to FROM channels WHERE id = ?1) ORDER BY change LIMIT ?2""",
-        (channel_id, STEP),
+        (channel_id, step_rows),
     ).fetchall()
     if not former:
         return 0, False
@@ -151,7 +172,7 @@ def sweep_former(connection: sqlite3.Connection, channel_id: int) -> tuple[int, 
         (json.dumps(former),),
     ).fetchall()
     connection.execute("UPDATE channels SET swept_to = ? WHERE id = ?", (former[-1][0], channel_id))
-    return _died(connection, channel_id, counts), len(former) == STEP
+    return _died(connection, channel_id, counts), len(former) == step_rows
 
 
 def _died(connection: sqlite3.Connection, channel_id: int, counts: Sequence[tuple[int, int]]) -> int:
@@ -172,7 +193,9 @@ def remove_dead(connection: sqlite3.Connection, channel_id: int, number: int, id
     _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
 
 
-def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *, records_gap: bool) -> tuple[int, bool]:
+def remove_rows(
+    connection: sqlite3.Connection, channel_id: int, number: int, step_rows: int, *, records_gap: bool
+) -> tuple[int, bool]:
     """Removes the last rows of an execution. Returns whether there are more, and after the last step how many of its
     results were live.
 
@@ -186,7 +209,7 @@ def remove_rows(connection: sqlite3.Connection, channel_id: int, number: int, *,
     if row is None:
         return 0, False
     first, last, live = row
-    begin = max(first, last - STEP + 1)
+    begin = max(first, last - step_rows + 1)
     if records_gap:
         connection.execute(
             """UPDATE interests SET lost = r.place FROM (
@@ -215,7 +238,9 @@ def _removed(connection: sqlite3.Connection, channel_id: int, number: int, count
     connection.execute(sql, (size_bytes, channel_id))
 
 
-def forget(connection: sqlite3.Connection, channel_id: int, executions: int, former_interests: int) -> tuple[int, bool]:
+def forget(
+    connection: sqlite3.Connection, channel_id: int, executions: int, former_interests: int, step_rows: int
+) -> tuple[int, bool]:
     """Removes old executions without results, old failures and old ended interests, which are kept for readers that ask
     for changes. Returns whether there may be more."""
     sql = "SELECT last_execution FROM channels WHERE id = ?"
@@ -225,14 +250,14 @@ def forget(connection: sqlite3.Connection, channel_id: int, executions: int, for
     forgotten = connection.execute(
         """DELETE FROM executions WHERE channel_id = ?1 AND number IN (
             SELECT number FROM executions WHERE channel_id = ?1 AND number <= ?2 AND stored = 0 LIMIT ?3)""",
-        (channel_id, last[0] - executions, STEP),
+        (channel_id, last[0] - executions, step_rows),
     ).rowcount
     forgotten = max(
         forgotten,
         connection.execute(
             """DELETE FROM failures WHERE id IN (SELECT id FROM failures WHERE channel_id = ?1 AND id <= (
             SELECT id FROM failures WHERE channel_id = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2) LIMIT ?3)""",
-            (channel_id, executions, STEP),
+            (channel_id, executions, step_rows),
         ).rowcount,
     )
     former = connection.execute(
@@ -240,13 +265,13 @@ def forget(connection: sqlite3.Connection, channel_id: int, executions: int, for
         AND change <= (SELECT swept_to FROM channels WHERE id = ?1)
         AND change <= (SELECT change FROM former_interests WHERE channel_id = ?1 ORDER BY change DESC LIMIT 1 OFFSET ?2)
         ORDER BY change LIMIT ?3""",
-        (channel_id, former_interests, STEP),
+        (channel_id, former_interests, step_rows),
     ).fetchall()
     if former:
         through = (channel_id, former[-1][0])
         connection.execute("DELETE FROM former_interests WHERE channel_id = ? AND change <= ?", through)
         connection.execute("UPDATE channels SET changes_from = ?2 WHERE id = ?1", through)
-    return 0, max(forgotten, len(former)) == STEP
+    return 0, max(forgotten, len(former)) == step_rows
 
 
 # --- dropping a channel
@@ -256,12 +281,14 @@ def hide(connection: sqlite3.Connection, channel_id: int) -> None:
     connection.execute("UPDATE channels SET dropped = 1 WHERE id = ?", (channel_id,))
 
 
-def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, bool]:
+def drop_some(connection: sqlite3.Connection, channel_id: int, step_rows: int) -> tuple[int, bool]:
     """Removes some rows of a hidden channel, the channel's own row last. Returns whether there are more."""
     for execution in _stored_bytes(connection, channel_id):
-        remove_rows(connection, channel_id, execution.number, records_gap=False)
+        remove_rows(connection, channel_id, execution.number, step_rows, records_gap=False)
         return 0, True
-    held = connection.execute("SELECT id FROM interests WHERE channel_id = ? LIMIT ?", (channel_id, STEP)).fetchall()
+    held = connection.execute(
+        "SELECT id FROM interests WHERE channel_id = ? LIMIT ?", (channel_id, step_rows)
+    ).fetchall()
     listed = json.dumps([row[0] for row in held])
     sql = "SELECT share, -count(*) FROM holds WHERE interest IN (SELECT value FROM json_each(?)) GROUP BY share"
     shares.count_interests(connection, Counter(dict(connection.execute(sql, (listed,)).fetchall())))
@@ -276,7 +303,7 @@ def drop_some(connection: sqlite3.Connection, channel_id: int) -> tuple[int, boo
     ):
         sql = f"""DELETE FROM {table} WHERE channel_id = ?1
             AND {key} IN (SELECT {key} FROM {table} WHERE channel_id = ?1 LIMIT ?2)"""  # noqa: S608 - our own names
-        removed = max(removed, connection.execute(sql, (channel_id, STEP)).rowcount)
+        removed = max(removed, connection.execute(sql, (channel_id, step_rows)).rowcount)
     if removed:
         return 0, True
     connection.execute("DELETE FROM channel_epochs WHERE channel_id = ?", (channel_id,))

@@ -22,7 +22,7 @@ from tocsin.store.channels.sqlite import brokers, results, retention
 from tocsin.store.channels.sqlite import channel_rows as channels
 from tocsin.store.channels.sqlite import shares as share_rows
 from tocsin.store.channels.sqlite import subscriptions as subscription_rows
-from tocsin.store.channels.sqlite.retention import STEP, StoredBytes
+from tocsin.store.channels.sqlite.retention import STEP_ROWS, StoredBytes
 from tocsin.store.channels.sqlite.upgrades import CHANNEL_UPGRADES
 from tocsin.store.sqlite.errors import explain_sqlite_errors
 from tocsin.store.sqlite.file import CallParameters, OpeningMode, ReadCall, SqliteFile, StoreLayout, transaction
@@ -54,11 +54,18 @@ class SqliteChannelStore(SqliteFile):
     layout = StoreLayout(0x54435343, CHANNEL_UPGRADES, readers=2, page_bytes=8192, cache_bytes=32 << 20)
 
     def __init__(
-        self, path: Path, *, chunk_interests: int = 20_000, former_kept: int = 100_000, **opening: Unpack[OpeningMode]
+        self,
+        path: Path,
+        *,
+        chunk_interests: int = 20_000,
+        former_kept: int = 100_000,
+        step_rows: int = STEP_ROWS,
+        **opening: Unpack[OpeningMode],
     ) -> None:
         super().__init__(path, **opening)
         self._chunk_interests = chunk_interests
         self._former_kept = former_kept
+        self._step_rows = step_rows
         self._epoch = 0
         # How many results were live in each execution when its dead rows were last removed, per channel.
         self._swept: dict[int, dict[int, int]] = {}
@@ -91,16 +98,19 @@ class SqliteChannelStore(SqliteFile):
 
     async def drop_channel(self, channel_id: int) -> None:
         await self.write(lambda writer: retention.hide(writer, channel_id))
-        await self._repeat(lambda writer: retention.drop_some(writer, channel_id), "channel-store.drop.step")
+        await self._repeat(
+            lambda writer: retention.drop_some(writer, channel_id, self._step_rows), "channel-store.drop.step"
+        )
 
     # --- subscriptions and interests
 
     subscribe = WriteCall(subscription_rows.subscribe, "channel-store.subscriptions")
     unsubscribe = WriteCall(subscription_rows.unsubscribe, "channel-store.subscriptions")
-    change_broker = WriteCall(subscription_rows.change_broker, "channel-store.subscriptions")
+    change_subscription = WriteCall(subscription_rows.change_subscription, "channel-store.subscriptions")
     subscription = ReadCall(subscription_rows.subscription)
     subscriptions = ReadCall(subscription_rows.subscriptions)
     subscriptions_of = ReadCall(subscription_rows.subscriptions_of)
+    holders = ReadCall(subscription_rows.holders)
     interest_changes = ReadCall(subscription_rows.interest_changes)
 
     async def interests(self, channel_id: int) -> AsyncIterator[rows.InterestChunk]:
@@ -163,7 +173,7 @@ class SqliteChannelStore(SqliteFile):
         executions: int = EXECUTIONS_KEPT,
     ) -> int:
         await self.state(channel_id)  # raises NotFoundError if there is no such channel
-        removed = await self._retention(lambda writer: retention.sweep_former(writer, channel_id))
+        removed = await self._retention(lambda writer: retention.sweep_former(writer, channel_id, self._step_rows))
         await self._compact(channel_id)
         if ended_before_us is not None:
             old = partial(retention.too_old, channel_id=channel_id, ended_before_us=ended_before_us)
@@ -173,7 +183,9 @@ class SqliteChannelStore(SqliteFile):
         elif max_bytes is not None:
             much = partial(retention.too_much, channel_id=channel_id, max_bytes=max_bytes)
             removed += await self._remove(channel_id, much)
-        await self._retention(lambda writer: retention.forget(writer, channel_id, executions, self._former_kept))
+        await self._retention(
+            lambda writer: retention.forget(writer, channel_id, executions, self._former_kept, self._step_rows)
+        )
         return removed
 
     async def trim(self, channel_id: int, below: Mapping[InterestId, Cursor]) -> int:
@@ -185,6 +197,12 @@ class SqliteChannelStore(SqliteFile):
             faults.reach("channel-store.retention.step")
         await self._compact(channel_id)
         return removed
+
+    async def delete_results(self, channel_id: int, results: Sequence[tuple[InterestId, Cursor]]) -> int:
+        delete = partial(retention.delete, channel_id=channel_id, results=results)
+        deleted = await self.write(delete, "channel-store.deletion")
+        await self._compact(channel_id)
+        return deleted
 
     # --- announcements of new results
 
@@ -211,7 +229,7 @@ class SqliteChannelStore(SqliteFile):
     record_position = WriteCall(brokers.record_position)
 
     async def unregister(self, broker: rows.BrokerName) -> None:
-        while page := await self.subscriptions_of(broker, limit=STEP):
+        while page := await self.subscriptions_of(broker, limit=self._step_rows):
             # Subscriptions of a channel that is being dropped are not listed; they end with the channel.
             for channel_id in {subscription.channel_id for subscription in page}:
                 try:
@@ -234,10 +252,9 @@ class SqliteChannelStore(SqliteFile):
             await self._remove_execution(channel_id, execution, records_gap=False)
             return
         dead = await self.read(partial(retention.dead_rows, execution=execution))
-        for at in range(0, len(dead), STEP):
-            await self.write(
-                partial(retention.remove_dead, channel_id=channel_id, number=execution.number, ids=dead[at : at + STEP])
-            )
+        for at in range(0, len(dead), self._step_rows):
+            ids = dead[at : at + self._step_rows]
+            await self.write(partial(retention.remove_dead, channel_id=channel_id, number=execution.number, ids=ids))
             faults.reach("channel-store.retention.step")
 
     async def _share_out(self, channel_id: int, max_bytes: int) -> int:
@@ -294,7 +311,9 @@ class SqliteChannelStore(SqliteFile):
 
     async def _remove_execution(self, channel_id: int, execution: StoredBytes, *, records_gap: bool) -> int:
         return await self._retention(
-            lambda writer: retention.remove_rows(writer, channel_id, execution.number, records_gap=records_gap)
+            lambda writer: retention.remove_rows(
+                writer, channel_id, execution.number, self._step_rows, records_gap=records_gap
+            )
         )
 
     async def _retention(self, step: Callable[[sqlite3.Connection], tuple[int, bool]]) -> int:

@@ -9,12 +9,13 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, TypeAlias
 from uuid import uuid4
 
 from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.store.channels.epochs import end_of
-from tocsin.store.channels.interface import CHANGES, PAGE
+from tocsin.store.channels.interface import CHANGES, PAGE, WhenTaken
 from tocsin.store.channels.rows import (
     BackendRequest,
     BrokerName,
@@ -43,9 +44,15 @@ def subscribe(
     *,
     created_us: int,
     interests_at_most: int | None = None,
+    when_taken: WhenTaken = "repeat",
 ) -> list[SubscribeOutcome]:
     for request in requests:
         request.check()
+    earlier = _end_changed(connection, channel_id, requests) if when_taken == "change" else {}
+    requests = [
+        replace(request, application=earlier[request.id].application) if request.id in earlier else request
+        for request in requests
+    ]
     last = rows.last_execution(connection, channel_id)
     since = rows.ChannelEpochs(connection)[channel_id].cursor(end_of(last))
     existing = _named(connection, channel_id, [request.id for request in requests if request.id is not None])
@@ -69,12 +76,18 @@ def subscribe(
         if row is None:
             id_, interest = request.id or str(uuid4()), interests[request.parameters]
             share = shares[request.broker, request.application]
-            new_rows.append((channel_id, id_, interest, brokers[request.broker], last, created_us, share))
-            answers.append(SubscribeOutcome(id_, interest, since, True, interest >= first))
+            made_us = earlier[id_].created_us if id_ in earlier else created_us
+            new_rows.append((channel_id, id_, interest, brokers[request.broker], last, made_us, share))
+            answers.append(SubscribeOutcome(id_, interest, since, id_ not in earlier, interest >= first))
             if request.id is not None:
                 existing[id_] = (interest, request.parameters, request.broker, since)
         else:
             interest, parameters, broker, old_since = row
+            if when_taken == "refuse":
+                raise ConflictError(
+                    f"there is a subscription with the id {request.id} already",
+                    hint="leave the id out to get a new one, or UPSERT to change the subscription",
+                )
             if (parameters, broker) != (request.parameters, request.broker):
                 raise ConflictError(
                     f"there is another subscription with the id {request.id}",
@@ -115,34 +128,70 @@ def unsubscribe(connection: sqlite3.Connection, channel_id: int, ids: Sequence[s
     return UnsubscribeOutcome([id_ for id_, _, _, _ in removed], emptied)
 
 
-def change_broker(
-    connection: sqlite3.Connection, channel_id: int, subscription_id: str, broker: BrokerName
+def change_subscription(
+    connection: sqlite3.Connection,
+    channel_id: int,
+    subscription_id: str,
+    broker: BrokerName,
+    *,
+    parameters: str | None = None,
+    interests_at_most: int | None = None,
 ) -> SubscriptionRow:
     broker.check()
-    rows.last_execution(connection, channel_id)
-    sql = """SELECT s.interest, s.broker, s.share, a.application FROM subscriptions s JOIN shares a ON a.id = s.share
-        WHERE s.channel_id = ? AND s.id = ?"""
-    row = connection.execute(sql, (channel_id, subscription_id)).fetchone()
-    if row is None:
+    current = subscription(connection, channel_id, subscription_id)
+    if current is None:
         raise NotFoundError(f"there is no subscription {subscription_id}")
-    interest, old, old_share, application = row
-    new = rows.make_broker_id(connection, broker)
-    if new != old:
-        share = sqlite_shares.find_or_make_share(connection, new, application)
-        sql = "UPDATE subscriptions SET broker = ?, share = ? WHERE channel_id = ? AND id = ?"
-        connection.execute(sql, (new, share, channel_id, subscription_id))
-        _count_new(connection, Counter([(interest, new, share)]), interest + 1, None)
-        connection.execute(
-            """INSERT INTO holds SELECT interest, ?, ?, 1, acknowledged FROM holds
-            WHERE interest = ? AND broker = ? AND share = ?
-            ON CONFLICT DO UPDATE SET
-            subscriptions = subscriptions + 1, acknowledged = min(acknowledged, excluded.acknowledged)""",
-            (new, share, interest, old, old_share),
-        )
-        _release(connection, Counter([(interest, old, old_share)]))
+    request = BackendRequest(current.parameters if parameters is None else parameters, broker, subscription_id)
+    subscribe(
+        connection, channel_id, [request],
+        created_us=current.created_us, interests_at_most=interests_at_most, when_taken="change",
+    )  # fmt: skip
     changed = subscription(connection, channel_id, subscription_id)
     assert changed is not None, "it was found above"
     return changed
+
+
+def _end_changed(
+    connection: sqlite3.Connection, channel_id: int, requests: Sequence[BackendRequest]
+) -> dict[str | None, SubscriptionRow]:
+    """Moves subscriptions of the requests to other brokers. Ends those that shall have other parameters, and returns
+    them, because they are to be made again."""
+    wanted = {request.id: request for request in requests if request.id is not None}
+    if len(wanted) < sum(request.id is not None for request in requests):
+        raise ConflictError("an id occurs twice", hint="an id names one subscription")
+    where = "WHERE s.channel_id = ? AND s.id IN (SELECT value FROM json_each(?))"
+    existing = _subscriptions(connection, where, (channel_id, json.dumps(list(wanted)))) if wanted else []
+    ended: dict[str | None, SubscriptionRow] = {}
+    for row in existing:
+        if row.parameters == wanted[row.id].parameters:
+            _change_broker(connection, row, wanted[row.id].broker)
+        else:
+            ended[row.id] = row
+    if ended:
+        unsubscribe(connection, channel_id, [row.id for row in ended.values()])
+    return ended
+
+
+def _change_broker(connection: sqlite3.Connection, current: SubscriptionRow, broker: BrokerName) -> None:
+    old, new = rows.broker_id(connection, current.broker), rows.make_broker_id(connection, broker)
+    if new == old:
+        return
+    interest = current.interest
+    sql = "SELECT share FROM subscriptions WHERE channel_id = ? AND id = ?"
+    (old_share,) = connection.execute(sql, (current.channel_id, current.id)).fetchone()
+    assert old is not None, "the subscription has this broker"
+    share = sqlite_shares.find_or_make_share(connection, new, current.application)
+    sql = "UPDATE subscriptions SET broker = ?, share = ? WHERE channel_id = ? AND id = ?"
+    connection.execute(sql, (new, share, current.channel_id, current.id))
+    _count_new(connection, Counter([(interest, new, share)]), interest + 1, None)
+    connection.execute(
+        """INSERT INTO holds SELECT interest, ?, ?, 1, acknowledged FROM holds
+        WHERE interest = ? AND broker = ? AND share = ?
+        ON CONFLICT DO UPDATE SET
+        subscriptions = subscriptions + 1, acknowledged = min(acknowledged, excluded.acknowledged)""",
+        (new, share, interest, old, old_share),
+    )
+    _release(connection, Counter([(interest, old, old_share)]))
 
 
 def subscription(connection: sqlite3.Connection, channel_id: int, subscription_id: str) -> SubscriptionRow | None:
@@ -165,6 +214,21 @@ def subscriptions_of(
 ) -> list[SubscriptionRow]:
     where = "WHERE s.broker = ? AND (s.channel_id, s.id) > (?, ?) ORDER BY s.channel_id, s.id LIMIT ?"
     return _subscriptions(connection, where, (rows.broker_id(connection, broker), *after, limit))
+
+
+def holders(
+    connection: sqlite3.Connection,
+    broker: BrokerName,
+    channel_id: int,
+    interests: Sequence[InterestId],
+    *,
+    after: str = "",
+    limit: int = PAGE,
+) -> list[SubscriptionRow]:
+    where = """WHERE s.broker = ? AND s.channel_id = ? AND s.id > ? AND s.interest IN (SELECT value FROM json_each(?))
+        ORDER BY s.id LIMIT ?"""
+    holder = rows.broker_id(connection, broker)
+    return _subscriptions(connection, where, (holder, channel_id, after, json.dumps(list(interests)), limit))
 
 
 def interests(

@@ -1,4 +1,4 @@
-"""Brokers are told of news: signed, in order, at least once, whoever else is away."""
+"""Brokers get announcements: signed, in order, at least once, also while other brokers are away."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.sparkless_cluster import FakeBroker, World, fake_broker, world
+from tests.support.sparkless_cluster import AnnouncementReceiver, SparklessCluster, fake_broker, world
 from tests.support.waiting import WITHIN_S, until
 from tocsin.cluster.catalog.catalog import Remove
 from tocsin.cluster.catalog.refs import broker_ref
-from tocsin.cluster.channels.announcements.announcer import AnnouncerTiming
+from tocsin.cluster.channels.announcements.broker_notifier import AnnouncerTiming
 from tocsin.cluster.data_folder.removals import BROKER
 from tocsin.rules.model.cursors import BEGINNING, Position
 from tocsin.serving.address_guard import AddressGuard
@@ -33,18 +33,18 @@ async def here(tmp_path: Path) -> Any:
         yield made
 
 
-async def joined(here: World, name: str, broker: FakeBroker) -> None:
+async def joined(here: SparklessCluster, name: str, broker: AnnouncementReceiver) -> None:
     broker.secret = await here.register(name, broker.url)
 
 
-async def announcement(here: World, name: str, after: Position, **query: object) -> Announcement:
+async def announcement(here: SparklessCluster, name: str, after: Position, **query: object) -> Announcement:
     more = "".join(f"&{key}={value}" for key, value in query.items())
     status, body = await here.ask("GET", f"/v1/brokers/{name}/announcements?after={position_text(after)}{more}")
     assert status == 200, body
     return parse_announcement(body)
 
 
-async def test_a_broker_is_told_which_of_its_interests_have_new_results(here: World) -> None:
+async def test_a_broker_is_told_which_of_its_interests_have_new_results(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     async with fake_broker() as east, fake_broker() as west:
         await joined(here, "v.east", east)
@@ -73,19 +73,19 @@ async def test_results_of_a_push_channel_are_inside_and_what_does_not_fit_is_tol
         await east.until(lambda: east.told == {small: "1-1"})
         ((inside,), told) = east.got[0].pushed, east.got[0].heads
         assert (inside.channel, inside.interest, told) == ("v.p", small, {})
-        assert [orjson.loads(one.payload) for one in inside.results] == [{"n": 1}, {"n": 2}]
+        assert [orjson.loads(result.payload) for result in inside.results] == [{"n": 1}, {"n": 2}]
         # Only what is new comes, also of an interest that was told before.
         await here.execute(pushed, {small: [{"n": 3}], large: ["x" * 2_000], last: ["y"]})
         await east.until(lambda: last in east.told)
         ((inside,), told) = east.got[1].pushed, east.got[1].heads
-        assert [orjson.loads(one.payload) for one in inside.results] == [{"n": 3}]
+        assert [orjson.loads(result.payload) for result in inside.results] == [{"n": 3}]
         assert [interest for interest, _ in told["v.p"]] == [large, last]
         await here.execute(pulled, {other: ["z"]})
         await east.until(lambda: other in east.told)
         assert east.got[2].pushed == []
 
 
-async def test_a_broker_that_fails_is_told_again_until_it_takes_it(here: World) -> None:
+async def test_a_broker_that_fails_is_told_again_until_it_takes_it(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     async with fake_broker() as east:
         await joined(here, "v.east", east)
@@ -100,7 +100,7 @@ async def test_a_broker_that_fails_is_told_again_until_it_takes_it(here: World) 
         await east.until(lambda: east.told == {one: "2-0"})
 
 
-async def test_one_broker_that_is_dead_or_hangs_delays_nobody_else(here: World) -> None:
+async def test_one_broker_that_is_dead_or_hangs_delays_nobody_else(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     async with fake_broker() as slow, fake_broker() as well:
         await joined(here, "v.slow", slow)
@@ -122,7 +122,7 @@ async def test_one_broker_that_is_dead_or_hangs_delays_nobody_else(here: World) 
         slow.hold.set()
         await slow.until(lambda: slow.told == {one: "10-0"})
         assert len(slow.got) == 2
-        figures = {one.broker: one for one in here.announcer.figures()}
+        figures = {figure.broker: figure for figure in here.announcer.figures()}
         assert figures["v.dead"].counts.sent == 0
         assert figures["v.dead"].behind_s is not None
         assert figures["v.dead"].lag == 10
@@ -156,7 +156,7 @@ async def test_a_broker_that_was_away_is_told_everything_after_a_restart_of_both
 
 
 async def test_a_broker_that_shows_up_again_is_not_waited_for_any_longer(tmp_path: Path) -> None:
-    async with world(tmp_path, pace=AnnouncerTiming(5.0, 600.0, 600.0)) as here, fake_broker() as east:
+    async with world(tmp_path, timing=AnnouncerTiming(5.0, 600.0, 600.0)) as here, fake_broker() as east:
         channel = await here.channel("c")
         east.secret = await here.register("v.east", "http://127.0.0.1:1/")
         (one,) = await here.subscribe("v.c", "v.east", [1])
@@ -173,15 +173,15 @@ async def test_many_news_come_in_bounded_announcements_in_order(tmp_path: Path) 
         channel = await here.channel("c")
         await joined(here, "v.east", east)
         interests = await here.subscribe("v.c", "v.east", *([n] for n in range(95)))
-        await here.execute(channel, {one: ["x"] for one in interests})
+        await here.execute(channel, {interest: ["x"] for interest in interests})
         await east.until(lambda: len(east.told) == 95)
-        assert max(len(one.heads["v.c"]) for one in east.got) == 10
-        assert [one.after for one in east.got[1:]] == [one.position for one in east.got[:-1]]
-        assert [one.more for one in east.got] == [True] * (len(east.got) - 1) + [False]
+        assert max(len(item.heads["v.c"]) for item in east.got) == 10
+        assert [item.after for item in east.got[1:]] == [item.position for item in east.got[:-1]]
+        assert [item.more for item in east.got] == [True] * (len(east.got) - 1) + [False]
         assert len(set(east.ids)) == len(east.ids)
 
 
-async def test_an_announcement_signed_with_another_secret_is_refused_by_the_broker(here: World) -> None:
+async def test_an_announcement_signed_with_another_secret_is_refused_by_the_broker(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     async with fake_broker() as east:
         await joined(here, "v.east", east)
@@ -194,7 +194,7 @@ async def test_an_announcement_signed_with_another_secret_is_refused_by_the_brok
         await east.until(lambda: east.told == {one: "1-0"})
 
 
-async def test_a_secret_is_told_once_and_renewed_on_request(here: World) -> None:
+async def test_a_secret_is_told_once_and_renewed_on_request(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     async with fake_broker() as east:
         await joined(here, "v.east", east)
@@ -212,7 +212,7 @@ async def test_a_secret_is_told_once_and_renewed_on_request(here: World) -> None
         assert east.secret not in repr(kept)
 
 
-async def test_news_are_asked_for_in_one_call_from_any_position(here: World) -> None:
+async def test_news_are_asked_for_in_one_call_from_any_position(here: SparklessCluster) -> None:
     channel, pushed = await here.channel("c"), await here.channel("p", push=True)
     await here.register("v.east")
     one, two = await here.subscribe("v.c", "v.east", [1], [2])
@@ -241,7 +241,7 @@ async def test_news_are_asked_for_in_one_call_from_any_position(here: World) -> 
     assert parse_announcement(body).after == between
 
 
-async def test_a_broker_may_wait_for_news(here: World) -> None:
+async def test_a_broker_may_wait_for_news(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     await here.register("v.east")
     await here.register("v.west")
@@ -271,7 +271,7 @@ async def test_whoever_waits_is_answered_when_the_cluster_stops(tmp_path: Path) 
     assert time.perf_counter() - began_s < 5
 
 
-async def test_news_removed_by_retention_are_told_as_a_gap(here: World) -> None:
+async def test_news_removed_by_retention_are_told_as_a_gap(here: SparklessCluster) -> None:
     channel = await here.channel("c", retention_bytes=1)
     await here.register("v.east")
     (one,) = await here.subscribe("v.c", "v.east", [1])
@@ -284,7 +284,7 @@ async def test_news_removed_by_retention_are_told_as_a_gap(here: World) -> None:
     assert found.heads == {"v.c": [(one, (here.store.epoch, 2, 0))]}
 
 
-async def test_what_all_brokers_have_acknowledged_goes_on_request(here: World) -> None:
+async def test_what_all_brokers_have_acknowledged_goes_on_request(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     for name in ("v.east", "v.west"):
         await here.register(name)
@@ -317,7 +317,7 @@ async def test_old_results_go_by_themselves(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_broker_that_goes_takes_its_subscriptions_along(here: World) -> None:
+async def test_a_broker_that_goes_takes_its_subscriptions_along(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     async with fake_broker() as east:
         await joined(here, "v.east", east)
@@ -334,7 +334,7 @@ async def test_a_broker_that_goes_takes_its_subscriptions_along(here: World) -> 
         before = east.secret
         await joined(here, "v.east", east)
         assert east.secret != before
-        assert [one.broker for one in here.announcer.figures()] == ["v.west", "v.east"]
+        assert [figure.broker for figure in here.announcer.figures()] == ["v.west", "v.east"]
 
 
 async def test_a_broker_that_an_older_catalog_does_not_know_keeps_its_subscriptions(tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ async def test_a_start_finishes_the_removal_of_a_broker_that_a_crash_interrupted
         assert await here.catalog.removals.list_for(BROKER) == []
 
 
-async def test_what_is_no_address_position_or_acknowledgement_is_refused(here: World) -> None:
+async def test_what_is_no_address_position_or_acknowledgement_is_refused(here: SparklessCluster) -> None:
     await here.channel("c")
     await here.register("v.b")
     bad: Any
@@ -395,7 +395,7 @@ async def test_what_is_no_address_position_or_acknowledgement_is_refused(here: W
     assert (await here.ask("PUT", "/v1/brokers/v.", {"url": None}))[0] == 400
 
 
-async def test_a_position_from_the_future_is_not_believed(here: World) -> None:
+async def test_a_position_from_the_future_is_not_believed(here: SparklessCluster) -> None:
     channel = await here.channel("c")
     await here.register("v.b")
     (one,) = await here.subscribe("v.c", "v.b", [1])
@@ -408,8 +408,8 @@ async def test_a_position_from_the_future_is_not_believed(here: World) -> None:
 
 
 async def test_a_broker_is_told_now_and_then_that_there_was_nothing_for_it(tmp_path: Path) -> None:
-    pace = AnnouncerTiming(5.0, 0.01, 0.05, passed_over=10)
-    async with world(tmp_path, pace=pace) as here, fake_broker() as east:
+    timing = AnnouncerTiming(5.0, 0.01, 0.05, passed_over=10)
+    async with world(tmp_path, timing=timing) as here, fake_broker() as east:
         channel = await here.channel("c")
         await joined(here, "v.east", east)
         await here.register("v.west")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from tests.support.waiting import WITHIN_S
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns, SparkQuestion
 from tocsin.cluster.engine.engine import Engine
-from tocsin.patience import SharedLock
+from tocsin.cluster.shared_lock import SharedLock
 from tocsin.wire.errors import DeadlineError, UnavailableError
 
 
@@ -21,10 +22,12 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.deadlines: list[float | None] = []
+        self.alone_asked: list[bool] = []
+        self.ran_alone: list[bool] = []
         self.ended: list[str] = []
         self.error: Exception | None = None
         self.looks = 0
-        self.alive_from = 0  # so many looks find it gone
+        self.alive_from = 0  # how many looks find it gone
         self.trouble: Callable[[], str | None] = lambda: None
 
     def is_alive(self) -> bool:
@@ -34,8 +37,16 @@ class FakeEngine:
     async def pause(self, _seconds: float) -> None:
         await asyncio.sleep(0)
 
-    async def execution(self, work: Callable[[], Any], what: str, *, deadline_s: float | None = None) -> Any:
+    @asynccontextmanager
+    async def alone(self, *, is_clear: bool) -> AsyncIterator[None]:
+        self.alone_asked.append(is_clear)
+        yield
+
+    async def execution(
+        self, work: Callable[[], Any], what: str, *, deadline_s: float | None = None, is_alone: bool = False
+    ) -> Any:
         self.deadlines.append(deadline_s)
+        self.ran_alone.append(is_alone)
         if self.error is not None:
             raise self.error
         try:
@@ -56,6 +67,13 @@ async def test_every_question_of_an_execution_has_the_deadline() -> None:
 
     assert await runs_of(engine).lead(execute, "c") == 3
     assert engine.deadlines == [5.0, 5.0]
+    assert (engine.ran_alone, engine.alone_asked) == ([False, True], [True])
+
+
+async def test_only_a_hurried_question_runs_beside_tasks_that_earlier_ones_left() -> None:
+    engine = FakeEngine()
+    await runs_of(engine).lead(lambda ask: ask(lambda: 1, alone=True, deadline_s=2.0), "c")
+    assert engine.alone_asked == [False]
 
 
 async def test_a_question_may_have_a_shorter_deadline_and_no_longer_one() -> None:

@@ -55,7 +55,7 @@ def reading(number: int, since: int = 0, *, in_memory: bool = True) -> Any:
     snapshot = Snapshot(("file",), number, number, None)
     return SimpleNamespace(
         since={"d": since}, snapshots={"d": snapshot}, entries={"d": SimpleNamespace(type=None)},
-        new_rows=lambda _: rows, rows_in_files=lambda _: snapshot,
+        new_rows_in_memory=lambda _: rows, rows_in_files=lambda _: snapshot,
     )  # fmt: skip
 
 

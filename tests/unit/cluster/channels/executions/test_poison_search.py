@@ -33,18 +33,18 @@ Fails = Callable[[int, int], bool]
 """Whether the query fails for an interest on a record."""
 
 
-class World:
-    """So many interests, each of which matches every record; the query fails as a whole where it fails for a pair."""
+class FakeFailingQuery:
+    """A query in Python over interests that all match every record. It fails as a whole if it fails for one pair."""
 
     def __init__(self, interests: int, records: int, fails: Fails) -> None:
         self.fails = fails
         self.runs = 0
         self.records = pa.table({"id": range(records)})
         query = cast("SharedQuery", SimpleNamespace(
-            parameters=(), borders=(), keys=(), scans=[SimpleNamespace(new=True, dataset=DATASET)],
+            parameters=(), quantiles=(), keys=(), scans=[SimpleNamespace(new=True, dataset=DATASET)],
         ))  # fmt: skip
         self.interests = InterestTable(cast("Any", None), query)
-        self.interests.change(((one, ()) for one in range(1, interests + 1)), ())
+        self.interests.change(((number, ()) for number in range(1, interests + 1)), ())
         self.reading = CommitRange(cast("Any", None), cast("Any", None), query, since={}, entries={"d": DATASET})
 
     def rows_of(self, _folder: str) -> pa.Table:
@@ -61,67 +61,71 @@ class World:
                 found.append((interest, record))
         numbers = np.array(found, np.int64).reshape(-1, 2)
         return ExecutionResults(
-            numbers[:, 0], numbers[:, 1], [str(one).encode() for one in range(self.records.num_rows)]
+            numbers[:, 0], numbers[:, 1], [str(number).encode() for number in range(self.records.num_rows)]
         )
 
     def _chosen(self, among: Ids | None) -> Iterator[int]:
         ids = among or Ids()
-        for one in sorted(self.interests.identities()):
-            if one in ids.only or (not ids.only and ids.first <= one <= ids.last and one not in ids.without):
-                yield one
+        for identity in sorted(self.interests.identities()):
+            if identity in ids.only or (
+                not ids.only and ids.first <= identity <= ids.last and identity not in ids.without
+            ):
+                yield identity
 
     def searched(self) -> tuple[set[tuple[int, int]], list[PoisonRecord]]:
         """Which interests were told which records, and what was set aside."""
         with pytest.raises(StatementError) as first:
             self.run({}, None)
         found, poison_records = PoisonSearch(self, (), LIMITS).without_poison(first.value)
-        told = [(int(one), int(found.texts[which])) for one, which in zip(found.interests, found.payloads, strict=True)]
+        told = [
+            (int(item), int(found.texts[which])) for item, which in zip(found.interests, found.payloads, strict=True)
+        ]
         assert len(set(told)) == len(told)
         return set(told), poison_records
 
 
 def pairs(poison_records: Sequence[PoisonRecord]) -> set[tuple[int | None, str]]:
-    return {(one.interest, one.key[0] if one.dataset else "") for one in poison_records}
+    return {(record.interest, record.key[0] if record.dataset else "") for record in poison_records}
 
 
 @pytest.mark.parametrize(("bad", "of"), [(3, 30), (20, 40), (25, 100), (4, 1_000)])
 def test_interests_that_fail_on_one_record_lose_that_record_and_others_nothing(bad: int, of: int) -> None:
     step = of // bad
-    world = World(of, 4, lambda interest, record: record == 2 and interest % step == 0)
+    world = FakeFailingQuery(of, 4, lambda interest, record: record == 2 and interest % step == 0)
     told, poison_records = world.searched()
-    assert told == {(one, r) for one in range(1, of + 1) for r in range(4) if r != 2 or one % step}
-    assert pairs(poison_records) == {(one, "2") for one in range(step, of + 1, step)}
+    assert told == {(number, r) for number in range(1, of + 1) for r in range(4) if r != 2 or number % step}
+    assert pairs(poison_records) == {(number, "2") for number in range(step, of + 1, step)}
     assert world.runs <= 10 * bad + 200
 
 
 @pytest.mark.parametrize(("bad", "of"), [(3, 30), (100, 1_000), (500, 1_000)])
 def test_interests_that_fail_on_every_record_are_named_and_silence_nobody(bad: int, of: int) -> None:
     step = of // bad
-    world = World(of, 4, lambda interest, _record: interest % step == 0)
+    world = FakeFailingQuery(of, 4, lambda interest, _record: interest % step == 0)
     told, poison_records = world.searched()
-    assert told == {(one, r) for one in range(1, of + 1) for r in range(4) if one % step}
-    assert pairs(poison_records) == {(one, "") for one in range(step, of + 1, step)}
+    assert told == {(number, r) for number in range(1, of + 1) for r in range(4) if number % step}
+    assert pairs(poison_records) == {(number, "") for number in range(step, of + 1, step)}
     assert world.runs <= 10 * bad + 200
 
 
 def test_many_interests_that_fail_on_different_records_lose_no_other() -> None:
-    world = World(60, 5, lambda interest, record: interest % 3 == 0 and record == 1 + interest % 6 // 3)
+    world = FakeFailingQuery(60, 5, lambda interest, record: interest % 3 == 0 and record == 1 + interest % 6 // 3)
     told, poison_records = world.searched()
-    assert told == {(one, r) for one in range(1, 61) for r in range(5) if one % 3 or r != 1 + one % 6 // 3}
-    assert pairs(poison_records) == {(one, str(1 + one % 6 // 3)) for one in range(3, 61, 3)}
+    assert told == {(number, r) for number in range(1, 61) for r in range(5) if number % 3 or r != 1 + number % 6 // 3}
+    assert pairs(poison_records) == {(number, str(1 + number % 6 // 3)) for number in range(3, 61, 3)}
 
 
 @pytest.mark.parametrize(("bad", "of"), [(300, 600), (100, 2_000), (50, 20_000)])
 def test_where_too_many_fail_on_a_record_it_is_set_aside_for_all_after_few_tries(bad: int, of: int) -> None:
-    world = World(of, 3, lambda interest, record: record == 2 and interest % (of // bad) == 0)
+    world = FakeFailingQuery(of, 3, lambda interest, record: record == 2 and interest % (of // bad) == 0)
     told, poison_records = world.searched()
-    assert told == {(one, r) for one in range(1, of + 1) for r in (0, 1)}
+    assert told == {(number, r) for number in range(1, of + 1) for r in (0, 1)}
     assert pairs(poison_records) == {(None, "2")}
     assert world.runs < 2 * LIMITS.runs
 
 
 def test_a_record_that_fails_for_all_costs_few_tries_however_many_they_are() -> None:
-    world = World(10_000, 4, lambda _interest, record: record == 2)
+    world = FakeFailingQuery(10_000, 4, lambda _interest, record: record == 2)
     told, poison_records = world.searched()
     assert len(told) == 3 * 10_000
     assert pairs(poison_records) == {(None, "2")}

@@ -17,7 +17,7 @@ class Tried:
 
     def __call__(self, begin: int, end: int) -> ValueError | None:
         self.calls += 1
-        return ValueError(str(begin)) if any(one in self.bad for one in range(begin, end)) else None
+        return ValueError(str(begin)) if any(number in self.bad for number in range(begin, end)) else None
 
 
 @given(st.integers(1, 200).flatmap(lambda count: st.tuples(st.just(count), st.sets(st.integers(0, count - 1)))))

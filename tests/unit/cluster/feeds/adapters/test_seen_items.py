@@ -44,7 +44,7 @@ def test_the_marks_of_a_poll_are_packed_with_its_records_and_its_refusals() -> N
     made = pack_batch(decoded, KIND, marks(1, 2))
     assert seen_marks(made) == marks(1, 2)
     assert rows_in([made], KIND)[1] == [1]
-    assert [one["reason"] for one in refused_in(made)] == ["why"]
+    assert [refusal["reason"] for refusal in refused_in(made)] == ["why"]
     assert seen_marks(pack_batch(decoded, KIND)) == seen_marks(pack_batch(decoded[:1], KIND)) == []
 
 

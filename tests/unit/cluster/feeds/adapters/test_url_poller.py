@@ -67,8 +67,8 @@ class FakeFeed:
         if self.behind:
             raise LimitError("the feed is behind", status=429, retry_after_s=0)
         await self.log.append(batches.pack_batch(decoded, KIND, seen), len(decoded))
-        self.taken += [one.record["id"] for one in decoded if one.record is not None]
-        self.refused += [one.field for one in decoded if one.record is None]
+        self.taken += [record.record["id"] for record in decoded if record.record is not None]
+        self.refused += [record.field for record in decoded if record.record is None]
 
 
 @asynccontextmanager
@@ -195,7 +195,7 @@ async def test_an_answer_that_was_not_kept_is_asked_for_again(at: Address, tmp_p
         await until(lambda: kept.counts.polls_failed > 1, "failures")
         kept.behind = False
         await until(lambda: kept.taken == [1], "taken")
-        refused = [one for one in at.requests[:2] if "If-None-Match" in one.headers]
+        refused = [request for request in at.requests[:2] if "If-None-Match" in request.headers]
         assert refused == []
         await at.asked(2)
         assert at.requests[-1].headers["If-None-Match"] == '"v1"'
@@ -267,7 +267,7 @@ async def test_what_cannot_be_read_is_left_and_asked_for_again(
     async with polled(at.url, tmp_path / "log", format_) as kept:
         with capture_logs() as logs:
             await until(lambda: kept.counts.polls_failed > 2, "failures")
-        assert [one["event"] for one in logs] == ["polling fails"]
+        assert [log["event"] for log in logs] == ["polling fails"]
         assert kept.taken == kept.refused == []
         assert len(kept.seen) == 0
 
@@ -282,7 +282,7 @@ async def test_after_failures_it_goes_on_and_says_so_once_each(at: Address, tmp_
             at.instead, at.items = None, ids(1, 2)
             await until(lambda: kept.taken == [1, 2], "taken")
             await at.answered_again()
-    assert [(one["event"], one["log_level"]) for one in logs] == [
+    assert [(log["event"], log["log_level"]) for log in logs] == [
         ("polling fails", "warning"),
         ("polling works again", "info"),
     ]
@@ -359,7 +359,7 @@ async def test_a_server_that_is_too_slow_or_breaks_off_is_left(at: Address, tmp_
             assert kept.taken == []
             at.instead, at.items = None, ids(1)
             await until(lambda: kept.taken == [1] and len(logs) > 2, "taken, and told")
-    assert [one.get("reason", "").partition(":")[0] for one in logs] == [
+    assert [log.get("reason", "").partition(":")[0] for log in logs] == [
         "did not answer in time",
         "broke off its answer",
         "",
@@ -450,7 +450,7 @@ async def test_who_has_ended_asks_no_more(at: Address, tmp_path: Path) -> None:
         asked = len(at.requests)
         async with polled(at.url + "?other", tmp_path / "other"):
             await at.asked(10)
-        assert [one for one in at.requests[asked:] if "other" not in one.query] == []
+        assert [request for request in at.requests[asked:] if "other" not in request.query] == []
 
 
 async def test_nobody_is_asked_while_the_feed_takes_nothing(at: Address, tmp_path: Path) -> None:

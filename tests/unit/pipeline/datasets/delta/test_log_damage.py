@@ -75,7 +75,7 @@ def flips(whole: bytes) -> Iterator[bytes]:
 
 def findings(table: DatasetTable) -> list[tuple[str, Path]]:
     inspection = DatasetInspection(table.log.folder, "dataset v.D", InspectionReport(table.log.folder), deep=False)
-    return [(one.severity, one.path) for one in inspection.find_damage()]
+    return [(finding.severity, finding.path) for finding in inspection.find_damage()]
 
 
 def test_an_entry_without_a_checksum_torn_anywhere_is_set_aside(table: DatasetTable) -> None:
@@ -170,7 +170,7 @@ def test_a_flipped_bit_of_the_newest_entry_is_named_and_the_dataset_refuses(
     entry = entry_path(table.log.folder, 2)
     whole = entry.read_bytes()
     assert word in whole
-    assert sum((one ^ other).bit_count() for one, other in zip(word, damage, strict=True)) == 1
+    assert sum((item ^ other).bit_count() for item, other in zip(word, damage, strict=True)) == 1
     entry.write_bytes(whole.replace(word, damage, 1))
     assert ("damaged", entry) in findings(table)
     with pytest.raises(StoreError, match=entry.name):
@@ -210,7 +210,7 @@ def test_a_flipped_bit_anywhere_in_a_data_file_is_found_by_a_deep_look(table: Da
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
-        assert [(one.severity, one.path) for one in inspection.find_damage()] == [("damaged", path)], place
+        assert [(finding.severity, finding.path) for finding in inspection.find_damage()] == [("damaged", path)], place
     path.write_bytes(whole)
     assert list(inspection.find_damage()) == []
 

@@ -31,7 +31,7 @@ from tocsin.wire.errors import TocsinError, UnavailableError
 Say = Callable[[str], None]
 
 _DRILL: Final = "drill"
-_DRILLS: Final = 3
+DRILLS: Final = 3
 _DRILL_LIMIT_S: Final = 120.0
 _FAR_M: Final = -1e6  # far from everybody in the city
 _REPORT_EVERY: Final = 0.05  # share of the hour between progress reports
@@ -56,13 +56,24 @@ class LiveHour:
 
 
 async def run_hour(
-    scenario: Scenario, end_s: float, cells: Sequence[LiveCell], speed: float, *, folder: Path, traces: Path, say: Say
+    scenario: Scenario,
+    end_s: float,
+    cells: Sequence[LiveCell],
+    speed: float,
+    *,
+    folder: Path,
+    traces: Path,
+    say: Say,
+    drills: int = DRILLS,
 ) -> dict[LiveCell, LiveHour]:
-    """Runs the hour with a broker for each cell. `folder` holds the servers and is deleted; the traces stay."""
+    """Runs the hour with a broker for each cell, after `drills` test reports. `folder` holds the servers
+    and is deleted; the traces stay."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         async with LiveServers(folder) as servers:
-            hours = await _play_hour(scenario, end_s, cells, speed, servers=servers, traces=traces, say=say)
+            hours = await _play_hour(
+                scenario, end_s, cells, speed, servers=servers, traces=traces, say=say, drills=drills
+            )
     except BaseExceptionGroup as group:
         raise _first(group) from group
     # The traces are complete only after the servers have ended.
@@ -79,6 +90,7 @@ async def _play_hour(
     end_s: float,
     cells: Sequence[LiveCell],
     speed: float,
+    drills: int,
     *,
     servers: LiveServers,
     traces: Path,
@@ -101,7 +113,7 @@ async def _play_hour(
         async with LiveClients(scenario, urls, tasks) as clients:
             say("registering all subscribers at every broker")
             await clients.register(_at_tenths(lambda done, all_: say(f"registered: {done} of {all_}")))
-            await _warm_up(clients, list(urls.values()), say)
+            await _warm_up(clients, list(urls.values()), say, drills)
             before = {cell: await _figures(server) for cell, server in brokers.items()}
             used_before_s = _cpu_s(cluster, brokers)
             say(f"the hour begins: {end_s:g} s, {speed:g} times as fast, in {end_s / speed / 60:.1f} minutes")
@@ -152,7 +164,7 @@ class _ProgressReporter:
         )
 
 
-async def _warm_up(clients: LiveClients, urls: Sequence[str], say: Say) -> None:
+async def _warm_up(clients: LiveClients, urls: Sequence[str], say: Say, drills: int) -> None:
     """Sends a few reports through all channels that no subscriber gets, because first executions are slower."""
     say("warming up the channels")
     await clients.publish("LocationFeed", schema.location_record(_DRILL, _FAR_M, _FAR_M), visible=True)
@@ -165,7 +177,7 @@ async def _warm_up(clients: LiveClients, urls: Sequence[str], say: Say) -> None:
             "emergencyType": _DRILL, "severity": 1, "message": "-",
             "east_m": _FAR_M, "north_m": _FAR_M, "radius_m": 10.0,
         }  # fmt: skip
-        for _ in range(_DRILLS):
+        for _ in range(drills):
             began_s = perf_counter()
             await clients.publish("ReportFeed", schema.report_record(record))
             try:

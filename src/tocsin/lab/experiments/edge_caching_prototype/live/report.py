@@ -24,7 +24,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     TOLERANCE,
     StatedFigures,
 )
-from tocsin.lab.experiments.report import markdown_table
+from tocsin.lab.experiments.markdown import markdown_table, paragraph
 from tocsin.lab.scenarios.city import City
 from tocsin.wire.version import version
 
@@ -112,9 +112,9 @@ def _lines(options: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveO
     lines = [
         "# Edge caching: the prototype's hour on the live system",
         "",
-        about,
+        paragraph(about),
         "",
-        _unlike_the_sweep(options),
+        paragraph(_unlike_the_sweep(options)),
         "",
         f"Tocsin {version()}, code {options.code[:8]}. This file is generated; to reproduce it:",
         "",
@@ -124,7 +124,7 @@ def _lines(options: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveO
         "",
         f"**{outcome.verdict}**: {outcome.agreed} of {outcome.compared} figures lie in the stated intervals.",
         "",
-        stated,
+        paragraph(stated),
         "",
     ]
     head = ("policy", "KB", "figure", "stated", "simulated", "live", "agrees")
@@ -142,7 +142,7 @@ def _lines(options: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveO
         for name, stated in row.stated.items()
     ]
     lines += [
-        *markdown_table(head, body),
+        *markdown_table(head, body, 3),
         "",
         *_replayed(rows, outcome),
         "",
@@ -178,11 +178,13 @@ def _replayed(rows: Sequence[MeasuredFigures], outcome: LiveOutcome) -> list[str
     same_figures = "the same hits, misses, evictions and bytes as the live broker"
     different = [row.cell.name for row in rows if not row.numbers["replayed"]]
     return [
-        "Each broker's trace was replayed by the core under virtual time (`tocsin lab replay-trace`): "
-        + (
-            f"each replay had {same_figures}."
-            if outcome.replayed
-            else f"not all replays had {same_figures}: {', '.join(different)} differ."
+        paragraph(
+            "Each broker's trace was replayed by the core under virtual time (`tocsin lab replay-trace`): "
+            + (
+                f"each replay had {same_figures}."
+                if outcome.replayed
+                else f"not all replays had {same_figures}: {', '.join(different)} differ."
+            )
         )
     ]
 
@@ -192,9 +194,11 @@ def _time(options: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
     lines = ["## Was the run in time?", "", *_cost(options, rows), ""]
     for half_s, most_s, late_s in hours:
         lines.append(
-            f"In seconds of the scenario ({options.speed:g} per real second): half of the online subscribers had a "
-            f"result within {half_s:.2g} s after its execution was due, 95 % within {most_s:.2g} s; no step of the "
-            f"driver was more than {late_s:.2g} s late. The stated intervals assume at most {options.late_s:g} s."
+            paragraph(
+                f"In seconds of the scenario ({options.speed:g} per real second): half of the online subscribers had a "
+                f"result within {half_s:.2g} s after its execution was due, 95 % within {most_s:.2g} s; no step of the "
+                f"driver was more than {late_s:.2g} s late. The stated intervals assume at most {options.late_s:g} s."
+            )
         )
     return lines
 
@@ -213,7 +217,7 @@ def _cost(options: LiveOptions, rows: Sequence[MeasuredFigures]) -> list[str]:
         f"{cluster_s:.0f} s, each broker {broker_s:.0f} s, and the clients of each broker {clients_s:.0f} s. An "
         f"otherwise idle processor can play the scenario at most {options.city.span_s / all_s:.2g} times as fast."
     )
-    return [cost]
+    return [paragraph(cost)]
 
 
 def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
@@ -224,7 +228,7 @@ def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
         "than with a remote cluster, and these latencies can be compared neither with the paper's nor with simulated "
         "ones."
     )
-    lines = ["## Figure 7, live", "", about, ""]
+    lines = ["## Figure 7, live", "", paragraph(about), ""]
     all_s = without_cache["latency_s"] if without_cache else 0.0
     head = "policy, KB, hit ratio, latency (ms), share of nc's latency, fetched (KB), results, interests".split(", ")
     body = []
@@ -233,7 +237,7 @@ def _figure_7(rows: Sequence[MeasuredFigures]) -> list[str]:
         figures = [f"{row.numbers['hit_ratio']:.4g}", f"{1e3 * latency_s:.3g}", share, f"{row.numbers['fetch_kb']:.4g}"]
         counts = [f"{row.numbers[name]:,.0f}" for name in ("results", "interests")]
         body.append((row.cell.policy, f"{row.cell.size_kb:g}", *figures, *counts))
-    return [*lines, *markdown_table(head, body)]
+    return [*lines, *markdown_table(head, body, 2)]
 
 
 def _write_csv(rows: Sequence[MeasuredFigures], path: Path) -> None:

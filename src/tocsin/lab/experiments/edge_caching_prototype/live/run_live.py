@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,8 +33,19 @@ NAME: Final = "edge-caching-prototype-live"
 _RUN: Final = "run.json"
 _STATED: Final = "stated.json"
 
+HourRunner = Callable[..., Coroutine[Any, Any, dict[LiveCell, LiveHour]]]
 
-def run(settings: Mapping[str, str], out: Path, *, quick: bool, seed: int, fresh: bool, say: Say) -> LiveOutcome:
+
+def run(
+    settings: Mapping[str, str],
+    out: Path,
+    *,
+    quick: bool,
+    seed: int,
+    fresh: bool,
+    say: Say,
+    run_hour: HourRunner = run_hour,
+) -> LiveOutcome:
     """Runs the cells that the folder does not have yet, then writes the report. Finished hours are saved at once."""
     live_options = parse_options(settings, quick=quick, seed=seed)
     folder = _folder(out, quick=quick).resolve()
@@ -93,14 +104,14 @@ def _folder(out: Path, *, quick: bool) -> Path:
 
 
 def _state(
-    made: Scenario, options: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
+    scenario: Scenario, options: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
     """Returns the simulation's expectations: saved before the first hour begins, and reused by a resumed run."""
     stated = _known(options, cells, folder)
     new = [cell for cell in cells if cell not in stated]
     if new:
         say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state the expected figures")
-        stated |= expect(made, options.end_s, new, late_s=options.late_s, seed=options.seed)
+        stated |= expect(scenario, options.end_s, new, late_s=options.late_s, seed=options.seed)
         cells_json = [
             {
                 "key": options.key(cell),

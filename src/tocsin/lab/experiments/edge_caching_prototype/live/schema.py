@@ -1,4 +1,7 @@
-"""Builds the statements for the city's datasets, feeds and channels, with the periods of Table III at a given speed."""
+"""Builds the statements for the city's datasets, feeds and channels, with the periods of Table III at a given speed.
+
+The hour is played faster than it was, so every period and window is divided by the speed.
+"""
 
 from __future__ import annotations
 

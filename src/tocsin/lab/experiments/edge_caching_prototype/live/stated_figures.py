@@ -55,28 +55,28 @@ class StatedFigures:
 
 
 def expect(
-    made: Scenario, end_s: float, cells: Sequence[LiveCell], *, late_s: float, seed: int
+    scenario: Scenario, end_s: float, cells: Sequence[LiveCell], *, late_s: float, seed: int
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
     """Returns the expected interval of each figure of every cell; executions are up to `late_s` late."""
     figures_by_cell: dict[LiveCell, list[Mapping[str, float]]] = {cell: [] for cell in cells}
     for number in range(RUNS):
         streams = Streams(seed).within("timing").within(str(number))
-        run = time_channels(made, streams.of("channels"), late_s)
+        run = time_channels(scenario, streams.of("channels"), late_s)
         results = run.made()
         for cell in cells:
             chance = partial(streams.of(f"fetches of {cell.name}").lognormal, math.log(FETCH_S), SPREAD)
             settings = core_settings(cell.caching())
-            simulator = simulate_scenario(made, results, settings, _LINKS, until_s=end_s, looks_up_s=chance)
+            simulator = simulate_scenario(scenario, results, settings, _LINKS, until_s=end_s, looks_up_s=chance)
             figures_by_cell[cell].append(_measured(simulator))
     figures = len(cells) * len(TOLERANCE)
     factor = student_t(1 - (1 - CONFIDENCE) / figures, RUNS - 1) * math.sqrt(1 + 1 / RUNS)
     return {cell: _stated(runs, factor) for cell, runs in figures_by_cell.items()}
 
 
-def time_channels(made: Scenario, stream: np.random.Generator, late_s: float) -> CityRun:
+def time_channels(scenario: Scenario, stream: np.random.Generator, late_s: float) -> CityRun:
     """Runs the channels with a random phase within their first period, and a random delay of every execution."""
     phases_s = {channel: period_s * (1 - float(stream.random())) for channel, _, period_s in CHANNELS}
-    run = find(made, phases_s=phases_s)
+    run = find(scenario, phases_s=phases_s)
     channels = {number: channel for (channel, _), number in run.interests.items()}
     over_s: dict[tuple[str, float], float] = {}
     last_s: dict[str, float] = {}
