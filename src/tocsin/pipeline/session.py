@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil  # type: ignore[import-untyped]
 
+from tocsin.pipeline.class_archive import class_archive_options
 from tocsin.pipeline.java import ensure_java
 from tocsin.wire.errors import UnavailableError
 
@@ -361,6 +362,7 @@ def _java_options(scratch: Path, theirs: str) -> str:
         f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
         "-Duser.timezone=UTC",
         "-Dfile.encoding=UTF-8",
+        *class_archive_options(),
     ]
     # The leanest collector for a heap of this size, unless the caller names a collector: Java refuses two.
     if re.search(r"-XX:\+Use\w+GC\b", theirs) is None:
