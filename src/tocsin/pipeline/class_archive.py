@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from tocsin.durable_files import sync_file
+
 ARCHIVE: Final = Path(sys.prefix) / "var" / "tocsin" / "spark-classes.jsa"
 _EXIT_TIMEOUT_S: Final = 600.0
 # Statements whose execution loads the classes that most statements need: joins, aggregates, sorts, windows, variants.
@@ -43,17 +45,20 @@ def make_archive(archive: Path = ARCHIVE) -> None:
     archive.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix="making-") as folder:
         draft = Path(folder) / archive.name
-        conf = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}"'}
-        spark = session.start(Path(folder) / "scratch", conf=conf)
+        # Compiling well would only delay the end of a JVM that lives for seconds.
+        options = f'-XX:TieredStopAtLevel=1 "-XX:ArchiveClassesAtExit={draft}"'
+        spark = session.start(Path(folder) / "scratch", conf={"spark.driver.extraJavaOptions": options})
         try:
             _warm_up(spark, Path(folder) / "files")
             process, jvm = session.jvm_process(spark), spark._jvm
             with suppress(Exception):  # the connection ends with the JVM
                 jvm.System.exit(0)
-            # Java writes the archive after the last thread of ours has ended.
-            process.wait(_EXIT_TIMEOUT_S)
+            # Java writes the archive when all its other threads have ended.
+            if process.wait(_EXIT_TIMEOUT_S) != 0:
+                raise FileNotFoundError(f"Java ended with the status {process.returncode}")
         finally:
             session.kill(spark)
+        sync_file(draft)  # a cut archive would crash every JVM that maps it
         draft.replace(archive)
 
 
@@ -70,5 +75,5 @@ def _warm_up(spark: Any, files: Path) -> None:
 if __name__ == "__main__":
     try:
         make_archive()
-    except FileNotFoundError:
-        sys.exit("this Java cannot archive classes (it has no archive of its own); Spark starts without one")
+    except FileNotFoundError as error:
+        sys.exit(f"this Java cannot archive classes, so Spark starts more slowly: {error}")

@@ -13,6 +13,7 @@ import pytest
 from tests.support.waiting import WITHIN_S
 from tocsin.cluster.feeds.apply_function import job_deadline
 from tocsin.pipeline import session
+from tocsin.pipeline.class_archive import ARCHIVE
 from tocsin.wire.errors import DeadlineError
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ def test_after_kill_9_the_jvm_ends_by_itself(tmp_path: Path) -> None:
         psutil.wait_procs([jvm], timeout=WITHIN_S)
         assert not jvm.is_running()
     assert list(elsewhere.iterdir()) == [], "Spark wrote into the working directory"
+
+
+@pytest.mark.skipif(not ARCHIVE.exists(), reason="this environment has no archive of Spark's classes; ./dev makes one")
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux shows what a process maps")
+def test_the_jvm_maps_its_classes_from_the_archive(spark: SparkSession) -> None:
+    mapped = Path(f"/proc/{session.jvm_process(spark).pid}/maps").read_text()
+    assert str(ARCHIVE.resolve()) in mapped
 
 
 def test_a_failing_query_is_silent_on_the_terminal(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
