@@ -18,7 +18,7 @@ class HttpSettings(sections.HttpSection):
 
     port: sections.Port = 8470
     body_limit_bytes: sections.BodyLimit = 64 << 20
-    """The largest request body, hence the longest script."""
+    """The largest request body."""
     bodies_limit_bytes: Annotated[sections.Whole, Field(ge=1_024, le=1 << 40)] = 256 << 20
     """Memory for all request bodies that are being read; one token or address gets at most half of it."""
     connections_limit: sections.ConnectionsLimit = 1_000
@@ -36,6 +36,8 @@ class StatementSettings(sections.Section):
 
     timeout_s: sections.Seconds = 300.0
     """How long a script, a periodic procedure or a feed's function may run. A request can ask for less."""
+    script_limit_bytes: Annotated[sections.Whole, Field(ge=1_024, le=1 << 30)] = 8 << 20
+    """The longest script. Many records are for feeds and LOAD."""
     rows_limit: Annotated[sections.Whole, Field(ge=1, le=100_000_000)] = 100_000
     """The most rows in an answer that is not streamed."""
     concurrent: Annotated[sections.Whole, Field(ge=1, le=1_000)] = 8

@@ -44,6 +44,7 @@ class StatementLimits:
     """Scripts of one token or address at once; 0 means three quarters of all."""
     spool_limit_bytes: int = 1 << 30
     write_timeout_s: float = 30.0
+    script_limit_bytes: int = 8 << 20
 
     @staticmethod
     def of(settings: StatementSettings, cores: int | None = None) -> StatementLimits:
@@ -56,6 +57,7 @@ class StatementLimits:
             own_concurrent=settings.token_concurrent or default,
             spool_limit_bytes=settings.spool_limit_bytes,
             write_timeout_s=settings.write_timeout_s,
+            script_limit_bytes=settings.script_limit_bytes,
         )
 
 

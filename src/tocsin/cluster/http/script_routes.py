@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar
 
 from aiohttp import web
@@ -24,7 +24,7 @@ from tocsin.cluster.statements.running_scripts import RunningScript, RunningScri
 from tocsin.serving.answers import REQUEST_ID, answer, is_gone
 from tocsin.serving.application import LIMITS, MEMORY_BUDGET
 from tocsin.serving.authentication import EVERYBODY, PRINCIPAL
-from tocsin.serving.limits import BudgetShare, MemoryBudget, WaitingLine, read_body
+from tocsin.serving.limits import BudgetShare, MemoryBudget, ServerLimits, WaitingLine, read_body
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import askers_of
 from tocsin.serving.tokens import allows, require
@@ -148,7 +148,7 @@ class ScriptRoutes:
         require(request[PRINCIPAL], "reader")
         askers = askers_of(request)
         with request.app[MEMORY_BUDGET].share(*askers) as grow:
-            call = await read(await read_body(request, request.app[LIMITS], grow=grow))
+            call = await read(await read_body(request, self._body_limits(request), grow=grow))
             self.check_ready()
             with (self._spools if call.is_streamed else self._answers).share(*askers) as grow_answer:
                 to = respond(call, grow_answer, self._limits, self._rows_out.inc)
@@ -158,6 +158,11 @@ class ScriptRoutes:
                 finally:
                     await to.close()
         return response
+
+    def _body_limits(self, request: web.Request) -> ServerLimits:
+        """A script is parsed as a whole: it takes far more memory than its text, so it is shorter than other bodies."""
+        limits = request.app[LIMITS]
+        return replace(limits, body_limit_bytes=min(limits.body_limit_bytes, self._limits.script_limit_bytes))
 
     async def _run(
         self, request: web.Request, call: ScriptCall, to: _Response, askers: tuple[str, ...]

@@ -27,6 +27,7 @@ _T = TypeVar("_T")
 DEPTH_LIMIT = 100  # nesting of brackets: far beyond what people write, far below what exhausts the stack
 _TREE_LIMIT = 300  # nesting of operators, such as a + b + c + …; each level costs more than the one before
 _CHAIN_LIMIT = 1_000  # conditions in an AND or OR; the engine's time grows with their square: 4 s for a thousand
+TOKENS_LIMIT = 200_000  # words and signs of one statement; each needs about 500 bytes and 12 µs until it is parsed
 DIGITS_LIMIT = 1_000  # digits of a number; the largest double has 309, and Python parses at most 4,300
 _HALF = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -50,7 +51,7 @@ def statements(script: str) -> Iterator[Statement]:
 
 def parse_query(text: str) -> exp.Expr:
     """Parses a function's body: a query or an expression."""
-    tokens = _tokens(text)
+    tokens = list(_tokens(text))
     if not tokens:
         raise _error_at(text, 0, "expected a query or an expression")
     body = _guarded(TokenStream(text, tokens), lambda tokens: tokens.query("a query or an expression"))
@@ -60,7 +61,7 @@ def parse_query(text: str) -> exp.Expr:
 
 def parse_procedure(text: str) -> ProcedureBody:
     """Parses a procedure's body."""
-    tokens = _tokens(text)
+    tokens = list(_tokens(text))
     if not tokens:
         raise _error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
     statement = _guarded(TokenStream(text, tokens), procedure_body)
@@ -91,23 +92,59 @@ def offset_of(node: Any) -> int | None:
 # ---------------------------------------------------------------- internals
 
 
-def _tokens(script: str) -> list[Token]:
+class _BoundedTokens(list[Token]):
+    """The tokens that the tokenizer has made and nobody has taken yet."""
+
+    def append(self, token: Token) -> None:
+        if len(self) >= TOKENS_LIMIT:
+            raise _TooManyTokensError(token)
+        super().append(token)
+
+
+class _TooManyTokensError(Exception):
+    def __init__(self, token: Token) -> None:
+        self.token = token
+
+
+def _tokens(script: str) -> Iterator[Token]:
+    """Yields the tokens of a script. Only those up to the next semicolon are in memory, and they are limited: a token
+    takes hundreds of times the memory of its text.
+    """
     half = _HALF.search(script)
     if half is not None:
         raise _error_at(script, half.start(), "half of a surrogate pair is no character")
-    try:
-        tokens = list(Tocsin().tokenize(script))
-    except (TokenError, RecursionError) as error:
-        raise _token_error(script, error) from None
-    return tokens
+    core = Tocsin().tokenizer()._core
+    core.reset()
+    core.sql, core.size = script, len(script)
+    core.tokens = _BoundedTokens()
+    while core.size and not core._end:
+        try:
+            core._scan(check_semicolon=True)
+        except _TooManyTokensError as error:
+            raise _too_long(script, error.token) from None
+        except Exception as error:  # sqlglot's tokenizer has few checks of its own
+            raise _token_error(script, error) from None
+        yield from core.tokens
+        core.tokens.clear()
+
+
+def _too_long(script: str, token: Token) -> StatementError:
+    return _error_at(
+        script, token.start, f"the statement has more than {TOKENS_LIMIT:,} words and signs",
+        "send many records through a feed or with LOAD, or in several statements",
+    )  # fmt: skip
 
 
 def _chunks(script: str) -> Iterator[list[Token]]:
     """Yields the tokens up to each semicolon outside of brackets."""
     chunk: list[Token] = []
     open_brackets: list[Token] = []
+    since_statement = 0
     for token in _tokens(script):
         kind = token.token_type
+        since_statement += 1
+        if since_statement > TOKENS_LIMIT:
+            raise _too_long(script, token)
         if kind in _OPENING:
             open_brackets.append(token)
             if len(open_brackets) > DEPTH_LIMIT:
@@ -127,6 +164,7 @@ def _chunks(script: str) -> Iterator[list[Token]]:
         if kind == TokenType.SEMICOLON and not open_brackets:
             if chunk:
                 yield chunk
+                since_statement = 0
             chunk = []
         else:
             chunk.append(token)

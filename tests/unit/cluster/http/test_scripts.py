@@ -218,6 +218,15 @@ async def test_a_client_that_does_not_read_holds_the_executor_back_and_is_droppe
         writer.close()
 
 
+@pytest.mark.parametrize("path", ["/v1/statements", "/query/service"])
+async def test_a_script_is_shorter_than_other_bodies(path: str) -> None:
+    limits = StatementLimits(30, 10, 4, script_limit_bytes=2_048)
+    async with serving(FakeStatements(), limits=limits) as url:
+        status, said, _ = await ask(url, "POST", path, data="insert 1" + " " * 2_048)
+        assert status == 413, said
+        assert "2048 bytes" in str(said)
+
+
 @pytest.mark.parametrize(("cores", "given", "granted"), [(1, 0, 2), (2, 0, 2), (4, 0, 4), (64, 0, 6), (2, 7, 7)])
 def test_one_token_has_as_many_places_as_there_are_cores(cores: int, given: int, granted: int) -> None:
     settings = StatementSettings(concurrent=8, token_concurrent=given)

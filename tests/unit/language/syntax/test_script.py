@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterable
 from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlglot.errors import TokenError
+from sqlglot.tokens import Token
 
 from tests.support.examples import examples
 from tocsin.language.syntax import script
+from tocsin.language.syntax.dialect import Tocsin
 from tocsin.language.syntax.statements import Query, Statement, Use
 from tocsin.wire.errors import StatementError
 
@@ -31,6 +36,46 @@ def test_a_script_may_hold_several_statements_and_comments_of_every_kind() -> No
     assert [type(item) for item in found] == [Use, Query, Use]
     assert [piece.text for piece in found] == ["USE a", "SELECT 'in; side', \"-- no comment\", `//`", "use b"]
     assert [script.place(text, item.offset) for item in found] == [(3, 5), (5, 18), (6, 7)]
+
+
+HOSTILE_SCRIPTS = {
+    "semicolons": ";" * (2 << 20),
+    "words": "1 " * (1 << 20),
+    "an array": "SELECT VALUE [" + "1," * (1 << 20) + "1];",
+    "brackets": "(" * (2 << 20),
+    "half of it behind a good statement": "USE a; " + "x," * (1 << 20),
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE_SCRIPTS.values(), ids=HOSTILE_SCRIPTS)
+def test_a_statement_of_too_many_words_is_refused(text: str) -> None:
+    assert f"more than {script.TOKENS_LIMIT:,} words and signs" in str(refused(text))
+
+
+def test_only_the_words_of_one_statement_are_in_memory() -> None:
+    parsing = script.statements("SELECT 1, 2, 3;\n" * script.TOKENS_LIMIT)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in zip(parsing, range(200), strict=False)) == 200
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 << 20
+
+
+@given(st.lists(st.sampled_from([*"ab;'\"`\\/*-#{}()[]\n r1", "--", "//", "/*", "*/", "r'", "execute "])).map("".join))
+@settings(max_examples=examples(300))
+def test_tokens_are_the_same_whether_a_script_is_read_at_once_or_by_statements(text: str) -> None:
+    def shapes(tokens: Iterable[Token]) -> list[tuple[object, ...]]:
+        return [(token.token_type, token.text, token.start, token.end) for token in tokens]
+
+    try:
+        expected = shapes(Tocsin().tokenize(text))
+    except TokenError:
+        with pytest.raises(StatementError):
+            list(script._tokens(text))
+    else:
+        assert shapes(script._tokens(text)) == expected
 
 
 @pytest.mark.parametrize("text", ["", " ", ";", ";;\n;", "-- only", "// only", "/* only */", "\ufeff"[1:]])
