@@ -10,6 +10,8 @@ import re
 from typing import Final
 
 from sqlglot import exp
+from sqlglot.generator import Generator
+from sqlglot.generators.spark import SparkGenerator
 
 from tocsin.language.functions import function_registry, text_search
 from tocsin.language.functions.bounds import call_limits, like_patterns
@@ -85,9 +87,15 @@ def _checked(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
+class _PlainCasts(SparkGenerator):
+    def cast_sql(self, expression: exp.Cast, safe_prefix: str | None = None) -> str:
+        # Spark's own generator parses the names of types anew for each CAST, to find those of JSON. We make none.
+        return Generator.cast_sql(self, expression, safe_prefix)
+
+
 def _text(tree: exp.Expr) -> str:
     # Leave comments out: they could contain hints.
-    return tree.sql(dialect="spark", comments=False)
+    return _PlainCasts(dialect="spark", comments=False).generate(tree)
 
 
 def _check(node: exp.Expr) -> None:
