@@ -78,9 +78,7 @@ class Operators:
         left, right = self.translator.expression(node.this), self.translator.expression(node.expression)
         return self.compare(type(node), left, right, filters=predicate_notes.is_filter(node))
 
-    def compare(
-        self, operator: type[exp.Expr], left: TypedSql, right: TypedSql, *, filters: bool = False
-    ) -> TypedSql:
+    def compare(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql, *, filters: bool = False) -> TypedSql:
         """Translates a comparison, and annotates it for joins and for the inference of parameter types.
 
         `filters` says that false and NULL have the same effect here.

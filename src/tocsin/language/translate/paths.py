@@ -69,7 +69,7 @@ class Paths:
                 return ranges[0], parts
         if name.upper() == "MISSING" and len(parts) == 1:
             return TypedSql(values.null(t.ANY), t.ANY), ()
-        dataset = self._dataset(parts, node)
+        dataset = self._dataset(parts)
         if dataset is not None:
             return dataset
         known_names = [variable_name for frame in self.translator.frame.chain() for variable_name in frame.names]
@@ -83,9 +83,7 @@ class Paths:
         hint = did_you_mean(name, known_names + fields) or "no variable, parameter or field is called so"
         fail(f"unknown name {name}", node, hint)
 
-    def _dataset(
-        self, parts: Sequence[str | exp.Expr], node: exp.Expr
-    ) -> tuple[TypedSql, Sequence[str | exp.Expr]] | None:
+    def _dataset(self, parts: Sequence[str | exp.Expr]) -> tuple[TypedSql, Sequence[str | exp.Expr]] | None:
         """Resolves a path that begins with a dataset, which as a value is the array of its records."""
         for count in (1, 2):
             names = [part for part in parts[:count] if isinstance(part, str)]

@@ -120,8 +120,8 @@ class Queries:
         sides = []
         for relation, number in ((left, 0), (right, 1)):
             alias = self.translator.alias("side")
-            columns = [(name, column(alias, name)) for name in column_names(relation)]
-            marked = select_query([*columns, (_SIDE, exp.Literal.number(number))])
+            parts = [(name, column(alias, name)) for name in column_names(relation)]
+            marked = select_query([*parts, (_SIDE, exp.Literal.number(number))])
             sides.append(marked.from_(derived_table(relation.query, alias)))
         both = self.translator.alias("both")
         columns, keys = self._grouped_columns(left, both)

@@ -334,7 +334,8 @@ class Sources:
         function = values.call(generator, array)
         names = ([_POSITION] if has_position else []) + [VALUE]
         columns = exp.TableAlias(
-            this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier(name_, quoted=True) for name_ in names]
+            this=exp.to_identifier(alias, quoted=True),
+            columns=[exp.to_identifier(name_, quoted=True) for name_ in names],
         )
         present = exp.Not(this=exp.Is(this=column(alias, _POSITION), expression=exp.null())) if has_position else None
         if outer and present is not None:

@@ -102,7 +102,7 @@ def comparison(made: Callable[[exp.Expr, exp.Expr], exp.Expr], left: exp.Expr, r
     return exp.If(this=build("(_a).k = (_b).k", _a=a, _b=b), true=made(a, b), false=values.null(t.BOOLEAN))
 
 
-# The kind of a value, by its key (see `values.key`): numbers and booleans have two first letters, objects may have a tag.
+# The kind of a value, by its key (see `values.key`): numbers and booleans begin with two letters, a tag is a kind.
 _KIND: Final = (
     "CASE WHEN startswith(_key, 'd') OR startswith(_key, '{\"$double') THEN 'n' WHEN startswith(_key, 't') THEN 'f'"
     " WHEN startswith(_key, '{\"$') AND NOT startswith(_key, '{\"$$') THEN substring(_key, 1, 8)"
