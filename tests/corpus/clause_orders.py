@@ -83,7 +83,7 @@ NUMBERED: Final[list[Entry]] = [
     q("SELECT VALUE [p.id, i, x.c] FROM People p, p.extra.list AS x AT i", lambda: [[p["id"], i, x["c"]] for p, i, x in _listed()]),
     q("SELECT VALUE [sku, i] FROM Visits v UNNEST v.items AT i WHERE i > 1",
       lambda: [[item["sku"], i] for v in V for i, item in enumerate(v["items"], start=1) if i > 1]),
-    q("SELECT p.id, t, i FROM People p LEFT UNNEST p.tags AS t AT i WHERE p.id IN [3, 5]", lambda: [{"id": 3, "t": None}, {"id": 5, "t": "", "i": 1}]),
+    q("SELECT p.id, t, i FROM People p LEFT UNNEST p.tags AS t AT i WHERE p.id IN [3, 5]", lambda: [{"id": 3}, {"id": 5, "t": "", "i": 1}]),
     q("FROM (SELECT VALUE p.name FROM People p ORDER BY p.id DESC) AS n AT i WHERE i < 3 SELECT n, i",
       lambda: [{"n": P[-i]["name"], "i": i} for i in (1, 2)]),
     q("SELECT VALUE [i, j] FROM [[5], [6, 7]] AS x AT i UNNEST x AS y AT j", lambda: [[1, 1], [2, 1], [2, 2]]),

@@ -115,6 +115,8 @@ CREATE FUNCTION inTown(city, lowest) {
 CREATE FUNCTION label(person) { CASE WHEN person.age >= 30 THEN "old" ELSE "young" END };
 CREATE FUNCTION pair(a, b) { {"a": a, "b": b} };
 CREATE FUNCTION none() { 42 };
+CREATE FUNCTION dearest(n) { SELECT v.id, v.cost AS c FROM Visits v ORDER BY c DESC LIMIT n };
+CREATE FUNCTION flagged(t) { SELECT t.*, t.c > 1 AS flag };
 """
 
 

@@ -7,11 +7,11 @@ import math
 from datetime import UTC, date, datetime, time
 from typing import Any, Final
 
-from tests.corpus import clause_orders, computing, selecting
+from tests.corpus import clause_orders, computing, original_rules, selecting
 from tests.corpus.entry import Entry
 from tocsin.rules.model.values import MISSING, Circle, Duration, Line, Multiset, Point, Polygon, Rectangle
 
-ENTRIES: Final[list[Entry]] = [*selecting.ENTRIES, *computing.ENTRIES, *clause_orders.ENTRIES]
+ENTRIES: Final[list[Entry]] = [*selecting.ENTRIES, *computing.ENTRIES, *clause_orders.ENTRIES, *original_rules.ENTRIES]
 CONDITIONS: Final = selecting.CONDITIONS
 
 CONSTANTS: Final[list[tuple[str, Any]]] = [

@@ -113,6 +113,11 @@ REFUSED = [
     ("SELECT VALUE meta(p) FROM People p", "needs an active dataset"),
     ("SELECT VALUE active_timestamp(x) FROM [1] x", "ranges over a dataset"),
     ("SELECT VALUE current_channel_time(nobody)", "unknown name nobody"),
+    ("SELECT x.id FROM 'People' x", "People in quotes is a text, write it without quotes"),
+    ("SELECT VALUE p.tags[*] FROM People p", "[*] is not supported"),
+    ("FROM People p WITH x AS p.id SELECT VALUE x", "expected LET x = … after FROM"),
+    ("SELECT VALUE n FROM Metadata.Node n", "there is no dataset Metadata.Node"),
+    ("SELECT p.tags.* FROM People p", "* needs objects, not [string]"),
 ]
 
 

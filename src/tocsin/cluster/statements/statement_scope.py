@@ -63,7 +63,7 @@ class CatalogNames:
 
     def suggest_dataset(self, dataverse: str, name: str) -> str | None:
         if dataverse == METADATA:
-            return did_you_mean(name, DATASETS)
+            return did_you_mean(name, DATASETS) or f"Metadata has {', '.join(sorted(DATASETS))}"
         return self.catalog.missing(dataset_ref(dataverse, name)).hint
 
 

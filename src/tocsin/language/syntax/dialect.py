@@ -10,6 +10,7 @@ means, not sqlglot's own catalogue of SQL functions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, NoReturn
 
 from sqlglot import exp
@@ -27,6 +28,7 @@ from tocsin.language.syntax.nodes import (
     MultisetOf,
     NumberedItems,
     ObjectOf,
+    Positive,
     Quantified,
     ValueOf,
 )
@@ -52,6 +54,10 @@ class QueryParser(SparkParser):
     TABLE_ALIAS_TOKENS: ClassVar[Any] = SparkParser.TABLE_ALIAS_TOKENS - {LET, TokenType.UNNEST}
     ALIAS_TOKENS: ClassVar[Any] = SparkParser.ALIAS_TOKENS - {LET, TokenType.UNNEST}
     STATEMENT_PARSERS: ClassVar[Any] = {}
+    UNARY_PARSERS: ClassVar[Any] = {
+        **SparkParser.UNARY_PARSERS,
+        TokenType.PLUS: lambda self: self.expression(Positive(this=self._parse_unary())),
+    }
     ARRAY_CONSTRUCTORS: ClassVar[Any] = {}  # so that a query can index a field named list or array
     STRICT_CAST: ClassVar[Any] = True
 
@@ -160,13 +166,15 @@ class QueryParser(SparkParser):
                 if outer or self._match_text_seq("INNER", "UNNEST", advance=False):
                     while self._curr.token_type != TokenType.UNNEST:
                         self._advance()
-                if self._match(TokenType.UNNEST):
+                if self._match(TokenType.UNNEST) or self._match_text_seq("FLATTEN"):
                     this.append("joins", exp.Join(this=self._parse_collection(outer=outer)))
                 elif self._match(LET):
                     for binding in self._parse_csv(self._parse_let):
                         this.append("joins", exp.Join(this=binding))
                 else:
                     break
+            if self._curr.token_type == TokenType.WITH and self._next.token_type in _NAMES:
+                self.refuse("Expected LET x = … after FROM: WITH begins a query")
             self._number_items(this)
         this = super()._parse_query_modifiers(this)
         while isinstance(this, exp.Select) and this.args.get("group") and self._match(LET):
@@ -222,6 +230,11 @@ class QueryParser(SparkParser):
         if self._curr.token_type in (TokenType.L_BRACKET, TokenType.PARAMETER, TokenType.PLACEHOLDER):
             return self._parse_collection()
         return super()._parse_table(*args, **options)
+
+    def _parse_table_part(self, *args: Any, **options: Any) -> Any:
+        if self._curr.token_type == TokenType.STRING:
+            self.refuse(f"Expected a dataset: {_shown(self._curr.text)} in quotes is a text, write it without quotes")
+        return super()._parse_table_part(*args, **options)
 
     def _parse_table_alias(self, alias_tokens: Any = None) -> exp.TableAlias | None:
         """Parses the variable of a source, and the variable of AT. Without a name, a path has that of its last part."""
@@ -357,23 +370,35 @@ class QueryParser(SparkParser):
         if self._curr.token_type == TokenType.EXISTS and self._next.token_type != TokenType.L_PAREN:
             self._advance()
             return self.expression(exp.Exists(this=self._parse_bitwise()))
-        if (
-            self._curr.text.upper() in ("SOME", "ANY", "EVERY")
-            and self._curr.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
-            and self._tokens_size > self._index + 2
-            and self._tokens[self._index + 2].token_type == TokenType.IN
+        if self._curr.text.upper() in ("SOME", "ANY", "EVERY") and self._curr.token_type not in (
+            TokenType.STRING,
+            TokenType.IDENTIFIER,
         ):
-            every = self._curr.text.upper() == "EVERY"
-            self._advance()
-            ranges = self._parse_csv(self._parse_one_of)
-            if not self._match_text_seq("SATISFIES"):
-                self.refuse("Expected SATISFIES")
-            condition = self._parse_disjunction()
-            self._match(TokenType.END)
-            for name, collection in reversed(ranges):
-                condition = self.expression(Quantified(this=collection, alias=name, condition=condition, every=every))
-            return condition
+            start = self._index
+            both = self._match_text_seq("SOME", "AND", "EVERY") or self._match_text_seq("ANY", "AND", "EVERY")
+            every = not both and self._curr.text.upper() == "EVERY"
+            if not both:
+                self._advance()
+            if self._next.token_type == TokenType.IN:
+                return self._parse_quantified((False, True) if both else (every,))
+            self._retreat(start)
         return super()._parse_unary()
+
+    def _parse_quantified(self, kinds: Sequence[bool]) -> exp.Expr:
+        """Parses the rest of SOME … SATISFIES and EVERY … SATISFIES; `kinds` says of each whether it is EVERY."""
+        ranges = self._parse_csv(self._parse_one_of)
+        if not self._match_text_seq("SATISFIES"):
+            self.refuse("Expected SATISFIES")
+        condition = self._parse_disjunction()
+        self._match(TokenType.END)
+        tests: list[exp.Expr] = []
+        for every in kinds:
+            test: Any = condition.copy() if condition is not None else None
+            for name, collection in reversed(ranges):
+                alias, items = name.copy(), collection.copy()
+                test = self.expression(Quantified(this=items, alias=alias, condition=test, every=every))
+            tests.append(test)
+        return tests[0] if len(tests) == 1 else exp.Paren(this=exp.and_(*tests))
 
     def _parse_one_of(self) -> Any:
         name = self._parse_id_var(any_token=True)
@@ -385,6 +410,10 @@ class QueryParser(SparkParser):
         if self._curr.token_type in (TokenType.L_PAREN, TokenType.L_BRACKET):
             return super()._parse_in(this, alias=alias)
         return self.expression(exp.In(this=this, field=self._parse_bitwise()))
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _position(source: exp.Expr) -> exp.Expr | None:
@@ -402,7 +431,7 @@ _AFTER_SELECT = ("order", "limit", "offset")
 # The tokens that may follow a column named VALUE.
 _AFTER_COLUMN = {
     TokenType.COMMA, TokenType.FROM, TokenType.DOT, TokenType.ALIAS, TokenType.SENTINEL, TokenType.R_PAREN,
-    TokenType.R_BRACE, TokenType.EQ, TokenType.PLUS, TokenType.SLASH, TokenType.LT, TokenType.GT, TokenType.IS,
+    TokenType.R_BRACE, TokenType.EQ, TokenType.SLASH, TokenType.LT, TokenType.GT, TokenType.IS,
     TokenType.STAR,
 }  # fmt: skip
 
@@ -426,6 +455,7 @@ class Tocsin(Spark):
             },
             "LET": LET,
             "LETTING": LET,
+            "CORRELATE": TokenType.UNNEST,
         }
 
     Parser = QueryParser

@@ -71,6 +71,12 @@ class IsKind(exp.Expression):
     arg_types: ClassVar[dict[str, bool]] = {"this": True, "kind": True}
 
 
+class Positive(exp.Expression):
+    """`+this`"""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True}
+
+
 class Quantified(exp.Expression):
     """`SOME | EVERY alias IN this SATISFIES condition`"""
 

@@ -26,7 +26,22 @@ _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _WORDS = (TokenType.VAR, TokenType.NUMBER, TokenType.STRING, TokenType.IDENTIFIER, TokenType.INTO)
 
 # Statements of SQL++ that are not taken, and what to write instead.
-_REPLACED: Final = {"DECLARE": "CREATE FUNCTION", "TRUNCATE": "DELETE FROM the dataset", "UPDATE": "UPSERT INTO"}
+_REPLACED: Final = {
+    "DECLARE": "CREATE FUNCTION", "TRUNCATE": "DELETE FROM the dataset", "UPDATE": "UPSERT INTO",
+    "COPY": "LOAD DATASET to read a file, or a query to get the rows",
+}  # fmt: skip
+
+# What AsterixDB creates and drops and this language does not have, and what to do instead.
+_MISSING_OBJECTS: Final = {
+    "SYNONYM": "write dataverse.dataset where the name stands",
+    "VIEW": "write CREATE FUNCTION name() {SELECT …}, and FROM name() AS x",
+    "EXTERNAL": "write CREATE DATASET, and LOAD DATASET or a feed that reads the files",
+    "NODEGROUP": "leave it out, Spark distributes the data by itself",
+    "INGESTION": "leave it out, a feed stores every record that it acknowledges",
+    "FULLTEXT": "leave it out, and leave stop words out of what ftcontains looks for",
+    "LIBRARY": "put the module beside the server, and write CREATE FUNCTION … LANGUAGE PYTHON",
+    "ADAPTER": "write CREATE FEED with one of the adapters of docs/feeds.md",
+}
 
 # Tokens that follow a field or a function named CHANNEL. Any other token is the name of a channel.
 _AFTER_EXPRESSION = (TokenType.DOT, TokenType.L_PAREN, TokenType.L_BRACKET)
@@ -67,6 +82,9 @@ def _parse_object(tokens: TokenStream, kinds: Mapping[str, _StatementGrammar]) -
         return _create_function(tokens, or_replace=True)
     parse = next((parse for word, parse in kinds.items() if tokens.word(word)), None)
     if parse is None:
+        remedy = _MISSING_OBJECTS.get(tokens.current.text.upper()) if not tokens.at(TokenType.STRING) else None
+        if remedy is not None:
+            tokens.refuse(f"Expected no {verb} {tokens.current.text.upper()}: {remedy}")
         tokens.refuse(f"Expected {_OBJECTS[verb]} after {verb}")
     return parse(tokens)
 

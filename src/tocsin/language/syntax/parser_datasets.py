@@ -37,9 +37,14 @@ def create_internal_dataset(tokens: TokenStream) -> st.Statement:
 def create_dataset(tokens: TokenStream, *, active: bool = False) -> st.Statement:
     before = tokens.if_not_exists()
     name = tokens.qualified("a dataset")
+    if tokens.at(TokenType.PRIMARY_KEY):
+        # AsterixDB also takes `PRIMARY KEY (x: int)` without a type.
+        tokens.refuse("Expected (Type) after the dataset's name: CREATE TYPE T AS {x: int} first, then write D(T)")
     tokens.need_token(TokenType.L_PAREN, "(Type) after the dataset's name")
     kind = tokens.type()
     tokens.need_token(TokenType.R_PAREN, ")")
+    if tokens.at(TokenType.WITH) and tokens.following.text.upper() == "META":
+        tokens.refuse("Expected no WITH META: a record has no second record beside it, give it these fields itself")
     if_not_exists = tokens.if_not_exists() or before
     if not (tokens.accept(TokenType.PRIMARY_KEY) or tokens.word("PRIMARY", "KEY")):
         tokens.refuse("Expected PRIMARY KEY")

@@ -174,8 +174,7 @@ class FunctionCalls:
         if on_arrays is not None:
             return on_arrays
         if lower == "concat" and arguments:
-            self._note_texts(arguments)
-            return text_functions.concat(arguments)
+            return self.concat(arguments)
         if lower == "reverse" and len(arguments) == 1:
             return text_functions.reverse(arguments[0])
         if lower in ("grouping", "grouping_id"):
@@ -258,6 +257,11 @@ class FunctionCalls:
             for argument in arguments:
                 if argument.type == t.ANY:
                     self.translator.hooks.note_use(argument, t.STRING)
+
+    def concat(self, arguments: Sequence[TypedSql]) -> TypedSql:
+        """Joins texts or arrays, for concat and `||`."""
+        self._note_texts(arguments)
+        return text_functions.concat(arguments)
 
     def _count(self, node: exp.Anonymous) -> TypedSql:
         argument = node.expressions[0]

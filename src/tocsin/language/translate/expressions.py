@@ -16,7 +16,7 @@ from tocsin.language.functions import function_registry, temporal, text_argument
 from tocsin.language.functions.collections import row_aggregates
 from tocsin.language.syntax import nodes
 from tocsin.language.syntax.script import offset_of
-from tocsin.language.translate.scope import OptionalVariable
+from tocsin.language.translate.scope import OptionalVariable, optional
 from tocsin.language.types import typed_sql
 from tocsin.language.types.output_types import to_output_type
 from tocsin.language.types.typed_sql import MapType, TypedSql, enclose, number, string
@@ -185,6 +185,7 @@ def convert(value: TypedSql, type_: Type) -> exp.Expr:
 
 def make_self_contained(value: TypedSql) -> TypedSql:
     """Makes a value self-contained: an optional field becomes untyped, which can tell NULL from MISSING."""
+    value = optional(value)
     if isinstance(value, OptionalVariable):
         if dynamic.is_short(value.sql):
             return TypedSql(_tagged(value.sql, value.type, value.explicit), t.ANY)
@@ -255,11 +256,11 @@ def _check_word(value: Any, node: exp.Expr) -> None:
 # Expressions without a handler of their own, which Spark's analyser may type.
 _GENERIC: Final = frozenset((
     exp.Anonymous, exp.BitwiseAnd, exp.BitwiseLeftShift, exp.BitwiseNot, exp.BitwiseOr, exp.BitwiseRightShift,
-    exp.DPipe, exp.Extract, exp.Filter, exp.HexString, exp.ILike, exp.IgnoreNulls,
+    exp.Extract, exp.Filter, exp.HexString, exp.ILike, exp.IgnoreNulls,
     exp.Interval, exp.Is, exp.Like, exp.RegexpLike, exp.RespectNulls, exp.StrPosition, exp.Trim, exp.Window,
     exp.WithinGroup,
 ))  # fmt: skip
-_OF_TEXTS = (exp.DPipe, exp.ILike, exp.Like, exp.RegexpLike, exp.StrPosition, exp.Trim)
+_OF_TEXTS = (exp.ILike, exp.Like, exp.RegexpLike, exp.StrPosition, exp.Trim)
 # Nodes around a call, and further nodes that have no meaning outside of a call.
 _AROUND_A_CALL = (exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _STRUCTURE = (exp.Ordered, exp.Order, exp.Distinct, exp.Tuple, exp.Where, exp.Interval, *_AROUND_A_CALL)

@@ -16,7 +16,7 @@ from tocsin.language.functions.collections.array_arguments import in_any_order
 from tocsin.language.syntax import nodes
 from tocsin.language.translate import predicate_notes
 from tocsin.language.translate.expressions import align, convert, fail, make_self_contained
-from tocsin.language.translate.scope import OptionalVariable, RowVariable
+from tocsin.language.translate.scope import OptionalVariable, RowVariable, optional
 from tocsin.language.translate.spark_text import render_for_analysis
 from tocsin.language.types import comparable_types, type_probe
 from tocsin.language.types.typed_sql import TypedSql, constant_string, enclose, literal, string
@@ -75,12 +75,14 @@ class Operators:
         return TypedSql(exp.Not(this=exp.Paren(this=self.translator.boolean(node.this))), t.BOOLEAN)
 
     def comparison(self, node: exp.Expr) -> TypedSql:
-        return self.compare(
-            type(node), self.translator.expression(node.this), self.translator.expression(node.expression)
-        )
+        left, right = self.translator.expression(node.this), self.translator.expression(node.expression)
+        return self.compare(type(node), left, right, filters=predicate_notes.is_filter(node))
 
-    def compare(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
-        """Translates a comparison, and annotates it for joins and for the inference of parameter types."""
+    def compare(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql, *, filters: bool = False) -> TypedSql:
+        """Translates a comparison, and annotates it for joins and for the inference of parameter types.
+
+        `filters` says that false and NULL have the same effect here.
+        """
         for value, other in ((left, right), (right, left)):
             if other.type in (t.ANY, VOID):
                 continue
@@ -90,7 +92,7 @@ class Operators:
                 # A number computed from a parameter is an integer if its counterpart is; it may need more bits.
                 for operand in value.sql.meta.get(predicate_notes.MADE_OF, ()):
                     self.translator.hooks.note_use(operand, t.BIGINT if other.type in t.INTEGERS else t.DOUBLE)
-        compared = self._build_comparison(operator, left, right)
+        compared = self._build_comparison(operator, left, right, filters=filters)
         compared.sql.meta[predicate_notes.COMPARED] = (TypedSql(left.sql, left.type), TypedSql(right.sql, right.type))
         distance, bound = (left, right) if operator in (exp.LT, exp.LTE) else (right, left)
         apart = distance.sql.meta.get(predicate_notes.DISTANCE) if operator in predicate_notes.ORDERS else None
@@ -100,7 +102,9 @@ class Operators:
                 compared.sql.meta[predicate_notes.NEAR] = near
         return compared
 
-    def _build_comparison(self, operator: type[exp.Expr], left: TypedSql, right: TypedSql) -> TypedSql:
+    def _build_comparison(
+        self, operator: type[exp.Expr], left: TypedSql, right: TypedSql, *, filters: bool
+    ) -> TypedSql:
         """Builds the SQL of a comparison by the types of both sides."""
 
         def test(a: exp.Expr, b: exp.Expr) -> exp.Expr:
@@ -115,7 +119,10 @@ class Operators:
             assert duration_test is not None
             return duration_test
         if left.type == right.type == t.ANY:
-            if operator in (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ):
+            if operator is exp.NEQ or (operator is exp.EQ and not filters):
+                return TypedSql(operators.equality(test, left.sql, right.sql), t.BOOLEAN)
+            if operator in (exp.EQ, exp.NullSafeEQ, exp.NullSafeNEQ):
+                # Spark can join by the keys alone.
                 return TypedSql(test(dynamic.key(left.sql), dynamic.key(right.sql)), t.BOOLEAN)
             return TypedSql(operators.comparison(test, left.sql, right.sql), t.BOOLEAN)
         if t.ANY in (left.type, right.type):
@@ -132,9 +139,8 @@ class Operators:
                 return test(cast_, typed_.sql) if typed_ is right else test(typed_.sql, cast_)
 
             if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
-                return self.compare(
-                    operator, *(TypedSql(encoder.to_any(make_self_contained(side)), t.ANY) for side in (left, right))
-                )
+                sides = [TypedSql(encoder.to_any(make_self_contained(side)), t.ANY) for side in (left, right)]
+                return self.compare(operator, *sides, filters=filters)
             if typed_.type in t.INTEGERS:
                 # The decimal comparison is exact for 64-bit integers and decimals; the double handles other numbers.
                 return TypedSql(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
@@ -143,7 +149,7 @@ class Operators:
             return TypedSql(test(*(in_any_order(side) for side in (left, right))), t.BOOLEAN)
         if left.type != right.type and comparable_types.is_structured(left.type) and right.type != VOID:
             sides = [TypedSql(encoder.to_any(make_self_contained(side)), t.ANY) for side in (left, right)]
-            return self.compare(operator, *sides)
+            return self.compare(operator, *sides, filters=filters)
         if left.type == right.type or {left.type, right.type} <= set(t.NUMBERS) | {VOID}:
             return TypedSql(test(left.sql, right.sql), t.BOOLEAN)
         return self.translator.ask(test(left.sql, right.sql), [left, right])
@@ -176,6 +182,23 @@ class Operators:
         result.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(left, right)
         return result
 
+    def concatenation(self, node: exp.DPipe) -> TypedSql:
+        """Translates `a || b || …` as concat(a, b, …), so that both join texts and arrays alike."""
+        operands: list[exp.Expr] = []
+        part: exp.Expr = node
+        while isinstance(part, exp.DPipe):
+            operands.insert(0, part.expression)
+            part = part.this
+        return self.translator.calls.concat([self.translator.expression(operand) for operand in [part, *operands]])
+
+    def positive(self, node: nodes.Positive) -> TypedSql:
+        value = self.translator.expression(node.this)
+        if value.type == t.ANY:
+            return self._untyped_arithmetic(exp.Mul, literal(1), value)
+        if value.type in _NO_NUMBERS:
+            return TypedSql(dynamic.null(t.DOUBLE), t.DOUBLE)
+        return TypedSql(value.sql, value.type)
+
     def caret(self, node: exp.Expr) -> NoReturn:
         fail("^ means a power in SQL++, and XOR in Spark", node, "write power(a, b), or (a | b) - (a & b) for XOR")
 
@@ -187,7 +210,7 @@ class Operators:
 
     def is_kind(self, node: nodes.IsKind) -> TypedSql:
         """Translates IS [NOT] NULL, MISSING, UNKNOWN and VALUED."""
-        value, kind = self.translator.expression(node.this), node.args["kind"]
+        value, kind = optional(self.translator.expression(node.this)), node.args["kind"]
         unknown = exp.Is(this=enclose(value.sql), expression=exp.null())
         if value.type == t.ANY:
             null = _is_null(value.sql)
@@ -249,9 +272,13 @@ class Operators:
                     ),
                     t.BOOLEAN,
                 )
-            tests = [self.compare(exp.EQ, value, candidate).sql for candidate in candidates]
+            filters = predicate_notes.is_filter(node)
+            tests = [self.compare(exp.EQ, value, candidate, filters=filters).sql for candidate in candidates]
             return TypedSql(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
-        return self._quantify("exists", items, "__one", lambda item: self.compare(exp.EQ, item, value).sql)
+        filters = predicate_notes.is_filter(node)
+        return self._quantify(
+            "exists", items, "__one", lambda item: self.compare(exp.EQ, item, value, filters=filters).sql
+        )
 
     def quantified(self, node: nodes.Quantified) -> TypedSql:
         """Translates SOME and EVERY to Spark's exists and forall over an array."""
@@ -286,7 +313,7 @@ class Operators:
     def case(self, node: exp.Case) -> TypedSql:
         subject = self.translator.expression(node.this) if node.this else None
         tests = [
-            self.compare(exp.EQ, subject, self.translator.expression(branch.this)).sql
+            self.compare(exp.EQ, subject, self.translator.expression(branch.this), filters=True).sql
             if subject
             else self.translator.boolean(branch.this)
             for branch in node.args["ifs"]

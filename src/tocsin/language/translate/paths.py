@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import convert, fail
 from tocsin.language.translate.scope import OptionalVariable, RowVariable, column
-from tocsin.language.types.typed_sql import MapType, TypedSql, build, constant_integer, enclose
+from tocsin.language.types.typed_sql import SPARK_TYPES, MapType, TypedSql, build, constant_integer, enclose
 from tocsin.language.types.variant import values
 from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.rules.model import types as t
@@ -68,6 +69,9 @@ class Paths:
                 return ranges[0], parts
         if name.upper() == "MISSING" and len(parts) == 1:
             return TypedSql(values.null(t.ANY), t.ANY), ()
+        dataset = self._dataset(parts)
+        if dataset is not None:
+            return dataset
         known_names = [variable_name for frame in self.translator.frame.chain() for variable_name in frame.names]
         fields = [
             field.name
@@ -79,10 +83,27 @@ class Paths:
         hint = did_you_mean(name, known_names + fields) or "no variable, parameter or field is called so"
         fail(f"unknown name {name}", node, hint)
 
+    def _dataset(self, parts: Sequence[str | exp.Expr]) -> tuple[TypedSql, Sequence[str | exp.Expr]] | None:
+        """Resolves a path that begins with a dataset, which as a value is the array of its records."""
+        for count in (1, 2):
+            names = [part for part in parts[:count] if isinstance(part, str)]
+            if len(names) < count or not self.translator.sources.is_dataset(names):
+                continue
+            identifiers = [exp.to_identifier(name, quoted=True) for name in reversed(names)]
+            variable = exp.to_identifier(" record", quoted=True)
+            table = exp.Table(
+                this=identifiers[0], db=identifiers[1] if count == 2 else None, alias=exp.TableAlias(this=variable)
+            )
+            rows = exp.Select(expressions=[nodes.ValueOf(this=exp.column(variable.copy()))]).from_(table)
+            return self.translator.subqueries.subquery(exp.Subquery(this=rows)), parts[count:]
+        return None
+
     def _element(self, value: TypedSql, index: exp.Expr, node: exp.Expr) -> TypedSql:
         """Returns an item of an array; a negative index counts from the end."""
         if isinstance(index, exp.Slice):
             return self._slice(value, index)
+        if isinstance(index, exp.Star):
+            fail("[*] is not supported", node, "write a subquery: (SELECT VALUE x.field FROM array AS x)")
         if isinstance(value.type, MapType):
             at = self.translator.expression(index)
             return self.translator.ask(values.call("try_element_at", value.sql, at.sql), [value, at])
@@ -136,6 +157,12 @@ def field_of(value: TypedSql, name: str, node: exp.Expr) -> TypedSql:
     """Returns a field of a value: a declared field by its column, another field from the open part."""
     if value.type == t.ANY:
         return TypedSql(values.step(value.sql, name), t.ANY)
+    if isinstance(value.type, t.Primitive) and value.type in SPARK_TYPES and value.type not in t.SPATIAL:
+        missing = values.null(t.ANY)
+        if isinstance(value, OptionalVariable):
+            # A field of NULL is NULL.
+            missing = exp.If(this=value.explicit.copy(), true=values.NULL.copy(), false=missing)
+        return TypedSql(missing, t.ANY)
     if not isinstance(value.type, ObjectType):
         hint = "use get_x, get_y, get_center, get_radius or get_points" if value.type in t.SPATIAL else None
         if isinstance(value.type, ArrayType | MultisetType):
@@ -146,6 +173,10 @@ def field_of(value: TypedSql, name: str, node: exp.Expr) -> TypedSql:
         sql = part_of(value, physical(name))
         # A field of NULL is NULL, a field of MISSING is MISSING.
         parent_is_null = [value.explicit] if isinstance(value, OptionalVariable) else []
+        if isinstance(value, RowVariable) and value.present is not None and not declared.optional:
+            # Without a record the field is MISSING; a NULL in a record is NULL.
+            return TypedSql(sql, t.ANY) if declared.type == t.ANY else OptionalVariable(
+                sql, declared.type, value.present)  # fmt: skip
         if declared.optional:
             is_null = values.is_explicit_null(values.step(_open_part(value), name))
             is_null = values.call("coalesce", is_null, exp.false())

@@ -12,6 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.functions.grid import Near
+from tocsin.language.syntax import nodes
 from tocsin.language.translate.scope import free_tables
 from tocsin.language.types.typed_sql import TypedSql, build
 from tocsin.rules.model import types as t
@@ -22,6 +23,18 @@ DISTANCE: Final = "distance"  # on a distance: the two points
 COMPARED: Final = "compared"  # on a comparison: the two values, with their types
 MADE_OF: Final = "made_of"  # on a number: the untyped values from which it is computed
 ORDERS: Final[dict[type[exp.Expr], bool]] = {exp.LT: False, exp.LTE: False, exp.GT: True, exp.GTE: True}
+
+
+# A condition in one of these has the same effect whether it is false or NULL.
+_MONOTONE: Final = (exp.And, exp.Or, exp.Paren, nodes.Quantified)
+
+
+def is_filter(node: exp.Expr) -> bool:
+    """Whether a condition only decides which rows a query has: then false and NULL have the same effect."""
+    parent = node.parent
+    while isinstance(parent, _MONOTONE):
+        parent = parent.parent
+    return parent is None or isinstance(parent, exp.Where | exp.Having | exp.Join)
 
 
 def operands(*values: TypedSql) -> tuple[TypedSql, ...]:

@@ -6,7 +6,7 @@ Spark can neither group nor order by an untyped value, so a key made of the valu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
@@ -15,17 +15,20 @@ from tocsin.language.functions import temporal
 from tocsin.language.functions.function_registry import AGGREGATES, is_computed_once
 from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import convert, fail, make_object, make_self_contained
-from tocsin.language.translate.paths import part_of
+from tocsin.language.translate.paths import field_of, part_of
 from tocsin.language.translate.rewrites.substitution import FIRST_LETS
-from tocsin.language.translate.scope import VALUE, Relation
+from tocsin.language.translate.scope import VALUE, OptionalVariable, Relation, RowVariable
 from tocsin.language.types.typed_sql import TypedSql, build, constant_whole
-from tocsin.language.types.variant import operators, values
+from tocsin.language.types.variant import encoder, operators, values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, ObjectType, Type
 
 if TYPE_CHECKING:
     from tocsin.language.translate.translator import Translator
+
+
+_OF_GROUP = "of_group"  # in the `meta` of a condition: it is an aggregate
 
 
 @dataclass(slots=True)
@@ -36,6 +39,7 @@ class SelectOutput:
     type: Type
     is_value: bool
     applied: bool = True  # False if the sort keys become extra columns instead of an ORDER BY
+    members: list[tuple[str, exp.Expr]] = field(default_factory=list)  # the parts of the struct, if it is one column
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class Projection:
             return SelectOutput([(VALUE, value.sql)], value.type, True, not as_value)
         members: list[tuple[str, TypedSql, exp.Expr]] = []
         fields: list[Field] = []
-        opens: list[exp.Expr] = []
+        opens: list[tuple[exp.Expr, set[str]]] = []  # the undeclared fields of each record, and its declared ones
         is_open = False
         for i, item in enumerate(node.expressions, start=1):
             if isinstance(item, nodes.ValueOf):
@@ -101,15 +105,22 @@ class Projection:
                 fields.append(Field(name, value.type))
                 continue
             for record in spread:
+                if record.type == t.ANY:
+                    # Its fields are known at run time only.
+                    is_open = True
+                    opens.append((encoder.open_fields(record.sql), set()))
+                    continue
                 if not isinstance(record.type, ObjectType):
                     fail(f"* needs objects, not {record.type}", item, "select the value itself with SELECT VALUE")
                 for declared in record.type.fields:
                     part = TypedSql(part_of(record, physical(declared.name)), declared.type)
+                    if isinstance(record, RowVariable) and record.present is not None:
+                        part, declared = _of_nullable(record, declared, item)
                     members.append((declared.name, part, item))
                     fields.append(declared)
                 if keeps_open(record.type):
                     is_open = is_open or record.type.open
-                    opens.append(part_of(record, OPEN))
+                    opens.append((part_of(record, OPEN), {declared.name for declared in record.type.fields}))
         names = [name for name, _, _ in members]
         duplicate = next((member for i, member in enumerate(members) if member[0] in names[:i]), None)
         if duplicate is not None:
@@ -117,14 +128,31 @@ class Projection:
         type_ = ObjectType(tuple(fields), open=is_open)
         columns = [(physical(name), value.sql) for name, value, _ in members]
         if keeps_open(type_):
-            columns.append((OPEN, _merged(opens)))
+            rest = [encoder.without_fields(text, sorted({*names} - own)) for text, own in opens]
+            columns.append((OPEN, encoder.merged_fields(rest)))
         if as_value:
-            return SelectOutput([(VALUE, values.record(columns))], type_, True, False)
+            return SelectOutput([(VALUE, values.record(columns))], type_, True, False, columns)
         return SelectOutput(columns, type_, False)
 
     def _make_output(self, value: TypedSql) -> TypedSql:
-        # After GROUP BY only the key can be named, not the column that separates NULL from MISSING.
-        return make_self_contained(TypedSql(value.sql, value.type) if self.translator.block.grouped else value)
+        if self.translator.block.grouped:
+            return make_self_contained(self._of_group(value))
+        return make_self_contained(value)
+
+    def _of_group(self, value: TypedSql) -> TypedSql:
+        """Returns a value after GROUP BY. Of an optional key only the key itself can be named, so an aggregate tells
+        whether it is NULL: NULL and MISSING share a group, which is NULL unless all of it is MISSING."""
+        block = self.translator.block
+        if isinstance(value, OptionalVariable) and _OF_GROUP in value.explicit.meta:
+            return value
+        if not isinstance(value, OptionalVariable) or value.sql not in block.optional_keys:
+            return TypedSql(value.sql, value.type)
+        is_null = values.call("bool_or", value.explicit)
+        if block.group_sets:
+            is_null = build("grouping(_k) = 1 OR _null", _k=value.sql, _null=is_null)
+        explicit = exp.Paren(this=is_null)
+        explicit.meta[_OF_GROUP] = True
+        return OptionalVariable(value.sql, value.type, explicit)
 
     def _spread(self, node: exp.Expr) -> list[TypedSql] | None:
         """Returns the records that `*` or `x.*` expands, or None for another item."""
@@ -165,8 +193,10 @@ class Projection:
             )
             if key.type == t.ANY:
                 self.translator.block.untyped_keys.append(key.sql)
+            elif isinstance(key, OptionalVariable):
+                self.translator.block.optional_keys.append(key.sql)
             if key_node in named:
-                keys[key_node.alias] = TypedSql(key.sql, key.type)
+                keys[key_node.alias] = key
             return values.key(key.sql) if key.type == t.ANY else key.sql.copy()
 
         group = exp.Group(expressions=[translate_key(item) for item in clause.expressions])
@@ -181,7 +211,7 @@ class Projection:
             else:
                 rows = make_object([(name, value, clause) for name, value in self._variables(node)])
             keys[clause.args["totals"].name] = TypedSql(values.call("collect_list", rows.sql), ArrayType(rows.type))
-        self.translator.frame.names.update(keys)
+        self.translator.frame.names.update({name: self._of_group(key) for name, key in keys.items()})
         return group
 
     def _variables(self, node: exp.Select) -> Iterator[tuple[str, TypedSql]]:
@@ -197,29 +227,33 @@ class Projection:
         for key in self.translator.block.untyped_keys:
             for use in [candidate for part in parts for candidate in part.find_all(type(key)) if candidate == key]:
                 if not _within_aggregate(use):
-                    use.replace(_total_or(key) if self.translator.block.group_sets else values.call("any_value", key))
+                    use.replace(_total_or(key) if self.translator.block.group_sets else _known_first(key))
         return group
 
     def by_output(self, output: SelectOutput | Relation) -> Callable[[exp.Expr], TypedSql | None]:
         """Returns a function that finds an output column by its name or number, as ORDER BY allows."""
-        parts = output.type.fields if not output.is_value and isinstance(output.type, ObjectType) else ()
+        columns = (output.members or output.columns) if isinstance(output, SelectOutput) else []
+        has_names = not output.is_value or (isinstance(output, SelectOutput) and output.members)
+        parts = output.type.fields if has_names and isinstance(output.type, ObjectType) else ()
 
         def find(node: exp.Expr) -> TypedSql | None:
-            field = None
+            found = None
             if isinstance(node, exp.Column) and len(node.parts) == 1:
-                field = next((declared for declared in parts if declared.name == node.name), None)
+                found = next((part for part in parts if part.name == node.name), None)
             elif isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit():
                 if not 1 <= int(node.this) <= max(len(parts), 1):
                     fail(f"there is no column {node.this}", node)
-                field = parts[int(node.this) - 1] if parts else Field(VALUE, output.type)
-            if field is None:
+                found = parts[int(node.this) - 1] if parts else Field(VALUE, output.type)
+            if found is None:
                 return None
             if isinstance(output, SelectOutput):
-                name, sql = next(column for column in output.columns if column[0] in (physical(field.name), VALUE))
-                if output.applied and (self.translator.block.group_sets or _must_not_be_repeated(sql)):
+                wanted = (physical(found.name),) if parts else (VALUE,)
+                name, sql = next(column for column in columns if column[0] in wanted)
+                block = self.translator.block
+                if output.applied and (block.group_sets or block.optional_keys or _must_not_be_repeated(sql)):
                     sql = exp.column(name, quoted=True)
-                return TypedSql(sql, field.type)
-            return TypedSql(exp.column(physical(field.name), quoted=True), field.type)
+                return TypedSql(sql, found.type)
+            return TypedSql(exp.column(physical(found.name), quoted=True), found.type)
 
         return find
 
@@ -277,10 +311,26 @@ class Projection:
         return bound("LIMIT", node.args.get("limit")), bound("OFFSET", node.args.get("offset"))
 
 
+def _of_nullable(record: RowVariable, declared: Field, node: exp.Expr) -> tuple[TypedSql, Field]:
+    """Returns a field that is MISSING where an outer join finds no record."""
+    assert isinstance(record.type, ObjectType)
+    value = field_of(record, declared.name, node)
+    if keeps_open(record.type):
+        # The column OPEN tells NULL from MISSING.
+        return TypedSql(value.sql, value.type), Field(declared.name, declared.type, optional=True)
+    value = make_self_contained(value)
+    return value, Field(declared.name, value.type)
+
+
 def _total_or(key: exp.Expr) -> exp.Expr:
     """Returns an untyped key in a row of ROLLUP or CUBE: NULL if the row is not grouped by it."""
     null = values.call("parse_json", exp.Literal.string("null"))
-    return build("if(grouping(_k) = 1, _null, any_value(_v))", _k=values.key(key), _v=key, _null=null)
+    return build("if(grouping(_k) = 1, _null, _v)", _k=values.key(key), _v=_known_first(key), _null=null)
+
+
+def _known_first(key: exp.Expr) -> exp.Expr:
+    """Returns an untyped key of a group: any value that is not MISSING, if there is one."""
+    return values.call("any_value", key, exp.true())
 
 
 def _must_not_be_repeated(sql: exp.Expr) -> bool:
@@ -314,17 +364,3 @@ def aggregates(node: exp.Expr) -> bool:
     if isinstance(node, exp.Anonymous) and isinstance(node.this, str) and node.this.lower() in AGGREGATES:
         return True
     return any(aggregates(child) for child in node.iter_expressions())
-
-
-def _merged(opens: Sequence[exp.Expr]) -> exp.Expr:
-    """Merges the undeclared fields of several records into one JSON text."""
-    if not opens:
-        return values.null(t.STRING)
-    merged = opens[0]
-    for other in opens[1:]:
-        merged = build(
-            "CASE WHEN _a IS NULL THEN _b WHEN _b IS NULL THEN _a"
-            " ELSE concat(substring(_a, 1, length(_a) - 1), ',', substring(_b, 2)) END",
-            _a=merged, _b=other,
-        )  # fmt: skip
-    return merged

@@ -27,11 +27,12 @@ from tocsin.language.translate.scope import (
     RowVariable,
     WithTable,
     column,
+    column_names,
     derived_table,
     select_query,
     variable,
 )
-from tocsin.language.types.typed_sql import TypedSql
+from tocsin.language.types.typed_sql import TypedSql, build
 from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
@@ -45,6 +46,18 @@ _KNOWN_CLAUSES = {
     "expressions", "from_", "joins", "where", "group", "having", "order", "limit", "offset", "distinct", "with_",
     "kind", "hint", "windows", "operation_modifiers", "group_lets", FIRST_LETS,
 }  # fmt: skip
+
+
+# How often a set operation has a row that is `_here` and `_there` so often, by operation and DISTINCT.
+_OCCURRENCES: dict[tuple[type[exp.Expr], bool], str] = {
+    (exp.Union, True): "1",
+    (exp.Intersect, True): "if(_here > 0 AND _there > 0, 1, 0)",
+    (exp.Intersect, False): "CAST(least(_here, _there) AS INT)",
+    (exp.Except, True): "if(_there = 0, 1, 0)",
+    (exp.Except, False): "CAST(greatest(_here - _there, 0) AS INT)",
+}
+_SIDE = "side"
+_COUNTS = ("here", "there")
 
 
 class Queries:
@@ -94,9 +107,45 @@ class Queries:
         if node.args.get("by_name") or node.args.get("side"):
             fail("only UNION, INTERSECT and EXCEPT by position are supported", node)
         left, right = self._align_sides(left, right, node)
+        is_all = isinstance(node, exp.Union) and not node.args.get("distinct")
+        if values.contains_any(left.type) and not is_all:
+            return self._untyped_set_operation(node, left, right)
         operation = type(node)(this=left.query, expression=right.query, distinct=node.args.get("distinct"))
         self.translator.projection.add_order(operation, node, self.translator.projection.by_output(left))
         return Relation(operation, left.type, left.is_value)
+
+    def _untyped_set_operation(self, node: exp.SetOperation, left: Relation, right: Relation) -> Relation:
+        """Translates UNION, INTERSECT and EXCEPT of untyped values, which Spark cannot compare: counts how often each
+        value is on each side, by the keys of the values, and repeats it as often as the result has it."""
+        sides = []
+        for relation, number in ((left, 0), (right, 1)):
+            alias = self.translator.alias("side")
+            parts = [(name, column(alias, name)) for name in column_names(relation)]
+            marked = select_query([*parts, (_SIDE, exp.Literal.number(number))])
+            sides.append(marked.from_(derived_table(relation.query, alias)))
+        both = self.translator.alias("both")
+        columns, keys = self._grouped_columns(left, both)
+        counts = [
+            values.call("count_if", exp.EQ(this=column(both, _SIDE), expression=exp.Literal.number(number)))
+            for number in (0, 1)
+        ]
+        grouped = select_query([*columns, *zip(_COUNTS, counts, strict=True)]).from_(
+            derived_table(exp.Union(this=sides[0], expression=sides[1], distinct=False), both)
+        )
+        grouped.set("group", exp.Group(expressions=keys))
+        once, times = self.translator.alias("once"), self.translator.alias("times")
+        here, there = (column(once, name) for name in _COUNTS)
+        wanted = _OCCURRENCES[type(node), bool(node.args.get("distinct"))]
+        repeated = values.call(
+            "explode", values.call("array_repeat", exp.Literal.number(0), build(wanted, _here=here, _there=there))
+        )
+        names = exp.TableAlias(
+            this=exp.to_identifier(times, quoted=True), columns=[exp.to_identifier("n", quoted=True)]
+        )
+        result = select_query([(name, column(once, name)) for name, _ in columns]).from_(derived_table(grouped, once))
+        result.set("joins", [exp.Join(this=exp.Lateral(this=repeated, alias=names), kind="CROSS")])
+        self.translator.projection.add_order(result, node, self.translator.projection.by_output(left))
+        return Relation(result, left.type, left.is_value)
 
     def _align_sides(self, left: Relation, right: Relation, node: exp.Expr) -> tuple[Relation, Relation]:
         """Returns both sides with equal columns. Different types become the wider number, or untyped."""
@@ -224,7 +273,18 @@ class Queries:
             return relation
         # Spark cannot compare untyped values, so group by their keys and keep any value of each group.
         inner = self.translator.alias("all")
-        if isinstance(variable(relation, inner), RowVariable):
+        columns, keys = self._grouped_columns(relation, inner)
+        grouped = select_query(columns).from_(derived_table(relation.query, inner))
+        grouped.set("group", exp.Group(expressions=keys))
+        outer = self.translator.alias("once")
+        result = select_query([(name, column(outer, name)) for name, _ in columns])
+        result = result.from_(derived_table(grouped, outer))
+        self.translator.projection.add_order(result, node, self.translator.projection.by_output(relation))
+        return Relation(result, relation.type, relation.is_value)
+
+    def _grouped_columns(self, relation: Relation, alias: str) -> tuple[list[tuple[str, exp.Expr]], list[exp.Expr]]:
+        """Returns the columns of a group of equal rows, and the keys to group the rows by."""
+        if isinstance(variable(relation, alias), RowVariable):
             assert isinstance(relation.type, ObjectType)
             pairs = [(physical(field.name), field.type) for field in relation.type.fields]
             pairs += [(OPEN, t.STRING)] if keeps_open(relation.type) else []
@@ -233,15 +293,10 @@ class Queries:
         columns: list[tuple[str, exp.Expr]] = []
         keys: list[exp.Expr] = []
         for name, kind in pairs:
-            value = column(inner, name)
+            value = column(alias, name)
             if kind == t.ANY:
                 keys += [values.key(value), values.is_explicit_null(value)]
             else:
                 keys.append(encoder.to_answer(TypedSql(value, kind)).copy())
             columns.append((name, values.call("any_value", value) if values.contains_any(kind) else value))
-        grouped = select_query(columns).from_(derived_table(relation.query, inner))
-        grouped.set("group", exp.Group(expressions=keys))
-        outer = self.translator.alias("once")
-        result = select_query([(name, column(outer, name)) for name, _ in pairs]).from_(derived_table(grouped, outer))
-        self.translator.projection.add_order(result, node, self.translator.projection.by_output(relation))
-        return Relation(result, relation.type, relation.is_value)
+        return columns, keys

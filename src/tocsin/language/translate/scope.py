@@ -19,9 +19,13 @@ from tocsin.rules.model.types import ANY, ObjectType, Type
 
 @dataclass(frozen=True, slots=True)
 class RowVariable(TypedSql):
-    """A range variable whose fields are columns of `alias`; its `sql` is the whole record as a struct."""
+    """A range variable whose fields are columns of `alias`; its `sql` is the whole record as a struct.
+
+    If an outer join may find no record, `present` is TRUE where there is one; elsewhere all of it is MISSING.
+    """
 
     alias: str
+    present: exp.Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,12 @@ class QueryBlock:
     source: exp.Expr | None = None
     imports: dict[tuple[str, str], str] = field(default_factory=dict)
     import_alias: str = ""
+    has_outer_join: bool = False
+    presence: dict[str, exp.Expr] = field(default_factory=dict)  # by variable: is there a row, or did a join find none?
     grouped: bool = False
     group_sets: bool = False  # ROLLUP, CUBE or GROUPING SETS: not every row has every grouping key
     untyped_keys: list[exp.Expr] = field(default_factory=list)
+    optional_keys: list[exp.Expr] = field(default_factory=list)  # grouping keys that are declared optional fields
     untyped_columns: dict[tuple[str, str], Type] = field(default_factory=dict)  # those that contain variants
     texts: dict[tuple[str, str], str] = field(default_factory=dict)  # the relations with their texts
 
@@ -143,17 +150,36 @@ def row(alias: str, type_: ObjectType) -> RowVariable:
     return RowVariable(values.record([(name, column(alias, name)) for name in names]), type_, alias)
 
 
-def nullable_side(value: TypedSql) -> TypedSql:
-    """Makes the whole record NULL where an outer join finds no partner for the variable."""
-    if not isinstance(value, RowVariable) or not isinstance(value.type, ObjectType):
-        return value
-    required = next(
-        (declared for declared in value.type.fields if not declared.optional and declared.type != ANY), None
-    )
-    if required is None:
-        return value
-    absent = exp.Is(this=column(value.alias, physical(required.name)), expression=exp.null())
-    return RowVariable(exp.If(this=absent, true=exp.null(), false=value.sql), value.type, value.alias)
+def nullable_side(value: TypedSql, present: exp.Expr) -> TypedSql:
+    """Makes a variable MISSING where an outer join finds no partner, so that `present` is not TRUE."""
+    if isinstance(value, RowVariable):
+        there = exp.If(this=present.copy(), true=value.sql, false=exp.null())
+        return RowVariable(there, value.type, value.alias, present)
+    if value.type == ANY or isinstance(value, OptionalVariable):
+        return value  # its SQL NULL is MISSING
+    return OptionalVariable(value.sql, value.type, present)
+
+
+def required_column(alias: str, type_: ObjectType) -> exp.Expr | None:
+    """Returns a column of a dataset's record that is never NULL."""
+    required = (declared for declared in type_.fields if not declared.optional and declared.type != ANY)
+    first = next(required, None)
+    return None if first is None else column(alias, physical(first.name))
+
+
+def optional(value: TypedSql) -> TypedSql:
+    """Returns a record that may be MISSING as an optional value."""
+    if isinstance(value, RowVariable) and value.present is not None:
+        return OptionalVariable(value.sql, value.type, exp.false())
+    return value
+
+
+def column_names(relation: Relation) -> list[str]:
+    """Returns the names of the columns that `variable` reads."""
+    if relation.is_value or not isinstance(relation.type, ObjectType):
+        return [VALUE]
+    names = [physical(declared.name) for declared in relation.type.fields]
+    return [*names, OPEN] if keeps_open(relation.type) else names
 
 
 def variable(relation: Relation, alias: str) -> TypedSql:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from tocsin.language.functions import temporal
 from tocsin.language.functions.function_registry import ONCE
 from tocsin.language.syntax import nodes
 from tocsin.language.syntax.script import parsed_body
@@ -18,6 +19,7 @@ from tocsin.language.translate.expressions import PARTS_LIMIT, TranslationError,
 from tocsin.language.translate.from_clause.outer_columns import import_outer_columns, pass_untyped_columns
 from tocsin.language.translate.name_lookup import Function
 from tocsin.language.translate.paths import field_of
+from tocsin.language.translate.predicate_notes import is_filter
 from tocsin.language.translate.projection import SortKey, comparator
 from tocsin.language.translate.rewrites.substitution import unwrap_query
 from tocsin.language.translate.rewrites.with_clause import separate_values
@@ -35,6 +37,8 @@ from tocsin.language.types import comparable_types
 from tocsin.language.types.output_types import to_output_type
 from tocsin.language.types.typed_sql import TypedSql, build, enclose
 from tocsin.language.types.variant import encoder, values
+from tocsin.language.types.variant import operators as untyped
+from tocsin.language.types.variant.values import VOID
 from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import physical
 from tocsin.rules.model.types import ArrayType, ObjectType
@@ -98,19 +102,16 @@ class Subqueries:
         array = values.call("collect_list", row_value.sql if plain else values.record(parts))
         if keys:
             array = exp.Anonymous(this="array_sort", expressions=[array, comparator(keys)])
-        if limit is not None or offset is not None:
-            start = (
-                exp.Add(this=offset.copy(), expression=exp.Literal.number(1))
-                if offset is not None
-                else exp.Literal.number(1)
-            )
-            length = limit.copy() if limit is not None else exp.Literal.number(2**31 - 2)
-            array = values.call("slice", array, start, length)
+        # Spark's aggregates cannot refer to an outer query, so a bound of an outer row cuts the collected array.
+        is_outer = any(bound is not None and bound.find(exp.Column) for bound in (limit, offset))
+        if not is_outer:
+            array = _between(array, limit, offset)
         if not plain:
             array = build("transform(_l, __e -> __e.v)", _l=array)
         query = select_query([(VALUE, array)]).from_(derived_table(relation.query, alias))
         type_ = ArrayType(row_value.type)
-        return TypedSql(self.translator.sources.hoist(query, type_), type_)
+        hoisted = self.translator.sources.hoist(query, type_)
+        return TypedSql(_between(hoisted, limit, offset) if is_outer else hoisted, type_)
 
     def exists_query(self, node: exp.Query) -> TypedSql:
         relation = self.translator.queries.query(node, self.translator.block)
@@ -131,11 +132,39 @@ class Subqueries:
         if not comparable_types.is_comparable(value.type, row_value.type, by_order=False):
             left_sql, right_sql = values.null(t.BOOLEAN), exp.true()  # no row is equal or unequal
         elif t.ANY in (value.type, row_value.type) or comparable_types.is_structured(value.type):
-            left_sql, right_sql = (values.key(encoder.to_any(side)) for side in (value, row_value))
+            left_sql, right_sql = _keys(value, row_value)
         query = select_query([(VALUE, right_sql)]).from_(derived_table(relation.query, alias))
+        unknown = None
+        if not _decides_rows(node, of_any_kind=value.type == row_value.type == t.ANY):
+            unknown = self._is_unknown(left_sql, query.copy(), by_kind=value.type == row_value.type == t.ANY)
         query = pass_untyped_columns(query, self.translator.block, self.translator.alias)
         query = import_outer_columns(query, self.translator.block, self.translator.alias)
-        return TypedSql(exp.Paren(this=exp.In(this=enclose(left_sql), query=exp.Subquery(this=query))), t.BOOLEAN)
+        test: exp.Expr = exp.In(this=enclose(left_sql), query=exp.Subquery(this=query))
+        if unknown is not None:
+            ifs = [exp.If(this=test, true=exp.true()), exp.If(this=unknown, true=values.null(t.BOOLEAN))]
+            test = exp.Case(ifs=ifs, default=exp.false())
+        return TypedSql(exp.Paren(this=test), t.BOOLEAN)
+
+    def _is_unknown(self, left: exp.Expr, query: exp.Select, *, by_kind: bool) -> exp.Expr:
+        """Whether IN is unknown, unless it is true: Spark answers false where IN decides about no row.
+
+        `query` has the column VALUE with what IN compares; `by_kind` says that this is a key of untyped values.
+        """
+        alias = self.translator.alias("found")
+        key = column(alias, VALUE)
+        kinds = untyped.kind_of_key(key) if by_kind else values.null(t.STRING)
+        summary = values.record([
+            ("rows", values.call("count", exp.Literal.number(1))), ("known", values.call("count", key)),
+            ("kinds", values.call("collect_set", kinds)),
+        ])  # fmt: skip
+        found = self.translator.sources.hoist(
+            select_query([(VALUE, summary)]).from_(derived_table(query, alias)), t.BOOLEAN
+        )
+        kind = untyped.kind_of_key(left) if by_kind else values.null(t.STRING)
+        return build(
+            "_f.rows > 0 AND (_left IS NULL OR _f.known < _f.rows OR exists(_f.kinds, __k -> __k <> _kind))",
+            _f=found, _left=left, _kind=kind,
+        )  # fmt: skip
 
     # ------------------------------------------------------------ functions of the catalog
 
@@ -234,8 +263,53 @@ class Subqueries:
             )
 
 
+def _between(array: exp.Expr, limit: exp.Expr | None, offset: exp.Expr | None) -> exp.Expr:
+    """Returns the items that LIMIT and OFFSET keep. A bound that is negative or unknown in a row is 0."""
+    if limit is None and offset is None:
+        return array
+
+    def bound(given: exp.Expr) -> exp.Expr:
+        # greatest ignores NULL.
+        return given if isinstance(given, exp.Literal) else values.call("greatest", given, exp.Literal.number(0))
+
+    start: exp.Expr = exp.Literal.number(1)
+    if offset is not None:
+        start = exp.Add(this=bound(offset).copy(), expression=start)
+    return values.call("slice", array, start, exp.Literal.number(2**31 - 2) if limit is None else bound(limit))
+
+
 def _body_of(function: Function) -> exp.Expr:
     return unwrap_query(parsed_body(function.body))
+
+
+def _decides_rows(node: exp.In, *, of_any_kind: bool) -> bool:
+    """Whether `x IN (SELECT …)`, or its negation, only decides which rows a query has. There Spark answers rightly;
+    under NOT, two values of different kinds would be unequal."""
+    if is_filter(node):
+        return True
+    parent = node.parent
+    while isinstance(parent, exp.Paren):
+        parent = parent.parent
+    return isinstance(parent, exp.Not) and is_filter(parent) and not of_any_kind
+
+
+def _keys(value: TypedSql, row_value: TypedSql) -> list[exp.Expr]:
+    """Returns what IN compares where a side is untyped. An untyped value of another kind than the other side is NULL,
+    because it is neither equal nor unequal."""
+    kinds = {value.type, row_value.type} - {t.ANY, VOID}
+    keys = [values.key(encoder.to_any(side)) for side in (value, row_value)]
+    if len(kinds) != 1 or comparable_types.is_structured(only := kinds.pop()):
+        return keys
+    if only in t.NUMBERS:
+        return [
+            values.when(values.number(side.sql), key) if side.type == t.ANY else key
+            for side, key in zip((value, row_value), keys, strict=True)
+        ]
+    sides = [
+        TypedSql(values.exactly(side.sql, only) if side.type == t.ANY else side.sql, only)
+        for side in (value, row_value)
+    ]
+    return [temporal.order_key(side) or side.sql for side in sides]
 
 
 def _only_value(collected: TypedSql, node: exp.Expr) -> TypedSql:

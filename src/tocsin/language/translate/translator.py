@@ -116,6 +116,8 @@ class Translator:
             **dict.fromkeys(COMPARISONS, operators.comparison),
             **dict.fromkeys(ARITHMETIC, operators.arithmetic),
             exp.Neg: operators.negative,
+            nodes.Positive: operators.positive,
+            exp.DPipe: operators.concatenation,
             exp.BitwiseXor: operators.caret,
             exp.Between: operators.between,
             **dict.fromkeys((exp.Like, exp.ILike, exp.Escape), operators.like),

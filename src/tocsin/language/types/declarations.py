@@ -16,6 +16,14 @@ from tocsin.rules.model.types import ANY, ArrayType, Field, MultisetType, Object
 _KEY_TYPES: Final = (*t.NUMBERS, t.STRING, t.BOOLEAN, t.DATE, t.TIME, t.DATETIME, t.UUID)
 
 
+# The types of AsterixDB that this language lacks, and what to declare instead.
+_MISSING_TYPES: Final = {
+    "interval": "declare two fields, the start and the end",
+    "binary": "declare a string, in base64 or hexadecimal",
+    "geometry": "declare a point, line, rectangle, circle or polygon",
+}
+
+
 def resolve_type(text: TypeText, look_up: Callable[[Name], ObjectType | None]) -> Type:
     """Resolves a type and every name inside it."""
     match text:
@@ -27,8 +35,9 @@ def resolve_type(text: TypeText, look_up: Callable[[Name], ObjectType | None]) -
                 return named
             if text.dataverse is None and text.name.lower() == "any":
                 return ANY
+            remedy = _MISSING_TYPES.get(text.name.lower()) if text.dataverse is None else None
             raise TranslationError(
-                f"unknown type {text}", text.offset, "create it first, or use one of the built-in types"
+                f"unknown type {text}", text.offset, remedy or "create it first, or use one of the built-in types"
             )
         case CollectionText(item, optional, multiset):
             inner = resolve_type(item, look_up)

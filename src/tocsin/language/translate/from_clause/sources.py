@@ -26,9 +26,13 @@ from tocsin.language.translate.scope import (
     RowVariable,
     WithTable,
     column,
+    column_names,
+    derived_table,
     free_tables,
     nullable_side,
+    required_column,
     row,
+    select_query,
     variable,
 )
 from tocsin.language.types.typed_sql import FunctionError, TypedSql, build
@@ -42,6 +46,9 @@ if TYPE_CHECKING:
 
 
 _REPEATED_PARTS = 500  # the nodes of a value that stands wherever its name stands
+_PRESENT = "there"  # a column that is never NULL
+_POSITION = "pos"
+_METADATA = "Metadata"  # the dataverse of the catalog
 _INLINED_LIMIT = 64  # uses of the tables of WITH that refer to variables outside of it
 
 
@@ -54,6 +61,8 @@ class Sources:
     # ------------------------------------------------------------ the FROM clause
 
     def add_sources(self, node: exp.Select) -> None:
+        sides = {(join.args.get("side") or "").upper() for join in node.args.get("joins") or []}
+        self.translator.block.has_outer_join = bool(sides & {"LEFT", "RIGHT", "FULL"})
         for let in node.args.get(FIRST_LETS) or []:
             self._let(let)
         if node.args.get("from_"):
@@ -129,14 +138,21 @@ class Sources:
             return
         dataset = self._find_dataset(parts, node)
         alias = self.translator.alias(name)
-        self._add(self.translator.hooks.scan_dataset(dataset, node, alias), alias, join, name, row(alias, dataset.type))
+        source = self.translator.hooks.scan_dataset(dataset, node, alias)
+        present = required_column(alias, dataset.type)
+        self._add(source, alias, join, name, row(alias, dataset.type), present=present)
 
     def _with_table(self, table: WithTable, node: exp.Table, name: str, join: exp.Join) -> None:
         translator = self.translator
         if not table.is_correlated:
             alias = translator.alias(name)
             source = exp.Table(this=exp.to_identifier(table.alias, quoted=True), alias=table_alias(alias))
-            self._add(source, alias, join, name, variable(table.relation, alias))
+            if translator.block.has_outer_join:
+                columns = [(column_, column(alias, column_)) for column_ in column_names(table.relation)]
+                relation = Relation(select_query(columns).from_(source), table.relation.type, table.relation.is_value)
+                self._relation(relation, name, join)
+            else:
+                self._add(source, alias, join, name, variable(table.relation, alias))
             return
         translator.inlined_tables += 1
         if translator.inlined_tables > _INLINED_LIMIT:
@@ -184,6 +200,14 @@ class Sources:
         )
         return TypedSql(numbered, ArrayType(ObjectType(fields, open=False)))
 
+    def is_dataset(self, parts: Sequence[str]) -> bool:
+        """Whether this names a dataset, with or without its dataverse."""
+        translator = self.translator
+        if len(parts) == 1 and parts[0] in translator.hooks.own_datasets:
+            return True
+        dataverse = parts[0] if len(parts) == 2 else translator.dataverse
+        return translator.names.find_dataset(dataverse, parts[-1]) is not None
+
     def _find_dataset(self, parts: Sequence[str], node: exp.Expr) -> Dataset:
         translator = self.translator
         dataverse = parts[0] if len(parts) == 2 else translator.dataverse
@@ -203,6 +227,8 @@ class Sources:
             fail(f"{parts[0]} is a table of WITH, not a record", node, f"FROM {parts[0]} AS x UNNEST x.{parts[1]} …")
         dataverse = parts[0] if len(parts) == 2 else translator.dataverse
         suggested = translator.names.suggest_dataset(dataverse, parts[-1])
+        if len(parts) == 2 and parts[0] == _METADATA:
+            fail(f"there is no dataset {name}", node, suggested)
         if len(parts) > 1:
             known_names = [known for frame in translator.frame.chain() for known in frame.names if known[0] != " "]
             hint = did_you_mean(parts[0], known_names) or suggested or "a path begins with a variable of this query"
@@ -253,6 +279,9 @@ class Sources:
     def _relation(self, relation: Relation, name: str, join: exp.Join) -> None:
         """Adds a subquery; it becomes LATERAL if it refers to its neighbours."""
         alias = self.translator.alias(name)
+        present = None
+        if self.translator.block.has_outer_join:
+            relation, present = self._marked(relation), column(alias, _PRESENT)
         free = free_tables(relation.query)
         if free & self.translator.block.aliases:
             limited = any(
@@ -270,7 +299,14 @@ class Sources:
             source: exp.Expr = exp.Lateral(this=exp.Subquery(this=query), alias=table_alias(alias))
         else:
             source = exp.Subquery(this=relation.query, alias=table_alias(alias))
-        self._add(source, alias, join, name, variable(relation, alias))
+        self._add(source, alias, join, name, variable(relation, alias), present=present)
+
+    def _marked(self, relation: Relation) -> Relation:
+        """Adds a column that is NULL where an outer join finds no row; every other column may be NULL in a row."""
+        alias = self.translator.alias("side")
+        columns = [(name, column(alias, name)) for name in column_names(relation)]
+        query = select_query([*columns, (_PRESENT, exp.true())]).from_(derived_table(relation.query, alias))
+        return Relation(query, relation.type, relation.is_value)
 
     def _unnest(
         self, value: TypedSql, name: str, join: exp.Join, outer: bool = False, *, node: exp.Expr | None = None
@@ -290,25 +326,41 @@ class Sources:
             )
         alias = self.translator.alias(name)
         array = import_outer_columns(items.sql, self.translator.block, self.translator.alias)
-        function = values.call("explode_outer" if outer else "explode", array)
+        item = t.ANY if items.type.item == values.VOID else items.type.item
+        element = TypedSql(column(alias, VALUE), item)
+        # An untyped SQL NULL is MISSING; for other types the position tells whether there is an item.
+        has_position = (outer or self.translator.block.has_outer_join) and item != t.ANY
+        generator = ("pos" if has_position else "") + ("explode_outer" if outer else "explode")
+        function = values.call(generator, array)
+        names = ([_POSITION] if has_position else []) + [VALUE]
         columns = exp.TableAlias(
-            this=exp.to_identifier(alias, quoted=True), columns=[exp.to_identifier(VALUE, quoted=True)]
+            this=exp.to_identifier(alias, quoted=True),
+            columns=[exp.to_identifier(name_, quoted=True) for name_ in names],
         )
+        present = exp.Not(this=exp.Is(this=column(alias, _POSITION), expression=exp.null())) if has_position else None
+        if outer and present is not None:
+            element = nullable_side(element, present)
         free = free_tables(array)
-        item = items.type.item
-        element = TypedSql(column(alias, VALUE), t.ANY if item == values.VOID else item)
         source: exp.Expr
         if free:
             source = exp.Lateral(this=function, alias=columns)
         else:
             source = exp.Table(this=function, alias=columns)
-        self._add(source, alias, join, name, element, lateral=bool(free))
+        self._add(source, alias, join, name, element, lateral=bool(free), present=present)
 
     def _add(
-        self, source: exp.Expr, alias: str, join: exp.Join, name: str, value: TypedSql, *, lateral: bool = False
-    ) -> None:
-        """Adds a source to the current block, with its variable and its join condition."""
+        self, source: exp.Expr, alias: str, join: exp.Join, name: str, value: TypedSql, *, lateral: bool = False,
+        present: exp.Expr | None = None,
+    ) -> None:  # fmt: skip
+        """Adds a source to the current block, with its variable and its join condition.
+
+        `present` is a column or condition that is NULL or false where an outer join finds no row of the source.
+        """
         block = self.translator.block
+        if present is not None:
+            is_there = present if not isinstance(present, exp.Column) else exp.Paren(
+                this=exp.Not(this=exp.Is(this=present, expression=exp.null())))  # fmt: skip
+            block.presence[name] = is_there
         block.note_columns(value, alias)
         self.translator.frame.names[name] = value
         if not name.startswith(" "):
@@ -324,9 +376,9 @@ class Sources:
             fail("NATURAL and ASOF joins are not supported", join)
         if side in ("RIGHT", "FULL"):
             for earlier in self.translator.frame.ranges[:-1]:
-                self.translator.frame.names[earlier] = nullable_side(self.translator.frame.names[earlier])
+                self._make_nullable(earlier)
         if side in ("LEFT", "FULL"):
-            self.translator.frame.names[name] = nullable_side(value)
+            self._make_nullable(name)
         translated = exp.Join(this=source, kind=kind or None, side=side or None)
         condition = join.args.get("on")
         if join.args.get("using"):
@@ -341,6 +393,11 @@ class Sources:
         elif side:
             fail(f"{side} JOIN needs ON", join.this)
         block.joins.append(translated)
+
+    def _make_nullable(self, name: str) -> None:
+        names, present = self.translator.frame.names, self.translator.block.presence.get(name)
+        if present is not None:
+            names[name] = nullable_side(names[name], present)
 
     def _using(self, join: exp.Join, name: str) -> exp.Expr:
         others = [range_ for range_ in self.translator.frame.ranges if range_ != name]

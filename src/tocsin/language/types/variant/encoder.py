@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
@@ -193,6 +193,56 @@ def _exact_text(variant: exp.Expr) -> exp.Expr:
         " __p -> if(startswith(__p, '\"'), __p, regexp_replace(__p, _number, _exact))), ''), __j)), 0)",
         _v=variant, _parts=string(_TEXT_OR_REST), _number=string(_FRACTION), _exact=string("$1E0"),
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------- undeclared fields, as the text of the column OPEN
+
+
+def open_fields(variant: exp.Expr) -> exp.Expr:
+    """Returns the fields of an untyped object as text; SQL NULL if the value is no object, or has no fields."""
+    schema = call("schema_of_variant", variant)
+    # A tag has one dollar sign, and a field whose name begins with one has two.
+    is_object = "startswith(_s, 'OBJECT<') AND (NOT startswith(_s, 'OBJECT<`$') OR startswith(_s, 'OBJECT<`$$'))"
+    return build(f"if({is_object}, nullif(_text, '{{}}'), NULL)", _s=schema, _text=_exact_text(variant))
+
+
+def without_fields(text: exp.Expr, names: Sequence[str]) -> exp.Expr:
+    """Returns the text without the fields of these names."""
+    if not names:
+        return text
+    keys = [field_key(name) for name in names]
+    # Most texts contain none of them, and need not be parsed.
+    found = exp.or_(*(call("contains", text, string(_json_string(key) + ":")) for key in keys))
+    kept = build(
+        "map_filter(_fields, (__k, __v) -> array_position(_keys, __k) = 0)",
+        _fields=_fields_of(text), _keys=call("array", *map(string, keys)),
+    )  # fmt: skip
+    return exp.If(this=found, true=_text_of(kept), false=text.copy())
+
+
+def merged_fields(texts: Sequence[exp.Expr]) -> exp.Expr:
+    """Merges the undeclared fields of several records into one text. Of equal names, the last one counts."""
+    if not texts:
+        return exp.cast(exp.null(), "STRING")
+    merged = texts[0]
+    for text in texts[1:]:
+        both = build(
+            "map_concat(map_filter(_a, (__k, __v) -> array_position(map_keys(_b), __k) = 0), _b)",
+            _a=_fields_of(merged), _b=_fields_of(text),
+        )  # fmt: skip
+        merged = build(
+            "CASE WHEN _a IS NULL THEN _b WHEN _b IS NULL THEN _a ELSE _both END", _a=merged, _b=text,
+            _both=_text_of(both),
+        )  # fmt: skip
+    return merged
+
+
+def _fields_of(text: exp.Expr) -> exp.Expr:
+    return get(call("parse_json", text), "", "map<string,variant>")
+
+
+def _text_of(fields: exp.Expr) -> exp.Expr:
+    return build("nullif(_text, '{}')", _text=_exact_text(call("to_variant_object", fields)))
 
 
 def to_answer(value: TypedSql) -> exp.Expr:

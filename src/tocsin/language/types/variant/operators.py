@@ -102,6 +102,30 @@ def comparison(made: Callable[[exp.Expr, exp.Expr], exp.Expr], left: exp.Expr, r
     return exp.If(this=build("(_a).k = (_b).k", _a=a, _b=b), true=made(a, b), false=values.null(t.BOOLEAN))
 
 
+# The kind of a value, by its key (see `values.key`): numbers and booleans begin with two letters, a tag is a kind.
+_KIND: Final = (
+    "CASE WHEN startswith(_key, 'd') OR startswith(_key, '{\"$double') THEN 'n' WHEN startswith(_key, 't') THEN 'f'"
+    " WHEN startswith(_key, '{\"$') AND NOT startswith(_key, '{\"$$') THEN substring(_key, 1, 8)"
+    " ELSE substring(_key, 1, 1) END"
+)
+
+
+def kind_of_key(key: exp.Expr) -> exp.Expr:
+    """Returns a text for the kind of an untyped value, by its key."""
+    return values.bind(key, "__key", lambda short: build(_KIND, _key=short))
+
+
+def equality(made: Callable[[exp.Expr, exp.Expr], exp.Expr], left: exp.Expr, right: exp.Expr) -> exp.Expr:
+    """Compares two untyped values by `=` or `<>`; unknown if their kinds differ."""
+    both = values.record([("a", values.key(left)), ("b", values.key(right))])
+    a, b = (exp.column(name, table="__both") for name in ("a", "b"))
+    kinds = [kind_of_key(key) for key in (a, b)]
+    test = exp.If(
+        this=exp.EQ(this=kinds[0], expression=kinds[1]), true=made(a.copy(), b.copy()), false=values.null(t.BOOLEAN)
+    )
+    return values.once(both, "__both", lambda _: test)
+
+
 def text(value: exp.Expr) -> exp.Expr:
     """Converts an untyped value to text. A datetime, uuid, … yields its plain text, not its tagged form."""
     plain = values.as_type(value, t.STRING)
