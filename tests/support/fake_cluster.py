@@ -1,7 +1,8 @@
 """An executor without Spark, for tests of what stands in front of it.
 
 Its language: `rows N`, `insert N`, `text N` (one row of N bytes), `endless` (rows without end), `wait` (until stopped),
-`use NAME`, `note TEXT`, `set TEXT` (an option with this note), `subscribe ID`, `fail`, `boom` (a bug); statements end with semicolons.
+`use NAME`, `note TEXT`, `set TEXT` (an option with this note), `subscribe ID`, `fail`, `boom` (a bug); statements end
+with semicolons.
 """
 
 from __future__ import annotations

@@ -41,12 +41,12 @@ NODES: Final = frozenset((
     exp.Abs, exp.AnyValue, exp.ArrayDistinct, exp.ArrayFilter, exp.ArrayMax, exp.ArrayMin, exp.ArrayPosition,
     exp.ArraySize, exp.ArraySlice, exp.ArraySort, exp.MapKeys,
     exp.ArrayToString, exp.Asin, exp.Atan2, exp.Ceil, exp.Coalesce, exp.Concat, exp.Contains, exp.Cos,
-    exp.DateFromUnixDate, exp.Day, exp.Degrees, exp.Flatten, exp.Floor, exp.GenerateSeries, exp.Greatest, exp.Grouping,
-    exp.IsNan, exp.JSONFormat, exp.Least, exp.Length, exp.Log, exp.Lower, exp.MapFromEntries, exp.Month, exp.Nullif, exp.Pad,
+    exp.DateFromUnixDate, exp.Degrees, exp.Flatten, exp.Floor, exp.GenerateSeries, exp.Greatest, exp.Grouping,
+    exp.IsNan, exp.JSONFormat, exp.Least, exp.Length, exp.Log, exp.Lower, exp.MapFromEntries, exp.Nullif, exp.Pad,
     exp.Pi, exp.Pow, exp.Radians, exp.Reduce, exp.RegexpExtract, exp.RegexpExtractAll, exp.RegexpReplace,
     exp.Replace, exp.Rint, exp.SafeSubtract, exp.Sign, exp.Sin, exp.Sqrt, exp.StartsWith, exp.Substring,
     exp.TimeStrToTime, exp.TimeToStr, exp.Transform, exp.Translate, exp.UnixDate, exp.UnixMicros, exp.UnixMillis,
-    exp.UnixSeconds, exp.Year,
+    exp.UnixSeconds,
 ))  # fmt: skip
 TYPES: Final = frozenset(
     exp.DataType.Type[name]

@@ -103,7 +103,8 @@ async def test_notes_of_statements_are_warnings() -> None:
 
 
 @pytest.mark.parametrize(
-    "form", ["application/json", "application/json;charset=utf-8", "application/json; lossless=true", "JSON", "clean_json"]
+    "form",
+    ["application/json", "application/json;charset=utf-8", "application/json; lossless=true", "JSON", "clean_json"],
 )
 async def test_json_may_be_asked_for_as_a_media_type(form: str) -> None:
     async with serving(FakeStatements()) as url:

@@ -88,7 +88,8 @@ def json_text(value: TypedSql) -> exp.Expr:
         case t.STRING:
             return _quoted(sql)
         case t.DATETIME:
-            return _tagged("datetime", _without_zero_fraction("_v", "unix_micros(_v)", "yyyy-MM-dd'T'HH:mm:ss", "'Z'", sql))
+            form = "yyyy-MM-dd'T'HH:mm:ss"
+            return _tagged("datetime", _without_zero_fraction("_v", "unix_micros(_v)", form, "'Z'", sql))
         case t.DATE:
             return _tagged("date", exp.cast(sql.copy(), "STRING"))
         case t.TIME:
