@@ -19,7 +19,7 @@ from tocsin.pipeline.analysis import reason
         ),
         (
             (
-                '[DATATYPE_MISMATCH.UNEXPECTED_INPUT_TYPE] Cannot resolve "trunc(2.59, 1)" due to data type mismatch: The '
+                '[DATATYPE_MISMATCH.UNEXPECTED_INPUT_TYPE] Cannot resolve "trunc(2.59)" due to data type mismatch: The '
                 'first parameter requires the "DATE" type, however "2.59" has the type "DOUBLE". SQLSTATE: 42K09'
             ),
             "the first argument must be date, not double",
@@ -42,8 +42,8 @@ from tocsin.pipeline.analysis import reason
         (
             "[ARITHMETIC_OVERFLOW] overflow. Use 'try_add' to tolerate overflow and return NULL instead.",
             (
-                "a number is too large: a bigint has 64 bits; compute with double(x), or try_add(a, b) and the like, which "
-                "give NULL"
+                "a number is too large: a bigint has 64 bits; compute with double(x), or try_add(a, b) and the like, "
+                "which give NULL"
             ),
         ),
         (

@@ -217,6 +217,7 @@ def _cell(p: TypedSql, origin: TypedSql, dx: TypedSql, dy: TypedSql) -> exp.Expr
 _FLAT: Final = tuple(ArrayType(number, optional) for number in NUMBERS for optional in (False, True))
 _POINTS: Final = (ArrayType(POINT), ArrayType(POINT, True))
 
+
 def _same(type_: Type) -> Overload:
     return Overload((type_,), type_, lambda shape: shape.sql)
 
