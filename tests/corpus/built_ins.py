@@ -61,7 +61,7 @@ CONSTANTS: Final[list[tuple[str, Any]]] = [
     ("spatial_cell(point('2.5,1'), point('0,0'), 2, 3)", Rectangle(Point(2.0, 0.0), Point(4.0, 3.0))),
     ("geo_distance(point('52.52,13.40'), point('48.86,2.35'))", _geo_distance((52.52, 13.40), (48.86, 2.35))),
     ("geo_intersect(circle('52.52,13.40 1000'), point('52.521,13.401'))", True), ("geo_intersect(circle('52.52,13.40 1000'), point('52.6,13.4'))", False),
-    ("geo_area(circle('0,0 1000'))", 2 * math.pi * 6_371_008.8**2 * (1 - math.cos(1000 / 6_371_008.8))),
+    ("geo_area(circle('0,0 1000'))", 4 * math.pi * 6_371_008.8**2 * math.sin(500 / 6_371_008.8) ** 2),
     # numbers are never made of texts
     ("-'5'", None), ("abs('5')", None), ("sqrt('4')", None), ("round('5.5')", None), ("ceil('1.5')", None), ("power('2', 3)", None), ("try_add('1', 2)", None),
     ("abs(true)", None), ("abs([1])", None), ("[1] + 1", None), ("abs(-5)", 5), ("abs(null)", None), ("substr('abc', '1')", None), ("element_at([1], '1')", None),

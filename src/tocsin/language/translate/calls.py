@@ -284,6 +284,9 @@ class FunctionCalls:
             except FunctionError as error:
                 problem = problem or error
                 continue
+            if lower == "element_at" and constant_integer(candidate[-1].sql) is None:
+                # Spark takes the result for never NULL, even if the index is NULL.
+                result = TypedSql(dynamic.when(candidate[-1].sql, result.sql), result.type)
             if lower in KEEP_INTEGERS:
                 result.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(*arguments)
             return result
