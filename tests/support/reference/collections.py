@@ -307,8 +307,9 @@ def array_range(start: Any, end: Any, step: Any = 1) -> Any:
     """The numbers from a start up to and without an end; doubles if an argument is one."""
     if not all(map(is_number, (start, end, step))):
         return None
+    kind = float if any(isinstance(number, float) for number in (start, end, step)) else int
     count = max(math.ceil((end - start) / step), 0)
-    return [start + place * step for place in range(count)]
+    return [kind(start + place * step) for place in range(count)]
 
 
 def array_star(items: Any) -> Any:
