@@ -7,11 +7,17 @@ import math
 from datetime import UTC, date, datetime, time
 from typing import Any, Final
 
-from tests.corpus import clause_orders, computing, original_rules, selecting
+from tests.corpus import built_ins, clause_orders, computing, original_rules, selecting
 from tests.corpus.entry import Entry
 from tocsin.rules.model.values import MISSING, Circle, Duration, Line, Multiset, Point, Polygon, Rectangle
 
-ENTRIES: Final[list[Entry]] = [*selecting.ENTRIES, *computing.ENTRIES, *clause_orders.ENTRIES, *original_rules.ENTRIES]
+ENTRIES: Final[list[Entry]] = [
+    *selecting.ENTRIES,
+    *computing.ENTRIES,
+    *clause_orders.ENTRIES,
+    *original_rules.ENTRIES,
+    *built_ins.ENTRIES,
+]
 CONDITIONS: Final = selecting.CONDITIONS
 
 CONSTANTS: Final[list[tuple[str, Any]]] = [
@@ -88,4 +94,5 @@ CONSTANTS: Final[list[tuple[str, Any]]] = [
     ("spatial_intersect(line('0,0 2,2'), line('0,2 2,0'))", True), ("spatial_intersect(point('1,1'), polygon('0,0 4,0 4,4 0,4'))", True),
     ("spatial_intersect(line('5,5 6,6'), polygon('0,0 4,0 4,4 0,4'))", False),
     ("spatial_intersect(circle('5,2 1'), rectangle('0,0 4,4'))", True),
+    *built_ins.CONSTANTS,
 ]  # fmt: skip

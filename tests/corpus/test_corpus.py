@@ -14,6 +14,7 @@ import pytest
 from tests.corpus import data
 from tests.corpus.entry import Entry
 from tests.corpus.queries import CONDITIONS, CONSTANTS, ENTRIES
+from tests.support.commands import ROOT
 from tests.support.in_process_cluster import LocalCluster
 from tocsin.rules.model.json_form import plain
 from tocsin.wire.errors import InputError
@@ -91,6 +92,14 @@ def test_expressions_have_their_values(cluster: LocalCluster, start: int) -> Non
 REFUSED = [
     ("SELECT VALUE array_sort([1], 2, 3)", "array_sort takes 1 argument, got 3"),
     ("SELECT VALUE array_prepend([1], 2)", "takes the array last"),
+    ("SELECT VALUE if(1, 'a', 'b')", "if takes a condition first, which is true or false, got bigint"),
+    ("SELECT VALUE replace('a', 'b', 'c', 1, 2)", "replace takes 2 to 4 arguments, got 5"),
+    ("SELECT VALUE array_sum([9223372036854775807, 1])", "a number is too large: a bigint has 64 bits"),
+    ("SELECT VALUE bigint('x')", "'x' is no bigint; try_cast gives NULL for it"),
+    ("SELECT VALUE parse_date('x', 'yyyy')", "the text does not match the pattern"),
+    ("SELECT VALUE 1 / 0", "division by zero"),
+    ("SELECT VALUE date_add(5, 1)", "the first argument must be"),
+    ("SELECT VALUE is_arry([1])", "did you mean is_array?"),
     ("SELECT VALUE array_range(0, 2000000)", "at most 1,000,000 items"),
     ("SELECT VALUE p.nothing FROM Zones p", "there is no field nothing"),
     ("SELECT VALUE p.id FROM Peple p", "unknown dataset Peple"),
@@ -128,6 +137,15 @@ def test_a_query_that_means_nothing_is_refused_with_the_reason(
     with pytest.raises(InputError, match=re.escape(message)) as found:
         cluster.rows(f"USE {corpus};\n{text}")
     assert (found.value.statement, found.value.line) == (2, 2)
+
+
+def test_each_function_of_the_guide_has_an_entry() -> None:
+    functions = (ROOT / "docs" / "language.md").read_text("utf-8").split("\n## Functions\n")[1]
+    rows = re.findall(r"^\| (`.*?) \| ", functions.split("### Functions of Spark\n")[0], re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"`(\w+)\(", row)}
+    texts = [*(entry.text for entry in ENTRIES), *(text for text, _ in (*CONSTANTS, *CONDITIONS))]
+    assert len(documented) > 100
+    assert documented - set(re.findall(r"\w+(?=\()", " ".join(texts))) == set()
 
 
 def test_the_corpus_is_a_corpus() -> None:

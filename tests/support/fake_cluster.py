@@ -1,7 +1,8 @@
 """An executor without Spark, for tests of what stands in front of it.
 
 Its language: `rows N`, `insert N`, `text N` (one row of N bytes), `endless` (rows without end), `wait` (until stopped),
-`use NAME`, `note TEXT`, `subscribe ID`, `fail`, `boom` (a bug); statements end with semicolons.
+`use NAME`, `note TEXT`, `set TEXT` (an option with this note), `subscribe ID`, `fail`, `boom` (a bug); statements end
+with semicolons.
 """
 
 from __future__ import annotations
@@ -105,6 +106,9 @@ class FakeStatements:
                 raise ForbiddenError("this token may not bring code", statement=number)
             elif verb == "note":
                 yield StatementOutcome(number, "create_dataset", {"name": "D", "notes": [rest]}, None)
+            elif verb == "set":
+                summary = {"name": "o", "value": "v", "applied": False, "note": rest}
+                yield StatementOutcome(number, "set_option", summary, None)
             elif verb == "subscribe":
                 yield StatementOutcome(number, "subscribe_statement", {"subscription": rest, "interest": 1}, None)
             elif verb == "insert" and not may_write:

@@ -78,15 +78,20 @@ class SparklessCluster:
         self.announcer.dropped()
 
     async def execute(
-        self, channel: ChannelEntry, found: Mapping[int, Sequence[Any]], at_us: int | None = None
+        self,
+        channel: ChannelEntry,
+        found: Mapping[int, Sequence[Any]],
+        at_us: int | None = None,
+        ended_us: int | None = None,
     ) -> None:
         """One execution that finds these values for these interests."""
         at_us = time.time_ns() // 1_000 if at_us is None else at_us
+        ended_us = at_us if ended_us is None else ended_us
         number = (await self.store.state(channel.channel_id)).last_execution + 1
         pairs = [(interest, orjson.dumps(value)) for interest, values in found.items() for value in values]
         committed = await self.store.commit_execution(
             channel.channel_id,
-            Execution(number, at_us, at_us, {}),
+            Execution(number, at_us, ended_us, {}),
             [item for item, _ in pairs],
             [item for _, item in pairs],
         )

@@ -30,16 +30,16 @@ def id_list(subscription_ids: Iterable[str]) -> bytes:
     return orjson.dumps(list(subscription_ids))
 
 
-def result_item(payload: bytes, executed: datetime, subscription_id: str, *, adm: bool) -> bytes:
-    """A pushed result of one subscription. It is delivered in the instant of its execution, as in the original."""
-    instant = orjson.dumps(datetime_text(executed))
+def result_item(payload: bytes, times: tuple[datetime, datetime], subscription_id: str, *, adm: bool) -> bytes:
+    """A pushed result of one subscription. `times` are the instant of its execution and the end of the execution."""
+    executed, delivered = (orjson.dumps(datetime_text(time)) for time in times)
     identity = orjson.dumps(subscription_id)
     if adm:
-        instant = b"datetime(" + instant + b")"
+        executed, delivered = (b"datetime(" + time + b")" for time in (executed, delivered))
         identity = b"uuid(" + identity + b")" if _is_uuid(subscription_id) else identity
     return b"".join((
-        b'{"result":', payload, b',"channelExecutionTime":', instant, b',"subscriptionId":', identity,
-        b',"deliveryTime":', instant, b"}",
+        b'{"result":', payload, b',"channelExecutionTime":', executed, b',"subscriptionId":', identity,
+        b',"deliveryTime":', delivered, b"}",
     ))  # fmt: skip
 
 

@@ -153,3 +153,23 @@ def test_blanks_in_a_shape_mean_nothing_in_feeds_and_subscriptions(place: Channe
     place.send({"id": 1, "at": "30.0, 30.0"}, {"id": 2, "at": [30, 31]})
     wait_until(lambda: place.told("c").get(subscription) == [1], "the channel tells")
     assert place.rows("SELECT VALUE p.at FROM Places p WHERE p.id = 1") == [[30.0, 30.0]]
+
+
+# ---------------------------------------------------------------- clauses that tune the original's storage
+
+
+def test_hints_and_enforced_indexes_are_noted_and_the_data_is_the_same(place: ChannelDataverse) -> None:
+    tuned, index, *_ = place.run(
+        "CREATE DATASET Tuned(T) PRIMARY KEY id WITH HINTS (CARDINALITY=1000);"
+        "CREATE INDEX byMood ON Tuned(mood: string?) TYPE BTREE ENFORCED;"
+        'INSERT INTO Tuned [{"id": 1, "said": "a", "mood": 5}, {"id": 2, "said": "b", "mood": "good"}];'
+    )
+    assert tuned["notes"] == ["HINTS has no effect: the engine estimates sizes by itself"]
+    assert [note.partition(" has no effect: ")[0] for note in index["notes"]][-1] == "ENFORCED"
+    # ENFORCED checks nothing: only declared fields have a type.
+    assert place.rows("SELECT VALUE t.mood FROM Tuned t ORDER BY t.id") == [5, "good"]
+    shown = place.rows(
+        f'SELECT VALUE i.IsEnforced FROM Metadata.`Index` i WHERE i.DataverseName = "{place.dataverse}" '
+        'AND i.IndexName = "byMood"'
+    )
+    assert shown == [True]

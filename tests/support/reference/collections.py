@@ -101,6 +101,15 @@ def array_avg(items: Any) -> Any:
     return sum(numbers) / len(numbers) if numbers else None
 
 
+def variance(items: Any, fewer: int) -> Any:
+    """The variance of a population (`fewer` is 0) or of a sample (1)."""
+    numbers = [float(item) for item in _known(items) if is_number(item)]
+    if len(numbers) <= fewer:
+        return None
+    mean = sum(numbers) / len(numbers)
+    return sum((number - mean) * (number - mean) for number in numbers) / (len(numbers) - fewer)
+
+
 def extreme(choose: Callable[..., Any]) -> Callable[[Any], Any]:
     def call(items: Any) -> Any:
         known = _known(items)
@@ -291,3 +300,37 @@ def _by_count(wanted: Callable[[int], bool]) -> Callable[..., Any]:
 
 
 array_symdiff, array_symdiffn = _by_count(lambda count: count == 1), _by_count(lambda count: count % 2 == 1)
+
+
+@strict()
+def array_range(start: Any, end: Any, step: Any = 1) -> Any:
+    """The numbers from a start up to and without an end; doubles if an argument is one."""
+    if not all(map(is_number, (start, end, step))):
+        return None
+    kind = float if any(isinstance(number, float) for number in (start, end, step)) else int
+    count = max(math.ceil((end - start) / step), 0)
+    return [kind(start + place * step) for place in range(count)]
+
+
+def array_star(items: Any) -> Any:
+    """An object of arrays for an array of objects; MISSING if no item has a field."""
+    if items is MISSING or not is_list(items):
+        return MISSING if items is MISSING else None
+    names = sorted({name for item in items if isinstance(item, dict) for name in item})
+    columns = {name: [item.get(name) if isinstance(item, dict) else None for item in items] for name in names}
+    return columns or MISSING
+
+
+@strict()
+def concat(left: Any, right: Any) -> Any:
+    """Joins arrays or texts; not one with the other."""
+    for kind in (list, str):
+        if isinstance(left, kind) and isinstance(right, kind):
+            return left + right
+    return None
+
+
+@of_lists
+def similarity_jaccard(*lists: list[Any]) -> Any:
+    left, right = ({key(item) for item in items} for items in lists)
+    return len(left & right) / len(left | right) if left | right else 0.0

@@ -22,6 +22,7 @@ from tocsin.clock import from_us
 from tocsin.cluster.catalog.channel_types import RESULTS_KEYS, RESULTS_TYPE, SUBSCRIPTIONS_KEYS, SUBSCRIPTIONS_TYPE
 from tocsin.cluster.catalog.entries import ChannelEntry, ProcedureEntry
 from tocsin.cluster.catalog.refs import Ref
+from tocsin.cluster.channels.execution_ends import ExecutionEnds
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.pipeline.datasets import layout
 from tocsin.rules.model.cursors import InterestId, Range
@@ -33,7 +34,6 @@ from tocsin.wire.errors import NotFoundError
 
 # At most this many executions are shown per channel, the latest.
 EXECUTIONS: Final = 10_000
-_ALL: Final = 1 << 62
 _NAMESPACE = UUID("6a0ba7c6-51f5-4c3e-9a3d-2f2f0f6f7b11")
 
 
@@ -129,7 +129,7 @@ class VirtualDatasets:
 
     async def _results(self, shown: VirtualDataset) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        ends = _ExecutionEnds(self._store, shown.channel.channel_id)
+        ends = ExecutionEnds(self._store, shown.channel.channel_id)
         async for _, result, ids in shown_results(self._store, shown.channel.channel_id):
             value = orjson.loads(result.payload)
             delivered = from_us(await ends.of(result))
@@ -150,24 +150,6 @@ def id_value(subscription_id: str) -> UUID | str:
     except ValueError:
         return subscription_id
     return value if str(value) == subscription_id else subscription_id
-
-
-class _ExecutionEnds:
-    """When the executions of a channel ended: from then on their results could be delivered."""
-
-    def __init__(self, store: ChannelStore, channel_id: int) -> None:
-        self._store = store
-        self._channel_id = channel_id
-        self._ends_us: dict[int, int] = {}
-
-    async def of(self, result: ResultRow) -> int:
-        number = result.cursor.execution
-        if number not in self._ends_us:
-            executions = await self._store.executions(self._channel_id, limit=_ALL)
-            self._ends_us = {each.number: each.ended_us for each in executions if each.reason is None}
-            # If retention has removed the execution meanwhile, its instant is the nearest that is known.
-            self._ends_us.setdefault(number, result.executed_us)
-        return self._ends_us[number]
 
 
 async def all_subscriptions(store: ChannelStore, channel_id: int) -> list[SubscriptionRow]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from tocsin import faults
@@ -211,7 +211,7 @@ class Feeds:
             decoder_of(options, type_entry.type)  # raises an error for an unreadable format
         entry = FeedEntry(
             dataverse, name,
-            options=tuple(sorted((option, str(value)) for option, value in values.items())),
+            options=tuple(sorted((option, _option_text(value)) for option, value in values.items())),
             type_name=join_names(type_entry.dataverse, type_entry.name), type=type_entry.type, folder=new_folder(),
         )  # fmt: skip
         rejected_name = f"{entry.rejected.name}Type"
@@ -415,3 +415,7 @@ class Feeds:
 
     def _entry(self, name: st.Name, scope: StatementScope) -> FeedEntry:
         return scope.catalog.feed(name.dataverse or scope.dataverse, name.name)
+
+
+def _option_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

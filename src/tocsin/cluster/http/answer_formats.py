@@ -111,7 +111,7 @@ class ServiceFormat:
         return before + b",\n".join(batch)
 
     def statement(self, outcome: StatementOutcome, _rows: int) -> bytes:
-        for note in outcome.summary.get("notes", ()):
+        for note in (*outcome.summary.get("notes", ()), *filter(None, [outcome.summary.get("note")])):
             self._warn(note)
         if outcome.rows is None:
             # The original answers the subscription's id, as it answers a query.

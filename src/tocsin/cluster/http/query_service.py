@@ -121,6 +121,8 @@ def _json(name: str, text: str) -> Any:
 def _script_call(given: Mapping[str, Any], *, reads_only: bool) -> ScriptCall:
     for name, (values, hint) in _SUPPORTED.items():
         value = _text(given, name).lower()
+        if name == "format":
+            value = _media_subtype(value)
         if value and value not in values:
             raise InputError(f'{name}: must be {values[0]}, got "{value[:100]}"', hint=hint)
     statement = _text(given, "statement")
@@ -133,6 +135,12 @@ def _script_call(given: Mapping[str, Any], *, reads_only: bool) -> ScriptCall:
         is_single=not _flag(given, "multi-statement", default=True),
     )
     return ScriptCall(statement, _timeout_s(given), options, is_streamed=_flag(given, "stream", default=False))
+
+
+def _media_subtype(form: str) -> str:
+    """`json` for a media type such as `application/json; charset=utf-8`, of which any parameter is accepted."""
+    media_type, _, _ = form.partition(";")
+    return media_type.strip().removeprefix("application/")
 
 
 def _statement_parameters(given: Mapping[str, Any]) -> dict[str, Any]:

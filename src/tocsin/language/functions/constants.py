@@ -115,7 +115,7 @@ def _call(node: exp.Anonymous, now: datetime) -> Any:
             return now.date()
         if name == "current_time":
             return now.time()
-        if name == "uuid":
+        if name in ("uuid", "create_uuid"):
             return uuid4()
         raise NotConstantError
     arguments = [evaluate(argument, now) for argument in node.expressions]

@@ -8,11 +8,21 @@ language (sketches, catalogs, collations). Our own functions are implemented in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from difflib import SequenceMatcher
 from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.functions import geo_functions, spatial_functions, temporal_functions, text_search
+from tocsin.language.functions import (
+    geo_functions,
+    kind_functions,
+    number_arguments,
+    object_functions,
+    spatial_functions,
+    string_functions,
+    temporal_functions,
+    text_search,
+)
 from tocsin.language.functions.collections import array_aggregates, array_functions
 from tocsin.language.types.typed_sql import TypedSql
 from tocsin.rules.did_you_mean import did_you_mean
@@ -104,15 +114,29 @@ OURS: Final[dict[str, Callable[[Sequence[TypedSql]], TypedSql]]] = {
     **spatial_functions.FUNCTIONS, **geo_functions.FUNCTIONS, **temporal_functions.FUNCTIONS,
 }  # fmt: skip
 
+# SQL++'s functions of any values. One that returns None leaves the call to Spark's function of the same name.
+OF_VALUES: Final[dict[str, Callable[[str, Sequence[TypedSql]], TypedSql | None]]] = {
+    **kind_functions.FUNCTIONS, **object_functions.FUNCTIONS, **string_functions.FUNCTIONS,
+    "trunc": number_arguments.truncate,
+}  # fmt: skip
+# Functions that compare their arguments; `translate/comparing_calls.py` implements them.
+COMPARING: Final = frozenset(
+    (
+        "deep_equal equal_null greatest if if_inf if_nan if_nan_or_inf ifinf ifnan ifnanorinf least missing_if"
+        " missingif null_if nullif switch_case"
+    ).split()
+)
+
 # The types that our functions try for an untyped argument.
 GUESSES: Final[tuple[Type, ...]] = (
-    *t.SPATIAL, t.DOUBLE, t.STRING, t.DATETIME, t.DATE, t.TIME, t.DURATION, ArrayType(t.DOUBLE),
+    t.STRING, *t.SPATIAL, t.DOUBLE, t.DATETIME, t.DATE, t.TIME, t.DURATION, t.UUID, ArrayType(t.DOUBLE),
 )  # fmt: skip
 
 # Functions that Spark has under another name than SQL++.
 SPARK_NAMES: Final = {
     "lowercase": "lower", "uppercase": "upper", "string_length": "length", "codepoint_length": "length",
-    "to_string": "string", "to_bigint": "bigint", "to_double": "double", "title": "initcap",
+    "to_string": "string", "title": "initcap", "int8": "tinyint", "int16": "smallint", "int32": "int",
+    "int64": "bigint", "edit_distance": "levenshtein", "create_uuid": "uuid",
     "string_contains": "contains", "starts_with": "startswith", "ends_with": "endswith",
     "regexp_contains": "rlike", "if_missing": "coalesce", "if_null": "coalesce", "if_missing_or_null": "coalesce",
     "ifmissing": "coalesce", "ifmissingornull": "coalesce",
@@ -166,7 +190,7 @@ NONDETERMINISTIC: Final = frozenset(
 CALLABLE: Final = frozenset(
     (
         *OURS, text_search.FTCONTAINS, *SPARK_NAMES, *MOMENTS_OF_NOW, *CHANNELS_OWN, *NAMES,
-        *array_functions.NAMES, *array_aggregates.FUNCTIONS,
+        *array_functions.NAMES, *array_aggregates.FUNCTIONS, *OF_VALUES, *COMPARING, *kind_functions.IS_OPERATORS,
     )
 )  # fmt: skip
 """Every function that a query may call, apart from the catalog's functions."""
@@ -186,6 +210,14 @@ def suggest_function(name: str, known: Iterable[str]) -> str:
     The hint never says that Spark lacks the function, because the list omits some that Spark has.
     """
     listed = "docs/language.md lists what can be called"
-    # A lower similarity would suggest `repeat` for `reflect`.
-    similar = did_you_mean(name, known, similarity=0.8)
+    # A lower similarity would suggest `repeat` for `reflect`; without comparing words, `if_missing` for `is_missing`.
+    similar = did_you_mean(name, [word for word in known if _has_similar_words(name, word)], similarity=0.8)
     return f"{similar} {listed}" if similar else listed
+
+
+def _has_similar_words(name: str, known: str) -> bool:
+    """Whether each word of a name is similar to the word of another; names of other numbers of words may be."""
+    words, others = name.lower()[:100].split("_"), known.split("_")
+    return len(words) != len(others) or all(
+        SequenceMatcher(None, word, other).ratio() > 0.6 for word, other in zip(words, others, strict=True)
+    )

@@ -40,6 +40,7 @@ from tocsin.rules.model.types import (
     SPATIAL,
     STRING,
     ArrayType,
+    Type,
 )
 
 # ---------------------------------------------------------------- from text
@@ -216,12 +217,18 @@ def _cell(p: TypedSql, origin: TypedSql, dx: TypedSql, dy: TypedSql) -> exp.Expr
 _FLAT: Final = tuple(ArrayType(number, optional) for number in NUMBERS for optional in (False, True))
 _POINTS: Final = (ArrayType(POINT), ArrayType(POINT, True))
 
+
+def _same(type_: Type) -> Overload:
+    return Overload((type_,), type_, lambda shape: shape.sql)
+
+
 FUNCTIONS: Final = typed_sql.table({
-    "point": [Overload((STRING,), POINT, typed_sql.from_text(values.parse_point, _READ_POINT))],
-    "line": [Overload((STRING,), LINE, typed_sql.from_text(values.parse_line, _READ_LINE))],
-    "rectangle": [Overload((STRING,), RECTANGLE, typed_sql.from_text(values.parse_rectangle, _READ_RECTANGLE))],
-    "circle": [Overload((STRING,), CIRCLE, typed_sql.from_text(values.parse_circle, _READ_CIRCLE))],
-    "polygon": [Overload((STRING,), POLYGON, typed_sql.from_text(values.parse_polygon, _READ_POLYGON))],
+    "point": [Overload((STRING,), POINT, typed_sql.from_text(values.parse_point, _READ_POINT)), _same(POINT)],
+    "line": [Overload((STRING,), LINE, typed_sql.from_text(values.parse_line, _READ_LINE)), _same(LINE)],
+    "rectangle": [Overload((STRING,), RECTANGLE, typed_sql.from_text(values.parse_rectangle, _READ_RECTANGLE)),
+                  _same(RECTANGLE)],
+    "circle": [Overload((STRING,), CIRCLE, typed_sql.from_text(values.parse_circle, _READ_CIRCLE)), _same(CIRCLE)],
+    "polygon": [Overload((STRING,), POLYGON, typed_sql.from_text(values.parse_polygon, _READ_POLYGON)), _same(POLYGON)],
     "create_point": [Overload((NUMBERS, NUMBERS), POINT, _create_point)],
     "create_line": [Overload((POINT, POINT), LINE, _create_line)],
     "create_rectangle": [Overload((POINT, POINT), RECTANGLE, _create_rectangle)],

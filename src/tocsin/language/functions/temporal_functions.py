@@ -7,6 +7,7 @@ part of the full notation (P1Y2M3DT4H5M6.789S), with the duration's sign.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -140,13 +141,12 @@ def _of_micros(template: str) -> Callable[[TypedSql], exp.Expr]:
     return lambda duration: build(template, _m=typed_sql.field(duration.sql, "micros"))
 
 
-def _call(name: str) -> Callable[..., exp.Expr]:
-    # Call by name: sqlglot would translate the format string of functions that it knows.
-    return lambda *parts: exp.Anonymous(this=name, expressions=[part.sql.copy() for part in parts])
-
-
 def _calendar(part: str) -> Overload:
-    return Overload(((DATE, DATETIME),), BIGINT, _formula(f"CAST({part}(_a) AS BIGINT)"))
+    # Call by name: sqlglot would add conversions to functions that it knows.
+    def make(moment: TypedSql) -> exp.Expr:
+        return exp.cast(exp.Anonymous(this=part, expressions=[moment.sql.copy()]), "BIGINT")
+
+    return Overload(((DATE, DATETIME),), BIGINT, make)
 
 
 def _clock(unit_micros: int, modulus: int) -> list[Overload]:
@@ -163,19 +163,57 @@ def _time_of(moment: TypedSql) -> exp.Expr:
     return build(f"pmod(unix_micros(_a), {MICROS_PER_DAY})", _a=moment.sql)
 
 
+# Quoted text, or a run of one letter.
+_PATTERN_PART: Final = re.compile(r"'[^']*'|([A-Za-z])\1*")
+
+
+def spark_pattern(pattern: str) -> str:
+    """Translates a pattern of the original, such as `YYYY-MM-DD hh:mm:ss.nnn`, to Spark's letters.
+
+    In Spark, Y is refused, n is unknown, D and DD mean the day of the year, and h needs an `a` for am and pm: none of
+    these letters has another meaning in a pattern that Spark takes.
+    """
+    letters = {found[1] for found in _PATTERN_PART.finditer(pattern) if found[1]}
+    changes = {"Y": "y", "n": "S"}
+    if "d" not in letters:
+        changes["D"] = "d"
+    if "a" not in letters and "H" not in letters:
+        changes["h"] = "H"
+
+    def changed(part: re.Match[str]) -> str:
+        letter = part[1]
+        if not letter or letter not in changes or (letter == "D" and len(part[0]) > 2):
+            return part[0]
+        return changes[letter] * len(part[0])
+
+    return _PATTERN_PART.sub(changed, pattern)
+
+
+def _with_pattern(name: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
+    # Call by name: sqlglot would translate the format string of functions that it knows.
+    def make(value: TypedSql, form: TypedSql) -> exp.Expr:
+        constant = typed_sql.constant_string(form.sql)
+        pattern = form.sql if constant is None else typed_sql.string(spark_pattern(constant))
+        return exp.Anonymous(this=name, expressions=[value.sql.copy(), pattern.copy()])
+
+    return make
+
+
 def _print_time(time: TypedSql, form: TypedSql) -> exp.Expr:
-    moment = build("timestamp_micros(_a)", _a=time.sql)
-    return exp.Anonymous(this="date_format", expressions=[moment, form.sql.copy()])
+    moment = TypedSql(build("timestamp_micros(_a)", _a=time.sql), DATETIME)
+    return _with_pattern("date_format")(moment, form)
 
 
 def _parse_time(text: TypedSql, form: TypedSql) -> exp.Expr:
-    return _time_of(TypedSql(_call("to_timestamp")(text, form), DATETIME))
+    return _time_of(TypedSql(_with_pattern("to_timestamp")(text, form), DATETIME))
 
 
 _TIME_OF: Final = [Overload((DATETIME,), TIME, _time_of)]
 _DATE_OF: Final = [Overload((DATETIME,), DATE, _formula("CAST(_a AS DATE)"))]
 _MIDNIGHT: Final = "unix_micros(CAST(_a AS TIMESTAMP))"
 _ZERO_MICROS: Final = typed_sql.integer(0, BIGINT)
+
+_SAME_DURATION: Final = Overload((DURATION,), DURATION, lambda duration: duration.sql)
 
 FUNCTIONS: Final = typed_sql.table({
     "datetime": [Overload((STRING,), DATETIME, typed_sql.from_text(values.parse_datetime, _READ_DATETIME)),
@@ -185,9 +223,12 @@ FUNCTIONS: Final = typed_sql.table({
              Overload((DATE,), DATE, lambda day: day.sql)],
     "time": [Overload((STRING,), TIME, typed_sql.from_text(values.parse_time, _READ_TIME)), *_TIME_OF,
              Overload((TIME,), TIME, lambda time: time.sql)],
-    "duration": [Overload((STRING,), DURATION, typed_sql.from_text(values.parse_duration, _READ_DURATION))],
-    "day_time_duration": [Overload((STRING,), DURATION, typed_sql.from_text(_parse_day_time, _READ_DAY_TIME))],
-    "year_month_duration": [Overload((STRING,), DURATION, typed_sql.from_text(_parse_year_month, _READ_YEAR_MONTH))],
+    "duration": [Overload((STRING,), DURATION, typed_sql.from_text(values.parse_duration, _READ_DURATION)),
+                 _SAME_DURATION],
+    "day_time_duration": [Overload((STRING,), DURATION, typed_sql.from_text(_parse_day_time, _READ_DAY_TIME)),
+                          _SAME_DURATION],
+    "year_month_duration": [Overload((STRING,), DURATION, typed_sql.from_text(_parse_year_month, _READ_YEAR_MONTH)),
+                            _SAME_DURATION],
     "uuid": [Overload((), UUID, lambda: exp.Anonymous(this="uuid")),
              Overload((STRING,), UUID, typed_sql.from_text(values.parse_uuid, _READ_UUID)),
              Overload((UUID,), UUID, lambda uuid: uuid.sql)],
@@ -224,11 +265,11 @@ FUNCTIONS: Final = typed_sql.table({
         months=typed_sql.field(d.sql, "months"), micros=_ZERO_MICROS)))],
     "ms_from_day_time_duration": [Overload((DURATION,), BIGINT, _of_micros("(_m DIV 1000)"))],
     "months_from_year_month_duration": [Overload((DURATION,), BIGINT, _of_months("CAST(_m AS BIGINT)"))],
-    # Formats are Spark's patterns: yyyy-MM-dd HH:mm:ss.
-    "parse_datetime": [Overload((STRING, STRING), DATETIME, _call("to_timestamp"))],
-    "print_datetime": [Overload((DATETIME, STRING), STRING, _call("date_format"))],
-    "parse_date": [Overload((STRING, STRING), DATE, _call("to_date"))],
-    "print_date": [Overload(((DATE, DATETIME), STRING), STRING, _call("date_format"))],
+    # Formats are patterns of Spark or of the original.
+    "parse_datetime": [Overload((STRING, STRING), DATETIME, _with_pattern("to_timestamp"))],
+    "print_datetime": [Overload((DATETIME, STRING), STRING, _with_pattern("date_format"))],
+    "parse_date": [Overload((STRING, STRING), DATE, _with_pattern("to_date"))],
+    "print_date": [Overload(((DATE, DATETIME), STRING), STRING, _with_pattern("date_format"))],
     "parse_time": [Overload((STRING, STRING), TIME, _parse_time)],
     "print_time": [Overload((TIME, STRING), STRING, _print_time)],
 })  # fmt: skip

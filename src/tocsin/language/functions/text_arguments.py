@@ -14,7 +14,7 @@ from sqlglot import exp
 from tocsin.language.functions.temporal_text import duration_text, time_text
 from tocsin.language.types.type_probe import needs_stand_in, opaque, refusal
 from tocsin.language.types.typed_sql import TypedSql, string
-from tocsin.language.types.variant import encoder
+from tocsin.language.types.variant import encoder, values
 from tocsin.rules.model import types as t
 
 # Functions that take text, and accept numbers as their digits.
@@ -29,6 +29,8 @@ _WANTS_TEXT: Final = frozenset(
 )
 # Functions that take any value and would reveal how Spark holds it.
 _SHOWS: Final = frozenset("array_join format_string printf string to_csv to_json to_variant_object to_xml".split())
+
+_WRITES: Final = frozenset("format_string printf string".split())
 
 
 def name_of(made: exp.Expr) -> str:
@@ -64,6 +66,9 @@ def with_texts(made: exp.Expr, parts: Sequence[TypedSql]) -> tuple[exp.Expr, lis
             texts[part.sql] = time_text(part.sql) if part.type == t.TIME else duration_text(part.sql)
         elif shows and (hidden := opaque(part.type)) is not None:
             raise refusal("to_string" if name == "string" else name, hidden)
+        elif (name in _WRITES or to_text) and part.type != t.ANY and values.contains_any(part.type):
+            # Its text would reveal the tags of untyped values.
+            texts[part.sql] = values.null(t.STRING)
         elif name == "to_json" and needs_stand_in(part.type):
             texts[part.sql] = encoder.to_any(part)
     if not texts:

@@ -45,6 +45,7 @@ class QueryParser(SparkParser):
     FUNCTION_PARSERS: ClassVar[Any] = {
         name: SparkParser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION")
     }
+    TRIM_PATTERN_FIRST: ClassVar[bool] = False  # trim(text, letters), as in SQL++
     NO_PAREN_FUNCTION_PARSERS: ClassVar[Any] = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
     NO_PAREN_FUNCTIONS: ClassVar[Any] = {
         TokenType.CURRENT_DATE: exp.CurrentDate,

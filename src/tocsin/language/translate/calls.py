@@ -13,29 +13,35 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language.functions import temporal, text_functions, text_search
+from tocsin.language.functions import kind_functions, number_arguments, temporal, text_functions, text_search
 from tocsin.language.functions.collections import array_aggregates, array_functions, row_aggregates
 from tocsin.language.functions.collections.array_arguments import whole_number
 from tocsin.language.functions.function_registry import (
     CALLABLE,
     CHANNELS_OWN,
     COLLECTIONS,
+    COMPARING,
     GUESSES,
     INDEXED,
     KEEP_INTEGERS,
     MOMENTS,
     MOMENTS_OF_NOW,
     NUMERIC,
+    OF_VALUES,
     OURS,
     SPARK_NAMES,
     suggest_function,
 )
 from tocsin.language.functions.grid import Near
-from tocsin.language.translate import predicate_notes
-from tocsin.language.translate.expressions import align, convert, fail
+from tocsin.language.functions.temporal_text import duration_text
+from tocsin.language.syntax import nodes
+from tocsin.language.translate import comparing_calls, predicate_notes
+from tocsin.language.translate.expressions import align, fail, make_self_contained
+from tocsin.language.translate.scope import RowVariable
 from tocsin.language.types import type_probe
-from tocsin.language.types.typed_sql import FunctionError, MapType, TypedSql, build, constant_integer
-from tocsin.language.types.variant import operators
+from tocsin.language.types.output_types import to_output_type
+from tocsin.language.types.typed_sql import FunctionError, MapType, TypedSql, build, constant_integer, string
+from tocsin.language.types.variant import encoder, operators
 from tocsin.language.types.variant import values as dynamic
 from tocsin.language.types.variant.values import VOID
 from tocsin.rules.model import types as t
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
     from tocsin.language.translate.translator import Translator
 
 _LAMBDA_VARIABLE: Final = re.compile(r"\w+")
-_ALIGNED: Final = frozenset("coalesce nvl ifnull array greatest least nullif".split())
+_ALIGNED: Final = frozenset("coalesce nvl ifnull array".split())
 _SPARK_HAS_TOO: Final = frozenset(("date", "time", "point", "add", "print", "multiply", "subtract"))
 # Functions that accept an untyped value as it is.
 _TAKES_UNTYPED: Final = frozenset(
@@ -121,7 +127,7 @@ class FunctionCalls:
         for guess in guesses:
             tried = list(arguments)
             for i, type_ in zip(untyped, guess, strict=True):
-                tried[i] = TypedSql(dynamic.as_type(arguments[i].sql, type_), type_)
+                tried[i] = TypedSql(dynamic.exactly(arguments[i].sql, type_), type_)
             try:
                 results.append(function(tried))
             except FunctionError as error:
@@ -142,6 +148,9 @@ class FunctionCalls:
             return self.translator.hooks.instant(MOMENTS_OF_NOW[lower])
         if lower in CHANNELS_OWN:
             return self.translator.hooks.call_channel_function(lower, node, self.translator)
+        if lower in kind_functions.IS_OPERATORS and len(node.expressions) == 1:
+            kind = kind_functions.IS_OPERATORS[lower]
+            return self.translator.expression(nodes.IsKind(this=node.expressions[0].copy(), kind=kind))
         if lower == "count" and len(node.expressions) == 1:
             return self._count(node)
         if lower in array_aggregates.FUNCTIONS and len(node.expressions) == 1:
@@ -159,6 +168,8 @@ class FunctionCalls:
         if any(isinstance(argument, exp.Star | exp.Distinct | exp.Alias) for argument in node.expressions):
             return self.translator.expressions.generic(node)
         arguments = [self.translator.expression(argument) for argument in node.expressions]
+        if lower == "create_uuid" and arguments:
+            raise FunctionError("create_uuid takes no arguments")
         if lower in OURS and not (lower == "uuid" and not arguments):
             try:
                 return _annotate(lower, self._call_ours(OURS[lower], arguments), arguments)
@@ -184,11 +195,22 @@ class FunctionCalls:
         on_durations = temporal.order_durations(lower, arguments)
         if on_durations is not None:
             return on_durations
+        if lower in COMPARING:
+            return comparing_calls.FUNCTIONS[lower](lower, arguments, self.translator.operators)
+        if lower == "decode" and len(arguments) > 2:
+            return comparing_calls.DECODE(lower, arguments, self.translator.operators)
+        if lower in OF_VALUES and not (lower == "to_number" and len(arguments) == 2):
+            of_values = OF_VALUES[lower](lower, [_keep_evaluation(make_plain(argument)) for argument in arguments])
+            if of_values is not None:
+                return of_values
+        if lower == "to_json" and len(arguments) == 1:
+            return to_json(arguments[0])
+        if lower in ("max_by", "min_by") and len(arguments) == 2:
+            return self._by_order(lower, *arguments)
+        if lower == "log" and len(arguments) == 1:
+            lower = name = "log10"  # as in SQL++
         if lower in _ALIGNED or SPARK_NAMES.get(lower) == "coalesce":
             return _call_aligned(SPARK_NAMES.get(lower, lower), arguments)
-        if lower == "if" and len(arguments) == 3:
-            type_, (then, otherwise) = align(arguments[1:])
-            return TypedSql(exp.If(this=convert(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
         if len(arguments) == 1 and row_aggregates.is_ours(lower, arguments[0].type):
             if lower == "sum":
                 self.translator.hooks.note_use(arguments[0], t.DOUBLE)
@@ -200,7 +222,16 @@ class FunctionCalls:
         ):
             return TypedSql(dynamic.call(f"{lower}_by", arguments[0].sql, sorted_by), t.DURATION)
         result = self._call_spark(SPARK_NAMES.get(lower, name), arguments)
-        return TypedSql(result.sql, t.UUID) if lower == "uuid" else result
+        return TypedSql(result.sql, t.UUID) if lower in ("uuid", "create_uuid") else result
+
+    def _by_order(self, name: str, value: TypedSql, order: TypedSql) -> TypedSql:
+        """Translates max_by and min_by, whose first value may have any type."""
+        key = temporal.order_key(order)
+        if order.type == t.ANY:
+            order = TypedSql(operators.sort_key(order.sql), operators.SORT_KEY)
+        elif key is not None:
+            order = TypedSql(key, temporal.ORDER_KEY)
+        return self.translator.ask(dynamic.call(name, value.sql, order.sql), [value, order])
 
     def _call_spark(self, name: str, arguments: Sequence[TypedSql]) -> TypedSql:
         """Calls a Spark function: with the arguments as they are, then with adapted ones, until Spark accepts it."""
@@ -208,7 +239,13 @@ class FunctionCalls:
         note_use = self.translator.hooks.note_use
         places = text_functions.PLACES.get(lower, ())
         self._note_texts([argument for at, argument in enumerate(arguments) if at in places])
-        arguments = text_functions.only_texts(lower, arguments)
+        arguments = number_arguments.only_numbers(lower, text_functions.only_texts(lower, arguments))
+        if lower in INDEXED and arguments and not isinstance(arguments[0].type, MapType):
+            arguments = [
+                TypedSql(whole_number(argument), t.BIGINT) if at and is_no_index(argument.type) else argument
+                for at, argument in enumerate(arguments)
+            ]
+        is_numeric = lower in NUMERIC or lower in number_arguments.FUNCTIONS
 
         def fit(value: TypedSql) -> TypedSql:
             if value.type != t.ANY:
@@ -218,11 +255,11 @@ class FunctionCalls:
             if lower in MOMENTS:
                 note_use(value, t.DATETIME)
                 return TypedSql(operators.moment(value.sql), t.DATETIME)
-            if lower not in NUMERIC and lower not in COLLECTIONS:
+            if not is_numeric and lower not in COLLECTIONS:
                 note_use(value, t.STRING)
                 return TypedSql(operators.text(value.sql), t.STRING)
-            type_: Type = t.DOUBLE if lower in NUMERIC else ArrayType(t.ANY) if lower in COLLECTIONS else t.STRING
-            if lower in NUMERIC:
+            type_: Type = t.DOUBLE if is_numeric else ArrayType(t.ANY) if lower in COLLECTIONS else t.STRING
+            if is_numeric:
                 note_use(value, t.BIGINT if lower in KEEP_INTEGERS else t.DOUBLE)
             return TypedSql(dynamic.exactly(value.sql, type_), type_)
 
@@ -246,6 +283,9 @@ class FunctionCalls:
             except FunctionError as error:
                 problem = problem or error
                 continue
+            if lower == "element_at" and constant_integer(candidate[-1].sql) is None:
+                # Spark takes the result for never NULL, even if the index is NULL.
+                result = TypedSql(dynamic.when(candidate[-1].sql, result.sql), result.type)
             if lower in KEEP_INTEGERS:
                 result.sql.meta[predicate_notes.MADE_OF] = predicate_notes.operands(*arguments)
             return result
@@ -278,12 +318,16 @@ class FunctionCalls:
         translator = self.translator
         values: list[TypedSql] = []
         sqls: list[exp.Expr] = []
+        accumulator: Type | None = None
         probed: list[tuple[TypedSql, list[exp.Identifier]]] = []  # a value, or the body of a lambda with its variables
         for argument in node.expressions:
             if not isinstance(argument, exp.Lambda):
                 value = translator.expression(argument)
                 if isinstance(value.type, MultisetType) or (value.type == t.ANY and not values):
                     value = dynamic.items(value)
+                if name.lower() in ("aggregate", "reduce") and len(values) == 1:
+                    accumulator = self._accumulator_type(name.lower(), [*values, value], node)
+                    value = _converted(value, accumulator)
                 values.append(value)
                 sqls.append(value.sql)
                 probed.append((value, []))
@@ -300,6 +344,8 @@ class FunctionCalls:
             }
             with translator.inner_scope(variables):
                 body = translator.expression(argument.this)
+            if accumulator is not None and len(probed) == 2:
+                body = _converted(body, accumulator)
             if name.lower() == "array_sort" and body.type in t.NUMBERS:
                 # Spark requires an INT. Only the sign of a difference counts, and the sign always fits.
                 body = TypedSql(exp.cast(dynamic.call("sign", body.sql), "INT"), t.INTEGER)
@@ -318,6 +364,79 @@ class FunctionCalls:
 
         types_ = [value.type for value, _ in probed]
         return type_probe.type_by_spark(translator.type_analyser, dynamic.call(name, *sqls), name, question, types_)
+
+    def _accumulator_type(self, name: str, values: Sequence[TypedSql], node: exp.Anonymous) -> Type:
+        """Returns the type that holds both the start of an aggregate and what its lambda makes of it."""
+        found = values[1].type
+        step = node.expressions[2] if len(node.expressions) > 2 else None
+        if not isinstance(step, exp.Lambda) or len(step.expressions) != 2:
+            return found
+        for _ in range(2):
+            accumulated = TypedSql(values[1].sql, found)
+            types = _lambda_types(name, [values[0], accumulated], 2)
+            variables = {
+                variable.name: TypedSql(exp.column(variable.name, quoted=True), type_)
+                for variable, type_ in zip(step.expressions, types, strict=True)
+            }
+            with self.translator.inner_scope(variables):
+                made = self.translator.expression(step.this).type
+            if made in (found, VOID):
+                return found
+            numbers = {made, found} <= {VOID, *t.NUMBERS}
+            is_real = bool({made, found} & {t.FLOAT, t.DOUBLE})
+            found = t.ANY if not numbers else t.DOUBLE if is_real else t.BIGINT
+        return found
+
+
+def _converted(value: TypedSql, type_: Type) -> TypedSql:
+    """Returns the value as an accumulator's type: a wider number, or untyped."""
+    if type_ in (value.type, VOID):
+        return value
+    if value.type == VOID:
+        return TypedSql(dynamic.void_as(value.sql, type_), type_)
+    if type_ == t.ANY:
+        return TypedSql(encoder.to_any(make_self_contained(value)), t.ANY)
+    return TypedSql(exp.cast(value.sql.copy(), dynamic.spark_type(type_), dialect="spark"), type_)
+
+
+def is_no_index(type_: Type) -> bool:
+    return type_ in (t.STRING, t.BOOLEAN, t.UUID, t.FLOAT, t.DOUBLE)
+
+
+def make_plain(value: TypedSql) -> TypedSql:
+    """Returns a record as an object; an optional field stays one, which can be MISSING."""
+    return TypedSql(value.sql, value.type) if isinstance(value, RowVariable) else value
+
+
+# Tagged values as answers write them. Quotes inside of a text are escaped, so no text contains a tag.
+_PLAIN_TAGS: Final = r'\{"\$(?:point|line|rectangle|polygon|datetime|date|time|uuid|double)":([^{}]*)\}'
+_CIRCLES: Final = r'\{"\$circle":\[([^,]*),([^,]*),([^\]]*)\]\}'
+_DURATIONS: Final = r'\{"\$duration":\[-?[0-9]+,-?[0-9]+\]\}'
+_FLAT_MULTISETS: Final = r'\{"\$multiset":(\[[^{}\[\]]*\])\}'
+_ESCAPED_NAMES: Final = r'(?<!\\)"\$(\$[^"\\]*(?:\\.[^"\\]*)*":)'
+
+
+def to_json(value: TypedSql) -> TypedSql:
+    """Writes a value as JSON without tags, as answers do. A multiset of arrays or objects has no such text: NULL."""
+    text = dynamic.call("to_json", encoder.to_any(make_self_contained(make_plain(to_output_type(value)))))
+
+    def replaced(json: exp.Expr, pattern: str, by: str) -> exp.Expr:
+        return dynamic.call("regexp_replace", json, string(pattern), string(by))
+
+    def written(json: exp.Expr) -> exp.Expr:
+        duration = dynamic.as_type(dynamic.call("parse_json", exp.column("__p")), t.DURATION)
+        found = dynamic.call("regexp_extract_all", json, string(_DURATIONS), exp.Literal.number(0))
+        durations = build(
+            "aggregate(_found, _json, (__a, __p) -> replace(__a, __p, concat('\"', _text, '\"')))",
+            _found=found, _json=json, _text=dynamic.once(duration, "__d", duration_text),
+        )  # fmt: skip
+        circles = replaced(durations, _CIRCLES, '{"center":[$1,$2],"radius":$3}')
+        plain = replaced(replaced(circles, _PLAIN_TAGS, "$1"), _FLAT_MULTISETS, "$1")
+        has_tag = dynamic.call("contains", plain, string('{"$multiset":'))
+        names = exp.If(this=has_tag, true=exp.null(), false=replaced(plain, _ESCAPED_NAMES, '"$1'))
+        return exp.If(this=dynamic.call("contains", json, string('"$')), true=names, false=json)
+
+    return TypedSql(dynamic.once(text, "__j", written), t.STRING)
 
 
 def _keep_evaluation(value: TypedSql) -> TypedSql:
@@ -344,11 +463,6 @@ def _annotate(name: str, call: TypedSql, arguments: Sequence[TypedSql]) -> Typed
 
 def _call_aligned(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     """Calls a function whose arguments must have a common type."""
-    if name in ("greatest", "least") and any(argument.type == t.ANY for argument in arguments):
-        arguments = [
-            TypedSql(convert(argument, t.DOUBLE), t.DOUBLE if argument.type == t.ANY else argument.type)
-            for argument in arguments
-        ]
     if name == "coalesce":
         # A variant NULL is no SQL NULL, and coalesce must skip it too.
         arguments = [

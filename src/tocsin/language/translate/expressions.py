@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language.functions import function_registry, temporal, text_arguments, text_functions
+from tocsin.language.functions import function_registry, number_arguments, temporal, text_arguments, text_functions
 from tocsin.language.functions.collections import row_aggregates
 from tocsin.language.syntax import nodes
 from tocsin.language.syntax.script import offset_of
@@ -133,11 +133,12 @@ class Expressions:
                         string(argument.this) if is_text else argument if argument.is_number else translated(argument)
                     )
                     continue
-                part = self.translator.expression(argument)
+                (part,) = number_arguments.only_numbers(name, [self.translator.expression(argument)])
                 if name in ("min", "max") and (order := temporal.order_key(part)) is not None:
                     parts.extend((part, TypedSql(order, temporal.ORDER_KEY)))
                     return dynamic.call(f"{name}_by", part.sql, order)
-                parts.append(untyped.as_argument(name, part, name in function_registry.NUMERIC))
+                is_numeric = name in function_registry.NUMERIC or name in number_arguments.FUNCTIONS
+                parts.append(untyped.as_argument(name, part, is_numeric))
                 arguments.append(parts[-1].sql.copy())
             return exp.Anonymous(this=name, expressions=arguments)
 

@@ -13,6 +13,7 @@ from sqlglot import exp
 from tocsin.language.functions import temporal
 from tocsin.language.functions.bounds import like_patterns
 from tocsin.language.functions.collections.array_arguments import in_any_order
+from tocsin.language.functions.number_arguments import is_no_number
 from tocsin.language.syntax import nodes
 from tocsin.language.translate import predicate_notes
 from tocsin.language.translate.expressions import align, convert, fail, make_self_contained
@@ -39,7 +40,6 @@ ARITHMETIC: dict[type[exp.Expr], str] = {
 
 
 DECIMAL = t.Primitive("decimal(38,18)")
-_NO_NUMBERS = frozenset((t.STRING, t.BOOLEAN, t.UUID))  # arithmetic with one of these is NULL
 
 
 class Operators:
@@ -58,6 +58,8 @@ class Operators:
             return negated
         if value.type == t.ANY:
             return self._untyped_arithmetic(exp.Mul, literal(-1), value)
+        if is_no_number(value.type):
+            return TypedSql(dynamic.null(t.DOUBLE), t.DOUBLE)
         return self.translator.ask(exp.Neg(this=exp.Paren(this=value.sql.copy())), [value])
 
     def paren(self, node: exp.Paren) -> TypedSql:
@@ -163,7 +165,7 @@ class Operators:
             ARITHMETIC[operator], left, right)  # fmt: skip
         if result is not None:
             return result
-        if {left.type, right.type} & _NO_NUMBERS and {left.type, right.type} <= {*_NO_NUMBERS, *t.NUMBERS, VOID}:
+        if is_no_number(left.type) or is_no_number(right.type):
             return TypedSql(dynamic.null(t.DOUBLE), t.DOUBLE)
         # Ask Spark about typed NULLs: with the operands, a long sum would be copied once per term.
         blanks = [TypedSql(type_probe.blank(side, dynamic.null), side.type) for side in (left, right)]

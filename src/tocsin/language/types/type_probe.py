@@ -35,6 +35,7 @@ _REMEDIES: Final[dict[Type, str]] = {
     t.POLYGON: "get_points",
 }
 
+_ABOUT_TYPES: Final = re.compile("a value of type|has the type|argument must be|have an order")
 _ENCODED: Final = re.compile(r"_x((?:[0-9a-f]{2})*)")
 _STAND_IN: Final = re.compile(r"_t(\d+)")  # none of our fields has such a column name: see `physical`
 
@@ -193,7 +194,7 @@ def type_by_spark(
             try:
                 spark_type = asked(values.null)
             except FunctionError as error:
-                if hidden is None or not re.search("a value of type|has the type", str(error)):
+                if hidden is None or not _ABOUT_TYPES.search(str(error)):
                     raise
             if hidden is not None:
                 raise refusal(what, hidden) from None

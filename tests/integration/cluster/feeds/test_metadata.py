@@ -213,3 +213,26 @@ def test_publishers_go_on_while_a_started_feed_is_connected_even_when_nothing_la
     fed.send({"id": 3, "said": "c"})
     assert fed.held() == {1: "a", 2: "b", 3: "c"}
     assert fed.held("E") == {2: "b", 3: "c"}
+
+
+def test_a_policy_is_noted_and_the_records_land(place: FeedDataverse) -> None:
+    place.run(f"CREATE FEED F WITH {HTTP}")
+    (connected,) = place.run("CONNECT FEED F TO DATASET D USING POLICY BasicFT")
+    assert "every acknowledged record is durable" in connected["notes"][0]
+    place.run("START FEED F")
+    place.send({"id": 1, "said": "a"})
+    place.run("STOP FEED F")
+    assert place.rows("SELECT VALUE d.said FROM D d") == ["a"]
+
+
+def test_an_unknown_policy_is_refused(place: FeedDataverse) -> None:
+    place.run(f"CREATE FEED F WITH {HTTP}")
+    with pytest.raises(InputError, match="Sloppy"):
+        place.run("CONNECT FEED F TO DATASET D USING POLICY Sloppy")
+
+
+def test_metadata_writes_options_as_the_original_does(place: FeedDataverse) -> None:
+    place.run('CREATE FEED F WITH {"adapter-name": "http_adapter", "type-name": "T", "dynamic": true}')
+    own = f'f.DataverseName = "{place.dataverse}"'
+    (options,) = place.rows(f"SELECT VALUE f.AdapterConfiguration FROM Metadata.Feed f WHERE {own}")
+    assert {"Name": "dynamic", "Value": "true"} in options

@@ -102,6 +102,28 @@ async def test_notes_of_statements_are_warnings() -> None:
         assert "warnings" not in said
 
 
+@pytest.mark.parametrize(
+    "form",
+    ["application/json", "application/json;charset=utf-8", "application/json; lossless=true", "JSON", "clean_json"],
+)
+async def test_json_may_be_asked_for_as_a_media_type(form: str) -> None:
+    async with serving(FakeStatements()) as url:
+        status, said = await post(url, data={"statement": "rows 1;", "format": form})
+    assert (status, said["status"]) == (200, "success")
+
+
+async def test_another_format_is_refused() -> None:
+    async with serving(FakeStatements()) as url:
+        status, said = await post(url, data={"statement": "rows 1;", "format": "application/x-adm"})
+    assert (status, said["errors"][0]["msg"].startswith("format: must be json")) == (400, True)
+
+
+async def test_the_note_of_set_is_a_warning() -> None:
+    async with serving(FakeStatements()) as url:
+        _, said = await post(url, json={"statement": "set a; note b;", "max-warnings": 5})
+    assert said["warnings"] == [{"code": 1, "msg": "a"}, {"code": 1, "msg": "b"}]
+
+
 async def test_the_signature_can_be_left_out() -> None:
     async with serving(FakeStatements()) as url:
         _, said = await post(url, data={"statement": "rows 1;", "signature": "false"})

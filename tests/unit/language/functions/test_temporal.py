@@ -19,7 +19,7 @@ from sqlglot import exp
 from tests.support.reference import moments as reference
 from tests.support.reference.asking import ask, ask_one
 from tocsin.language.functions import temporal
-from tocsin.language.functions.temporal_functions import FUNCTIONS
+from tocsin.language.functions.temporal_functions import FUNCTIONS, spark_pattern
 from tocsin.language.types.typed_sql import SPARK_TYPES, FunctionError, TypedSql, literal
 from tocsin.rules.model import types as t
 from tocsin.rules.model import values
@@ -385,3 +385,17 @@ def test_null_in_gives_null_out(spark: SparkSession) -> None:
     ]  # fmt: skip
     assert ask_one(spark, asked) == [None] * len(asked)
     assert temporal.comparison("=", literal(None), some) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "spark"),
+    [
+        ("YYYY-MM-DD hh:mm:ss.nnn", "yyyy-MM-dd HH:mm:ss.SSS"),
+        ("DD/MMM/YYYY", "dd/MMM/yyyy"),
+        ("hh:mm a", "hh:mm a"),
+        ("yyyy-MM-dd'D'HH:mm", "yyyy-MM-dd'D'HH:mm"),
+        ("DDD yyyy", "DDD yyyy"),
+    ],
+)
+def test_a_pattern_of_the_original_becomes_a_pattern_of_spark(pattern: str, spark: str) -> None:
+    assert spark_pattern(pattern) == spark

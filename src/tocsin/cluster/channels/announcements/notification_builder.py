@@ -13,6 +13,7 @@ from tocsin.clock import from_us
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import BrokerKind, ChannelEntry
 from tocsin.cluster.channels.announcements.announcement_builder import before
+from tocsin.cluster.channels.execution_ends import ExecutionEnds
 from tocsin.rules.model.cursors import Cursor, InterestId, Position, Range
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName, NewResults, NewResultsPage, ResultRow
@@ -124,13 +125,14 @@ class NotificationBuilder:
         self, broker: BrokerName, kind: BrokerKind, channel: ChannelEntry, found: _Found
     ) -> AsyncIterator[bytes]:
         after: str | None = ""
+        ends = ExecutionEnds(self._store, channel.channel_id)
         while after is not None:
             page = await self._store.holders(broker, channel.channel_id, sorted(found), after=after)
             for subscription in page:
                 for row in found[subscription.interest]:
                     if subscription.since < row.cursor:
-                        executed = from_us(row.executed_us)
-                        yield result_item(row.payload, executed, subscription.id, adm=kind == "bad")
+                        times = from_us(row.executed_us), from_us(await ends.of(row))
+                        yield result_item(row.payload, times, subscription.id, adm=kind == "bad")
             after = page[-1].id if page else None
 
     # ------------------------------------------------------------ results

@@ -21,7 +21,8 @@ from tocsin.rules.model.types import ArrayType, Type
 
 _FLOATS: Final = (t.FLOAT, t.DOUBLE)
 _SUM: Final = "aggregate(_v, _zero, (__a, __x) -> __a + __x)"
-NAMES: Final = ("count", "sum", "avg", "min", "max")
+_STATISTICS: Final = ("stddev_samp", "stddev_pop", "var_samp", "var_pop", "skewness", "kurtosis")
+NAMES: Final = ("count", "sum", "avg", "min", "max", *_STATISTICS)
 FUNCTIONS: Final = frozenset(f"{prefix}_{name}" for prefix in ("array", "coll", "strict") for name in NAMES)
 
 
@@ -61,6 +62,37 @@ def _average(items: TypedSql, item: Type, strict: bool) -> TypedSql:
     if item not in t.NUMBERS:
         return TypedSql(values.null(t.DOUBLE), t.DOUBLE)
     return TypedSql(_over_typed(items.sql, t.DOUBLE, strict, build(mean, _v=exp.column("__v"))), t.DOUBLE)
+
+
+def _statistic(name: str) -> Callable[[TypedSql, Type, bool], TypedSql]:
+    """A variance or the like of the numbers; NULL where it would divide by zero."""
+
+    def moment(power: int) -> str:
+        factors = " * ".join(["(__x - __m)"] * power)
+        return f"aggregate(__n, 0E0, (__a, __x) -> __a + {factors})"
+
+    variance = f"{moment(2)} / nullif(size(__n) - {1 if name.endswith('_samp') else 0}, 0)"
+    squared = f"nullif({moment(2)}, 0E0)"
+    body = build({
+        "stddev": f"sqrt({variance})",
+        "var": variance,
+        "skewness": f"sqrt(CAST(size(__n) AS DOUBLE)) * {moment(3)} / sqrt({squared} * {squared} * {squared})",
+        "kurtosis": f"size(__n) * {moment(4)} / ({squared} * {squared}) - 3E0",
+    }[name.partition("_")[0]])  # fmt: skip
+    mean = build("aggregate(__n, 0E0, (__a, __x) -> __a + __x) / size(__n)")
+
+    def make(items: TypedSql, item: Type, strict: bool) -> TypedSql:
+        def of(numbers: exp.Expr) -> exp.Expr:
+            return once(numbers, "__n", lambda _: once(mean, "__m", lambda _: body))
+
+        if item == t.ANY:
+            numbers = build("transform(__v, __x -> __x.d)")
+            return TypedSql(_over_numbers(items.sql, strict, lambda _: of(numbers)), t.DOUBLE)
+        if item not in t.NUMBERS:
+            return TypedSql(values.null(t.DOUBLE), t.DOUBLE)
+        return TypedSql(_over_typed(items.sql, t.DOUBLE, strict, of(exp.column("__v"))), t.DOUBLE)
+
+    return make
 
 
 def _over_typed(items: exp.Expr, wide: Type, strict: bool, made: exp.Expr) -> exp.Expr:
@@ -147,4 +179,5 @@ def promote(number: exp.Expr, is_real: exp.Expr) -> exp.Expr:
 
 _AGGREGATES: Final[dict[str, Callable[[TypedSql, Type, bool], TypedSql]]] = {
     "count": _count, "sum": _sum, "avg": _average, "min": _extreme("min"), "max": _extreme("max"),
+    **{name: _statistic(name) for name in _STATISTICS},
 }  # fmt: skip

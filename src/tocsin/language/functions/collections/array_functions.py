@@ -140,6 +140,15 @@ def _overlap(call: CollectionCall) -> exp.Expr:
     return values.call("arrays_overlap", *(call.keys(array) for array in call.arrays))
 
 
+def _jaccard(call: CollectionCall) -> exp.Expr:
+    """Returns how many of the different items of two arrays both have."""
+    common, all_ = (
+        build("size(_v)", _v=values.call(name, *(call.keys(array) for array in call.arrays)))
+        for name in ("array_intersect", "array_union")
+    )
+    return build("if(_all = 0, 0E0, _common / CAST(_all AS DOUBLE))", _all=all_, _common=common)
+
+
 def _repeat(call: CollectionCall) -> exp.Expr:
     count = build("CAST(least(_n, 2147483647L) AS INT)", _n=call.numbers[0])
     return exp.If(
@@ -202,6 +211,7 @@ FUNCTIONS: Final[dict[str, CollectionFunction]] = {
     "arrays_overlap": CollectionFunction("array array", _overlap, t.BOOLEAN),
     "cardinality": _LENGTH,
     "len": _LENGTH,
+    "similarity_jaccard": CollectionFunction("array array", _jaccard, t.DOUBLE),
     "size": _LENGTH,
 }
 NAMES: Final = frozenset((*FUNCTIONS, *array_structure.FUNCTIONS))

@@ -99,7 +99,7 @@ def _range(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     if not all(value.type in (t.ANY, *t.INTEGERS) for value in (start, end, step)):
         return answer(real, ArrayType(t.DOUBLE), arguments)
     whole = build(
-        "if(_b IS NULL, NULL, transform(_places, (__z, __i) -> _a + __i * _s))",
+        "if(_a IS NULL OR _b IS NULL OR _s IS NULL, NULL, transform(_places, (__z, __i) -> _a + __i * _s))",
         _a=wholes[0], _b=wholes[1], _s=wholes[2], _places=places,
     )  # fmt: skip
     if all(value.type in t.INTEGERS for value in (start, end, step)):

@@ -88,11 +88,12 @@ def json_text(value: TypedSql) -> exp.Expr:
         case t.STRING:
             return _quoted(sql)
         case t.DATETIME:
-            return _tagged("datetime", build("date_format(_v, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")", _v=sql))
+            form = "yyyy-MM-dd'T'HH:mm:ss"
+            return _tagged("datetime", _without_zero_fraction("_v", "unix_micros(_v)", form, "'Z'", sql))
         case t.DATE:
             return _tagged("date", exp.cast(sql.copy(), "STRING"))
         case t.TIME:
-            return _tagged("time", build("date_format(timestamp_micros(_v), 'HH:mm:ss.SSSSSS')", _v=sql))
+            return _tagged("time", _without_zero_fraction("timestamp_micros(_v)", "_v", "HH:mm:ss", "", sql))
         case t.UUID:
             return _tagged("uuid", sql)
         case t.DURATION:
@@ -120,6 +121,12 @@ def json_text(value: TypedSql) -> exp.Expr:
         case ObjectType():
             return _object_text(sql, type_)
     return _quoted(exp.cast(sql.copy(), "STRING"))
+
+
+def _without_zero_fraction(moment: str, micros: str, form: str, end: str, sql: exp.Expr) -> exp.Expr:
+    """Writes a moment as `rules.model.values` does, so that equal moments have equal texts: no fraction if it is 0."""
+    whole, exact = (f'date_format({moment}, "{form}{fraction}{end}")' for fraction in ("", ".SSSSSS"))
+    return build(f"if({micros} % 1000000 = 0, {whole}, {exact})", _v=sql)
 
 
 def _field(sql: exp.Expr, name: str) -> exp.Expr:

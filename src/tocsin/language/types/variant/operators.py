@@ -127,11 +127,16 @@ def equality(made: Callable[[exp.Expr, exp.Expr], exp.Expr], left: exp.Expr, rig
 
 
 def text(value: exp.Expr) -> exp.Expr:
-    """Converts an untyped value to text. A datetime, uuid, … yields its plain text, not its tagged form."""
-    plain = values.as_type(value, t.STRING)
+    """Converts an untyped value to text. A datetime, uuid, … yields its plain text; arrays, objects and shapes, whose
+    text would reveal tagged forms, yield NULL."""
     tagged_texts = [_inside(value, tag, "string") for tag in ("uuid", "datetime", "date", "time", "double")]
     duration = values.once(values.as_type(value, t.DURATION), "__d", duration_text)
-    return exp.If(this=_is_tagged(value), true=values.call("coalesce", *tagged_texts, duration, plain), false=plain)
+    return build(
+        "CASE WHEN startswith(_s, 'OBJECT<`$') THEN _tagged WHEN startswith(_s, 'OBJECT<') OR startswith(_s, 'ARRAY<')"
+        " THEN NULL ELSE _plain END",
+        _s=_schema(value), _tagged=values.call("coalesce", *tagged_texts, duration),
+        _plain=values.as_type(value, t.STRING),
+    )  # fmt: skip
 
 
 def moment(value: exp.Expr) -> exp.Expr:

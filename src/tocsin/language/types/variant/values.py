@@ -231,8 +231,12 @@ def items(value: TypedSql) -> TypedSql:
     raise FunctionError(f"expected an array, got {value.type}")
 
 
-# Writes 7.0 inside of an array or object as 7, so that equal numbers have equal texts. Strings stay as they are.
-_WHOLE_DOUBLES: Final = r"""("[^"\\]*+(?:\\.[^"\\]*+)*+")|(?<![0-9.])(-?[0-9]+)\.0(?=[,\]}])"""
+# Writes 7.0 inside of an array or object as 7, and moments without a zero fraction, which data of earlier versions may
+# have, so that equal values have equal texts. Strings stay as they are.
+_REDUNDANT_ZEROS: Final = (
+    r"""("\$(?:date)?time":"[^".]*+)\.000000(?=Z?")|("[^"\\]*+(?:\\.[^"\\]*+)*+")"""
+    r"""|(?<![0-9.])(-?[0-9]+)\.0(?=[,\]}])"""
+)
 
 
 def key(value: exp.Expr) -> exp.Expr:
@@ -249,7 +253,7 @@ def _key(value: exp.Expr) -> exp.Expr:
         " WHEN _d IS NOT NULL THEN concat('d', _d) ELSE nullif(_text, 'null') END END",
         _v=value,
         _d=number_as(value, "double"),
-        _text=call("regexp_replace", call("to_json", value), string(_WHOLE_DOUBLES), string("$1$2")),
+        _text=call("regexp_replace", call("to_json", value), string(_REDUNDANT_ZEROS), string("$1$2$3")),
     )
 
 
