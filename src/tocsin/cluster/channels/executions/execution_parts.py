@@ -197,7 +197,7 @@ class PartedRun(Generic[_T]):
         most_interests, most_records, fitting = self._most_interests, self._most_records, self._fitting_pairs()
         is_limited = most_records.size < len(self._records)
         is_full = is_limited and len(part.records) >= most_records.size
-        # Rather all records for few interests than some records for many: the last records would make a small part.
+        # Prefer all records for few interests to some records for many: the last records would make a small part.
         if is_full and 2 * most_records.size <= fitting and most_records.grow():
             most_interests.size = max(1, int(min(most_interests.size, fitting / most_records.size)))
         else:
@@ -445,8 +445,10 @@ class PartedRun(Generic[_T]):
             self._most_interests.failed = None  # from now on the bytes of the results limit the size
 
     def _explain(self, part: ExecutionPart) -> None:
-        """Drops the failed parts that hold this part: it fails by itself, so their size proves nothing."""
-        self._unresolved = [failed for failed in self._unresolved if not failed.part.contains(part)]
+        """Drops the larger failed parts that hold this part: it fails by itself, so their size proves nothing."""
+        self._unresolved = [
+            failed for failed in self._unresolved if failed.part == part or not failed.part.contains(part)
+        ]
 
     def _short_deadline_s(self, part: ExecutionPart) -> float | None:
         """Returns the short deadline for an interest that has exceeded its deadline too often, else None for the usual
