@@ -29,6 +29,7 @@ from tocsin.rules.model.cursors import InterestId
 # Up to here one task finds all matches quickly, which saves the shuffle that several tasks need (`record_payloads`).
 ONE_TASK_INTERESTS: Final = 1 << 20
 ONE_TASK_MATCHES: Final = 1 << 17
+_MATCH_BYTES: Final = 16  # an interest and a record, without the text
 _BRANCH_BITS: Final = 56  # the bits of a record's number above these are the number of its query in the UNION
 _OURS: Final = re.compile(r"\btocsin_channel_[0-9a-f]{32}_\w+", re.IGNORECASE)
 
@@ -49,6 +50,11 @@ class ExecutionResults:
 
     def __len__(self) -> int:
         return len(self.interests)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what Spark returns for them: each text once, and each match."""
+        return sum(map(len, self.texts)) + _MATCH_BYTES * len(self)
 
 
 def fits_one_task(interests: int, found: ExecutionResults) -> bool:

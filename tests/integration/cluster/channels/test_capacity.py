@@ -110,6 +110,53 @@ def test_a_report_that_concerns_ten_thousand_reaches_all_of_them(
     assert place.running().counts.parts == 0 if what is SAME else place.running().counts.parts > 1
 
 
+@pytest.mark.parametrize("sources", [NEW, EVERY], ids=["continuous", "repetitive"])
+def test_parts_are_few_for_their_results_although_most_subscriptions_do_not_match(
+    place: RunningChannelDataverse, spark: SparkSession, sources: str
+) -> None:
+    create(place, OWN, sources)
+    place.subscribe_all(*(SubscriptionRequest(["a" if number < 700 else "b", 10 + number]) for number in range(770)))
+    before = 0
+    for reports in ([report(1)], [{**report(id_), "kind": "b"} for id_ in range(100, 120)]):
+        place.write(*reports)
+        with result_limit(spark, "200k"):
+            place.execute()
+        results = 700 if reports[0]["kind"] == "a" else 1_400 + 700 * (sources is EVERY)
+        done, parts = place.executions()[0], place.running().counts.parts
+        assert done.results == results
+        assert done.details.get("poison_records", []) == []
+        assert 1 < parts - before <= 3 * results * 1_100 / 200_000 + 12
+        before = parts
+
+
+@pytest.mark.parametrize("limits", [ExecutionLimits(parts=PartLimits(progress_s=0.0))], ids=["at once"])
+def test_parts_are_counted_and_told_while_they_run(
+    place: RunningChannelDataverse, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(place, OWN, NEW)
+    subscribe(place, 1_000)
+    place.write(report(1))
+    running, counted = place.running(), []
+    ask = running.context.runs.ask
+
+    async def count(question: Callable[[], Any], what: str, **options: Any) -> Any:
+        counted.append(running.counts.parts)
+        return await ask(question, what, **options)
+
+    monkeypatch.setattr(running.context.runs, "ask", count)
+    with result_limit(spark, "300k"), capture_logs() as logs:
+        place.execute()
+    assert running.counts.parts > 3
+    assert set(counted) == set(range(running.counts.parts)), "each part sees those before it"
+    told = [line["event"] for line in logs if "in parts" in line["event"]]
+    assert "running it in parts" in told[0]
+    progress = [line for line in logs if line["event"] == "a channel's execution goes on in parts"]
+    assert [line["parts"] for line in progress] == list(range(1, running.counts.parts + 1))
+    assert [line["channel"] for line in progress] == ["c"] * running.counts.parts
+    assert progress[0]["results"] == 0
+    assert progress[-1]["results"] == 1_000
+
+
 @pytest.mark.parametrize("limit", ["2m", "300k"], ids=["each payload once", "in parts, too"])
 @pytest.mark.parametrize("sources", [NEW, EVERY], ids=["continuous", "repetitive"])
 def test_a_hundred_reports_for_a_thousand_each_are_a_hundred_thousand_results_in_their_order(

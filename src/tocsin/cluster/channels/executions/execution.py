@@ -20,8 +20,6 @@ from tocsin.cluster.catalog.entries import DatasetEntry
 from tocsin.cluster.channels.executions.commit_range import CommitRange, folder_of
 from tocsin.cluster.channels.executions.execution_parts import (
     RESOURCE_ERRORS,
-    ExecutionPart,
-    ExecutionSize,
     PartedExecution,
     PartedRun,
     ResourceError,
@@ -29,6 +27,7 @@ from tocsin.cluster.channels.executions.execution_parts import (
 from tocsin.cluster.channels.executions.execution_runs import SparkQuestion
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.new_row_views import NewRowViews
+from tocsin.cluster.channels.executions.part_sizes import ExecutionPart, ExecutionSize
 from tocsin.cluster.channels.executions.poison_search import PoisonSearch
 from tocsin.cluster.channels.executions.record_search import NewRowsByFolder, PoisonRecord
 from tocsin.cluster.engine.engine_session import EngineLostError
@@ -52,8 +51,12 @@ class ExecutionObserver(Protocol):
     def search_begins(self, error: StatementError) -> None:
         """Called before a poison search, which may take minutes."""
 
-    def parts_begin(self, error: TocsinError) -> None:
-        """Called when the engine cannot run the execution as a whole."""
+    def parts_begin(self, error: TocsinError | None) -> None:
+        """Called when the engine cannot run the execution as a whole. Without an error, it was not tried, because
+        earlier executions were too large."""
+
+    def part_ended(self, results: int) -> None:
+        """Called after each part, with the number of its results; a part that failed has none."""
 
 
 @dataclass(slots=True)
@@ -182,7 +185,10 @@ class ChannelExecution:
         ids = (among or Ids()).among(self.interests.identities())
         if self._is_thought_to_pass(part, ids):
             try:
-                return self._ask_spark(part, among)
+                results = self._ask_spark(part, among)
+                if not part and self.size.has_needed_parts:
+                    self.size.learn_whole(results.size_bytes, self._pairs(part, ids))
+                return results
             except RESOURCE_ERRORS as error:
                 self.size.losses += isinstance(error, EngineLostError)
                 is_coincidence = isinstance(error, EngineLostError) and not self.size.loses_engines
@@ -190,7 +196,10 @@ class ChannelExecution:
                     raise
                 resource_error = error
                 self.channel.parts_begin(error)
+                self._end_part(0)
                 self._renew()  # a removed interest may still occupy the memory that is missing
+        else:
+            self.channel.parts_begin(None)
         parts = []
         for interest in ids:
             if interest in self._lost_records:
@@ -207,9 +216,14 @@ class ChannelExecution:
             return False
         if self.size.loses_engines or self.interests.is_split:
             return False
-        if self.size.pairs is None:
-            return True
-        return self.size.fits(len(ids) * max(1, sum(map(len, self._axis(part).values()))))
+        return not self.size.has_needed_parts or self.size.fits(self._pairs(part, ids))
+
+    def _pairs(self, part: NewRowsByFolder, ids: Sequence[InterestId]) -> int:
+        return len(ids) * max(1, sum(map(len, self._axis(part).values())))
+
+    def _end_part(self, results: int) -> None:
+        self.size.parts += 1
+        self.channel.part_ended(results)
 
     def _axis(self, part: NewRowsByFolder) -> dict[str, pa.Table]:
         """The new records of the datasets along which the execution can be split."""
@@ -227,13 +241,19 @@ class ChannelExecution:
 
         def run(piece: ExecutionPart, *, alone: bool, deadline_s: float | None) -> ExecutionResults:
             rows = part if len(piece.records) >= max(1, records) else {**part, **_slices(axis, piece.records)}
-            return self._ask_spark(rows, self._ids(ordered, piece.interests), alone=alone, deadline_s=deadline_s)
+            results = 0
+            try:
+                found = self._ask_spark(rows, self._ids(ordered, piece.interests), alone=alone, deadline_s=deadline_s)
+                results = len(found)
+            finally:
+                self._end_part(results)
+            return found
 
         outcome = PartedRun(
             len(ordered), max(1, records), run, self.size,
             apart=len(suspect_ids), probe=self._probe, took_s=lambda: self._took_s,
+            measure=lambda _piece, results: results.size_bytes,
         ).run_parts(None if suspect_ids else failed)  # fmt: skip
-        self.size.parts += len(outcome.passed) + len(outcome.failed)
         if not part:
             self.size.learn(outcome)
         self._judge(outcome, ordered, axis)

@@ -15,7 +15,7 @@ from tocsin.settings import ChannelSettings
 class PartLimits:
     """Limits of an execution that runs in parts (`execution_parts`)."""
 
-    pieces: int = 4  # into how many pieces a failed part is cut
+    pieces: int = 4  # the next part is this many times smaller than a failed one whose results were not foreseen
     # A part that exceeds its deadline has cost all of it. Smaller pieces mean fewer such failures, at the price of more
     # parts that pass.
     pieces_after_deadline: int = 32
@@ -27,12 +27,16 @@ class PartLimits:
     # After this much time in failed tries with the short deadline, the interest's remaining records are set aside.
     short_tries_s: float = 120.0
     passes_before_growth: int = 8  # parts that must pass before a larger number of interests is tried again
+    # After this many interests have failed by themselves while only interests without results passed, each part gets
+    # fewer records.
+    heavy_interests: int = 3
     lost_records: int = 2  # after this many records that crash the engine, an interest's remaining ones are set aside
     lethal_interests: int = 3  # a record that crashes the engine with this many interests is lethal
     lethal_interests_to_workers: int = 16  # the same for a record that crashes Python workers, which costs far less
     # An execution that has lost this many engines as a whole runs in parts. One loss may have another cause.
     losses: int = 2
     longest_pause: int = 1_024  # executions until larger parts are tried again
+    progress_s: float = 10.0  # the progress of an execution in parts is logged at most this often
 
 
 @dataclass(frozen=True, slots=True)

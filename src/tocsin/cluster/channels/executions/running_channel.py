@@ -25,10 +25,11 @@ from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.executions.commit_range import CommitRange, Vector, entry_of
 from tocsin.cluster.channels.executions.execution import ChannelExecution
-from tocsin.cluster.channels.executions.execution_parts import ExecutionSize
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
 from tocsin.cluster.channels.executions.new_row_views import NewRowViews
+from tocsin.cluster.channels.executions.part_progress import PartProgress
+from tocsin.cluster.channels.executions.part_sizes import ExecutionSize
 from tocsin.cluster.channels.executions.record_search import PoisonRecord
 from tocsin.cluster.channels.metrics import ChannelCounts
 from tocsin.cluster.channels.parameters import ParameterValues
@@ -84,6 +85,7 @@ class RunningChannel:
         self.context = context
         self._interests = InterestTable(lambda: context.engine.spark, query, context.limits.interests)
         self._size = ExecutionSize(context.limits.parts)
+        self._part_progress = PartProgress(context.limits.parts.progress_s)
         self._parameters = ParameterValues(entry.parameters, entry.types)
         self._change: int | None = None  # the last interest change that was applied; None: read all interests
         self._state: ChannelState | None = None  # a copy of the stored state; only this channel changes it
@@ -309,7 +311,7 @@ class RunningChannel:
                 f"channel {self.entry.name}",
             )
         finally:
-            self.counts.parts = self._size.parts
+            self._part_progress.end()
             # The search counted as a failure only while it ran; the caller counts the outcome.
             self.counts.failing -= self._searching
             self._searching = False
@@ -392,11 +394,20 @@ class RunningChannel:
         event = "a channel's execution failed; searching for poison records"
         self._warn_at_times(event, reason=error.message, interests=len(self._interests))
 
-    def parts_begin(self, error: TocsinError) -> None:
-        """Runs on the thread of an execution that failed. Logs that the execution now runs in parts, which takes
-        longer."""
-        event = "a channel's execution is too large or too slow as a whole; running it in parts"
-        self._warn_at_times(event, reason=error.message, interests=len(self._interests))
+    def parts_begin(self, error: TocsinError | None) -> None:
+        """Runs on the execution's thread. Logs that the execution now runs in parts, which takes longer."""
+        if self._part_progress.begin(time.monotonic()):
+            event = "a channel's execution is too large or too slow as a whole; running it in parts"
+            reason = "earlier executions were too large or too slow" if error is None else error.message
+            self._warn_at_times(event, reason=reason, interests=len(self._interests))
+
+    def part_ended(self, results: int) -> None:
+        """Runs on the execution's thread. Counts the part, and logs the progress from time to time."""
+        self.counts.parts = self._size.parts
+        if self._part_progress.count_part(results, time.monotonic()):
+            progress = self._part_progress
+            event = "a channel's execution goes on in parts"
+            _log.info(event, channel=self.entry.name, parts=progress.parts, results=progress.results)
 
     def _warn_at_times(self, event: str, *, at_once: bool = False, **about: object) -> None:
         """Logs an event, but not again soon, unless `at_once`."""

@@ -7,13 +7,16 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from tocsin.cluster.channels.executions import execution_parts
-from tocsin.cluster.channels.executions.execution_parts import ExecutionPart, ExecutionSize, PartedExecution, PartedRun
+from tocsin.cluster.channels.executions.execution_parts import PartedExecution, PartedRun
 from tocsin.cluster.channels.executions.limits import PartLimits
+from tocsin.cluster.channels.executions.part_sizes import ExecutionPart, ExecutionSize
 from tocsin.cluster.engine.engine_session import EngineLostError, WorkerLostError, engine_lost
 from tocsin.wire.errors import CapacityError, DeadlineError, StorageFullError
 
@@ -47,9 +50,9 @@ class Runner:
         return pairs
 
     def parted(
-        self, interests: int, records: int, *, apart: int = 0, pairs: int | None = None
+        self, interests: int, records: int, *, apart: int = 0, size: ExecutionSize | None = None
     ) -> PartedExecution[list[tuple[int, int]]]:
-        return PartedRun(interests, records, self, ExecutionSize(pairs=pairs), apart=apart).run_parts()
+        return PartedRun(interests, records, self, size or ExecutionSize(), apart=apart).run_parts()
 
 
 def losing() -> ExecutionSize:
@@ -84,7 +87,7 @@ def test_everything_is_found_once_and_only_what_is_impossible_is_set_aside(
     apart: int, pairs: int | None,
 ) -> None:  # fmt: skip
     runner = Runner(capacity, lambda interest, record: heavy.get((interest, record), 1), error)
-    made = runner.parted(interests, records, apart=min(apart, interests), pairs=pairs)
+    made = runner.parted(interests, records, apart=min(apart, interests), size=ExecutionSize(pairs=pairs))
     everything = {(interest, record) for interest in range(interests) for record in range(records)}
     impossible = {pair for pair in everything if heavy.get(pair, 1) > capacity}
     told = found(made)
@@ -97,6 +100,107 @@ def test_everything_is_found_once_and_only_what_is_impossible_is_set_aside(
         assert part.pairs == 1
         assert runner.alone[part] == LIMITS.tries_alone
     assert runner.tries <= bound(made, interests, records)
+
+
+class ByteRunner:
+    """Fails with whatever has more bytes of results than its capacity; `results` holds them by interest and record."""
+
+    def __init__(self, capacity: float, results: npt.NDArray[np.int64]) -> None:
+        self.capacity = capacity
+        self.results = results
+        self.sums = np.zeros((results.shape[0] + 1, results.shape[1] + 1), np.int64)
+        self.sums[1:, 1:] = results.cumsum(0).cumsum(1)
+        self.tries = 0
+
+    def __call__(self, part: ExecutionPart, *, alone: bool, deadline_s: float | None = None) -> int:
+        self.tries += 1
+        (first, last), (since, until) = ((span.start, span.stop) for span in (part.interests, part.records))
+        sums = self.sums
+        size_bytes = int(sums[last, until] - sums[first, until] - sums[last, since] + sums[first, since])
+        if size_bytes > self.capacity:
+            raise CapacityError("too many bytes")
+        return size_bytes
+
+    def execute(self, size: ExecutionSize) -> int:
+        """Runs one execution as a channel does, and returns the number of its parts."""
+        (interests, records), before, failed = self.results.shape, self.tries, None
+        if size.fits(interests * records):
+            try:
+                whole = ExecutionPart(range(interests), range(records))
+                size.learn_whole(self(whole, alone=False), whole.pairs)
+                return 1
+            except CapacityError as error:
+                failed = error
+        run = PartedRun(interests, records, self, size, measure=lambda _part, size_bytes: size_bytes)
+        made = run.run_parts(failed)
+        assert not made.aside
+        assert made.size_bytes == self.results.sum()
+        assert sum(part.pairs for part, _ in made.passed) == interests * records
+        size.learn(made)
+        return self.tries - before
+
+    def most_parts(self, changes: int) -> float:
+        """As the module says it, with `changes` between interests that match often and seldom."""
+        interests, records = self.results.shape
+        needed = self.results.sum() / self.capacity
+        return float(3 * needed + (4 + 2 * changes) * math.log2(max(2, interests * records)))
+
+
+@some.composite
+def skewed_results(draw: some.DrawFn) -> tuple[npt.NDArray[np.int64], int]:
+    """Bytes of results by interest and record, and how often the share of interests that match changes."""
+    rng = np.random.default_rng(draw(some.integers(0, 2**32)))
+    blocks = draw(some.lists(some.tuples(some.integers(1, 1_500), some.floats(0.0, 1.0)), min_size=1, max_size=4))
+    records = draw(some.sampled_from([1, 3, 20, 100]))
+    skew = draw(some.floats(0.0, 1.5))
+    share = np.concatenate([np.full(count, share) for count, share in blocks])
+    sizes = np.exp(rng.normal(0.0, skew, len(share))) * (rng.random(len(share)) < share)
+    matches = rng.random((len(share), records)) < draw(some.floats(0.2, 1.0))
+    return (1_000 * sizes[:, None] * matches).astype(np.int64), len(blocks) - 1
+
+
+@given(some.lists(skewed_results(), min_size=1, max_size=3), some.floats(2.0, 150.0))
+def test_parts_are_few_for_their_bytes_however_many_interests_do_not_match(
+    executions: list[tuple[npt.NDArray[np.int64], int]], needed: float
+) -> None:
+    size = ExecutionSize()
+    largest = max(int(results.sum(1).max()) for results, _ in executions)
+    capacity = max(1.0, 4.0 * largest, max(int(results.sum()) for results, _ in executions) / needed)
+    for results, changes in executions:
+        runner = ByteRunner(capacity, results)
+        assert runner.execute(size) <= runner.most_parts(changes)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["zone after zone", "mixed"])
+@pytest.mark.parametrize("capacity", [1_300_000, 2_000_000])
+def test_a_report_for_many_says_little_about_a_hundred_reports_for_others(capacity: int, is_mixed: bool) -> None:
+    zones = np.array([1] * 10_000 + [2] * 1_000)
+    if is_mixed:
+        np.random.default_rng(7).shuffle(zones)
+    size = ExecutionSize()
+    for zone, reports in [(1, 1), (2, 100), (2, 100), (1, 1), (2, 100), (2, 1), (1, 3)]:
+        results = np.repeat(1_000 * (zones == zone).astype(np.int64)[:, None], reports, axis=1)
+        runner = ByteRunner(capacity, results)
+        parts, needed = runner.execute(size), results.sum() / capacity
+        assert parts <= max(3 * needed, 15), (zone, reports)
+    assert size.pairs is None
+
+
+@pytest.mark.parametrize("matching", [range(2_000), range(1_000, 2_000)], ids=["all", "the last half"])
+def test_records_too_many_for_any_interest_that_they_match_are_parted_for_all(matching: range) -> None:
+    """The text of a record leaves the engine once, however many interests it matches."""
+
+    def run(part: ExecutionPart, *, alone: bool, deadline_s: float | None) -> int:
+        matches = len(range(max(part.interests.start, matching.start), part.interests.stop))
+        size_bytes = 1_000 * len(part.records) * (matches > 0) + 16 * matches * len(part.records)
+        if size_bytes > 300_000:
+            raise CapacityError("too many bytes")
+        return size_bytes
+
+    made = PartedRun(2_000, 400, run, ExecutionSize(), measure=lambda _part, size_bytes: size_bytes).run_parts()
+    assert not made.aside
+    assert sum(part.pairs for part, _ in made.passed) == 2_000 * 400
+    assert len(made.passed) + len(made.failed) <= 3 * made.size_bytes / 300_000 < 600
 
 
 @given(interests=some.integers(1, 200), records=some.integers(1, 8), capacity=some.integers(1, 900),
@@ -322,16 +426,17 @@ def test_the_size_that_passed_is_remembered_and_larger_ones_are_tried_less_and_l
     size, failures = ExecutionSize(), []
     for _ in range(100):
         runner = Runner(100, lambda _interest, _record: 1)
-        made = runner.parted(1_000, 1, pairs=size.pairs)
+        made = runner.parted(1_000, 1, size=size)
         size.learn(made)
         failures.append(len(made.failed))
         assert len(found(made)) == 1_000
     assert failures[0]
     assert sum(map(bool, failures)) < 15
-    assert 25 <= (size.pairs or 0) <= 200
+    assert 25 <= size.capacity.passed_bytes <= 100
+    assert size.pairs is None
 
 
 def test_an_interest_set_aside_says_nothing_about_the_size() -> None:
     size = ExecutionSize()
     size.learn(Runner(10_000, lambda interest, _record: 20_000 if interest == 3 else 1).parted(100, 1))
-    assert size.pairs is None
+    assert not size.has_needed_parts
