@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the lab can be installed without the client's dependencies
 
     from tocsin.cli.client import RowReceived, StatementDone
 
-RowFormat = Literal["table", "json", "csv"]
+_RowFormat = Literal["table", "json", "csv"]
 
 _PAGE_ROWS = 1_000
 _WIDE = 100_000
@@ -44,11 +44,11 @@ class RowPrinter(Protocol):
     def done(self, done: StatementDone) -> None: ...
 
 
-def printer(form: RowFormat, out: TextIO, err: TextIO) -> RowPrinter:
+def printer(form: _RowFormat, out: TextIO, err: TextIO) -> RowPrinter:
     if form == "json":
         return JsonPrinter(out, err)
     if form == "csv":
-        return CsvPrinter(out, err)
+        return _CsvPrinter(out, err)
     return TablePrinter(out)
 
 
@@ -68,7 +68,7 @@ class JsonPrinter:
             self._err.write(_describe_outcome(done) + "\n")
 
 
-class CsvPrinter:
+class _CsvPrinter:
     """Prints a header and one record per row. The header names the fields of the first page of rows."""
 
     def __init__(self, out: TextIO, err: TextIO) -> None:

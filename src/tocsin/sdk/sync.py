@@ -23,7 +23,7 @@ from tocsin.sdk import manager
 from tocsin.wire.errors import InputError
 
 
-class BlockingFacade:
+class _BlockingFacade:
     """Runs an asynchronous client in a thread of its own."""
 
     _kind: ClassVar[type[asynchronous.Client | manager.Manager]]
@@ -105,13 +105,13 @@ class BlockingFacade:
             loop.close()
 
 
-class BlockingClient(BlockingFacade):
+class BlockingClient(_BlockingFacade):
     """A blocking `tocsin.sdk.Client`, with the same arguments and methods."""
 
     _kind = asynchronous.Client
 
 
-class BlockingManager(BlockingFacade):
+class BlockingManager(_BlockingFacade):
     """A blocking `tocsin.sdk.Manager`, with the same arguments and methods."""
 
     _kind = manager.Manager

@@ -109,12 +109,12 @@ def parse_interest(text: object) -> InterestId:
     return InterestId(int(text))
 
 
-DEFAULT_DATAVERSE: Final = "Default"
+_DEFAULT_DATAVERSE: Final = "Default"
 
 
 def qualify(name: str) -> str:
     """Returns `dataverse.name`; a name without a dataverse is in the dataverse Default."""
-    return name if "." in name else f"{DEFAULT_DATAVERSE}.{name}"
+    return name if "." in name else f"{_DEFAULT_DATAVERSE}.{name}"
 
 
 def parse_name(value: object) -> str:

@@ -42,7 +42,7 @@ _ANSWER_S: Final = 60.0
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
-OnProgress = Callable[[int, int], None]
+_OnProgress = Callable[[int, int], None]
 
 
 def publish(
@@ -132,7 +132,7 @@ class RecordPublisher:
         batch: int = 1_000,
         header: bool = False,
         err: TextIO,
-        on_progress: OnProgress = lambda _records, _size_bytes: None,
+        on_progress: _OnProgress = lambda _records, _size_bytes: None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         patience_s: float = _PATIENCE_S,
         body_bytes: int = _BODY_BYTES,
@@ -308,7 +308,7 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes | None]:
 
 
 @contextmanager
-def _progress(feed: str, descriptor: int) -> Iterator[OnProgress]:
+def _progress(feed: str, descriptor: int) -> Iterator[_OnProgress]:
     """Shows the share of the file that was sent, the number of records and their rate."""
     from rich.progress import TaskProgressColumn
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NewType
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.engine.trace import RunTrace
 
-FOREVER: Final = math.inf
+_FOREVER: Final = math.inf
 
 # [time, priority, sequence, action, arguments]. Lists compare by their first three items, and the third is unique;
 # comparing lists makes the heap fast. Callers use it only as a handle.
@@ -46,7 +46,7 @@ class SimulationEngine:
 
     def at(self, time_s: float, action: Callback, *arguments: Any, priority: int = 0) -> Scheduled:
         """Schedules the action at this moment. Raises `ValueError` for a moment in the past or an infinite one."""
-        if not self.now_s <= time_s < FOREVER:
+        if not self.now_s <= time_s < _FOREVER:
             raise ValueError(f"cannot schedule at {time_s} s: it is {self.now_s} s")
         self._sequence = sequence = self._sequence + 1
         entry = Scheduled([time_s, priority, sequence, action, arguments])
@@ -59,7 +59,7 @@ class SimulationEngine:
 
     def every(self, period_s: float, action: Callback, *arguments: Any, priority: int = 0) -> None:
         """Runs the action at every multiple of the period, without drift, for as long as the run goes on."""
-        if not 0 < period_s < FOREVER:
+        if not 0 < period_s < _FOREVER:
             raise ValueError(f"period_s: must be > 0, got {period_s}")
         began_s = self.now_s
 
@@ -78,7 +78,7 @@ class SimulationEngine:
         scheduled[_ACTION] = None
         scheduled[_ARGUMENTS] = ()
 
-    def run(self, until_s: float = FOREVER) -> None:
+    def run(self, until_s: float = _FOREVER) -> None:
         """Runs everything that is due up to and including this moment; then the clock shows this moment."""
         heap, pop = self._heap, heapq.heappop
         events = 0
@@ -95,7 +95,7 @@ class SimulationEngine:
             raise
         finally:
             self.events += events
-        if self.now_s < until_s < FOREVER:
+        if self.now_s < until_s < _FOREVER:
             self.now_s = until_s
 
     def note(self, what: str, **fields: Any) -> None:

@@ -34,7 +34,7 @@ from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.wire.errors import TocsinError
 
 # The code that a cell's numbers depend on, beside its model's own file. A change of it invalidates finished cells.
-SOURCES: Final = ("rules", "broker/core", "lab/simulators", "lab/engine", "lab/workloads", "lab/scenarios")
+_SOURCES: Final = ("rules", "broker/core", "lab/simulators", "lab/engine", "lab/workloads", "lab/scenarios")
 _TRACES: Final = "traces"
 _AHEAD: Final = 2  # cells queued per process, with the running one: no process idles, and an interruption is quick
 
@@ -51,7 +51,7 @@ def code_digest(experiment: Experiment) -> str:
     """Returns a digest of the code that computes this experiment's numbers. Comments, docstrings and the format of the
     source do not change it, because they cannot change a number."""
     root = Path(tocsin.__file__).parent
-    files = {path for source in SOURCES for path in (root / source).rglob("*.py")}
+    files = {path for source in _SOURCES for path in (root / source).rglob("*.py")}
     files |= model_files(Path(inspect.getfile(experiment.model)))
     digest = hashlib.sha256()
     for path in sorted(files):
@@ -151,10 +151,10 @@ def _run_cell(experiment: Experiment, cell: Cell, shared: Path | None) -> dict[s
     return metrics
 
 
-Finished = tuple[Cell, str, dict[str, float]]
+_Finished = tuple[Cell, str, dict[str, float]]
 
 
-def _finished(todo: dict[str, Cell], reference: str, shared: Path, processes: int) -> Iterator[Finished]:
+def _finished(todo: dict[str, Cell], reference: str, shared: Path, processes: int) -> Iterator[_Finished]:
     if processes <= 1 or len(todo) <= 1:
         experiment = find(reference)
         for key, cell in todo.items():

@@ -13,7 +13,7 @@ from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.scenarios.scenario import Act, Scenario
 
 
-class ScenarioTarget(Protocol):
+class _ScenarioTarget(Protocol):
     """The system that a scenario is played to."""
 
     async def perform(self, act: Act, at_s: float) -> None:
@@ -21,7 +21,7 @@ class ScenarioTarget(Protocol):
         ...
 
 
-class Clock(Protocol):
+class _Clock(Protocol):
     """The clock of the steps."""
 
     async def until(self, at_s: float) -> float:
@@ -59,7 +59,7 @@ class WallClock:
         return -left_s * self._speed
 
 
-async def play(scenario: Scenario, target: ScenarioTarget, clock: Clock) -> float:
+async def play(scenario: Scenario, target: _ScenarioTarget, clock: _Clock) -> float:
     """Plays all steps. Returns the largest delay of a step, in seconds of the scenario."""
     late_s = 0.0
     for step in scenario.steps:

@@ -19,7 +19,7 @@ from tocsin.wire.errors import InputError
 
 _USUAL: Final = City()
 
-OnlineTimes = dict[str, list[tuple[float, float]]]
+_OnlineTimes = dict[str, list[tuple[float, float]]]
 
 
 def city_from(
@@ -102,8 +102,8 @@ def _ways(trace: Scenario) -> dict[str, MovementPath]:
     return {name: MovementPath(*zip(*points, strict=True)) for name, points in moves.items()}
 
 
-def _sessions(trace: Scenario) -> OnlineTimes:
-    online: OnlineTimes = {}
+def _sessions(trace: Scenario) -> _OnlineTimes:
+    online: _OnlineTimes = {}
     for step in trace.steps:
         if isinstance(step.act, LogInStep):
             online.setdefault(step.act.subscriber, []).append((step.at_s, math.inf))

@@ -62,7 +62,7 @@ class PublishStep:
 
 
 Act = LogInStep | LogOutStep | SubscribeStep | UnsubscribeStep | MoveStep | PublishStep
-ACTS: Final[dict[str, type[Any]]] = {
+_ACTS: Final[dict[str, type[Any]]] = {
     "log_in": LogInStep,
     "log_out": LogOutStep,
     "subscribe": SubscribeStep,
@@ -70,8 +70,8 @@ ACTS: Final[dict[str, type[Any]]] = {
     "move": MoveStep,
     "publish": PublishStep,
 }
-assert set(ACTS.values()) == set(get_args(Act))
-_NAMES: Final = {kind: name for name, kind in ACTS.items()}
+assert set(_ACTS.values()) == set(get_args(Act))
+_NAMES: Final = {kind: name for name, kind in _ACTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,9 @@ def _step(value: Any) -> Step:
     at_s, name = value.pop("at_s"), value.pop("do")
     if not _number(at_s) or at_s < 0:
         raise ValueError(f"at_s: must be a number of seconds from 0 on, got {at_s!r}")
-    kind = ACTS.get(name) if isinstance(name, str) else None
+    kind = _ACTS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise ValueError(f"do: must be one of {', '.join(ACTS)}, got {name!r}")
+        raise ValueError(f"do: must be one of {', '.join(_ACTS)}, got {name!r}")
     field_names = {declared.name for declared in fields(kind)}
     if set(value) != field_names:
         raise ValueError(f"{name} needs {', '.join(sorted(field_names))}, got {', '.join(sorted(value)) or 'nothing'}")

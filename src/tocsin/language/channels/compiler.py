@@ -138,14 +138,14 @@ def shared_query(
         function = names.find_function(own or dataverse, name, arity)
         return function is not None and function.language == "PYTHON"
 
-    first_pass = ChannelTranslation(names, type_analyser, dataverse, types)
+    first_pass = _ChannelTranslation(names, type_analyser, dataverse, types)
     draft = first_pass.translator.statement(build_shared_query(body, parameters, in_python))
     for i, name in enumerate(parameters):
         if name not in declared:
             types[i] = _infer_type(name, first_pass.uses_of.get(i, []))
     # No text contains its own digest, so no literal or field in this query has the name of a view or function of ours.
     token = hashlib.sha256(render(draft.query).encode()).hexdigest()[:32]
-    second_pass = ChannelTranslation(names, type_analyser, dataverse, types, token)
+    second_pass = _ChannelTranslation(names, type_analyser, dataverse, types, token)
     return second_pass.compile(
         build_shared_query(body, parameters, in_python), needs_new=needs_new_rows(body), branches=branches
     )
@@ -165,7 +165,7 @@ def _infer_type(name: str, uses: Sequence[Type]) -> Type:
     )
 
 
-class ChannelTranslation:
+class _ChannelTranslation:
     """Translates a channel's body, and records what the query needs to run: views, functions, keys and arguments.
 
     It owns a translator and is the hooks of it (`TranslationHooks`).

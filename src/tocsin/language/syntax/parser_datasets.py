@@ -14,7 +14,7 @@ from tocsin.language.syntax import statements as st
 from tocsin.language.syntax.token_stream import TokenStream
 
 INDEX_KINDS: Final = ("BTREE", "RTREE", "KEYWORD", "FULLTEXT", "NGRAM", "ARRAY")
-GRAM_LIMIT: Final = 64
+_GRAM_LIMIT: Final = 64
 """The longest gram of an NGRAM index."""
 
 _WRITTEN_KINDS: Final = tuple(kind for kind in INDEX_KINDS if kind != "ARRAY")
@@ -188,8 +188,8 @@ def _index_kind(tokens: TokenStream) -> tuple[str, int | None]:
         return kind, None
     tokens.need_token(TokenType.L_PAREN, "(length of a gram)")
     length = tokens.need_token(TokenType.NUMBER, "the length of a gram")
-    if not (length.text.isdecimal() and 1 <= len(length.text) <= 3 and 1 <= int(length.text) <= GRAM_LIMIT):
-        tokens.refuse(f"Expected a length from 1 to {GRAM_LIMIT}", token=length)
+    if not (length.text.isdecimal() and 1 <= len(length.text) <= 3 and 1 <= int(length.text) <= _GRAM_LIMIT):
+        tokens.refuse(f"Expected a length from 1 to {_GRAM_LIMIT}", token=length)
     tokens.need_token(TokenType.R_PAREN, ")")
     return kind, int(length.text)
 

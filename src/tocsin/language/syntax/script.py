@@ -24,10 +24,10 @@ from tocsin.wire.errors import StatementError
 
 _T = TypeVar("_T")
 
-DEPTH_LIMIT = 100  # nesting of brackets: far beyond what people write, far below what exhausts the stack
+_DEPTH_LIMIT = 100  # nesting of brackets: far beyond what people write, far below what exhausts the stack
 _TREE_LIMIT = 300  # nesting of operators, such as a + b + c + …; each level costs more than the one before
 _CHAIN_LIMIT = 1_000  # conditions in an AND or OR; the engine's time grows with their square: 4 s for a thousand
-DIGITS_LIMIT = 1_000  # digits of a number; the largest double has 309, and Python parses at most 4,300
+_DIGITS_LIMIT = 1_000  # digits of a number; the largest double has 309, and Python parses at most 4,300
 _HALF = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACE, TokenType.L_BRACKET}
@@ -110,9 +110,9 @@ def _chunks(script: str) -> Iterator[list[Token]]:
         kind = token.token_type
         if kind in _OPENING:
             open_brackets.append(token)
-            if len(open_brackets) > DEPTH_LIMIT:
+            if len(open_brackets) > _DEPTH_LIMIT:
                 line, column = place(script, token.start)
-                raise StatementError(f"brackets are nested more than {DEPTH_LIMIT} deep", line=line, column=column)
+                raise StatementError(f"brackets are nested more than {_DEPTH_LIMIT} deep", line=line, column=column)
         elif kind in _CLOSING:
             if not open_brackets or open_brackets[-1].text != _CLOSING[kind]:
                 expected = (
@@ -120,7 +120,7 @@ def _chunks(script: str) -> Iterator[list[Token]]:
                 )
                 raise _error_at(script, token.start, f"unexpected {token.text!r}: {expected}")
             open_brackets.pop()
-        elif kind == TokenType.NUMBER and len(token.text) > DIGITS_LIMIT:
+        elif kind == TokenType.NUMBER and len(token.text) > _DIGITS_LIMIT:
             raise _error_at(script, token.start, f"a number of {len(token.text)} digits is too long")
         elif kind == TokenType.NUMBER and not _NUMBER.fullmatch(token.text):
             raise _error_at(script, token.start, f"{_shown(token)} is not a number")

@@ -38,7 +38,7 @@ ARITHMETIC: dict[type[exp.Expr], str] = {
 }  # fmt: skip
 
 
-DECIMAL = t.Primitive("decimal(38,18)")
+_DECIMAL = t.Primitive("decimal(38,18)")
 _NO_NUMBERS = frozenset((t.STRING, t.BOOLEAN, t.UUID))  # arithmetic with one of these is NULL
 
 
@@ -127,8 +127,8 @@ class Operators:
                 return TypedSql(dynamic.void_as(typed_.sql, t.BOOLEAN), t.BOOLEAN)
 
             def against(type_: Type) -> exp.Expr:
-                exact = type_ == DECIMAL
-                cast_ = dynamic.number_as(other.sql, DECIMAL.name) if exact else dynamic.exactly(other.sql, type_)
+                exact = type_ == _DECIMAL
+                cast_ = dynamic.number_as(other.sql, _DECIMAL.name) if exact else dynamic.exactly(other.sql, type_)
                 return test(cast_, typed_.sql) if typed_ is right else test(typed_.sql, cast_)
 
             if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
@@ -137,7 +137,7 @@ class Operators:
                 )
             if typed_.type in t.INTEGERS:
                 # The decimal comparison is exact for 64-bit integers and decimals; the double handles other numbers.
-                return TypedSql(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
+                return TypedSql(dynamic.call("coalesce", against(_DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
             return TypedSql(against(typed_.type), t.BOOLEAN)
         if isinstance(left.type, MultisetType) and isinstance(right.type, MultisetType):
             return TypedSql(test(*(in_any_order(side) for side in (left, right))), t.BOOLEAN)

@@ -21,7 +21,7 @@ _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[Ee][+-]?[0-9]+)?", re.ASCII)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]*", re.ASCII)
 # Names of Python functions in Spark, and in a channel's query.
 _IN_PYTHON: Final = re.compile(r"tocsin_(?:python_[0-9a-f]{32}_[0-9]+|channel_[0-9a-f]{32}_call_[0-9]+)", re.ASCII)
-NODES: Final = frozenset((
+_NODES: Final = frozenset((
     # Queries.
     exp.Select, exp.Subquery, exp.Union, exp.Intersect, exp.Except, exp.With, exp.CTE, exp.From, exp.Table,
     exp.TableAlias, exp.Join, exp.Lateral, exp.Values, exp.Tuple, exp.Where, exp.Group, exp.Having, exp.Order,
@@ -48,7 +48,7 @@ NODES: Final = frozenset((
     exp.TimeStrToTime, exp.TimeToStr, exp.Transform, exp.Translate, exp.UnixDate, exp.UnixMicros, exp.UnixMillis,
     exp.UnixSeconds,
 ))  # fmt: skip
-TYPES: Final = frozenset(
+_TYPES: Final = frozenset(
     exp.DataType.Type[name]
     for name in (
         "BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL TEXT VARCHAR CHAR BINARY DATE TIMESTAMP TIMESTAMPTZ"
@@ -93,7 +93,7 @@ def _text(tree: exp.Expr) -> str:
 def _check(node: exp.Expr) -> None:
     """Raises FunctionError if a node is not on the list, or contains text that could be read as SQL."""
     kind = type(node)
-    if kind not in NODES:
+    if kind not in _NODES:
         raise FunctionError(f"{node.key.upper()} is no part of this language")
     match node:
         case exp.Literal():
@@ -110,7 +110,7 @@ def _check(node: exp.Expr) -> None:
                 raise FunctionError(f"unknown function {_shown(node.name)}")
             call_limits.check_call(str(node.this).lower(), node.expressions)
         case exp.DataType():
-            is_known = node.this in TYPES or isinstance(node.this, exp.Interval)
+            is_known = node.this in _TYPES or isinstance(node.this, exp.Interval)
             if not is_known or any(node.args.get(part) for part in ("kind", "collate")):
                 raise FunctionError(
                     "unknown type: use boolean, int, bigint, double, decimal, string, date or timestamp"

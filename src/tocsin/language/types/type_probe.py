@@ -23,7 +23,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
 
-OPAQUE: Final = (t.TIME, t.DURATION, *t.SPATIAL)  # users must not see how Spark holds these types
+_OPAQUE: Final = (t.TIME, t.DURATION, *t.SPATIAL)  # users must not see how Spark holds these types
 
 _REMEDIES: Final[dict[Type, str]] = {
     t.TIME: "print_time, get_hour, get_minute or unix_time_from_time_in_ms",
@@ -45,7 +45,7 @@ def map_of(key: Type, value: Type) -> MapType:
 
 def opaque(type_: Type) -> Type | None:
     """Returns the first type inside this type that is opaque."""
-    if type_ in OPAQUE:
+    if type_ in _OPAQUE:
         return type_
     match type_:
         case ArrayType(item) | MultisetType(item):
@@ -68,7 +68,7 @@ def needs_stand_in(type_: Type) -> bool:
             return _is_encoded(type_) or any(needs_stand_in(field.type) for field in fields)
         case MapType():
             return needs_stand_in(type_.key) or needs_stand_in(type_.value)
-    return type_ in OPAQUE or type_ == t.UUID
+    return type_ in _OPAQUE or type_ == t.UUID
 
 
 def _is_encoded(type_: ObjectType) -> bool:
@@ -92,7 +92,7 @@ class _StandInTypes:
         return exp.cast(exp.null(), self.spark_type(type_), dialect="spark")
 
     def spark_type(self, type_: Type) -> str:
-        if type_ in OPAQUE or (self._everything and self._is_whole(type_)):
+        if type_ in _OPAQUE or (self._everything and self._is_whole(type_)):
             if type_ not in self._types:
                 self._types.append(type_)
             return f"STRUCT<`_t{self._types.index(type_)}`: {values.spark_type(type_)}>"

@@ -61,20 +61,20 @@ SPARK_TYPES: Final[dict[Type, str]] = {
 
 # ---------------------------------------------------------------- overloads
 
-ArgumentType: TypeAlias = Type | tuple[Type, ...]
-SqlFunction: TypeAlias = Callable[[Sequence[TypedSql]], TypedSql]
+_ArgumentType: TypeAlias = Type | tuple[Type, ...]
+_SqlFunction: TypeAlias = Callable[[Sequence[TypedSql]], TypedSql]
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
     """One signature of a function: the types of its parameters and its result, and a builder of its SQL."""
 
-    parameters: tuple[ArgumentType, ...]
+    parameters: tuple[_ArgumentType, ...]
     result: Type
     make: Callable[..., exp.Expr]
 
 
-def _choose_overload(name: str, *overloads: Overload) -> SqlFunction:
+def _choose_overload(name: str, *overloads: Overload) -> _SqlFunction:
     """Returns a function that applies the first overload that fits, or raises an error that lists all overloads."""
 
     def call(arguments: Sequence[TypedSql]) -> TypedSql:
@@ -90,11 +90,11 @@ def _choose_overload(name: str, *overloads: Overload) -> SqlFunction:
     return call
 
 
-def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, SqlFunction]:
+def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, _SqlFunction]:
     return {name: _choose_overload(name, *signatures) for name, signatures in overloads.items()}
 
 
-def fits(arguments: Sequence[TypedSql], parameters: Sequence[ArgumentType]) -> bool:
+def fits(arguments: Sequence[TypedSql], parameters: Sequence[_ArgumentType]) -> bool:
     """Whether the arguments fit the parameters. A NULL literal fits everywhere."""
     return len(arguments) == len(parameters) and all(
         is_null(argument.sql) or argument.type in (kind if isinstance(kind, tuple) else (kind,))
@@ -102,7 +102,7 @@ def fits(arguments: Sequence[TypedSql], parameters: Sequence[ArgumentType]) -> b
     )
 
 
-def _kind_text(kind: ArgumentType) -> str:
+def _kind_text(kind: _ArgumentType) -> str:
     if kind == t.NUMBERS:
         return "number"
     if kind == t.INTEGERS:

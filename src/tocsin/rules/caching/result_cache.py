@@ -135,7 +135,7 @@ class ResultCache:
             run_start = known
         if run_start < to:
             runs.append(MissingRun(run_start, to))
-        return merge_missing_runs(runs)
+        return _merge_missing_runs(runs)
 
     def _get_unbroken(self, after: Cursor) -> list[CacheRun]:
         """`get` up to the head for a cache without holes: at most one missing run, then everything after it."""
@@ -342,7 +342,7 @@ class ResultCache:
         self._let_go_of_consumed()
 
 
-def merge_missing_runs(runs: list[CacheRun]) -> list[CacheRun]:
+def _merge_missing_runs(runs: list[CacheRun]) -> list[CacheRun]:
     """Merges neighbouring missing runs."""
     merged: list[CacheRun] = []
     for run in runs:

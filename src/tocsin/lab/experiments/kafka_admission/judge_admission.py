@@ -48,14 +48,14 @@ def lead_over(results: RunResults, metric: str, policy: str, other: str, records
 
 
 @claim("Without caching no record is a hit, with unlimited caching every one is", "Fig. 8")
-def hit_rates_of_extremes(results: RunResults) -> Judgement:
+def _hit_rates_of_extremes(results: RunResults) -> Judgement:
     records = largest_of(results)
     none, all_ = (results.mean("hit_rate", SWEEP, policy=name, records=records) for name in ("none", "all"))
     return verdict(none.mean == 0 and all_.mean == 1, f"none {none}, all {all_}", "a rate is not 0, or not 1")
 
 
 @claim("Each policy's hit rate is nearly the same on every benchmark", "Fig. 8")
-def hit_rate_constant(results: RunResults) -> Judgement:
+def _hit_rate_constant(results: RunResults) -> Judgement:
     first, *others = several(results, SWEEP, "records")
     changes = {
         policy: [results.between("hit_rate", point(policy, size), point(policy, first)) for size in others]
@@ -68,7 +68,7 @@ def hit_rate_constant(results: RunResults) -> Judgement:
 
 
 @claim("The threshold policy has the lowest hit rate, then mean, then buffer", "Fig. 8")
-def hit_rate_order(results: RunResults) -> Judgement:
+def _hit_rate_order(results: RunResults) -> Judgement:
     records = largest_of(results)
     holds = is_ordered(results, "hit_rate", SWEEP, [points_of(name) for name in NOVEL], where={"records": records})
     return unless_tuned(results, holds, describe_metric(results, "hit_rate", NOVEL, records=records))
@@ -92,7 +92,7 @@ _AROUND: Final = 0.75, 0.85
 
 
 @claim("The buffer policy has the best hit rate of the three on every benchmark, around 0.8", "Fig. 8")
-def buffer_hits(results: RunResults) -> Judgement:
+def _buffer_hits(results: RunResults) -> Judgement:
     rates = {
         size: results.mean("hit_rate", SWEEP, policy="buffer", records=size)
         for size in results.points(SWEEP, "records")
@@ -125,7 +125,7 @@ _STATED: Final = {"threshold": 0.3, "mean": 0.5, "buffer": 0.7}
 
 
 @claim("Hit rates are about 0.3 (threshold), 0.5 (mean) and 0.7 (buffer)", "Analysis")
-def hit_rates(results: RunResults) -> Judgement:
+def _hit_rates(results: RunResults) -> Judgement:
     answers, figures = {}, []
     for shared in (0.5, 0.7):
         rates = {name: results.mean("hit_rate", "shared", policy=name, shared=shared) for name in NOVEL}
@@ -142,7 +142,7 @@ def hit_rates(results: RunResults) -> Judgement:
 
 
 @claim("Unlimited caching keeps 1.7 copies where 70 % is shared", "Analysis")
-def unlimited_duplication(results: RunResults) -> Judgement:
+def _unlimited_duplication(results: RunResults) -> Judgement:
     duplications = {shared: results.mean("duplication", "shared", policy="all", shared=shared) for shared in (0.5, 0.7)}
     figures = ", ".join(f"{shared:.0%} shared: {duplication}" for shared, duplication in duplications.items())
     return verdict(all_within([duplications[0.7]], 1.65, 1.75), figures, "further than 0.05 from 1.7")
@@ -152,7 +152,7 @@ _CLOSE_TO_2: Final = 1.9
 
 
 @claim("The three policies keep more copies per record than unlimited caching; threshold and mean close to 2", "Fig. 9")
-def duplication_high(results: RunResults) -> Judgement:
+def _duplication_high(results: RunResults) -> Judgement:
     records = largest_of(results)
     duplications = [results.mean("duplication", SWEEP, policy=name, records=records) for name in ("threshold", "mean")]
     above = [lead_over(results, "duplication", name, "all", records) for name in NOVEL]
@@ -168,7 +168,7 @@ def duplication_high(results: RunResults) -> Judgement:
 
 
 @claim("The fewer records of a benchmark are shared, the fewer copies are kept", "Analysis of Fig. 9")
-def follows_share(results: RunResults) -> Judgement:
+def _follows_share(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"shared": share} for share in several(results, "shared", "shared")]
     policies = ("all", *NOVEL)
     ordered = {name: is_ordered(results, "duplication", "shared", points, where=points_of(name)) for name in policies}
@@ -229,7 +229,7 @@ _LEAD: Final = 0.01
 
 
 @claim("The buffer policy keeps most of the shared records, then mean, then threshold", "Analysis of Fig. 9")
-def shared_kept(results: RunResults) -> Judgement:
+def _shared_kept(results: RunResults) -> Judgement:
     """The share of all records that is kept and shared: hit rate × (duplication − 1)."""
     records = largest_of(results)
     kept_shares = {

@@ -25,7 +25,7 @@ _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
 
 
 @claim("Latency grows in the order unlimited, buffer, mean, threshold, no caching", "Fig. 10")
-def latency_order(results: RunResults) -> Judgement:
+def _latency_order(results: RunResults) -> Judgement:
     records = largest_of(results)
     order = [points_of(name) for name in _BY_LATENCY]
     holds = is_ordered(results, "latency_s", SWEEP, order, where={"records": records})
@@ -38,7 +38,7 @@ _FASTER: Final = 1.01
 
 
 @claim("Throughput falls in the same order", "Fig. 11")
-def throughput_order(results: RunResults) -> Judgement:
+def _throughput_order(results: RunResults) -> Judgement:
     records = largest_of(results)
 
     def falls(*policies: str) -> bool | None:
@@ -59,7 +59,7 @@ def throughput_order(results: RunResults) -> Judgement:
 
 
 @claim("Unlimited caching has far more throughput than any other policy", "Fig. 11")
-def throughput_far(results: RunResults) -> Judgement:
+def _throughput_far(results: RunResults) -> Judgement:
     """Inverts the latency, as the paper does; "far more" means at least twice as much."""
     records = largest_of(results)
     times = {name: results.ratio("latency_s", point(name, records), point("all", records)) for name in _BY_LATENCY[1:]}
@@ -110,7 +110,7 @@ def _growth(gaps: dict[Value, dict[int, float]]) -> list[Estimate]:
 
 
 @claim("The gap between the two grows with the number of records", "Fig. 10")
-def gap_grows(results: RunResults) -> Judgement:
+def _gap_grows(results: RunResults) -> Judgement:
     loaded, idle = _gaps(results, SWEEP), _gaps(results, "light-load")
     gaps_by_load = {"above the database's rate": loaded, "below it": idle}
     figures = "; ".join(

@@ -17,7 +17,7 @@ from tocsin.language.translate.scope import column, derived_table, free_tables, 
 from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values
 
-SAMPLE_SIZE: Final = 64  # the size of a sample that stands for all values of an expression
+_SAMPLE_SIZE: Final = 64  # the size of a sample that stands for all values of an expression
 _NO_LEVEL: Final = -1  # replaces an empty array of levels
 
 
@@ -173,7 +173,7 @@ class JoinSides:
             .from_(derived_table(distinct_values, inner))
             .where(not_null)
         )
-        sample = sample.order_by(random_order).limit(SAMPLE_SIZE)
+        sample = sample.order_by(random_order).limit(_SAMPLE_SIZE)
         outer = self.alias("sample")
         array = exp.alias_(values.call("collect_list", column(outer, "value")), "levels", quoted=True)
         return self.matches.levels_of(exp.Select(expressions=[array]).from_(derived_table(sample, outer)), nothing=None)

@@ -15,7 +15,7 @@ from sqlglot import exp
 from tocsin.language.types.typed_sql import FunctionError, build, constant_string, enclose, string
 from tocsin.language.types.variant import values
 
-ESCAPE: Final = "\\"
+_ESCAPE: Final = "\\"
 _WILDCARDS: Final = 1_000
 """The most % and _ in a pattern: Java's matcher uses a stack frame for each of them."""
 LETTERS: Final = 10_000
@@ -44,13 +44,13 @@ def rewrite_like(node: exp.Expr) -> exp.Expr:
             constant, pattern = None, values.call("lower", pattern)
     if constant is not None:
         return _of_constant(text, list(tokens(constant, escape)))
-    return exp.RegexpLike(this=enclose(text), expression=enclose(to_regex(pattern, escape)))
+    return exp.RegexpLike(this=enclose(text), expression=enclose(_to_regex(pattern, escape)))
 
 
 def escape_of(node: exp.Expr) -> str:
     """Returns the escape character."""
     if not isinstance(node, exp.Escape):
-        return ESCAPE
+        return _ESCAPE
     escape = constant_string(node.expression)
     if escape is None or len(escape) != 1 or ord(escape) > 0xFFFF:
         raise FunctionError("ESCAPE takes one character, such as '!'")
@@ -115,7 +115,7 @@ def _quoted(text: str) -> str:
     return f"{_QUOTE}{text.replace(_UNQUOTE, _QUOTED_UNQUOTE)}{_UNQUOTE}"
 
 
-def to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
+def _to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
     """Returns the regular expression of a pattern that is known only at run time."""
     texts = {
         "_open": string(_OPENING + _QUOTE),

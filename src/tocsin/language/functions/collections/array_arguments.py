@@ -31,7 +31,7 @@ def item_type(value: TypedSql) -> Type:
     return value.type.item if isinstance(value.type, ArrayType | MultisetType) else t.ANY
 
 
-def common_type(types: Sequence[Type]) -> Type:
+def _common_type(types: Sequence[Type]) -> Type:
     """Returns the simple type that all of these types share, or untyped."""
     distinct = {type_ for type_ in types if type_ != VOID}
     if len(distinct) == 1 and distinct <= set(SIMPLE):
@@ -58,7 +58,7 @@ def items_of(value: TypedSql, item: Type) -> exp.Expr:
     return build("transform(_v, __item -> _inner)", _v=value.sql, _inner=inner)
 
 
-def item_of(value: TypedSql, item: Type) -> exp.Expr:
+def _item_of(value: TypedSql, item: Type) -> exp.Expr:
     """Returns a value as an item of this type."""
     if value.type == item:
         return value.sql
@@ -86,14 +86,14 @@ def is_absent(sql: exp.Expr) -> exp.Expr:
     return exp.Is(this=enclose(sql), expression=exp.null())
 
 
-def is_unknown(sql: exp.Expr, type_: Type) -> exp.Expr:
+def _is_unknown(sql: exp.Expr, type_: Type) -> exp.Expr:
     """Whether a value is NULL or MISSING."""
     absent = is_absent(sql)
     return exp.or_(absent, values.is_explicit_null(sql)) if type_ == t.ANY else absent
 
 
 def is_known(sql: exp.Expr, type_: Type) -> exp.Expr:
-    return exp.Not(this=exp.Paren(this=is_unknown(sql, type_)))
+    return exp.Not(this=exp.Paren(this=_is_unknown(sql, type_)))
 
 
 def missing_test(value: TypedSql) -> exp.Expr | None:
@@ -114,20 +114,20 @@ def answer(sql: exp.Expr, type_: Type, arguments: Sequence[TypedSql]) -> TypedSq
     return OptionalVariable(sql, type_, exp.Not(this=exp.Paren(this=exp.or_(*missing))))
 
 
-def key_of(item: exp.Expr, type_: Type) -> exp.Expr:
+def _key_of(item: exp.Expr, type_: Type) -> exp.Expr:
     """Returns what is equal for equal items, so that Spark can compare and sort them. A NULL item has a key too."""
     return values.call("coalesce", values.key(item), exp.Literal.string("null")) if type_ == t.ANY else item.copy()
 
 
-def keys_of(items: exp.Expr, type_: Type) -> exp.Expr:
+def _keys_of(items: exp.Expr, type_: Type) -> exp.Expr:
     if type_ != t.ANY:
         return items.copy()
-    return build("transform(_v, __i -> _key)", _v=items, _key=key_of(exp.column("__i"), type_))
+    return build("transform(_v, __i -> _key)", _v=items, _key=_key_of(exp.column("__i"), type_))
 
 
 def in_any_order(value: TypedSql) -> exp.Expr:
     """Returns an array that is equal for collections of the same items in any order."""
-    return values.call("array_sort", keys_of(items_of(value, t.ANY), t.ANY))
+    return values.call("array_sort", _keys_of(items_of(value, t.ANY), t.ANY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,10 @@ class CollectionCall:
     numbers: Sequence[exp.Expr] = ()
 
     def key(self, sql: exp.Expr) -> exp.Expr:
-        return key_of(sql, self.item)
+        return _key_of(sql, self.item)
 
     def keys(self, array: exp.Expr) -> exp.Expr:
-        return keys_of(array, self.item)
+        return _keys_of(array, self.item)
 
 
 def evaluate(call: CollectionCall, needed: Sequence[exp.Expr], make: Callable[[CollectionCall], exp.Expr]) -> exp.Expr:
@@ -190,11 +190,11 @@ class CollectionFunction:
             elif role == "nullable" and (missing := missing_test(argument)) is not None:
                 needed.append(exp.Not(this=exp.Paren(this=missing)))
         arrays, items = parts["array"], parts["item"]
-        item = common_type([*map(item_type, arrays), *(value.type for value in items)])
+        item = _common_type([*map(item_type, arrays), *(value.type for value in items)])
         call = CollectionCall(
             item,
             [items_of(value, item) for value in arrays],
-            [item_of(value, item) for value in items],
+            [_item_of(value, item) for value in items],
             [whole_number(value) for value in parts["number"]],
         )
         return answer(evaluate(call, needed, self.build), self._type(arrays, item), arguments)

@@ -161,7 +161,7 @@ def call(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
         and [_is_array(argument) for argument in arguments] == [True, False]
     ):
         raise FunctionError("array_prepend takes the array last: array_prepend(x, a)")
-    return FUNCTIONS[name].call(name, arguments) if name in FUNCTIONS else None
+    return _FUNCTIONS[name].call(name, arguments) if name in _FUNCTIONS else None
 
 
 def _is_array(value: TypedSql) -> bool | None:
@@ -171,11 +171,11 @@ def _is_array(value: TypedSql) -> bool | None:
 
 def call_one(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     """Calls the function of this name."""
-    return FUNCTIONS[name].call(name, arguments)
+    return _FUNCTIONS[name].call(name, arguments)
 
 
 _LENGTH: Final = CollectionFunction("array", _length, t.BIGINT)
-FUNCTIONS: Final[dict[str, CollectionFunction]] = {
+_FUNCTIONS: Final[dict[str, CollectionFunction]] = {
     "array_append": CollectionFunction("array nullable+", _append),
     "array_compact": CollectionFunction("array", _compact),
     "array_concat": CollectionFunction("array array+", _concat),
@@ -204,4 +204,4 @@ FUNCTIONS: Final[dict[str, CollectionFunction]] = {
     "len": _LENGTH,
     "size": _LENGTH,
 }
-NAMES: Final = frozenset((*FUNCTIONS, *array_structure.FUNCTIONS))
+NAMES: Final = frozenset((*_FUNCTIONS, *array_structure.FUNCTIONS))

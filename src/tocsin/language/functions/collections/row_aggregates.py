@@ -19,7 +19,7 @@ from tocsin.language.types.variant.values import once
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 
-Over = Callable[[exp.Expr], exp.Expr]
+_Over = Callable[[exp.Expr], exp.Expr]
 NAMES: Final = frozenset(("avg", "max", "mean", "min", "sum"))
 
 
@@ -33,13 +33,13 @@ def is_ours(name: str, type_: Type) -> bool:
     return is_structured or (type_ in SPARK_TYPES and type_ not in t.NUMBERS) or (type_ == t.ANY and name == "sum")
 
 
-def call(name: str, value: TypedSql, over: Over) -> TypedSql:
+def call(name: str, value: TypedSql, over: _Over) -> TypedSql:
     if value.type != t.ANY:
         return TypedSql(over(values.call("max", values.null(t.DOUBLE))), t.DOUBLE)
     return TypedSql(_sum(value.sql, over) if name == "sum" else _extreme(name, value.sql, over), t.ANY)
 
 
-def _sum(value: exp.Expr, over: Over) -> exp.Expr:
+def _sum(value: exp.Expr, over: _Over) -> exp.Expr:
     whole, real = (values.bind(value, "__n", number) for number in (values.whole, values.number))
     is_whole = values.bind(value, "__n", lambda v: exp.Or(this=is_absent(values.number(v)), expression=_is_whole(v)))
     total = once(over(values.call("sum", real)), "__d", lambda sum_: encoder.to_any(TypedSql(sum_, t.DOUBLE)))
@@ -55,7 +55,7 @@ def _is_whole(value: exp.Expr) -> exp.Expr:
     return build("schema_of_variant(_v) = 'BIGINT'", _v=value)
 
 
-def _extreme(name: str, value: exp.Expr, over: Over) -> exp.Expr:
+def _extreme(name: str, value: exp.Expr, over: _Over) -> exp.Expr:
     def kind_of(v: exp.Expr) -> exp.Expr:
         sql = "if(_n IS NOT NULL, 'number', nullif(schema_of_variant(_v), 'VOID'))"
         return build(sql, _v=v, _n=values.number(v))

@@ -35,11 +35,11 @@ def to_any(value: TypedSql) -> exp.Expr:
         # JSON has no NaN and no infinities; the open form has tags for them.
         is_special = "isnan(_v) OR abs(_v) = double('Infinity')"
         # sqlglot would leave parse_json out of a template.
-        tagged = call("parse_json", json_text(value))
+        tagged = call("parse_json", _json_text(value))
         return build(f"if({is_special}, _tagged, _plain)", _v=value.sql, _tagged=tagged, _plain=plain)
     if contains_any(value.type):
         return _variant_of(value)
-    return call("parse_json", json_text(value))
+    return call("parse_json", _json_text(value))
 
 
 def _variant_of(value: TypedSql) -> exp.Expr:
@@ -71,7 +71,7 @@ def _variant_of(value: TypedSql) -> exp.Expr:
     return when(sql, call("to_variant_object", entries))
 
 
-def json_text(value: TypedSql) -> exp.Expr:
+def _json_text(value: TypedSql) -> exp.Expr:
     """Returns the open form of a value as text; SQL NULL for MISSING, and for NULL, which typed values cannot tell."""
     sql, type_ = value.sql, value.type
     match type_:
@@ -110,7 +110,7 @@ def json_text(value: TypedSql) -> exp.Expr:
                 _v=sql, _x=x, _y=y,
             )  # fmt: skip
         case ArrayType(item) | MultisetType(item):
-            inner = json_text(TypedSql(exp.column("__item"), item))
+            inner = _json_text(TypedSql(exp.column("__item"), item))
             text = build(
                 "concat('[', array_join(transform(_v, __item -> coalesce(_inner, 'null')), ','), ']')",
                 _v=sql,
@@ -128,7 +128,7 @@ def _field(sql: exp.Expr, name: str) -> exp.Expr:
 
 def _object_text(sql: exp.Expr, type_: ObjectType) -> exp.Expr:
     def member(field: t.Field) -> exp.Expr:
-        text = json_text(TypedSql(_field(sql, physical(field.name)), field.type))
+        text = _json_text(TypedSql(_field(sql, physical(field.name)), field.type))
         return call("concat", string(_json_string(field_key(field.name)) + ":"), text)
 
     parts = [member(field) for field in type_.fields]

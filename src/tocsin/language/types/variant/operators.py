@@ -19,7 +19,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Primitive, Type
 
 # Values sort by kind first, in the order of SQL++, then within their kind.
-SORT_KEY: Final = Primitive("struct<k: int, d: double, w: bigint, t: string>")
+_SORT_KEY: Final = Primitive("struct<k: int, d: double, w: bigint, t: string>")
 
 # Functions that return their argument unchanged.
 _KEEPING: Final = frozenset(
@@ -233,7 +233,7 @@ def as_part(value: TypedSql, node: exp.Expr) -> TypedSql:
         ):
             return TypedSql(values.exactly(value.sql, t.DOUBLE), t.DOUBLE)
         if value.type == t.ANY:
-            return TypedSql(total_order_key(value.sql), SORT_KEY)
+            return TypedSql(total_order_key(value.sql), _SORT_KEY)
         order = temporal.order_key(value)
         return (
             value if order is None else TypedSql(order, Primitive("struct<days: bigint, micros: bigint, months: int>"))

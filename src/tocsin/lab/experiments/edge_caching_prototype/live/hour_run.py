@@ -31,7 +31,7 @@ from tocsin.wire.errors import TocsinError, UnavailableError
 Say = Callable[[str], None]
 
 _DRILL: Final = "drill"
-DRILLS: Final = 3
+_DRILLS: Final = 3
 _DRILL_LIMIT_S: Final = 120.0
 _FAR_M: Final = -1e6  # far from everybody in the city
 _REPORT_EVERY: Final = 0.05  # share of the hour between progress reports
@@ -64,7 +64,7 @@ async def run_hour(
     folder: Path,
     traces: Path,
     say: Say,
-    drills: int = DRILLS,
+    drills: int = _DRILLS,
 ) -> dict[LiveCell, LiveHour]:
     """Runs the hour with a broker for each cell, after `drills` test reports. `folder` holds the servers
     and is deleted; the traces stay."""

@@ -29,11 +29,11 @@ from tocsin.lab.scenarios.city import city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, save
 from tocsin.wire.errors import InputError, NotFoundError
 
-NAME: Final = "edge-caching-prototype-live"
+_NAME: Final = "edge-caching-prototype-live"
 _RUN: Final = "run.json"
 _STATED: Final = "stated.json"
 
-HourRunner = Callable[..., Coroutine[Any, Any, dict[LiveCell, LiveHour]]]
+_HourRunner = Callable[..., Coroutine[Any, Any, dict[LiveCell, LiveHour]]]
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     seed: int,
     fresh: bool,
     say: Say,
-    run_hour: HourRunner = run_hour,
+    run_hour: _HourRunner = run_hour,
 ) -> LiveOutcome:
     """Runs the cells that the folder does not have yet, then writes the report. Finished hours are saved at once."""
     live_options = parse_options(settings, quick=quick, seed=seed)
@@ -94,13 +94,13 @@ def report(out: Path, *, quick: bool, to: Path | None) -> LiveOutcome:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "tocsin lab run edge-caching-prototype --live writes them anew"
         raise InputError(f"{folder}: {_RUN} or {_STATED} is broken: {error}", hint=hint) from None
-    path = folder / "report.md" if to is None else to / f"{NAME}.md"
+    path = folder / "report.md" if to is None else to / f"{_NAME}.md"
     with Journal(folder) as journal:
         return _report(live_options, stated, journal, path, quick=quick, table=None)
 
 
 def _folder(out: Path, *, quick: bool) -> Path:
-    return out / (f"{NAME}-quick" if quick else NAME)
+    return out / (f"{_NAME}-quick" if quick else _NAME)
 
 
 def _state(
