@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.engine.trace import TraceFile
+from tocsin.lab.engine.engine import TraceFile
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.cells import run
 from tocsin.lab.experiments.comparisons import judge

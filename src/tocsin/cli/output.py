@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tocsin.wire.errors import InputError, TocsinError
+from tocsin.wire.errors import EXIT_FENCED, FencedError, InputError, TocsinError
 
 if TYPE_CHECKING:  # the lab can be installed without the client's dependencies
     from rich.progress import ProgressColumn
@@ -238,3 +238,13 @@ def _table_cell(fields: dict[str, Any], name: str) -> Text:
         return Text("")
     value = fields[name]
     return Text("null", style="dim") if value is None else Text(safe(plain(value)))
+
+
+# By the code of an error; else 1. Scripts and supervisors decide by it whether to try again.
+_EXIT_STATUS: Final = {"no_cluster": 2, "no_broker": 2, FencedError.code: EXIT_FENCED}
+
+
+def exit_status(error: TocsinError) -> int:
+    """Returns the exit status of a failed command: 2 if no server answers, 3 for a broker whose name another broker has
+    taken over, 1 for any other error."""
+    return _EXIT_STATUS.get(error.code, 1)

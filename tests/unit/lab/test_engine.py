@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.run_traces import TraceList, read_trace
-from tocsin.lab.engine.engine import SimulationEngine
+from tocsin.lab.engine.engine import SimulationEngine, TraceFile
 from tocsin.lab.engine.network import LinkSettings, Network, SimulatedLink
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.engine.trace import TraceFile
 from tocsin.wire.errors import InputError
 
 

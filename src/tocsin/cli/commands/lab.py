@@ -168,7 +168,7 @@ def replay_cell(
 
     If an earlier run finished the same point, says whether the metrics are the same; the exit status is 1 if not.
     """
-    from tocsin.lab.engine.trace import TraceFile
+    from tocsin.lab.engine.engine import TraceFile
     from tocsin.lab.experiments import registry, run_experiment
     from tocsin.lab.experiments.plan import plan
 

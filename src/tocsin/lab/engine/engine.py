@@ -1,4 +1,4 @@
-"""The event engine: a virtual clock and a heap of scheduled actions.
+"""Runs simulations: a virtual clock, a heap of scheduled actions, and a trace of what happens.
 
 Events run in the order of `(time, priority, sequence)`: at the same moment the lower priority first, and among equals
 the one that was scheduled first. Nothing depends on chance or on the order of a hash table, so the same seed gives the
@@ -8,13 +8,14 @@ same run.
 from __future__ import annotations
 
 import heapq
+import json
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NewType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NewType, Protocol, TextIO
 
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.engine.trace import RunTrace
 
+_TRACE_FORMAT: Final = 1
 _FOREVER: Final = math.inf
 
 # [time, priority, sequence, action, arguments]. Lists compare by their first three items, and the third is unique;
@@ -24,6 +25,26 @@ _ACTION: Final = 3
 _ARGUMENTS: Final = 4
 
 Callback = Callable[..., object]
+
+
+class RunTrace(Protocol):
+    """Records the events of a run."""
+
+    def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None: ...
+
+
+class TraceFile:
+    """Writes one line of JSON per event. The same run writes the same bytes, so that two runs can be compared."""
+
+    def __init__(self, out: TextIO, *, seed: int, about: Mapping[str, Any] | None = None) -> None:
+        self._out = out
+        self._line({"trace": _TRACE_FORMAT, "seed": seed, **(about or {})})
+
+    def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None:
+        self._line({"at_s": at_s, "what": what, **fields})
+
+    def _line(self, value: Mapping[str, Any]) -> None:
+        self._out.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 class SimulationEngine:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from tocsin.lab.engine.trace import RunTrace
+from tocsin.lab.engine.engine import RunTrace
 
 if TYPE_CHECKING:
     from tocsin.lab.experiments.results import RunResults

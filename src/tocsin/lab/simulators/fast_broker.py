@@ -26,7 +26,7 @@ from tocsin.broker.core.actions import Action, Deliver, Fetch, NotifyAvailable, 
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.cohorts import Cohort, CohortSnapshot
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.engine.trace import RunTrace
+from tocsin.lab.engine.engine import RunTrace
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.eviction import EVICTION

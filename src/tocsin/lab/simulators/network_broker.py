@@ -21,9 +21,8 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Deliver, Fetch, NotifyAvailable, SubscribeBackend, UnsubscribeBackend
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.engine.engine import SimulationEngine
+from tocsin.lab.engine.engine import RunTrace, SimulationEngine
 from tocsin.lab.engine.network import LinkSettings, Network
-from tocsin.lab.engine.trace import RunTrace
 from tocsin.lab.scenarios import scenario as acts
 from tocsin.lab.scenarios.driver import VirtualClock, play
 from tocsin.rules.caching.entries import BrokerResult

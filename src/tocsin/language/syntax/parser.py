@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from sqlglot.tokenizer_core import TokenType
 
 from tocsin.language.functions.function_registry import BUILT_IN
-from tocsin.language.syntax import parser_channels, parser_data, parser_datasets
+from tocsin.language.syntax import parser_channels, parser_datasets
 from tocsin.language.syntax import statements as st
 from tocsin.language.syntax.token_stream import TokenStream
 from tocsin.rules.did_you_mean import did_you_mean
@@ -253,7 +253,7 @@ STATEMENTS: Final[Mapping[str, _StatementGrammar | Mapping[str, _StatementGramma
         "REPETITIVE": partial(parser_channels.create_channel, continuous=False),
         "CONTINUOUS": partial(parser_channels.create_channel, continuous=True),
         "CHANNEL": _need_channel_kind,
-        "PROCEDURE": parser_data.create_procedure,
+        "PROCEDURE": parser_datasets.create_procedure,
     },
     "DROP": {
         "DATAVERSE": _drop_dataverse,
@@ -270,10 +270,10 @@ STATEMENTS: Final[Mapping[str, _StatementGrammar | Mapping[str, _StatementGramma
     "USE": _use,
     "SET": _set,
     "WRITE": _write_output,
-    "INSERT": parser_data.insert,
-    "UPSERT": partial(parser_data.insert, upsert=True),
-    "DELETE": parser_data.delete,
-    "LOAD": parser_data.load,
+    "INSERT": parser_datasets.insert,
+    "UPSERT": partial(parser_datasets.insert, upsert=True),
+    "DELETE": parser_datasets.delete,
+    "LOAD": parser_datasets.load,
     "EXPLAIN": _explain,
     "CONNECT": _connect,
     "DISCONNECT": _disconnect,

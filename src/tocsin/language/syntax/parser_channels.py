@@ -10,7 +10,7 @@ from typing import Any
 from sqlglot.tokenizer_core import TokenType
 
 from tocsin.language.syntax import statements as st
-from tocsin.language.syntax.parser_data import period_duration
+from tocsin.language.syntax.parser_datasets import period_duration
 from tocsin.language.syntax.token_stream import TokenStream
 
 

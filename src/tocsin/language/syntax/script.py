@@ -17,7 +17,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tocsin.language.syntax.dialect import Tocsin
 from tocsin.language.syntax.parser import parse_statement
-from tocsin.language.syntax.parser_data import procedure_body
+from tocsin.language.syntax.parser_datasets import procedure_body
 from tocsin.language.syntax.statements import ProcedureBody, Statement
 from tocsin.language.syntax.token_stream import TokenStream
 from tocsin.wire.errors import StatementError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language.functions import function_registry, temporal, text_arguments, text_functions
+from tocsin.language.functions import function_registry, temporal, text_functions
 from tocsin.language.functions.collections import row_aggregates
 from tocsin.language.syntax import nodes
 from tocsin.language.syntax.script import offset_of
@@ -94,7 +94,7 @@ class Expressions:
             return self.translator.subqueries.subquery(node)
         if type(node) not in _GENERIC:
             fail(
-                f"{text_arguments.name_of(node)} is no part of this language",
+                f"{text_functions.name_of(node)} is no part of this language",
                 node,
                 "write it with operators and functions",
             )

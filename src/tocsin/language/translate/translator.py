@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from sqlglot import exp
 
-from tocsin.language.functions import text_arguments
+from tocsin.language.functions import text_functions
 from tocsin.language.functions.function_registry import CHANNEL_TIMES
 from tocsin.language.syntax import nodes
 from tocsin.language.translate.active_records import active_time, active_variable, check_channel_time
@@ -198,9 +198,9 @@ class Translator:
 
     def ask(self, sql: exp.Expr, parts: Sequence[TypedSql]) -> TypedSql:
         """Returns the expression with the type that Spark's analyser finds, with typed NULLs in place of its parts."""
-        sql, parts = text_arguments.with_texts(sql, parts)
+        sql, parts = text_functions.with_texts(sql, parts)
         types = [part.type for part in parts]
-        name, question = text_arguments.name_of(sql), type_probe.with_typed_nulls(sql, parts)
+        name, question = text_functions.name_of(sql), type_probe.with_typed_nulls(sql, parts)
         return type_probe.type_by_spark(self.type_analyser, sql, name, question, types)
 
     @contextmanager

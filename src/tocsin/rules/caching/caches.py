@@ -12,22 +12,58 @@ combination of policies:
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
 from tocsin.rules.caching.admission import admission
-from tocsin.rules.caching.counters import CacheCounters
 from tocsin.rules.caching.entries import BrokerResult, CacheEntry, CacheRun, MissingRun, size_bytes
 from tocsin.rules.caching.eviction import EVICTION, FIFO, Eviction, TailRanks
 from tocsin.rules.caching.expiry import EXPIRY, TtlRefresh, TtlSchedule
 from tocsin.rules.caching.per_result_policies import MostHits, PerResultPolicy
 from tocsin.rules.caching.rank_heap import Rank, RankHeap
-from tocsin.rules.caching.rates import LatencyEstimate
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor, InterestId
 
 _SEQUENCE: Final = attrgetter("sequence")
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """Counts under one policy, so that policies can be compared.
+
+    A result that goes to five subscribers counts as five hits or five misses. A result that is pushed
+    to subscribers as it arrives is not a hit: no reader had to look it up.
+    """
+
+    arrived: int = 0
+    arrived_bytes: int = 0
+    admitted: int = 0
+    copies: int = 0
+    """Σ subscribers over all admitted results: the number of copies that a cache per subscriber would hold."""
+    hits: int = 0
+    hit_bytes: int = 0
+    misses: int = 0
+    miss_bytes: int = 0
+    pushed: int = 0
+    pushed_bytes: int = 0
+    fetched: int = 0
+    fetched_bytes: int = 0
+    """All results fetched from the cluster: new results and missing results."""
+    filled: int = 0
+    """Missing results that entered the cache after they were fetched."""
+    consumed: int = 0
+    evicted: int = 0
+    evicted_bytes: int = 0
+    expired: int = 0
+    expired_bytes: int = 0
+    most_bytes: int = 0
+
+    @property
+    def hit_ratio(self) -> float:
+        lookups = self.hits + self.misses
+        return self.hits / lookups if lookups else 0.0
 
 
 class ResultCaches:
@@ -38,7 +74,7 @@ class ResultCaches:
         self.ttl = TtlSchedule(settings, now_s)
         self.counters_by_policy: dict[str, CacheCounters] = {}
         self.by_result: PerResultPolicy | None = None
-        self._latency = LatencyEstimate(settings.latency_first_s, settings.latency_share)
+        self._latency = _LatencyEstimate(settings.latency_first_s, settings.latency_share)
         self._caches: dict[Hashable, ResultCache] = {}
         self._made = self._admissions = 0
         self._sequence = 0
@@ -319,3 +355,20 @@ class ResultCaches:
             return None
         tail = cache.oldest
         return (tail.inserted_s + cache.ttl_s, 0.0, cache.number, cache)
+
+
+class _LatencyEstimate:
+    """How long a fetch takes, for each interest and for all; the configured value before the first fetch."""
+
+    __slots__ = ("_measured", "_share", "all_s")
+
+    def __init__(self, first_s: float, share: float) -> None:
+        self.all_s = first_s
+        self._share = share
+        self._measured = False
+
+    def measure(self, before_s: float | None, took_s: float) -> float:
+        """Returns the new estimate of an interest whose estimate was `before_s` (None before its first fetch)."""
+        self.all_s = self.all_s + self._share * (took_s - self.all_s) if self._measured else took_s
+        self._measured = True
+        return took_s if before_s is None else before_s + self._share * (took_s - before_s)

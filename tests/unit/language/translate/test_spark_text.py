@@ -280,7 +280,7 @@ SOURCES = Path(tocsin.__file__).parent
 ASKS_SPARK = {"pipeline/plan_check.py", "pipeline/python/functions.py"}
 WRITES_SQL = {
     "language/translate/spark_text.py",
-    "language/functions/text_arguments.py",
+    "language/functions/text_functions.py",
 }  # the second for error messages alone
 
 

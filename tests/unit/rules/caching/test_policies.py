@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.caching_model import at, refresh_ranks
 from tocsin.rules.caching.admission import ADMISSION, PARAMETERS, Admission, Buffer, Mean, Threshold, admission
-from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.counters import CacheCounters
+from tocsin.rules.caching.caches import CacheCounters, ResultCaches
 from tocsin.rules.caching.entries import BrokerResult, MissingRun
 from tocsin.rules.caching.settings import CachingSettings
 

@@ -24,7 +24,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     TOLERANCE,
     StatedFigures,
 )
-from tocsin.lab.experiments.markdown import markdown_table, paragraph
+from tocsin.lab.experiments.report import markdown_table, paragraph
 from tocsin.lab.scenarios.city import City
 from tocsin.wire.version import version
 
