@@ -41,7 +41,7 @@ class RowPrinter(Protocol):
 
     def row(self, row: RowReceived) -> None: ...
 
-    def done(self, done: StatementDone) -> None: ...
+    def print_outcome(self, done: StatementDone) -> None: ...
 
 
 def printer(form: _RowFormat, out: TextIO, err: TextIO) -> RowPrinter:
@@ -62,7 +62,7 @@ class JsonPrinter:
     def row(self, row: RowReceived) -> None:
         self._out.write(row.json.decode() + "\n")
 
-    def done(self, done: StatementDone) -> None:
+    def print_outcome(self, done: StatementDone) -> None:
         self._out.flush()
         if not done.has_rows:
             self._err.write(_describe_outcome(done) + "\n")
@@ -84,7 +84,7 @@ class _CsvPrinter:
         if len(self._page) >= _PAGE_ROWS:
             self._flush()
 
-    def done(self, done: StatementDone) -> None:
+    def print_outcome(self, done: StatementDone) -> None:
         if done.has_rows:
             self._flush()
             self._columns = None
@@ -123,7 +123,7 @@ class TablePrinter:
         if len(self._page) >= _PAGE_ROWS:
             self._flush()
 
-    def done(self, done: StatementDone) -> None:
+    def print_outcome(self, done: StatementDone) -> None:
         if done.has_rows:
             self._flush()
             self._console.print(f"({self._count} {'row' if self._count == 1 else 'rows'})")

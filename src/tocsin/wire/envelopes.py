@@ -84,7 +84,7 @@ class EnvelopeWriter:
         end = cursor_text(to)
         return f'{self._head(AVAILABLE, f"{interest}//{end}", channel, interest, at_us)}{{"to":"{end}"}}}}'.encode()
 
-    def ended(self, channel: str, interest: InterestId, reason: str, *, at_us: int) -> bytes:
+    def end(self, channel: str, interest: InterestId, reason: str, *, at_us: int) -> bytes:
         data = orjson.dumps({"reason": reason}).decode()
         return f"{self._head(ENDED, f'{interest}//ended-{at_us}', channel, interest, at_us)}{data}}}".encode()
 

@@ -268,11 +268,11 @@ def test_a_line_that_a_crash_tore_is_as_if_it_had_not_been_written(tmp_path: Pat
     with (tmp_path / FILE).open("ab") as file:
         file.write(torn)
     with Journal(tmp_path) as journal:
-        assert journal.known("a") is None
+        assert journal.find("a") is None
         journal.keep("b", {"x": math.nan})
     with Journal(tmp_path) as journal:
-        assert journal.known("whole") == {"x": 0.1}
-        assert math.isnan((journal.known("b") or {})["x"])
+        assert journal.find("whole") == {"x": 0.1}
+        assert math.isnan((journal.find("b") or {})["x"])
 
 
 def test_others_look_at_what_is_finished_while_a_run_works(tmp_path: Path) -> None:

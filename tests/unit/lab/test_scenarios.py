@@ -14,7 +14,7 @@ import pytest
 from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments.edge_caching_prototype.play_scenario import check_steps, simulate
-from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario, travelling_zones
+from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario, make_travelling_zones
 from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
 from tocsin.lab.scenarios.files import city_from, read_connections, read_movement
 from tocsin.lab.scenarios.movement import MovementPace, MovementPath, along_roads, random_waypoint
@@ -108,7 +108,7 @@ def test_a_map_is_read_from_well_known_text(tmp_path: Path) -> None:
 
 
 def test_zones_travel_while_they_last() -> None:
-    zones = travelling_zones(Streams(1).of("z"), ("flood", "fire"), area_m=(1000, 1000), span_s=7200, every_s=60)
+    zones = make_travelling_zones(Streams(1).of("z"), ("flood", "fire"), area_m=(1000, 1000), span_s=7200, every_s=60)
     assert len(zones) > 60
     zone = next(zone for zone in zones if math.hypot(zone.east_m_per_s, zone.north_m_per_s) > 1)
     middle_s = (zone.begin_s + zone.end_s) / 2

@@ -67,7 +67,7 @@ def publish(
     The exit status is 1 if a record was not accepted, and 2 if no cluster answers."""
     if not 1 <= batch <= _BATCH_LIMIT:
         raise InputError(f"--batch: must be from 1 to {_BATCH_LIMIT}, got {batch}")
-    with _opened(file) as descriptor:
+    with _open_input(file) as descriptor:
         client = ClusterConnection(url or DEFAULT_URL, token)
         return asyncio.run(publish_input(client, feed, descriptor, form=format, batch=batch, visible=visible))
 
@@ -254,7 +254,7 @@ class RecordPublisher:
 
 
 @contextmanager
-def _opened(file: Path | None) -> Iterator[int]:
+def _open_input(file: Path | None) -> Iterator[int]:
     if file is None or str(file) == "-":
         yield sys.stdin.fileno()
         return

@@ -135,7 +135,7 @@ class Shell:
                     if isinstance(event, RowReceived):
                         self._printer.row(event)
                     else:
-                        self._printer.done(event)
+                        self._printer.print_outcome(event)
                         self._note(event)
         except TocsinError as error:
             if error.statement is not None and error.statement <= before:

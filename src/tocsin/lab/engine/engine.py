@@ -125,7 +125,7 @@ class SimulationEngine:
             self._trace.note(self.now_s, what, fields)
 
     @property
-    def traced(self) -> bool:
+    def is_traced(self) -> bool:
         """Whether there is a trace. Callers compute expensive notes only then."""
         return self._trace is not None
 

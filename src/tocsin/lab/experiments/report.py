@@ -103,12 +103,12 @@ def _pictures(experiment: Experiment, beside: str, drawn: set[str]) -> list[str]
 def _tables(plan: Plan, results: RunResults) -> list[str]:
     lines = ["## Results", ""]
     for sweep in plan.sweeps:
-        lines += [f"### {sweep.name}", "", paragraph(sweep.about), *_fixed(sweep), ""]
+        lines += [f"### {sweep.name}", "", paragraph(sweep.about), *_list_fixed_values(sweep), ""]
         lines += [*_sweep_table(sweep, plan.experiment, results), ""]
     return lines
 
 
-def _fixed(sweep: Sweep) -> list[str]:
+def _list_fixed_values(sweep: Sweep) -> list[str]:
     settings = ", ".join(f"`{name}` = {value}" for name, value in sweep.fixed.items())
     return ["", paragraph(f"All points with {settings}.")] if settings else []
 
@@ -159,7 +159,7 @@ _SHORT: Final = 30  # shorter cells of a list share a line
 
 
 def paragraph(text: str) -> str:
-    return _wrapped(text, "", "")
+    return _wrap_text(text, "", "")
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], keys: int = 1) -> list[str]:
@@ -195,12 +195,12 @@ def _list(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         cells = [(name, text) for name, text in zip(head[1:], others, strict=True) if text]
         short = " · ".join(f"{name}: {text}" for name, text in cells if len(text) < _SHORT)
         long = [f"{name}: {text}" for name, text in cells if len(text) >= _SHORT]
-        lines.append(_wrapped(first, "- ", "  "))
-        lines += [_wrapped(text, "  - ", "    ") for text in (short, *long) if text]
+        lines.append(_wrap_text(first, "- ", "  "))
+        lines += [_wrap_text(text, "  - ", "    ") for text in (short, *long) if text]
     return lines
 
 
-def _wrapped(text: str, first: str, further: str) -> str:
+def _wrap_text(text: str, first: str, further: str) -> str:
     return textwrap.fill(
         text, _WIDTH, initial_indent=first, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
     )

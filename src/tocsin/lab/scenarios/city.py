@@ -112,7 +112,7 @@ def city_scenario(city: City, seed: int, inputs: CityInputs | None = None) -> Sc
     inputs = inputs or CityInputs()
     streams = Streams(seed).within("city")
     names = inputs.names() or [f"s{number:04d}" for number in range(city.subscribers)]
-    online = list(_sessions(city, streams) if inputs.online is None else _given_sessions(inputs.online, names, city))
+    online = list(_sessions(city, streams) if inputs.online is None else _read_sessions(inputs.online, names, city))
     steps = [
         *_log_steps(online, names, city),
         *_subscription_steps(city, names, streams),
@@ -125,14 +125,14 @@ def city_scenario(city: City, seed: int, inputs: CityInputs | None = None) -> Sc
 
 def city(settings: Mapping[str, str], base: City | None = None) -> City:
     """Returns the city with these settings, given as text. `InputError` names the setting that does not fit."""
-    values = chosen(settings)
+    values = parse_city_settings(settings)
     try:
         return replace(base or City(), **values)
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
-def chosen(settings: Mapping[str, str]) -> dict[str, Any]:
+def parse_city_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Parses settings of a city. `InputError` names an unknown setting, or a value that is not a number."""
     defaults = {
         setting.name: setting.default for setting in fields(City) if isinstance(setting.default, int | float | str)
@@ -167,7 +167,7 @@ def _sessions(city: City, streams: Streams) -> Iterator[_OnlineSpan]:
         yield person, begin_s, math.inf
 
 
-def _given_sessions(
+def _read_sessions(
     online: Mapping[str, Sequence[tuple[float, float]]], names: Sequence[str], city: City
 ) -> Iterator[_OnlineSpan]:
     for person, name in enumerate(names):
@@ -255,7 +255,7 @@ def _near(name: str, turn: int) -> CityInterest:
 
 
 def _publish_steps(city: City, streams: Streams) -> Iterator[Step]:
-    zones = travelling_zones(
+    zones = make_travelling_zones(
         streams.of("zones"), _TYPES, area_m=city.area_m, span_s=city.span_s, every_s=city.zone_every_s
     )
     stream = streams.of("publications")
@@ -317,7 +317,7 @@ class Zone:
         return self.active(now_s) and math.dist(self.centre(now_s), place) <= self.radius_m
 
 
-def travelling_zones(
+def make_travelling_zones(
     stream: np.random.Generator,
     kinds: Sequence[str],
     *,

@@ -70,14 +70,14 @@ def make_edge_events(workload: EdgeWorkload, seed: int) -> WorkloadEvents:
     streams = Streams(seed).within("edge-caching")
     about: dict[str, Any] = {"workload": "edge-caching", "seed": seed, "settings": asdict(workload)}
     return in_order(
-        [_produced(workload, streams), *_sessions(workload, streams), *_subscriptions(workload, streams)], about
+        [_make_results(workload, streams), *_sessions(workload, streams), *_subscriptions(workload, streams)], about
     )
 
 
 _EventColumns = tuple[WorkloadEventKind, dict[str, NDArray[Any]]]
 
 
-def _produced(workload: EdgeWorkload, streams: Streams) -> _EventColumns:
+def _make_results(workload: EdgeWorkload, streams: Streams) -> _EventColumns:
     periods_s = streams.of("periods").uniform(*workload.period_s, workload.interests)
     at_s, interest = poisson_moments(streams.of("arrivals"), 1 / periods_s, workload.span_s)
     low, high = workload.size_bytes

@@ -41,9 +41,9 @@ def parse_statement(tokens: TokenStream) -> st.Statement:
         statement = _parse_object(tokens, parse) if isinstance(parse, Mapping) else parse(tokens)
     else:
         expected = _expected_statement(first.text.upper())
-        if first.text.upper() in _REPLACED and tokens.following.token_type not in _AFTER_EXPRESSION:
+        if first.text.upper() in _REPLACED and tokens.next_token.token_type not in _AFTER_EXPRESSION:
             tokens.refuse(f"Expected a statement: write {_REPLACED[first.text.upper()]} instead", token=first)
-        if first.token_type == TokenType.VAR and tokens.following.token_type in _WORDS:
+        if first.token_type == TokenType.VAR and tokens.next_token.token_type in _WORDS:
             # No expression begins with two words, so the first must be a misspelt keyword.
             tokens.refuse(f"Expected {expected}", token=first)
         statement = st.Query(query=tokens.query(expected))
@@ -89,7 +89,7 @@ def _create_type(tokens: TokenStream) -> st.Statement:
 def _create_function(tokens: TokenStream, *, or_replace: bool = False) -> st.Statement:
     before = tokens.if_not_exists()
     first = tokens.current
-    name = tokens.qualified("a function")
+    name = tokens.full_name("a function")
     if name.name.lower() in BUILT_IN:
         tokens.refuse(f"Expected a name of its own, {name.name} is a function of the language", token=first)
     if_not_exists = tokens.if_not_exists() or before
@@ -147,7 +147,7 @@ def _drop(
 ) -> st.Statement:
     """Parses the DROP of anything with a qualified name; `arity` and `force` say what else it may have."""
     before = tokens.word("IF", "EXISTS")
-    parts: dict[str, object] = {"name": tokens.qualified(what)}
+    parts: dict[str, object] = {"name": tokens.full_name(what)}
     if arity:
         parts["arity"] = tokens.arity()
     parts["if_exists"] = tokens.word("IF", "EXISTS") or before
@@ -199,23 +199,23 @@ def _write_output(tokens: TokenStream) -> st.Statement:
 
 
 def _explain(tokens: TokenStream) -> st.Statement:
-    if tokens.following.token_type not in _AFTER_EXPRESSION and tokens.word("CHANNEL"):
-        return st.ExplainChannel(channel=tokens.qualified("a channel"))
+    if tokens.next_token.token_type not in _AFTER_EXPRESSION and tokens.word("CHANNEL"):
+        return st.ExplainChannel(channel=tokens.full_name("a channel"))
     return st.Explain(query=tokens.query("a query after EXPLAIN"))
 
 
 def _feed(tokens: TokenStream) -> st.Name:
     tokens.need("FEED")
-    return tokens.qualified("a feed")
+    return tokens.full_name("a feed")
 
 
 def _connect(tokens: TokenStream) -> st.Statement:
     feed = _feed(tokens)
     tokens.need("TO", "DATASET")
-    dataset = tokens.qualified("a dataset")
+    dataset = tokens.full_name("a dataset")
     function = None
     if tokens.word("APPLY", "FUNCTION"):
-        function = tokens.qualified("a function")
+        function = tokens.full_name("a function")
         tokens.arity()
         if tokens.at(TokenType.COMMA):
             tokens.refuse("Expected one function: write one that calls the others")
@@ -228,11 +228,11 @@ def _connect(tokens: TokenStream) -> st.Statement:
 def _disconnect(tokens: TokenStream) -> st.Statement:
     feed = _feed(tokens)
     tokens.need("FROM", "DATASET")
-    return st.DisconnectFeed(feed=feed, dataset=tokens.qualified("a dataset"), force=tokens.word("FORCE"))
+    return st.DisconnectFeed(feed=feed, dataset=tokens.full_name("a dataset"), force=tokens.word("FORCE"))
 
 
 def _execute(tokens: TokenStream) -> st.Statement:
-    return st.Execute(procedure=tokens.qualified("a procedure"), arguments=tokens.arguments())
+    return st.Execute(procedure=tokens.full_name("a procedure"), arguments=tokens.arguments())
 
 
 # ---------------------------------------------------------------- the table

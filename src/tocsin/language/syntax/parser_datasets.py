@@ -47,7 +47,7 @@ def create_internal_dataset(tokens: TokenStream) -> st.Statement:
 
 def create_dataset(tokens: TokenStream, *, active: bool = False) -> st.Statement:
     before = tokens.if_not_exists()
-    name = tokens.qualified("a dataset")
+    name = tokens.full_name("a dataset")
     tokens.need_token(TokenType.L_PAREN, "(Type) after the dataset's name")
     kind = tokens.type()
     tokens.need_token(TokenType.R_PAREN, ")")
@@ -121,9 +121,9 @@ def create_index(tokens: TokenStream) -> st.Statement:
     name = tokens.name("an index")
     if_not_exists = tokens.if_not_exists() or before
     tokens.need("ON")
-    dataset = tokens.qualified("a dataset")
+    dataset = tokens.full_name("a dataset")
     tokens.need_token(TokenType.L_PAREN, "(fields)")
-    elements = [element for listed in tokens.items(lambda: _indexed(tokens)) for element in listed]
+    elements = [element for listed in tokens.items(lambda: _parse_indexed_fields(tokens)) for element in listed]
     tokens.need_token(TokenType.R_PAREN, ")")
     kind, gram_length = _index_kind(tokens) if tokens.word("TYPE") else ("BTREE", None)
     if any(unnests for _, _, unnests in elements):
@@ -150,7 +150,7 @@ def create_primary_index(tokens: TokenStream) -> st.Statement:
     name = None if tokens.at(TokenType.ON) else tokens.name("an index")
     if_not_exists = tokens.if_not_exists() or before
     tokens.need("ON")
-    dataset = tokens.qualified("a dataset")
+    dataset = tokens.full_name("a dataset")
     if tokens.word("TYPE"):
         tokens.need("BTREE")
     return st.CreateIndex(
@@ -163,7 +163,7 @@ _Indexed = tuple[tuple[str, ...], str | None, bool]
 """An indexed field: its path, its type as the script writes it, and whether it is of the items of an array."""
 
 
-def _indexed(tokens: TokenStream) -> list[_Indexed]:
+def _parse_indexed_fields(tokens: TokenStream) -> list[_Indexed]:
     wrapped = tokens.accept(TokenType.L_PAREN)
     elements = _array_items(tokens) if tokens.accept(TokenType.UNNEST) else [(tokens.path(), _type(tokens), False)]
     if wrapped:
@@ -220,9 +220,9 @@ def _cast_default(tokens: TokenStream) -> None:
 
 def insert(tokens: TokenStream, *, upsert: bool = False) -> st.Insert:
     tokens.need("INTO")
-    if tokens.following.token_type not in _AFTER_NAME:
+    if tokens.next_token.token_type not in _AFTER_NAME:
         tokens.word("DATASET")
-    dataset = tokens.qualified("a dataset")
+    dataset = tokens.full_name("a dataset")
     alias = tokens.name("a variable") if tokens.accept(TokenType.ALIAS) else None
     source = tokens.query("a query, an object or an array of objects")
     returning = tokens.expression("an expression after RETURNING") if tokens.word("RETURNING") else None
@@ -231,7 +231,7 @@ def insert(tokens: TokenStream, *, upsert: bool = False) -> st.Insert:
 
 def delete(tokens: TokenStream) -> st.Delete:
     tokens.need("FROM")
-    dataset = tokens.qualified("a dataset")
+    dataset = tokens.full_name("a dataset")
     alias = None
     if tokens.accept(TokenType.ALIAS) or (tokens.here and not tokens.at(*_AFTER_DATASET)):
         alias = tokens.name("a variable")
@@ -241,7 +241,7 @@ def delete(tokens: TokenStream) -> st.Delete:
 
 def load(tokens: TokenStream) -> st.Statement:
     tokens.need("DATASET")
-    dataset = tokens.qualified("a dataset")
+    dataset = tokens.full_name("a dataset")
     tokens.need("USING")
     adapter = tokens.name("an adapter")
     options = tokens.configuration()
@@ -258,7 +258,7 @@ def create_procedure(tokens: TokenStream) -> st.Statement:
     name, if_not_exists = tokens.new_name("a procedure")
     parameters = tuple(parameter.name for parameter in tokens.parameters())
     if_not_exists = tokens.if_not_exists() or if_not_exists
-    offset, body = tokens.braced("the procedure's statement", lambda: procedure_body(tokens))
+    offset, body = tokens.parse_braces("the procedure's statement", lambda: procedure_body(tokens))
     period = None
     if tokens.word("PERIOD"):
         period = period_duration(tokens)

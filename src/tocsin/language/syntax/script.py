@@ -39,7 +39,7 @@ def statements(script: str) -> Iterator[Statement]:
     number = 1
     try:
         for chunk in _chunks(script):
-            statement = _guarded(TokenStream(script, chunk), parse_statement)
+            statement = _parse_all(TokenStream(script, chunk), parse_statement)
             _shallow_parts(script, statement)
             yield statement
             number += 1
@@ -53,7 +53,7 @@ def parse_query(text: str) -> exp.Expr:
     tokens = _tokens(text)
     if not tokens:
         raise _error_at(text, 0, "expected a query or an expression")
-    body = _guarded(TokenStream(text, tokens), lambda tokens: tokens.query("a query or an expression"))
+    body = _parse_all(TokenStream(text, tokens), lambda tokens: tokens.query("a query or an expression"))
     _shallow(text, body)
     return body
 
@@ -63,7 +63,7 @@ def parse_procedure(text: str) -> ProcedureBody:
     tokens = _tokens(text)
     if not tokens:
         raise _error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
-    statement = _guarded(TokenStream(text, tokens), procedure_body)
+    statement = _parse_all(TokenStream(text, tokens), procedure_body)
     _shallow_parts(text, statement)
     object.__setattr__(statement, "text", text)
     return statement
@@ -123,7 +123,7 @@ def _chunks(script: str) -> Iterator[list[Token]]:
         elif kind == TokenType.NUMBER and len(token.text) > _DIGITS_LIMIT:
             raise _error_at(script, token.start, f"a number of {len(token.text)} digits is too long")
         elif kind == TokenType.NUMBER and not _NUMBER.fullmatch(token.text):
-            raise _error_at(script, token.start, f"{_shown(token)} is not a number")
+            raise _error_at(script, token.start, f"{_token_text(token)} is not a number")
         if kind == TokenType.SEMICOLON and not open_brackets:
             if chunk:
                 yield chunk
@@ -194,7 +194,7 @@ def _operands(chain: exp.Expr) -> list[exp.Expr]:
     return operands
 
 
-def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
+def _parse_all(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
     """Parses all tokens, and turns any error of the parser into a StatementError with a place."""
     try:
         parsed = parse(tokens)
@@ -212,7 +212,9 @@ def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError, TokenError):
         # sqlglot has few checks of its own, so these errors mean that it cannot parse the statement.
         raise _error_at(
-            tokens.script, (tokens.here or tokens.first).start, f"cannot read the statement near {_shown(tokens.here)}"
+            tokens.script,
+            (tokens.here or tokens.first).start,
+            f"cannot read the statement near {_token_text(tokens.here)}",
         ) from None
 
 
@@ -220,7 +222,7 @@ def _syntax_error(tokens: TokenStream, error: ParseError) -> StatementError:
     """Rewrites sqlglot's message for our users."""
     detail = error.errors[0] if error.errors else {}
     message = str(detail.get("description") or "cannot be read").split(" but got <Token")[0].rstrip(".")
-    token = tokens.blamed
+    token = tokens.error_token
     offset = token.start if token else tokens.last.end + 1
     if message.startswith("Required keyword"):
         message = "Expected an expression"
@@ -228,10 +230,10 @@ def _syntax_error(tokens: TokenStream, error: ParseError) -> StatementError:
         message = {
             "Invalid expression / Unexpected token": "expected an operator, a clause or the end of the statement"
         }.get(message, message[0].lower() + message[1:])
-    return _error_at(tokens.script, offset, f"syntax error at {_shown(token)}: {message}")
+    return _error_at(tokens.script, offset, f"syntax error at {_token_text(token)}: {message}")
 
 
-def _shown(token: Token | None) -> str:
+def _token_text(token: Token | None) -> str:
     if token is None:
         return "the end of the statement"
     text = token.text if len(token.text) <= 40 else token.text[:37] + "..."
@@ -240,7 +242,7 @@ def _shown(token: Token | None) -> str:
 
 def _token_error(script: str, error: Exception) -> StatementError:
     cause = error.__cause__ or error.__context__ or error
-    quote = _unclosed_quote(script)
+    quote = _find_unclosed_quote(script)
     if quote is not None and script[quote] == "/":
         return _error_at(script, quote, "the comment is never closed")
     if quote is not None:
@@ -248,7 +250,7 @@ def _token_error(script: str, error: Exception) -> StatementError:
     return _error_at(script, 0, f"the script cannot be read: {str(cause).splitlines()[0]}")
 
 
-def _unclosed_quote(script: str) -> int | None:
+def _find_unclosed_quote(script: str) -> int | None:
     """Returns the place of the first quote that is never closed, outside of comments."""
     at = 0
     while at < len(script):
@@ -273,6 +275,6 @@ def _unclosed_quote(script: str) -> int | None:
 
 
 @lru_cache(maxsize=512)
-def parsed_body(text: str) -> exp.Expr:
+def parse_body(text: str) -> exp.Expr:
     """Caches `parse_query`, so that a function's body is parsed once, however often queries call it."""
     return parse_query(text)

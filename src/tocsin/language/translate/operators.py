@@ -253,7 +253,7 @@ class Operators:
             return TypedSql(exp.Paren(this=exp.or_(*tests)), t.BOOLEAN)
         return self._quantify("exists", items, "__one", lambda item: self.compare(exp.EQ, item, value).sql)
 
-    def quantified(self, node: nodes.Quantified) -> TypedSql:
+    def translate_quantifier(self, node: nodes.Quantified) -> TypedSql:
         """Translates SOME and EVERY to Spark's exists and forall over an array."""
 
         def condition(item: TypedSql) -> exp.Expr:

@@ -117,7 +117,7 @@ class Projection:
         type_ = ObjectType(tuple(fields), open=is_open)
         columns = [(physical(name), value.sql) for name, value, _ in members]
         if keeps_open(type_):
-            columns.append((OPEN, _merged(opens)))
+            columns.append((OPEN, _merge_open_fields(opens)))
         if as_value:
             return SelectOutput([(VALUE, values.record(columns))], type_, True, False)
         return SelectOutput(columns, type_, False)
@@ -251,7 +251,7 @@ class Projection:
         Spark's own LIMIT takes constants only; a slice of an array takes any expression.
         """
 
-        def bound(word: str, clause: exp.Expr | None) -> exp.Expr | None:
+        def translate_bound(word: str, clause: exp.Expr | None) -> exp.Expr | None:
             if clause is None:
                 return None
             given = clause.expression
@@ -274,7 +274,7 @@ class Projection:
                 fail(f"{word} takes a number that is known before the query runs", given, remedy)
             return exp.cast(convert(value, t.BIGINT).copy(), "INT")
 
-        return bound("LIMIT", node.args.get("limit")), bound("OFFSET", node.args.get("offset"))
+        return translate_bound("LIMIT", node.args.get("limit")), translate_bound("OFFSET", node.args.get("offset"))
 
 
 def _total_or(key: exp.Expr) -> exp.Expr:
@@ -316,7 +316,7 @@ def aggregates(node: exp.Expr) -> bool:
     return any(aggregates(child) for child in node.iter_expressions())
 
 
-def _merged(opens: Sequence[exp.Expr]) -> exp.Expr:
+def _merge_open_fields(opens: Sequence[exp.Expr]) -> exp.Expr:
     """Merges the undeclared fields of several records into one JSON text."""
     if not opens:
         return values.null(t.STRING)

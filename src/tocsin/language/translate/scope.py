@@ -73,7 +73,7 @@ class QueryBlock:
             columns = [(VALUE, value.type)]
         self.untyped_columns.update({(alias, name): type_ for name, type_ in columns if values.contains_any(type_)})
 
-    def imported(self, column: exp.Column, alias: str) -> exp.Column:
+    def import_column(self, column: exp.Column, alias: str) -> exp.Column:
         """Imports a column of an outer block as a column of this block: Spark correlates over one level only."""
         self.import_alias = self.import_alias or alias
         name = self.imports.setdefault((column.table, column.name), f"i{len(self.imports)}")
@@ -122,7 +122,7 @@ def select_query(columns: Sequence[tuple[str, exp.Expr]]) -> exp.Select:
     return exp.Select(expressions=[exp.alias_(sql.copy(), name, quoted=True) for name, sql in columns])
 
 
-def derived_table(query: exp.Query, alias: str) -> exp.Subquery:
+def make_derived_table(query: exp.Query, alias: str) -> exp.Subquery:
     return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
 
 

@@ -61,12 +61,12 @@ _HINTS: Final = frozenset(("BROADCAST",))
 def render(tree: exp.Expr) -> str:
     """Returns the text of a query or an expression that Spark will run."""
     linear = _linear(tree) if tree.find(exp.Like, exp.ILike) else tree
-    return _text(rewrite_calls(_checked(linear)))
+    return _text(rewrite_calls(_check_tree(linear)))
 
 
 def render_for_analysis(tree: exp.Expr) -> str:
     """Returns the text of a query that Spark only analyses. LIKE stays as it is, because Spark matches nothing."""
-    return _text(_checked(tree))
+    return _text(_check_tree(tree))
 
 
 def _linear(tree: exp.Expr) -> exp.Expr:
@@ -79,7 +79,7 @@ def _linear(tree: exp.Expr) -> exp.Expr:
     return result.pop()
 
 
-def _checked(tree: exp.Expr) -> exp.Expr:
+def _check_tree(tree: exp.Expr) -> exp.Expr:
     for node in tree.walk():
         _check(node)
     return tree
@@ -107,7 +107,7 @@ def _check(node: exp.Expr) -> None:
                 raise _foreign(node.this)
         case exp.Anonymous():
             if not isinstance(node.this, str) or not _is_callable(node):
-                raise FunctionError(f"unknown function {_shown(node.name)}")
+                raise FunctionError(f"unknown function {_shorten(node.name)}")
             call_limits.check_call(str(node.this).lower(), node.expressions)
         case exp.DataType():
             is_known = node.this in _TYPES or isinstance(node.this, exp.Interval)
@@ -134,8 +134,8 @@ def _is_callable(node: exp.Anonymous) -> bool:
 
 
 def _foreign(text: str) -> FunctionError:
-    return FunctionError(f"{_shown(text)} cannot stand here")
+    return FunctionError(f"{_shorten(text)} cannot stand here")
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}…")

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from tocsin.language.functions.function_registry import ONCE
 from tocsin.language.syntax import nodes
-from tocsin.language.syntax.script import parsed_body
+from tocsin.language.syntax.script import parse_body
 from tocsin.language.translate.expressions import PARTS_LIMIT, TranslationError, fail, has_more_parts
 from tocsin.language.translate.from_clause.outer_columns import import_outer_columns, pass_untyped_columns
 from tocsin.language.translate.name_lookup import Function
@@ -27,7 +27,7 @@ from tocsin.language.translate.scope import (
     Relation,
     RowVariable,
     column,
-    derived_table,
+    make_derived_table,
     select_query,
     variable,
 )
@@ -108,7 +108,7 @@ class Subqueries:
             array = values.call("slice", array, start, length)
         if not plain:
             array = build("transform(_l, __e -> __e.v)", _l=array)
-        query = select_query([(VALUE, array)]).from_(derived_table(relation.query, alias))
+        query = select_query([(VALUE, array)]).from_(make_derived_table(relation.query, alias))
         type_ = ArrayType(row_value.type)
         return TypedSql(self.translator.sources.hoist(query, type_), type_)
 
@@ -132,7 +132,7 @@ class Subqueries:
             left_sql, right_sql = values.null(t.BOOLEAN), exp.true()  # no row is equal or unequal
         elif t.ANY in (value.type, row_value.type) or comparable_types.is_structured(value.type):
             left_sql, right_sql = (values.key(encoder.to_any(side)) for side in (value, row_value))
-        query = select_query([(VALUE, right_sql)]).from_(derived_table(relation.query, alias))
+        query = select_query([(VALUE, right_sql)]).from_(make_derived_table(relation.query, alias))
         query = pass_untyped_columns(query, self.translator.block, self.translator.alias)
         query = import_outer_columns(query, self.translator.block, self.translator.alias)
         return TypedSql(exp.Paren(this=exp.In(this=enclose(left_sql), query=exp.Subquery(this=query))), t.BOOLEAN)
@@ -235,7 +235,7 @@ class Subqueries:
 
 
 def _body_of(function: Function) -> exp.Expr:
-    return unwrap_query(parsed_body(function.body))
+    return unwrap_query(parse_body(function.body))
 
 
 def _only_value(collected: TypedSql, node: exp.Expr) -> TypedSql:

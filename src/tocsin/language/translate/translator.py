@@ -46,7 +46,7 @@ from tocsin.language.translate.scope import (
     RowVariable,
     WithTable,
     column,
-    derived_table,
+    make_derived_table,
     select_query,
     variable,
 )
@@ -124,10 +124,10 @@ class Translator:
             exp.Case: operators.case,
             **dict.fromkeys((exp.Cast, exp.TryCast), operators.cast),
             nodes.IsKind: operators.is_kind,
-            nodes.Quantified: operators.quantified,
+            nodes.Quantified: operators.translate_quantifier,
             nodes.RowOf: queries.row,
             nodes.PlaceOf: queries.place,
-            nodes.NumberedItems: self.sources.numbered_items,
+            nodes.NumberedItems: self.sources.number_items,
         }
 
     # ------------------------------------------------------------ statements
@@ -176,7 +176,7 @@ class Translator:
             if output.type == relation.type and not values.contains_any(output.type):
                 return relation.query, relation.type
             type_, columns = output.type, [(VALUE, encoder.to_answer(output))]
-        return select_query(columns).from_(derived_table(relation.query, alias)), type_
+        return select_query(columns).from_(make_derived_table(relation.query, alias)), type_
 
     # ------------------------------------------------------------ expressions, for the parts
 

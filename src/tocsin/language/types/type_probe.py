@@ -121,7 +121,9 @@ class _StandInTypes:
                 return self._types[int(stand_in[1])]
             case ObjectType(fields):
                 declared = [
-                    Field(_named(field.name), self.restore_types(field.type)) for field in fields if field.name != OPEN
+                    Field(_field_of(field.name), self.restore_types(field.type))
+                    for field in fields
+                    if field.name != OPEN
                 ]
                 return ObjectType(tuple(declared), open=len(declared) < len(fields))
             case MapType():
@@ -129,7 +131,7 @@ class _StandInTypes:
         return found
 
 
-def _named(column: str) -> str:
+def _field_of(column: str) -> str:
     """Returns the name of the field that has this column."""
     encoded = _ENCODED.fullmatch(column)
     return bytes.fromhex(encoded[1]).decode() if encoded is not None else column
@@ -141,7 +143,7 @@ def _has_foreign_names(found: Type) -> bool:
         case ArrayType(item):
             return _has_foreign_names(item)
         case ObjectType(fields):
-            all_ours = all(field.name == OPEN or physical(_named(field.name)) == field.name for field in fields)
+            all_ours = all(field.name == OPEN or physical(_field_of(field.name)) == field.name for field in fields)
             is_ours = len(fields) == 1 and _STAND_IN.fullmatch(fields[0].name) is not None
             return not is_ours and (not all_ours or any(_has_foreign_names(field.type) for field in fields))
     return False
@@ -175,23 +177,23 @@ def type_by_spark(
     Raises an error if Spark would compute with our internal form of a value, for example with the number in a time.
     """
 
-    def asked(null: Null) -> Type:
+    def ask_spark(null: Null) -> Type:
         return type_analyser.columns(f"SELECT {render_for_analysis(question(null))} AS c")[0][1]
 
     hidden = next((inner for type_ in of if (inner := opaque(type_)) is not None), None)
     stand_ins = _StandInTypes(everything=True)
     try:
-        spark_type = asked(stand_ins.null)
+        spark_type = ask_spark(stand_ins.null)
     except FunctionError:
         if not any(map(needs_stand_in, of)):
             raise
         stand_ins = _StandInTypes(everything=False)
         try:
-            spark_type = asked(stand_ins.null)
+            spark_type = ask_spark(stand_ins.null)
         except FunctionError:
             # Let Spark name the reason in terms of its own types, but never as a BIGINT that is a time for the user.
             try:
-                spark_type = asked(values.null)
+                spark_type = ask_spark(values.null)
             except FunctionError as error:
                 if hidden is None or not re.search("a value of type|has the type", str(error)):
                     raise

@@ -118,7 +118,7 @@ def _kind_text(kind: _ArgumentType) -> str:
 
 
 @cache
-def _parsed(template: str) -> exp.Expr:
+def _parse_template(template: str) -> exp.Expr:
     # sqlglot's Spark dialect parses CAST as TRY_CAST, which may yield NULL. Our casts must fail (ANSI).
     tree = sqlglot.parse_one(template, dialect="spark")
     return tree.transform(
@@ -134,7 +134,7 @@ def build(template: str, **parts: exp.Expr) -> exp.Expr:
     lambdas begin with two underscores, so they never clash with a query's names.
     """
 
-    def replaced(node: exp.Expr) -> exp.Expr:
+    def replace_part(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column):
             path = [part.name for part in node.parts]
             if path[0] in parts:
@@ -142,7 +142,7 @@ def build(template: str, **parts: exp.Expr) -> exp.Expr:
                 return part_field(part, path[1]) if len(path) > 1 else enclose(part)
         return node
 
-    return _parsed(template).transform(replaced)
+    return _parse_template(template).transform(replace_part)
 
 
 _CLOSED: Final = (exp.Column, exp.Literal, exp.Paren, exp.Anonymous, exp.Struct, exp.Array, exp.Cast, exp.Dot, exp.If,
@@ -163,7 +163,7 @@ def field(part: exp.Expr, name: str) -> exp.Expr:
 
 def part_field(part: exp.Expr, name: str) -> exp.Expr:
     """Returns a field of a struct; takes it out of a struct constructor."""
-    inside = _unguarded(part)
+    inside = _remove_guard(part)
     if isinstance(inside, exp.Struct):
         for entry in inside.expressions:
             if isinstance(entry, exp.PropertyEQ) and entry.name == name:
@@ -191,18 +191,18 @@ def _null_checks(part: exp.Expr) -> list[exp.Expr]:
     constant = part.this if isinstance(part, (exp.Cast, exp.Neg)) else part
     if isinstance(constant, (exp.Literal, exp.Struct, exp.Array)) or _is_number(constant):
         return []
-    if _unguarded(part) is not part:
+    if _remove_guard(part) is not part:
         checks = part.this.flatten() if isinstance(part.this, exp.Or) else [part.this]
         return [cast("exp.Expr", check.copy()) for check in checks]
     return [exp.Is(this=enclose(part), expression=exp.null())]
 
 
-def unguarded_parts(*parts: exp.Expr) -> list[exp.Expr]:
+def remove_guards(*parts: exp.Expr) -> list[exp.Expr]:
     """Returns the parts from which `build` takes fields without their NULL check."""
-    return [part for part in parts if _unguarded(part) is not part]
+    return [part for part in parts if _remove_guard(part) is not part]
 
 
-def _unguarded(part: exp.Expr) -> exp.Expr:
+def _remove_guard(part: exp.Expr) -> exp.Expr:
     if isinstance(part, exp.If) and part.meta.get("strict"):
         return cast("exp.Expr", part.args["false"])
     return part

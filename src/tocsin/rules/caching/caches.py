@@ -150,7 +150,7 @@ class ResultCaches:
                 self.by_result.read(entry, readers)
         return cache.get(after, to)
 
-    def served(self, readers: int, hits: int, hit_bytes: int, misses: int = 0, miss_bytes: int = 0) -> None:
+    def count_reads(self, readers: int, hits: int, hit_bytes: int, misses: int = 0, miss_bytes: int = 0) -> None:
         """Counts what each of the readers got: `hits` results from the cache, `misses` that were fetched for them."""
         counters = self.counters
         if hits:
@@ -160,7 +160,7 @@ class ResultCaches:
             counters.misses += readers * misses
             counters.miss_bytes += readers * miss_bytes
 
-    def fetched(self, cache: ResultCache, results: int, size_bytes: int, took_s: float) -> None:
+    def count_fetch(self, cache: ResultCache, results: int, size_bytes: int, took_s: float) -> None:
         """Counts results fetched from the cluster, and updates the estimate of the fetch latency."""
         self.counters.fetched += results
         self.counters.fetched_bytes += size_bytes
@@ -194,22 +194,22 @@ class ResultCaches:
     def attach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
         cache.attach(marker, count)
         if self.by_result is not None:
-            self._needed_by(cache, marker, cache.head, count)
+            self._add_need(cache, marker, cache.head, count)
 
     def detach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
         residents, needed = cache.residents, cache.needed
         if self.by_result is not None:
-            self._needed_by(cache, marker, cache.head, -count)
+            self._add_need(cache, marker, cache.head, -count)
         self.resident_bytes -= cache.detach(marker, count)
-        self._needed_less(cache, residents, needed)
+        self._count_consumed(cache, residents, needed)
 
     def advance(self, cache: ResultCache, before: Cursor, after: Cursor, count: int = 1) -> None:
         """Moves subscribers that acknowledged everything up to `after`."""
         residents, needed = cache.residents, cache.needed
         if self.by_result is not None:
-            self._needed_by(cache, before, after, -count)
+            self._add_need(cache, before, after, -count)
         self.resident_bytes -= cache.advance(before, after, count)
-        self._needed_less(cache, residents, needed)
+        self._count_consumed(cache, residents, needed)
 
     # --- time and changes of policy
 
@@ -233,7 +233,7 @@ class ResultCaches:
         self._choose(settings, now_s, self.settings)
         self.ttl.restart(settings, now_s)
         times_to_live = TtlRefresh(self, settings, measures=False)
-        while not times_to_live.ended:
+        while not times_to_live.has_ended:
             times_to_live.go_on(now_s)
         for cache in self:
             self._ranks_changed(cache)
@@ -306,14 +306,14 @@ class ResultCaches:
         entry.owner, entry.order = cache, self._admissions
         self.by_result.on_admitted(entry, now_s)
 
-    def _needed_by(self, cache: ResultCache, after: Cursor, to: Cursor, more: int) -> None:
+    def _add_need(self, cache: ResultCache, after: Cursor, to: Cursor, more: int) -> None:
         """Adds `more` to the number of subscribers that need the results in the range."""
         if self.by_result is not None and self.by_result.counts:
             for entry in cache.between(after, to):
                 entry.needed += more
                 self.by_result.on_need_changed(entry)
 
-    def _needed_less(self, cache: ResultCache, residents: int, needed: int) -> None:
+    def _count_consumed(self, cache: ResultCache, residents: int, needed: int) -> None:
         """Counts consumed residents and updates ranks. `residents` and `needed` are the values before the change."""
         if cache.residents != residents:
             self.counters.consumed += residents - cache.residents
@@ -346,9 +346,9 @@ class ResultCaches:
     def _ranks_changed(self, cache: ResultCache) -> None:
         if cache.residents:
             if self.by_result is None:
-                self._evictable.changed(cache)
+                self._evictable.update_rank(cache)
             if self.expires:
-                self._expiring.changed(cache)
+                self._expiring.update_rank(cache)
 
     def _due(self, cache: ResultCache) -> Rank[ResultCache] | None:
         if not cache.residents:

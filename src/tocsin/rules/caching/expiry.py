@@ -68,7 +68,7 @@ class TtlSchedule:
         if self._refresh is None:
             self._refresh = TtlRefresh(caches, settings)
         changed = self._refresh.go_on(now_s)
-        if self._refresh.ended:
+        if self._refresh.has_ended:
             self._refresh = None
         self.due_s = now_s + (_PAUSE_S if self.is_under_way else settings.ttl_every_s)
         return changed
@@ -97,7 +97,7 @@ class TtlRefresh:
         self._done = 0
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self._done == len(self._caches)
 
     def go_on(self, now_s: float) -> Sequence[ResultCache]:

@@ -52,7 +52,7 @@ def test_lscz_drops_what_the_fewest_need_per_byte() -> None:
 def test_lsd_drops_what_saves_the_least_waiting_per_byte() -> None:
     caches = three("lsd")
     for name, took_s in (("a", 3.0), ("b", 1.0), ("c", 1.0)):
-        caches.fetched(caches[name], 0, 0, took_s)
+        caches.count_fetch(caches[name], 0, 0, took_s)
     # a: 3·4/100, b: 1·2/10, c: 1·3/50
     assert who_goes(caches) == "c"
 

@@ -97,7 +97,7 @@ def _with_figures(results: RunResults, words: str, *choices: tuple[str, str]) ->
 
 
 def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) -> Callable[[RunResults], Judgement]:
-    def judged(results: RunResults) -> Judgement:
+    def judge_difference(results: RunResults) -> Judgement:
         differences: list[Estimate] = []
         figures = []
         for law in laws(results):
@@ -121,7 +121,7 @@ def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) ->
             raise UndecidedError(f"the error is too large; take more replications. {'; '.join(figures)}")
         return Judgement("reproduced" if holds else "not reproduced", "; ".join(figures))
 
-    return judged
+    return judge_difference
 
 
 def _distance(results: RunResults) -> Judgement:

@@ -80,9 +80,9 @@ def simulate(
 ) -> Iterator[PlayedScenario]:
     """Plays the scenario to a simulated broker for each cell."""
     _check_names(scenario, _PLACES)
-    results = find(scenario).made()
+    results = find(scenario).list_results()
     for cell in cells:
-        settings = core_settings(cell.caching())
+        settings = core_settings(cell.to_caching_settings())
         simulator = simulate_scenario(
             scenario, results, settings, links, until_s=scenario.span_s() + _AFTER_S, trace=trace
         )

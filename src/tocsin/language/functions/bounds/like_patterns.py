@@ -107,11 +107,11 @@ def _of_constant(text: exp.Expr, parts: list[str]) -> exp.Expr:
     closing = _CLOSING
     if parts[-1] == "%":  # any rest matches
         parts, closing = parts[:-1], ")"
-    body = "".join(_NEXT if part == "%" else "." if part == "_" else _quoted(part[1:]) for part in parts)
+    body = "".join(_NEXT if part == "%" else "." if part == "_" else _quote(part[1:]) for part in parts)
     return exp.RegexpLike(this=enclose(text), expression=string(f"{_OPENING}{body}{closing}"))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f"{_QUOTE}{text.replace(_UNQUOTE, _QUOTED_UNQUOTE)}{_UNQUOTE}"
 
 

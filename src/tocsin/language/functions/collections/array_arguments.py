@@ -96,7 +96,7 @@ def is_known(sql: exp.Expr, type_: Type) -> exp.Expr:
     return exp.Not(this=exp.Paren(this=_is_unknown(sql, type_)))
 
 
-def missing_test(value: TypedSql) -> exp.Expr | None:
+def build_missing_test(value: TypedSql) -> exp.Expr | None:
     """Returns the test whether a value is MISSING, or None for a value that never is."""
     if isinstance(value, OptionalVariable):
         return exp.and_(is_absent(value.sql), exp.Not(this=exp.Paren(this=value.explicit.copy())))
@@ -105,7 +105,7 @@ def missing_test(value: TypedSql) -> exp.Expr | None:
 
 def answer(sql: exp.Expr, type_: Type, arguments: Sequence[TypedSql]) -> TypedSql:
     """Returns a result that is MISSING if an argument is MISSING. `sql` is SQL NULL in this case, and for NULL."""
-    missing = [test for argument in arguments if (test := missing_test(argument)) is not None]
+    missing = [test for argument in arguments if (test := build_missing_test(argument)) is not None]
     if type_ == t.ANY:
         known = values.call("coalesce", sql, values.NULL)
         return TypedSql(exp.If(this=exp.or_(*missing), true=exp.null(), false=known) if missing else known, type_)
@@ -153,16 +153,18 @@ def evaluate(call: CollectionCall, needed: Sequence[exp.Expr], make: Callable[[C
     """
     parts = [*call.arrays, *call.items, *call.numbers]
     if all(isinstance(part, exp.Column | exp.Literal | exp.Cast) and not part.find(exp.Anonymous) for part in parts):
-        return _guarded(call, list(needed), make)
+        return _guard_call(call, list(needed), make)
     names = [f"p{i}" for i in range(len(parts) + len(needed))]
     bound = [exp.column(name, table=_ARGUMENTS) for name in names]
     arrays, items = len(call.arrays), len(call.arrays) + len(call.items)
     inside = CollectionCall(call.item, bound[:arrays], bound[arrays:items], bound[items : len(parts)])
     fields = list(zip(names, [*parts, *needed], strict=True))
-    return once(values.record(fields), _ARGUMENTS, lambda _: _guarded(inside, bound[len(parts) :], make))
+    return once(values.record(fields), _ARGUMENTS, lambda _: _guard_call(inside, bound[len(parts) :], make))
 
 
-def _guarded(call: CollectionCall, needed: Sequence[exp.Expr], make: Callable[[CollectionCall], exp.Expr]) -> exp.Expr:
+def _guard_call(
+    call: CollectionCall, needed: Sequence[exp.Expr], make: Callable[[CollectionCall], exp.Expr]
+) -> exp.Expr:
     tests = [is_absent(part) for part in (*call.arrays, *call.numbers)]
     tests += [exp.Not(this=exp.Paren(this=test.copy())) for test in needed]
     return exp.If(this=exp.or_(*tests), true=exp.null(), false=make(call)) if tests else make(call)
@@ -187,7 +189,7 @@ class CollectionFunction:
             parts["item" if role == "nullable" else role].append(argument)
             if role == "item":
                 needed.append(_is_value(argument))
-            elif role == "nullable" and (missing := missing_test(argument)) is not None:
+            elif role == "nullable" and (missing := build_missing_test(argument)) is not None:
                 needed.append(exp.Not(this=exp.Paren(this=missing)))
         arrays, items = parts["array"], parts["item"]
         item = _common_type([*map(item_type, arrays), *(value.type for value in items)])

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from tocsin.language.functions.collections import array_sets, array_structure
 from tocsin.language.functions.collections.array_arguments import CollectionCall, CollectionFunction, is_known
-from tocsin.language.functions.collections.array_structure import sorted_items
+from tocsin.language.functions.collections.array_structure import sort_items
 from tocsin.language.types.typed_sql import FunctionError, MapType, TypedSql, build
 from tocsin.language.types.variant import values
 from tocsin.language.types.variant.values import VOID, once
@@ -44,7 +44,7 @@ def _reverse(call: CollectionCall) -> exp.Expr:
 
 
 def _sort(call: CollectionCall) -> exp.Expr:
-    return sorted_items(call.arrays[0], call.item, rising=True)
+    return sort_items(call.arrays[0], call.item, rising=True)
 
 
 def _first_known(call: CollectionCall) -> exp.Expr:
@@ -95,13 +95,13 @@ def _insert(call: CollectionCall) -> exp.Expr:
 def _put(call: CollectionCall) -> exp.Expr:
     array = call.arrays[0]
 
-    def added(keys: exp.Expr) -> exp.Expr:
+    def find_new_items(keys: exp.Expr) -> exp.Expr:
         return build(
             "filter(_items, __x -> NOT (array_position(_keys, _key) > 0))",
             _items=values.call("array", *call.items), _keys=keys, _key=call.key(_ITEM),
         )  # fmt: skip
 
-    return values.call("concat", array, once(call.keys(array), "__k", added))
+    return values.call("concat", array, once(call.keys(array), "__k", find_new_items))
 
 
 def _remove(call: CollectionCall) -> exp.Expr:

@@ -149,7 +149,7 @@ class Sources:
             translator.frame, translator.relations = saved
         self._relation(relation, name, join)
 
-    def numbered_items(self, node: nodes.NumberedItems) -> TypedSql:
+    def number_items(self, node: nodes.NumberedItems) -> TypedSql:
         """Translates the source of an AT to an array of `{item, position}`; positions begin with 1."""
         source = node.this
         if isinstance(source, nodes.FromValue):
@@ -330,7 +330,7 @@ class Sources:
         translated = exp.Join(this=source, kind=kind or None, side=side or None)
         condition = join.args.get("on")
         if join.args.get("using"):
-            condition = self._using(join, name)
+            condition = self._translate_using(join, name)
         if condition is not None:
             joins = len(block.joins)
             translated.set("on", self.translator.boolean(condition) if isinstance(condition, exp.Expr) else condition)
@@ -342,7 +342,7 @@ class Sources:
             fail(f"{side} JOIN needs ON", join.this)
         block.joins.append(translated)
 
-    def _using(self, join: exp.Join, name: str) -> exp.Expr:
+    def _translate_using(self, join: exp.Join, name: str) -> exp.Expr:
         others = [range_ for range_ in self.translator.frame.ranges if range_ != name]
         tests = []
         for shared in join.args["using"]:

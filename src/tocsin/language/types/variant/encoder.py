@@ -86,15 +86,15 @@ def _json_text(value: TypedSql) -> exp.Expr:
                 _v=exp.cast(sql.copy(), "DOUBLE"),
             )
         case t.STRING:
-            return _quoted(sql)
+            return _quote_text(sql)
         case t.DATETIME:
-            return _tagged("datetime", build("date_format(_v, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")", _v=sql))
+            return _tag_text("datetime", build("date_format(_v, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'\")", _v=sql))
         case t.DATE:
-            return _tagged("date", exp.cast(sql.copy(), "STRING"))
+            return _tag_text("date", exp.cast(sql.copy(), "STRING"))
         case t.TIME:
-            return _tagged("time", build("date_format(timestamp_micros(_v), 'HH:mm:ss.SSSSSS')", _v=sql))
+            return _tag_text("time", build("date_format(timestamp_micros(_v), 'HH:mm:ss.SSSSSS')", _v=sql))
         case t.UUID:
-            return _tagged("uuid", sql)
+            return _tag_text("uuid", sql)
         case t.DURATION:
             return build("concat('{\"$duration\":[', _v.months, ',', _v.micros, ']}')", _v=sql)
         case t.POINT:
@@ -119,7 +119,7 @@ def _json_text(value: TypedSql) -> exp.Expr:
             return text if isinstance(type_, ArrayType) else build("concat('{\"$multiset\":', _v, '}')", _v=text)
         case ObjectType():
             return _object_text(sql, type_)
-    return _quoted(exp.cast(sql.copy(), "STRING"))
+    return _quote_text(exp.cast(sql.copy(), "STRING"))
 
 
 def _field(sql: exp.Expr, name: str) -> exp.Expr:
@@ -154,11 +154,11 @@ def _coordinate(sql: exp.Expr) -> exp.Expr:
     return build("if(contains(string(_v), 'E'), string(_v), concat(string(_v), 'E0'))", _v=sql)
 
 
-def _tagged(tag: str, text: exp.Expr) -> exp.Expr:
+def _tag_text(tag: str, text: exp.Expr) -> exp.Expr:
     return call("concat", exp.Literal.string(f'{{"${tag}":"'), text, exp.Literal.string('"}'))
 
 
-def _quoted(sql: exp.Expr) -> exp.Expr:
+def _quote_text(sql: exp.Expr) -> exp.Expr:
     # Without `when`, NULL would become the text "null", and a MISSING field would appear.
     return when(sql, build("substring(to_json(array(_v)), 2, length(to_json(array(_v))) - 2)", _v=sql))
 
@@ -172,12 +172,12 @@ def _json_string(text: str) -> str:
 
 def from_stored(sql: exp.Expr, type_: Type) -> exp.Expr:
     """Converts a column from the stored form (untyped values as text) to the form in queries."""
-    return _mapped(sql, type_, lambda inner: call("parse_json", inner))
+    return _map_untyped(sql, type_, lambda inner: call("parse_json", inner))
 
 
 def to_stored(value: TypedSql) -> exp.Expr:
     """Converts a value from the form in queries to the stored form, which `from_stored` reads."""
-    return _mapped(value.sql, value.type, _exact_text)
+    return _map_untyped(value.sql, value.type, _exact_text)
 
 
 # The texts of JSON, and what stands between them; possessive, so that matching needs no stack.
@@ -197,20 +197,20 @@ def _exact_text(variant: exp.Expr) -> exp.Expr:
 
 def to_answer(value: TypedSql) -> exp.Expr:
     """Converts a value from the form in queries to the form of answers (untyped values as text of the open form)."""
-    return _mapped(value.sql, value.type, lambda inner: call("to_json", inner))
+    return _map_untyped(value.sql, value.type, lambda inner: call("to_json", inner))
 
 
-def _mapped(sql: exp.Expr, type_: Type, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+def _map_untyped(sql: exp.Expr, type_: Type, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
     """Applies `change` to every untyped value inside of a value."""
     if not contains_any(type_):
         return sql
     match type_:
         case ArrayType(item) | MultisetType(item):
-            inner = _mapped(exp.column("__item"), item, change)
+            inner = _map_untyped(exp.column("__item"), item, change)
             return build("transform(_v, __item -> _inner)", _v=sql, _inner=inner)
         case ObjectType():
             names = ((physical(field.name), field.type) for field in type_.fields)
-            parts = [(name, _mapped(_field(sql, name), kind, change)) for name, kind in names]
+            parts = [(name, _map_untyped(_field(sql, name), kind, change)) for name, kind in names]
             if keeps_open(type_):
                 parts.append((OPEN, _field(sql, OPEN)))
             return when(sql, record(parts))

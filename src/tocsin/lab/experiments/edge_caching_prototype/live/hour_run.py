@@ -109,7 +109,7 @@ async def _play_hour(
         brokers[cell] = await servers.broker(name, cluster, _trace(traces, cell), cell.settings(speed))
     urls = {cell.name: server.url for cell, server in brokers.items()}
     async with asyncio.TaskGroup() as tasks:
-        watch = tasks.create_task(servers.ended())
+        watch = tasks.create_task(servers.watch())
         async with LiveClients(scenario, urls, tasks) as clients:
             say("registering all subscribers at every broker")
             await clients.register(_at_tenths(lambda done, all_: say(f"registered: {done} of {all_}")))

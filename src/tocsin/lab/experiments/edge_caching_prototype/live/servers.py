@@ -35,7 +35,7 @@ class LiveServer:
     log: Path
     url: str = ""
 
-    async def ended(self) -> None:
+    async def watch(self) -> None:
         """Raises if the server ends too early."""
         await self.process.wait()
         raise UnavailableError(f"the {self.name} has ended:\n{self.log_tail()}")
@@ -112,11 +112,11 @@ class LiveServers:
         if process.returncode:
             raise TocsinError(f"the cluster refused a statement:\n{stderr.decode(errors='replace').strip()}")
 
-    async def ended(self) -> None:
+    async def watch(self) -> None:
         """Raises if one of the servers ends too early."""
         async with asyncio.TaskGroup() as tasks:
             for server in self._started:
-                tasks.create_task(server.ended())
+                tasks.create_task(server.watch())
 
     async def stop(self) -> None:
         """Stops the brokers first, so that none looks for its cluster."""
