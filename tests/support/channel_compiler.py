@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from tocsin.language.channels.compiler import CalledFunction, Scan, SharedQuery, compile_shared_query
 from tocsin.language.syntax.script import parse_body
-from tocsin.language.translate.name_lookup import Dataset
+from tocsin.language.translate.interfaces import Dataset
 from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.channels import plan_review, run_query
 from tocsin.pipeline.channels.interests import Ids, InterestTable

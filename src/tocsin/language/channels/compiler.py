@@ -18,7 +18,7 @@ from tocsin.language.channels import null_on_error
 from tocsin.language.channels.joins.decorrelate import import_outer_values
 from tocsin.language.channels.joins.rewrite import add_join_keys
 from tocsin.language.channels.joins.sides import JoinRequirements, Quantiles, RuntimeArray
-from tocsin.language.channels.new_rows import is_watched, mark_watched_datasets, needs_new_rows
+from tocsin.language.channels.new_rows import is_watched, mark_watched_datasets, needs_new_rows, translate_is_new
 from tocsin.language.channels.per_interest import has_column
 from tocsin.language.channels.record_parts import branch_of, find_parted_datasets, mark_branches
 from tocsin.language.channels.shared_query import ID, INTERESTS, build_shared_query, parameter_column
@@ -26,9 +26,9 @@ from tocsin.language.functions.bounds import like_patterns
 from tocsin.language.translate.active_records import active_time, active_variable, check_channel_time
 from tocsin.language.translate.expressions import TranslationError, fail
 from tocsin.language.translate.from_clause.dataset_scan import scan, version_of
-from tocsin.language.translate.name_lookup import Dataset, Function, NameLookup, TypeAnalyser
+from tocsin.language.translate.interfaces import Dataset, Function, NameLookup, TypeAnalyser
 from tocsin.language.translate.rewrites.with_clause import inline_with
-from tocsin.language.translate.scope import RowVariable, column, free_tables, make_derived_table, select_query
+from tocsin.language.translate.scope import column, free_tables, make_derived_table, select_query
 from tocsin.language.translate.spark_text import render
 from tocsin.language.translate.translator import Translator
 from tocsin.language.types.output_types import to_output_type
@@ -398,15 +398,10 @@ class _ChannelTranslation:
         value, dataset = active_variable(name, node, translator, self.tables)
         if name in ("active_timestamp", "meta"):
             return active_time(name, value)
-        return self._translate_is_new(value, dataset)
-
-    def _translate_is_new(self, value: RowVariable, dataset: Dataset) -> TypedSql:
-        """Translates `is_new(v)` to a comparison with the last commit that the channel has read, as `:since`."""
         watched = self.watched.setdefault(
             (dataset.dataverse, dataset.name), WatchedDataset(dataset, f"since{len(self.watched)}")
         )
-        since = exp.Placeholder(this=watched.since)
-        return TypedSql(exp.Paren(this=exp.GT(this=column(value.alias, COMMIT), expression=since)), t.BOOLEAN)
+        return translate_is_new(value, watched.since)
 
     # ------------------------------------------------------------ inference of parameter types
 

@@ -24,6 +24,7 @@ from tocsin.language.translate.rewrites.substitution import (
     rename_variables,
     unwrap_query,
 )
+from tocsin.language.translate.scope import hidden_name
 
 
 @dataclass(slots=True)
@@ -191,7 +192,7 @@ class ParameterSplit:
         names = {}
         for name in find_bound_names(query):
             self._count += 1
-            names[name] = f" {name} {self._count}"
+            names[name] = hidden_name(f"{name} {self._count}")
         return names
 
     def _conditions(self, query: exp.Select, names: dict[str, str]) -> list[exp.Expr]:

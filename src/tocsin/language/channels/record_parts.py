@@ -12,7 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.channels.new_rows import is_watched
-from tocsin.language.translate.name_lookup import Dataset
+from tocsin.language.translate.interfaces import Dataset
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.rewrites.substitution import unwrap_query
 

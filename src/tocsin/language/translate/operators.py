@@ -219,7 +219,7 @@ class Operators:
         result = self.translator.expressions.generic(like)
         constant = constant_string(result.sql.expression)
         if constant is not None:
-            list(like_patterns.tokens(constant, escape))  # raises if the pattern is invalid
+            list(like_patterns.split_pattern(constant, escape))  # raises if the pattern is invalid
         result.sql.set("expression", self.translator.hooks.check_pattern(result.sql.expression, escape))
         return (
             TypedSql(exp.Escape(this=result.sql, expression=string(escape)), t.BOOLEAN) if node is not like else result

@@ -17,7 +17,7 @@ from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import convert, fail, make_object, make_self_contained
 from tocsin.language.translate.paths import part_of
 from tocsin.language.translate.rewrites.substitution import FIRST_LETS
-from tocsin.language.translate.scope import VALUE, Relation
+from tocsin.language.translate.scope import VALUE, Relation, is_hidden
 from tocsin.language.types.typed_sql import TypedSql, build, constant_whole
 from tocsin.language.types.variant import operators, values
 from tocsin.rules.model import types as t
@@ -188,7 +188,7 @@ class Projection:
         """Yields the variables that FROM and LET bind in this SELECT."""
         before = {let.args["alias"].name for let in node.args.get(FIRST_LETS) or []}
         for name, value in self.translator.frame.names.items():
-            if not name.startswith(" ") and name not in before:
+            if not is_hidden(name) and name not in before:
                 yield name, value
 
     def replace_untyped_keys(self, made: exp.Select, group: exp.Group) -> exp.Group:

@@ -17,6 +17,17 @@ from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ANY, ObjectType, Type
 
 
+def hidden_name(name: str) -> str:
+    """Returns a name for a variable or relation of ours that no script can write: no name of a script begins with a
+    space."""
+    return f" {name}"
+
+
+def is_hidden(name: str) -> bool:
+    """Whether `hidden_name` made the name, so that it is no variable of the script's author."""
+    return name.startswith(" ")
+
+
 @dataclass(frozen=True, slots=True)
 class RowVariable(TypedSql):
     """A range variable whose fields are columns of `alias`; its `sql` is the whole record as a struct."""

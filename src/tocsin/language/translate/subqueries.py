@@ -16,7 +16,7 @@ from tocsin.language.syntax import nodes
 from tocsin.language.syntax.script import parse_body
 from tocsin.language.translate.expressions import PARTS_LIMIT, TranslationError, fail, has_more_parts
 from tocsin.language.translate.from_clause.outer_columns import import_outer_columns, pass_untyped_columns
-from tocsin.language.translate.name_lookup import Function
+from tocsin.language.translate.interfaces import Function
 from tocsin.language.translate.paths import field_of
 from tocsin.language.translate.projection import SortKey, comparator
 from tocsin.language.translate.rewrites.substitution import unwrap_query
@@ -27,6 +27,7 @@ from tocsin.language.translate.scope import (
     Relation,
     RowVariable,
     column,
+    hidden_name,
     make_derived_table,
     select_query,
     variable,
@@ -182,7 +183,7 @@ class Subqueries:
             return None
         if any(argument.find(exp.Query) for argument in called.expressions):
             # The arguments need a FROM in which their subqueries are computed.
-            name = exp.to_identifier(" rows", quoted=True)
+            name = exp.to_identifier(hidden_name("rows"), quoted=True)
             db = node.this.this.copy() if isinstance(node, exp.Dot) else None
             source = exp.Table(this=called.copy(), db=db, alias=exp.TableAlias(this=name))
             rows = exp.Select(expressions=[nodes.ValueOf(this=exp.column(name.copy()))]).from_(source)

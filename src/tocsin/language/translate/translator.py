@@ -25,7 +25,7 @@ from tocsin.language.translate.calls import FunctionCalls
 from tocsin.language.translate.expressions import Expressions, convert, fail
 from tocsin.language.translate.from_clause.dataset_scan import scan, version_of
 from tocsin.language.translate.from_clause.sources import Sources
-from tocsin.language.translate.name_lookup import (
+from tocsin.language.translate.interfaces import (
     Dataset,
     DatasetScans,
     Function,

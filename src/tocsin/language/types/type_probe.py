@@ -14,7 +14,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.translate.name_lookup import TypeAnalyser
+from tocsin.language.translate.interfaces import TypeAnalyser
 from tocsin.language.translate.spark_text import render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, MapType, TypedSql, constant_integer
 from tocsin.language.types.variant import values

@@ -16,7 +16,7 @@ from tocsin.language.translate.expressions import fail, has_more_parts, make_sel
 from tocsin.language.translate.from_clause.dataset_scan import table_alias
 from tocsin.language.translate.from_clause.outer_columns import import_outer_columns, pass_untyped_columns
 from tocsin.language.translate.from_clause.table_functions import translate_spark_rows
-from tocsin.language.translate.name_lookup import Dataset
+from tocsin.language.translate.interfaces import Dataset
 from tocsin.language.translate.rewrites.substitution import FIRST_LETS, name_of
 from tocsin.language.translate.scope import (
     VALUE,
@@ -27,6 +27,7 @@ from tocsin.language.translate.scope import (
     WithTable,
     column,
     free_tables,
+    is_hidden,
     nullable_side,
     row,
     variable,
@@ -204,7 +205,7 @@ class Sources:
         dataverse = parts[0] if len(parts) == 2 else translator.dataverse
         suggested = translator.names.suggest_dataset(dataverse, parts[-1])
         if len(parts) > 1:
-            known_names = [known for frame in translator.frame.chain() for known in frame.names if known[0] != " "]
+            known_names = [known for frame in translator.frame.chain() for known in frame.names if not is_hidden(known)]
             hint = did_you_mean(parts[0], known_names) or suggested or "a path begins with a variable of this query"
             fail(f"unknown name {name}: {parts[0]} is no variable, and no dataverse with such a dataset", node, hint)
         owner = next(
@@ -311,8 +312,8 @@ class Sources:
         block = self.translator.block
         block.note_columns(value, alias)
         self.translator.frame.names[name] = value
-        if not name.startswith(" "):
-            # No user can write a name that starts with a space, so its fields need no lookup either.
+        if not is_hidden(name):
+            # A script cannot name a hidden variable, so it cannot name its fields without prefix either.
             self.translator.frame.ranges.append(name)
         if block.source is None and not lateral and not isinstance(source, exp.Lateral):
             block.source = source

@@ -19,9 +19,10 @@ from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.projection import aggregates, ordinal_item
 from tocsin.language.translate.rewrites.substitution import FIRST_LETS, find_bound_names, mentions, visible_parts
+from tocsin.language.translate.scope import hidden_name
 
 # Leading spaces make names that no user can write.
-_GROUP: Final = " group"
+_GROUP: Final = hidden_name("group")
 _BEFORE: Final = (FIRST_LETS, "from_", "joins", "where", "group", "hint")
 _AROUND_A_CALL: Final = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 
