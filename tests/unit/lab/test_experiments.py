@@ -194,7 +194,9 @@ def test_an_order_counts_only_beyond_its_error(tmp_path: Path) -> None:
 def test_what_is_open_is_neither_yes_nor_no(
     tmp_path: Path, usual: bool | None, other: bool | None, verdict: str
 ) -> None:
-    claim = Claim("one", "", "", lambda _: judge_by_choice(usual, other, "1 ± 2", on="a choice", against="a reason"))
+    claim = Claim(
+        "one", "", "", lambda _: judge_by_choice(usual, other, "1 ± 2", depends_on="a choice", refuted_by="a reason")
+    )
     found = judge(claim, toy_results(tmp_path))
     assert found.verdict == verdict
     assert bool(found.because) == (verdict != "reproduced")

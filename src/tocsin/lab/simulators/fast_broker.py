@@ -153,7 +153,7 @@ class FastBrokerSim:
             if interest in self._caches:
                 self.lives_s += self._caches[interest].ttl_s
 
-    def _log_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
+    def _log_in(self, at_s: float, subscriber: int, _interest: InterestId, _size: int) -> None:
         session = self._session[subscriber] = self._session.get(subscriber, 0) + 1
         names = []
         for action in self._step(ev.SubscriberLoggedIn(subscriber), at_s):
@@ -166,7 +166,7 @@ class FastBrokerSim:
         if names:
             self._pulls.append((at_s + self.trips.to_subscriber_s, subscriber, tuple(names), session))
 
-    def _log_out(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
+    def _log_out(self, at_s: float, subscriber: int, _interest: InterestId, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
         self._handle(ev.SubscriberLoggedOut(subscriber), at_s)
 

@@ -190,7 +190,7 @@ class FunctionCalls:
         if lower == "if" and len(arguments) == 3:
             type_, (then, otherwise) = align(arguments[1:])
             return TypedSql(exp.If(this=convert(arguments[0], t.BOOLEAN), true=then, false=otherwise), type_)
-        if len(arguments) == 1 and row_aggregates.is_ours(lower, arguments[0].type):
+        if len(arguments) == 1 and row_aggregates.needs_own_sql(lower, arguments[0].type):
             if lower == "sum":
                 self.translator.hooks.note_use(arguments[0], t.DOUBLE)
             return row_aggregates.call(lower, arguments[0], lambda aggregate: aggregate)

@@ -111,7 +111,7 @@ class Expressions:
         if name not in row_aggregates.NAMES or isinstance(argument, (exp.Star, *_STRUCTURE)):
             return None
         value = self.translator.expression(argument)
-        if not row_aggregates.is_ours(name, value.type):
+        if not row_aggregates.needs_own_sql(name, value.type):
             return None
         return row_aggregates.call(name, value, lambda aggregate: self._assemble(node, aggregate)[0])
 

@@ -26,7 +26,7 @@ from sqlglot import exp
 
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Primitive, Type
-from tocsin.rules.model.values import Circle, Duration, Line, Point, Polygon, Rectangle
+from tocsin.rules.model.values import Circle, Duration, Line, Point, Polygon, Rectangle, micros_of_day
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +257,7 @@ def literal(value: object, type_: Type | None = None) -> TypedSql:
         case date():
             return TypedSql(exp.cast(exp.Literal.string(value.isoformat()), "DATE"), t.DATE)
         case time():
-            microseconds = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-            return TypedSql(integer(microseconds, t.BIGINT), t.TIME)
+            return TypedSql(integer(micros_of_day(value), t.BIGINT), t.TIME)
         case UUID():
             return TypedSql(exp.Literal.string(str(value)), t.UUID)
         case Duration():

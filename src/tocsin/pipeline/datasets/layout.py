@@ -21,7 +21,17 @@ from tocsin.clock import from_us
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.open_form import dumps, dumps_value, loads, loads_value
 from tocsin.rules.model.types import DATETIME, AnyType, ArrayType, MultisetType, ObjectType, Primitive, Type
-from tocsin.rules.model.values import MISSING, Circle, Duration, Line, Multiset, Point, Polygon, Rectangle
+from tocsin.rules.model.values import (
+    MISSING,
+    Circle,
+    Duration,
+    Line,
+    Multiset,
+    Point,
+    Polygon,
+    Rectangle,
+    micros_of_day,
+)
 
 # ---------------------------------------------------------------- types
 
@@ -176,10 +186,6 @@ def _parts(arrow: pa.DataType, *parts: Callable[[Any], Any]) -> _Column:
 
 def _mapped(arrow: pa.DataType, convert: Callable[[Any], Any]) -> _Column:
     return lambda values: pa.array([None if value is None else convert(value) for value in values], arrow)
-
-
-def micros_of_day(value: time) -> int:
-    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
 
 
 _points: Final = _parts(_POINT, lambda v: v.x, lambda v: v.y)

@@ -246,6 +246,10 @@ def datetime_text(value: datetime) -> str:
     return moment.isoformat() + "Z"
 
 
+def micros_of_day(value: time) -> int:
+    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+
+
 def time_text(value: time) -> str:
     return value.isoformat()
 

@@ -131,7 +131,7 @@ def _lsc_over_lru(results: RunResults) -> Judgement:
     )
     is_far, is_far_strict = (all_above((gains[size] for size in limited_sizes), than=_FAR) for gains in (usual, strict))
     on = f"whether a PUT is an access for LRU: {_holds(is_far)}"
-    return judge_by_choice(is_far, is_far_strict, figures, on=on, against=because)
+    return judge_by_choice(is_far, is_far_strict, figures, depends_on=on, refuted_by=because)
 
 
 def _holds(usual: bool | None) -> str:
@@ -153,7 +153,9 @@ def _ttl_small(results: RunResults) -> Judgement:
         "interests that no longer find results, and let results expire while space is free"
     )
     short, long = (all_above(gains.values()) for gains in gains_by_cap.values())
-    return judge_by_choice(short, long, figures, on=f"the longest time to live: {_holds(short)}", against=because)
+    return judge_by_choice(
+        short, long, figures, depends_on=f"the longest time to live: {_holds(short)}", refuted_by=because
+    )
 
 
 def _over(results: RunResults, sweep: str, size: Value) -> dict[str, Estimate]:

@@ -13,10 +13,10 @@ from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
     SWEEP,
     describe_metric,
+    judge_usual_tuning,
     largest_of,
     point,
     points_of,
-    unless_tuned,
 )
 from tocsin.lab.experiments.results import RunResults
 from tocsin.lab.experiments.statistics import Estimate, estimate
@@ -30,7 +30,7 @@ def _latency_order(results: RunResults) -> Judgement:
     order = [points_of(name) for name in _BY_LATENCY]
     holds = is_ordered(results, "latency_s", SWEEP, order, where={"records": records})
     figures = describe_metric(results, "latency_s", _BY_LATENCY, records=records)
-    return unless_tuned(results, holds, figures, "it is the order of the hit rates, and ")
+    return judge_usual_tuning(results, holds, figures, "it is the order of the hit rates, and ")
 
 
 # Throughputs that are closer than this are equal, and have no order.
@@ -53,8 +53,8 @@ def _throughput_order(results: RunResults) -> Judgement:
         falls(*_BY_LATENCY),
         falls("all", "threshold", "none"),
         describe_metric(results, "throughput_per_s", _BY_LATENCY, records=records),
-        on=on,
-        against="not even from unlimited caching over threshold to no caching",
+        depends_on=on,
+        refuted_by="not even from unlimited caching over threshold to no caching",
     )
 
 
@@ -121,6 +121,6 @@ def _gap_grows(results: RunResults) -> Judgement:
         all_above(_growth(loaded), than=_GROWN),
         all_above(_growth(idle), than=_GROWN),
         figures,
-        on="the load: the gap grows because a queue does, which the database must cause",
-        against="from one size to the next it does not grow by a fifth",
+        depends_on="the load: the gap grows because a queue does, which the database must cause",
+        refuted_by="from one size to the next it does not grow by a fifth",
     )

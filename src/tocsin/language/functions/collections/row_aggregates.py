@@ -23,7 +23,7 @@ _Over = Callable[[exp.Expr], exp.Expr]
 NAMES: Final = frozenset(("avg", "max", "mean", "min", "sum"))
 
 
-def is_ours(name: str, type_: Type) -> bool:
+def needs_own_sql(name: str, type_: Type) -> bool:
     """Whether Spark's aggregate would not answer as SQL++ for values of this type."""
     if name not in NAMES:
         return False
@@ -35,6 +35,7 @@ def is_ours(name: str, type_: Type) -> bool:
 
 def call(name: str, value: TypedSql, over: _Over) -> TypedSql:
     if value.type != t.ANY:
+        # No value of this type has a sum or an order, so the answer is NULL: as an aggregate, max of NULLs.
         return TypedSql(over(values.call("max", values.null(t.DOUBLE))), t.DOUBLE)
     return TypedSql(_sum(value.sql, over) if name == "sum" else _extreme(name, value.sql, over), t.ANY)
 
@@ -63,7 +64,7 @@ def _extreme(name: str, value: exp.Expr, over: _Over) -> exp.Expr:
     def is_real(v: exp.Expr) -> exp.Expr:
         return exp.and_(exp.Not(this=is_absent(values.number(v))), exp.Not(this=_is_whole(v)))
 
-    # The kind is much shorter than the key, of which one is enough.
+    # Compare kinds, which are short; compute the sort key only once.
     kind = values.bind(value, "__n", kind_of)
     one_kind = exp.EQ(this=over(values.call("min", kind)), expression=over(values.call("max", kind)))
     best = over(values.call(f"{name}_by", value, operators.sort_key(value)))
