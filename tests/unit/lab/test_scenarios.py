@@ -15,7 +15,6 @@ from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.streams import Streams
 from tocsin.lab.experiments.edge_caching_prototype.play_scenario import check_steps, simulate
 from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario, make_travelling_zones
-from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
 from tocsin.lab.scenarios.files import city_from, read_connections, read_movement
 from tocsin.lab.scenarios.movement import MovementPace, MovementPath, along_roads, random_waypoint
 from tocsin.lab.scenarios.roads import RoadMap, grid, read_wkt
@@ -29,8 +28,11 @@ from tocsin.lab.scenarios.scenario import (
     Step,
     SubscribeStep,
     UnsubscribeStep,
+    VirtualClock,
+    WallClock,
     load,
     load_or_make_scenario,
+    play,
     save,
     scenario,
 )

@@ -24,7 +24,7 @@ from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.engine.engine import RunTrace, SimulationEngine
 from tocsin.lab.engine.network import LinkSettings, Network
 from tocsin.lab.scenarios import scenario as acts
-from tocsin.lab.scenarios.driver import VirtualClock, play
+from tocsin.lab.scenarios.scenario import VirtualClock, play
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import RESULT_BYTES, START, Cursor, InterestId, SubscriptionId
 

@@ -178,7 +178,7 @@ class Subqueries:
     def rows_of_call(self, node: exp.Expr) -> Relation | None:
         """Translates a call that stands for a whole statement, if it calls a function whose body is a query."""
         called = node.expression if isinstance(node, exp.Dot) else node
-        function = self.find_called(called)
+        function = self._find_called(called)
         if function is None or not isinstance(_body_of(function), exp.Query):
             return None
         if any(argument.find(exp.Query) for argument in called.expressions):
@@ -193,7 +193,7 @@ class Subqueries:
         assert isinstance(relation, Relation)
         return relation
 
-    def find_called(self, node: exp.Expr) -> Function | None:
+    def _find_called(self, node: exp.Expr) -> Function | None:
         """Returns the function in SQL that a call names, as `f(…)` or `dataverse.f(…)`."""
         if not isinstance(node, exp.Anonymous):
             return None
@@ -207,7 +207,7 @@ class Subqueries:
         """Whether an expression contains a subquery, or calls a function whose body contains one."""
         if node.find(exp.Query) is not None:
             return True
-        functions = (self.find_called(call) for call in node.find_all(exp.Anonymous))
+        functions = (self._find_called(call) for call in node.find_all(exp.Anonymous))
         return any(function is not None and _body_of(function).find(exp.Query, exp.Anonymous) for function in functions)
 
     def inline(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql:

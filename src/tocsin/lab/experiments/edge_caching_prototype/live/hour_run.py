@@ -20,8 +20,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.clients import PASSWORD,
 from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell
 from tocsin.lab.experiments.edge_caching_prototype.live.servers import LiveServer, LiveServers
 from tocsin.lab.scenarios.city import CHANNELS
-from tocsin.lab.scenarios.driver import WallClock, play
-from tocsin.lab.scenarios.scenario import Act, Scenario
+from tocsin.lab.scenarios.scenario import Act, Scenario, WallClock, play
 from tocsin.lab.simulators.trace_replay import replay_trace
 from tocsin.sdk import Client, Result
 from tocsin.sdk.session import BrokerSession
