@@ -43,7 +43,7 @@ _BrokerToken = Annotated[
         help="The token of an application or of the operator. Other users can see arguments: set TOCSIN_BROKER_TOKEN.",
     ),
 ]
-_ApplicationName = Annotated[
+_Application = Annotated[
     str | None,
     Parameter(help="The application of the subscribers (default: the token's own; for the operator: default)."),
 ]
@@ -52,11 +52,7 @@ _AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one 
 
 @app.command(name="list")
 def list_subscribers(
-    *,
-    broker: BrokerUrl = None,
-    token: _BrokerToken = None,
-    application: _ApplicationName = None,
-    as_json: _AsJson = False,
+    *, broker: BrokerUrl = None, token: _BrokerToken = None, application: _Application = None, as_json: _AsJson = False
 ) -> None:
     """List the subscribers."""
 
@@ -83,7 +79,7 @@ def show(
     *,
     broker: BrokerUrl = None,
     token: _BrokerToken = None,
-    application: _ApplicationName = None,
+    application: _Application = None,
     as_json: _AsJson = False,
 ) -> None:
     """Show one subscriber and its subscriptions, with the cursors that it has acknowledged."""

@@ -28,7 +28,7 @@ from tocsin.language.translate.expressions import TranslationError, fail
 from tocsin.language.translate.from_clause.dataset_scan import scan, version_of
 from tocsin.language.translate.interfaces import Dataset, Function, NameLookup, TypeAnalyser
 from tocsin.language.translate.rewrites.with_clause import inline_with
-from tocsin.language.translate.scope import column, free_tables, make_derived_table, select_query
+from tocsin.language.translate.scope import as_table, column, free_tables, select_query
 from tocsin.language.translate.spark_text import render
 from tocsin.language.translate.translator import Translator
 from tocsin.language.types.output_types import to_output_type
@@ -221,7 +221,7 @@ class _ChannelTranslation:
         output = to_output_type(TypedSql(column(alias, "result"), result.type))
         columns: list[tuple[str, exp.Expr]] = [(name, column(alias, name)) for name in ("interest", "number", "place")]
         columns.append(("result", encoder.to_answer(output)))
-        select = select_query(columns).from_(make_derived_table(relation.query, alias))
+        select = select_query(columns).from_(as_table(relation.query, alias))
         matches = self.matches
         new_scans = [(scan_.dataset, scan_.branch) for scan_ in self.read if scan_.new]
         return SharedQuery(

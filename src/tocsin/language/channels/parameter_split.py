@@ -16,11 +16,11 @@ from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.predicate_notes import conjuncts
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.rewrites.substitution import (
-    find_bound_names,
     items,
     mentions,
     move_sources,
     name_of,
+    own_names,
     rename_variables,
     unwrap_query,
 )
@@ -190,7 +190,7 @@ class ParameterSplit:
     def _fresh(self, query: exp.Select) -> dict[str, str]:
         """Makes unique names for a subquery's variables."""
         names = {}
-        for name in find_bound_names(query):
+        for name in own_names(query):
             self._count += 1
             names[name] = hidden_name(f"{name} {self._count}")
         return names
@@ -207,12 +207,7 @@ class ParameterSplit:
         sources = [join.this for join in items(query) if not isinstance(join.this, nodes.Let)]
         if len(sources) != 1:
             return node
-        known_names = {
-            *self.free.names,
-            *self.bound.names,
-            *(let_.name for let_ in self.lets),
-            *find_bound_names(query),
-        }
+        known_names = {*self.free.names, *self.bound.names, *(let_.name for let_ in self.lets), *own_names(query)}
         known_names.update(self._parameters)
 
         def qualify(part: exp.Expr) -> exp.Expr:

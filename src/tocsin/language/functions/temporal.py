@@ -220,22 +220,20 @@ def order_durations(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None
     Spark itself would compare the months first.
     """
     if name in ("greatest", "least") and arguments and all(argument.type == DURATION for argument in arguments):
-        return TypedSql(
-            field(values.call(name, *(_add_sort_key(argument.sql) for argument in arguments)), "v"), DURATION
-        )
+        return TypedSql(field(values.call(name, *(_with_key(argument.sql) for argument in arguments)), "v"), DURATION)
     if name not in ("array_max", "array_min", "array_sort", "sort_array") or not arguments:
         return None
     items, *rest = arguments
     if not isinstance(items.type, ArrayType) or items.type.item != DURATION:
         return None
-    keyed = build("transform(_v, __d -> _keyed)", _v=items.sql, _keyed=_add_sort_key(exp.column("__d")))
+    keyed = build("transform(_v, __d -> _keyed)", _v=items.sql, _keyed=_with_key(exp.column("__d")))
     result = values.call(name, keyed, *(argument.sql for argument in rest))
     if name in ("array_max", "array_min"):
         return TypedSql(field(result, "v"), DURATION)
     return TypedSql(build("transform(_v, __d -> _d)", _v=result, _d=field(exp.column("__d"), "v")), items.type)
 
 
-def _add_sort_key(sql: exp.Expr) -> exp.Expr:
+def _with_key(sql: exp.Expr) -> exp.Expr:
     key = order_key(TypedSql(sql, DURATION))
     assert key is not None
     return guard_nulls((sql,), values.record([("k", key), ("v", sql)]))

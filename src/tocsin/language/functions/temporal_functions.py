@@ -55,7 +55,7 @@ _READ_UUID: Final = _parser_sql(
 )
 
 
-def _duration_parser_sql(*, months: bool, micros: bool, expected: str) -> str:
+def _duration_sql(*, months: bool, micros: bool, expected: str) -> str:
     """Returns SQL that parses a duration.
 
     Each unit is a group of the pattern; the group is empty if the text, or this kind of duration, lacks the unit. The
@@ -89,15 +89,13 @@ def _duration_parser_sql(*, months: bool, micros: bool, expected: str) -> str:
     return _parser_sql(pattern, expected, duration)
 
 
-_READ_DURATION: Final = _duration_parser_sql(
+_READ_DURATION: Final = _duration_sql(
     months=True, micros=True, expected='an ISO 8601 duration such as "PT10S" or "P1DT2H"'
 )
-_READ_DAY_TIME: Final = _duration_parser_sql(
+_READ_DAY_TIME: Final = _duration_sql(
     months=False, micros=True, expected='a day-time duration such as "PT10S" or "P1DT2H"'
 )
-_READ_YEAR_MONTH: Final = _duration_parser_sql(
-    months=True, micros=False, expected='a year-month duration such as "P1Y6M"'
-)
+_READ_YEAR_MONTH: Final = _duration_sql(months=True, micros=False, expected='a year-month duration such as "P1Y6M"')
 
 
 def _parse_day_time(text: str) -> Duration:

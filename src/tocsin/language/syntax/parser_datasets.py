@@ -123,7 +123,7 @@ def create_index(tokens: TokenStream) -> st.Statement:
     tokens.need("ON")
     dataset = tokens.full_name("a dataset")
     tokens.need_token(TokenType.L_PAREN, "(fields)")
-    elements = [element for listed in tokens.items(lambda: _parse_indexed_fields(tokens)) for element in listed]
+    elements = [element for listed in tokens.items(lambda: _parse_indexed(tokens)) for element in listed]
     tokens.need_token(TokenType.R_PAREN, ")")
     kind, gram_length = _index_kind(tokens) if tokens.word("TYPE") else ("BTREE", None)
     if any(unnests for _, _, unnests in elements):
@@ -163,7 +163,7 @@ _Indexed = tuple[tuple[str, ...], str | None, bool]
 """An indexed field: its path, its type as the script writes it, and whether it is of the items of an array."""
 
 
-def _parse_indexed_fields(tokens: TokenStream) -> list[_Indexed]:
+def _parse_indexed(tokens: TokenStream) -> list[_Indexed]:
     wrapped = tokens.accept(TokenType.L_PAREN)
     elements = _array_items(tokens) if tokens.accept(TokenType.UNNEST) else [(tokens.path(), _type(tokens), False)]
     if wrapped:

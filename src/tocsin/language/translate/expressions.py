@@ -130,11 +130,7 @@ class Expressions:
                     # A number stays a literal, and so an INT, which these functions may require.
                     is_text = isinstance(argument, exp.Literal) and argument.is_string
                     arguments.append(
-                        string(argument.this)
-                        if is_text
-                        else argument
-                        if argument.is_number
-                        else translate_part(argument)
+                        string(argument.this) if is_text else argument if argument.is_number else translate(argument)
                     )
                     continue
                 part = self.translator.expression(argument)
@@ -145,9 +141,9 @@ class Expressions:
                 arguments.append(parts[-1].sql.copy())
             return exp.Anonymous(this=name, expressions=arguments)
 
-        def translate_part(value: Any) -> Any:
+        def translate(value: Any) -> Any:
             if isinstance(value, list):
-                return [translate_part(item) for item in value]
+                return [translate(item) for item in value]
             if isinstance(value, exp.DataType | exp.Var | exp.WindowSpec | exp.Star) or not isinstance(value, exp.Expr):
                 _check_word(value, node)
                 return value
@@ -155,9 +151,9 @@ class Expressions:
                 # Spark cannot analyse a window function without its OVER clause, so translate only the arguments.
                 return around(value)
             if isinstance(value, exp.Alias):
-                return exp.alias_(translate_part(value.this), value.alias, quoted=True)
+                return exp.alias_(translate(value.this), value.alias, quoted=True)
             if isinstance(value, _STRUCTURE):
-                return type(value)(**{key: translate_part(child) for key, child in value.args.items()})
+                return type(value)(**{key: translate(child) for key, child in value.args.items()})
             part = self.translator.expression(value)
             if isinstance(node, _OF_TEXTS) and not isinstance(part.type, ArrayType | MultisetType):
                 if part.type == t.ANY:
@@ -166,7 +162,7 @@ class Expressions:
             parts.append(untyped.as_part(part, value))
             return parts[-1].sql.copy()
 
-        return type(node)(**{key: translate_part(value) for key, value in node.args.items()}), parts
+        return type(node)(**{key: translate(value) for key, value in node.args.items()}), parts
 
 
 PARTS_LIMIT: Final = 20_000

@@ -26,8 +26,8 @@ from tocsin.language.translate.scope import (
     Relation,
     RowVariable,
     WithTable,
+    as_table,
     column,
-    make_derived_table,
     select_query,
     variable,
 )
@@ -132,14 +132,10 @@ class Queries:
             result, names, is_value = types[0], [VALUE], True
         return (
             Relation(
-                select_query(list(zip(names, first, strict=True))).from_(make_derived_table(relation.query, a)),
-                result,
-                is_value,
+                select_query(list(zip(names, first, strict=True))).from_(as_table(relation.query, a)), result, is_value
             ),
             Relation(
-                select_query(list(zip(names, second, strict=True))).from_(make_derived_table(other.query, b)),
-                result,
-                is_value,
+                select_query(list(zip(names, second, strict=True))).from_(as_table(other.query, b)), result, is_value
             ),
         )
 
@@ -239,11 +235,9 @@ class Queries:
             else:
                 keys.append(encoder.to_answer(TypedSql(value, kind)).copy())
             columns.append((name, values.call("any_value", value) if values.contains_any(kind) else value))
-        grouped = select_query(columns).from_(make_derived_table(relation.query, inner))
+        grouped = select_query(columns).from_(as_table(relation.query, inner))
         grouped.set("group", exp.Group(expressions=keys))
         outer = self.translator.alias("once")
-        result = select_query([(name, column(outer, name)) for name, _ in pairs]).from_(
-            make_derived_table(grouped, outer)
-        )
+        result = select_query([(name, column(outer, name)) for name, _ in pairs]).from_(as_table(grouped, outer))
         self.translator.projection.add_order(result, node, self.translator.projection.by_output(relation))
         return Relation(result, relation.type, relation.is_value)

@@ -133,7 +133,7 @@ def select_query(columns: Sequence[tuple[str, exp.Expr]]) -> exp.Select:
     return exp.Select(expressions=[exp.alias_(sql.copy(), name, quoted=True) for name, sql in columns])
 
 
-def make_derived_table(query: exp.Query, alias: str) -> exp.Subquery:
+def as_table(query: exp.Query, alias: str) -> exp.Subquery:
     return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
 
 

@@ -26,9 +26,9 @@ from tocsin.language.translate.scope import (
     NameScope,
     Relation,
     RowVariable,
+    as_table,
     column,
     hidden_name,
-    make_derived_table,
     select_query,
     variable,
 )
@@ -109,7 +109,7 @@ class Subqueries:
             array = values.call("slice", array, start, length)
         if not plain:
             array = build("transform(_l, __e -> __e.v)", _l=array)
-        query = select_query([(VALUE, array)]).from_(make_derived_table(relation.query, alias))
+        query = select_query([(VALUE, array)]).from_(as_table(relation.query, alias))
         type_ = ArrayType(row_value.type)
         return TypedSql(self.translator.sources.hoist(query, type_), type_)
 
@@ -133,7 +133,7 @@ class Subqueries:
             left_sql, right_sql = values.null(t.BOOLEAN), exp.true()  # no row is equal or unequal
         elif t.ANY in (value.type, row_value.type) or comparable_types.is_structured(value.type):
             left_sql, right_sql = (values.key(encoder.to_any(side)) for side in (value, row_value))
-        query = select_query([(VALUE, right_sql)]).from_(make_derived_table(relation.query, alias))
+        query = select_query([(VALUE, right_sql)]).from_(as_table(relation.query, alias))
         query = pass_untyped_columns(query, self.translator.block, self.translator.alias)
         query = import_outer_columns(query, self.translator.block, self.translator.alias)
         return TypedSql(exp.Paren(this=exp.In(this=enclose(left_sql), query=exp.Subquery(this=query))), t.BOOLEAN)

@@ -45,8 +45,8 @@ from tocsin.language.translate.scope import (
     Relation,
     RowVariable,
     WithTable,
+    as_table,
     column,
-    make_derived_table,
     select_query,
     variable,
 )
@@ -176,7 +176,7 @@ class Translator:
             if output.type == relation.type and not values.contains_any(output.type):
                 return relation.query, relation.type
             type_, columns = output.type, [(VALUE, encoder.to_answer(output))]
-        return select_query(columns).from_(make_derived_table(relation.query, alias)), type_
+        return select_query(columns).from_(as_table(relation.query, alias)), type_
 
     # ------------------------------------------------------------ expressions, for the parts
 

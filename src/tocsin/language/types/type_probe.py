@@ -121,9 +121,7 @@ class _StandInTypes:
                 return self._types[int(stand_in[1])]
             case ObjectType(fields):
                 declared = [
-                    Field(_field_of(field.name), self.restore_types(field.type))
-                    for field in fields
-                    if field.name != OPEN
+                    Field(_field(field.name), self.restore_types(field.type)) for field in fields if field.name != OPEN
                 ]
                 return ObjectType(tuple(declared), open=len(declared) < len(fields))
             case MapType():
@@ -131,7 +129,7 @@ class _StandInTypes:
         return found
 
 
-def _field_of(column: str) -> str:
+def _field(column: str) -> str:
     """Returns the name of the field that has this column."""
     encoded = _ENCODED.fullmatch(column)
     return bytes.fromhex(encoded[1]).decode() if encoded is not None else column
@@ -143,7 +141,7 @@ def _has_foreign_names(found: Type) -> bool:
         case ArrayType(item):
             return _has_foreign_names(item)
         case ObjectType(fields):
-            all_ours = all(field.name == OPEN or physical(_field_of(field.name)) == field.name for field in fields)
+            all_ours = all(field.name == OPEN or physical(_field(field.name)) == field.name for field in fields)
             is_ours = len(fields) == 1 and _STAND_IN.fullmatch(fields[0].name) is not None
             return not is_ours and (not all_ours or any(_has_foreign_names(field.type) for field in fields))
     return False

@@ -18,20 +18,11 @@ from uuid import UUID
 import pyarrow as pa
 
 from tocsin.clock import from_us
+from tocsin.rules.model import values as model_values
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.open_form import dumps, dumps_value, loads, loads_value
 from tocsin.rules.model.types import DATETIME, AnyType, ArrayType, MultisetType, ObjectType, Primitive, Type
-from tocsin.rules.model.values import (
-    MISSING,
-    Circle,
-    Duration,
-    Line,
-    Multiset,
-    Point,
-    Polygon,
-    Rectangle,
-    micros_of_day,
-)
+from tocsin.rules.model.values import MISSING, Circle, Duration, Line, Multiset, Point, Polygon, Rectangle
 
 # ---------------------------------------------------------------- types
 
@@ -191,7 +182,7 @@ def _mapped(arrow: pa.DataType, convert: Callable[[Any], Any]) -> _Column:
 _points: Final = _parts(_POINT, lambda v: v.x, lambda v: v.y)
 
 _COLUMNS: Final[Mapping[str, _Column]] = {
-    "time": _mapped(pa.int64(), micros_of_day),
+    "time": _mapped(pa.int64(), model_values.micros_of_day),
     "uuid": _mapped(pa.string(), str),
     "duration": _parts(_DURATION, lambda v: v.months, lambda v: v.micros),
     "point": _points,

@@ -100,14 +100,14 @@ def _make_reader(name: str, parse: Callable[[str], Any], shape: Callable[[Any], 
 def _point(value: Any) -> values.Point:
     if isinstance(value, list) and len(value) == 2:
         return values.Point(value[0], value[1])
-    raise RecordError("", f'expected a point as [x, y] or "x,y", got {_describe_json(value)}')
+    raise RecordError("", f'expected a point as [x, y] or "x,y", got {_describe(value)}')
 
 
 def _two_points(name: str) -> Callable[[Any], tuple[values.Point, values.Point]]:
     def shape(value: Any) -> tuple[values.Point, values.Point]:
         if isinstance(value, list) and len(value) == 2:
             return _point(value[0]), _point(value[1])
-        raise RecordError("", f'expected a {name} as [[x, y], [x, y]] or "x,y x,y", got {_describe_json(value)}')
+        raise RecordError("", f'expected a {name} as [[x, y], [x, y]] or "x,y x,y", got {_describe(value)}')
 
     return shape
 
@@ -119,18 +119,16 @@ _rectangle_corners = _two_points("rectangle")
 def _circle(value: Any) -> values.Circle:
     if isinstance(value, dict) and value.keys() == {"center", "radius"}:
         return values.Circle(_point(value["center"]), value["radius"])
-    raise RecordError(
-        "", f'expected a circle as {{"center": [x, y], "radius": r}} or "x,y r", got {_describe_json(value)}'
-    )
+    raise RecordError("", f'expected a circle as {{"center": [x, y], "radius": r}} or "x,y r", got {_describe(value)}')
 
 
 def _polygon(value: Any) -> values.Polygon:
     if isinstance(value, list):
         return values.Polygon(tuple(map(_point, value)))
-    raise RecordError("", f'expected a polygon as [[x, y], …] or "x,y x,y x,y", got {_describe_json(value)}')
+    raise RecordError("", f'expected a polygon as [[x, y], …] or "x,y x,y x,y", got {_describe(value)}')
 
 
-def _describe_json(value: Any) -> str:
+def _describe(value: Any) -> str:
     return f"an array of {len(value)}" if isinstance(value, list) else describe_value(value)
 
 

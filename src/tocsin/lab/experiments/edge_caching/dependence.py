@@ -54,19 +54,17 @@ def verdict(results: RunResults, holds: PointsJudge, because: str) -> Judgement:
     open_ = ", ".join(str(law) for law, law_answer in answers.items() if law_answer is None)
     open_note = f"Under {open_} the error leaves open whether it holds at every size." if open_ else ""
     if holding and failing:
-        return Judgement(
-            "depends", figures, _join_sentences(f"It holds {holding}; it does not {failing}.", open_note, because)
-        )
+        return Judgement("depends", figures, _join(f"It holds {holding}; it does not {failing}.", open_note, because))
     if open_ and False not in answers.values():
         raise UndecidedError(f"the error is too large; take more replications. {figures}")
     reproduced = False not in answers.values()
     otherwise = _otherwise(swept, not reproduced, results)
     if reproduced:
         return Judgement("reproduced", figures, otherwise)
-    return Judgement("not reproduced", figures, _join_sentences(because, open_note, otherwise))
+    return Judgement("not reproduced", figures, _join(because, open_note, otherwise))
 
 
-def _join_sentences(*sentences: str) -> str:
+def _join(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 

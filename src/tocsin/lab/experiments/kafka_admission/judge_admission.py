@@ -21,7 +21,8 @@ from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.results import MissingCellsError, RunResults, SweepPoint
 from tocsin.lab.experiments.statistics import Estimate, estimate
 
-PAPER_POLICIES: Final = ("threshold", "mean", "buffer")
+# The admission policies that the paper proposes.
+PROPOSED: Final = ("threshold", "mean", "buffer")
 SWEEP: Final = "benchmarks"
 
 
@@ -59,10 +60,10 @@ def _hit_rate_constant(results: RunResults) -> Judgement:
     first, *others = several(results, SWEEP, "records")
     changes = {
         policy: [results.between("hit_rate", point(policy, size), point(policy, first)) for size in others]
-        for policy in PAPER_POLICIES
+        for policy in PROPOSED
     }
     largest = {name: max(steps, key=lambda change: abs(change.mean)) for name, steps in changes.items()}
-    figures = f"largest change from {first} records: " + ", ".join(f"{name} {largest[name]}" for name in PAPER_POLICIES)
+    figures = f"largest change from {first} records: " + ", ".join(f"{name} {largest[name]}" for name in PROPOSED)
     holds = all_within((change for policy_changes in changes.values() for change in policy_changes), -0.08, 0.08)
     return verdict(holds, figures, "one changes by more than 0.08")
 
@@ -70,10 +71,8 @@ def _hit_rate_constant(results: RunResults) -> Judgement:
 @claim("The threshold policy has the lowest hit rate, then mean, then buffer", "Fig. 8")
 def _hit_rate_order(results: RunResults) -> Judgement:
     records = largest_of(results)
-    holds = is_ordered(
-        results, "hit_rate", SWEEP, [points_of(name) for name in PAPER_POLICIES], where={"records": records}
-    )
-    return judge_usual_tuning(results, holds, describe_metric(results, "hit_rate", PAPER_POLICIES, records=records))
+    holds = is_ordered(results, "hit_rate", SWEEP, [points_of(name) for name in PROPOSED], where={"records": records})
+    return judge_usual_tuning(results, holds, describe_metric(results, "hit_rate", PROPOSED, records=records))
 
 
 def judge_usual_tuning(results: RunResults, holds: bool | None, figures: str, because: str = "") -> Judgement:
@@ -132,7 +131,7 @@ _STATED: Final = {"threshold": 0.3, "mean": 0.5, "buffer": 0.7}
 def _hit_rates(results: RunResults) -> Judgement:
     answers, figures = {}, []
     for shared in (0.5, 0.7):
-        rates = {name: results.mean("hit_rate", "shared", policy=name, shared=shared) for name in PAPER_POLICIES}
+        rates = {name: results.mean("hit_rate", "shared", policy=name, shared=shared) for name in PROPOSED}
         answers[shared] = all_hold(
             *(all_within([rates[name]], stated_rate - 0.1, stated_rate + 0.1) for name, stated_rate in _STATED.items())
         )
@@ -159,13 +158,13 @@ _CLOSE_TO_2: Final = 1.9
 def _duplication_high(results: RunResults) -> Judgement:
     records = largest_of(results)
     duplications = [results.mean("duplication", SWEEP, policy=name, records=records) for name in ("threshold", "mean")]
-    above = [lead_over(results, "duplication", name, "all", records) for name in PAPER_POLICIES]
+    above = [lead_over(results, "duplication", name, "all", records) for name in PROPOSED]
     holds = all_hold(all_above(duplications, than=_CLOSE_TO_2), all_above(above))
     loose = results.mean("duplication", "tuning-threshold", fall=0.8, rise=0.2)
     return judge_by_choice(
         holds,
         all_hold(holds, all_above([loose], than=_CLOSE_TO_2)),
-        describe_metric(results, "duplication", ("all", *PAPER_POLICIES), records=records),
+        describe_metric(results, "duplication", ("all", *PROPOSED), records=records),
         depends_on=f"the tuning of the threshold policy: with μ = 0.8, λ = 0.2, its fastest, it is {loose}",
         refuted_by="one keeps no more than unlimited caching, or threshold or mean are not above 1.9",
     )
@@ -174,7 +173,7 @@ def _duplication_high(results: RunResults) -> Judgement:
 @claim("The fewer records of a benchmark are shared, the fewer copies are kept", "Analysis of Fig. 9")
 def _follows_share(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"shared": share} for share in several(results, "shared", "shared")]
-    policies = ("all", *PAPER_POLICIES)
+    policies = ("all", *PROPOSED)
     ordered = {name: is_ordered(results, "duplication", "shared", points, where=points_of(name)) for name in policies}
     figures = "; ".join(
         f"{name} " + ", ".join(f"{results.mean('duplication', 'shared', policy=name, **point)}" for point in points)
@@ -243,7 +242,7 @@ def _shared_kept(results: RunResults) -> Judgement:
             row.cell.seed: row.metrics["value"] - row.metrics["hit_rate"]
             for row in results.select(*point(name, records))
         }
-        for name in PAPER_POLICIES
+        for name in PROPOSED
     }
     figures = ", ".join(f"{name} {estimate(list(by_seed.values()))}" for name, by_seed in kept_shares.items())
     over_mean, over_threshold = (

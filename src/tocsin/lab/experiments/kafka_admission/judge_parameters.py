@@ -12,7 +12,7 @@ from typing import Final
 from tocsin.lab.experiments.comparisons import all_above, all_hold, all_within, is_more, is_ordered, several, verdict
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
-    PAPER_POLICIES,
+    PROPOSED,
     SWEEP,
     describe_metric,
     judge_usual_tuning,
@@ -175,13 +175,9 @@ def _buffer_flat(results: RunResults) -> Judgement:
 @claim("Hit rate × duplication is almost equal for the three policies", "Analysis")
 def _equal_value(results: RunResults) -> Judgement:
     records = largest_of(results)
-    gaps = [
-        lead_over(results, "value", first, other, records) for first, other in itertools.combinations(PAPER_POLICIES, 2)
-    ]
+    gaps = [lead_over(results, "value", first, other, records) for first, other in itertools.combinations(PROPOSED, 2)]
     reason = "duplication is nearly the same and hit rates are not, as the paper's own 0.3, 0.5 and 0.7 say"
-    return verdict(
-        all_within(gaps, -0.1, 0.1), describe_metric(results, "value", PAPER_POLICIES, records=records), reason
-    )
+    return verdict(all_within(gaps, -0.1, 0.1), describe_metric(results, "value", PROPOSED, records=records), reason)
 
 
 # A smaller difference in copies per record does not count.
@@ -196,12 +192,8 @@ def _ranking(results: RunResults) -> Judgement:
     figures = "; ".join(
         f"{name} keeps {results.mean('hit_rate', SWEEP, policy=name, records=records)} of the records, "
         f"each {results.mean('duplication', SWEEP, policy=name, records=records)} times"
-        for name in PAPER_POLICIES
+        for name in PROPOSED
     )
-    fewer = is_ordered(
-        results, "hit_rate", SWEEP, [points_of(name) for name in PAPER_POLICIES], where={"records": records}
-    )
-    shared = [
-        lead_over(results, "duplication", first, other, records) for first, other in itertools.pairwise(PAPER_POLICIES)
-    ]
+    fewer = is_ordered(results, "hit_rate", SWEEP, [points_of(name) for name in PROPOSED], where={"records": records})
+    shared = [lead_over(results, "duplication", first, other, records) for first, other in itertools.pairwise(PROPOSED)]
     return judge_usual_tuning(results, all_hold(fewer, all_above(shared, than=-_AS_MANY)), figures)

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from tocsin.language.functions import grid, text_search
 from tocsin.language.functions.function_registry import is_computed_once
-from tocsin.language.translate.scope import column, free_tables, make_derived_table, select_query
+from tocsin.language.translate.scope import as_table, column, free_tables, select_query
 from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values
 
@@ -169,16 +169,12 @@ class JoinSides:
         inner = self.alias("sample")
         not_null, random_order = (build(sql, _v=column(inner, "value")) for sql in ("_v IS NOT NULL", "xxhash64(_v)"))
         sample = (
-            exp.Select(expressions=[column(inner, "value")])
-            .from_(make_derived_table(distinct_values, inner))
-            .where(not_null)
+            exp.Select(expressions=[column(inner, "value")]).from_(as_table(distinct_values, inner)).where(not_null)
         )
         sample = sample.order_by(random_order).limit(_SAMPLE_SIZE)
         outer = self.alias("sample")
         array = exp.alias_(values.call("collect_list", column(outer, "value")), "levels", quoted=True)
-        return self.matches.levels_of(
-            exp.Select(expressions=[array]).from_(make_derived_table(sample, outer)), nothing=None
-        )
+        return self.matches.levels_of(exp.Select(expressions=[array]).from_(as_table(sample, outer)), nothing=None)
 
     def filter_of(self, side: str, keys: exp.Expr) -> exp.Expr:
         """Returns a filter of the keys that a side has."""
@@ -187,13 +183,11 @@ class JoinSides:
         inner, outer = self.alias("bits"), self.alias("words")
         place = build("_v DIV 64", _v=column(inner, "value"))
         bit = values.call("shiftleft", build("1L"), build("CAST(_v % 64 AS INT)", _v=column(inner, "value")))
-        words = select_query([("place", place), ("word", values.call("bit_or", bit))]).from_(
-            make_derived_table(bits, inner)
-        )
+        words = select_query([("place", place), ("word", values.call("bit_or", bit))]).from_(as_table(bits, inner))
         words.set("group", exp.Group(expressions=[place.copy()]))
         members = values.call("struct", column(outer, "place"), column(outer, "word"))
         array = exp.alias_(values.call("collect_list", members), "levels", quoted=True)
-        query = exp.Select(expressions=[array]).from_(make_derived_table(words, outer))
+        query = exp.Select(expressions=[array]).from_(as_table(words, outer))
         return self.matches.levels_of(query, nothing=None, is_filter=True)
 
     def _lasting_conditions(self, side: str) -> list[exp.Expr]:
@@ -264,10 +258,7 @@ def explode_apart(made: exp.Select, records: str, keys: exp.Expr, matches: JoinR
     others = [join for join in made.args["joins"] if join.this.alias_or_name != matches.interests]
     (interests,) = (join.this for join in made.args["joins"] if join.this.alias_or_name == matches.interests)
     made.set("from_", exp.From(this=interests))
-    made.set(
-        "joins",
-        [*(exp.Join(this=each, kind="CROSS") for each in (make_derived_table(query, keyed), numbered)), *others],
-    )
+    made.set("joins", [*(exp.Join(this=each, kind="CROSS") for each in (as_table(query, keyed), numbered)), *others])
     made.set("where", exp.Where(this=exp.and_(
         made.args["where"].this, exp.EQ(this=column(keyed, "number"), expression=column(records, number))
     )))  # fmt: skip

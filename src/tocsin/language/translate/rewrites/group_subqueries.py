@@ -18,7 +18,7 @@ from tocsin.language.functions.function_registry import AGGREGATES
 from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.projection import aggregates, ordinal_item
-from tocsin.language.translate.rewrites.substitution import FIRST_LETS, find_bound_names, mentions, visible_parts
+from tocsin.language.translate.rewrites.substitution import FIRST_LETS, mentions, own_names, visible_parts
 from tocsin.language.translate.scope import hidden_name
 
 # Leading spaces make names that no user can write.
@@ -169,7 +169,7 @@ class _GroupSplit:
     def _check(self, outer: exp.Select) -> None:
         """Refuses variables of rows that are grouped."""
         named = {let.args["alias"].name for let in [*self._names(), *(self.select.args.get("group_lets") or [])]}
-        rows = {name for name in find_bound_names(self.select) if name and name not in named}
+        rows = {name for name in own_names(self.select) if name and name not in named}
         for part in [
             *outer.expressions,
             *(outer.args[clause] for clause in ("where", "order") if outer.args.get(clause)),

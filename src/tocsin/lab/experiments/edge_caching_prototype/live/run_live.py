@@ -90,7 +90,7 @@ def report(out: Path, *, quick: bool, to: Path | None) -> LiveOutcome:
     try:
         saved = json.loads((folder / _RUN).read_text("utf-8"))
         live_options = replace(parse_options(saved["settings"], quick=quick, seed=saved["seed"]), code=saved["code"])
-        stated = _read_stated_figures(live_options, live_options.cells(), folder)
+        stated = _read_stated(live_options, live_options.cells(), folder)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "tocsin lab run edge-caching-prototype --live writes them anew"
         raise InputError(f"{folder}: {_RUN} or {_STATED} is broken: {error}", hint=hint) from None
@@ -107,7 +107,7 @@ def _state(
     scenario: Scenario, options: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
     """Returns the simulation's expectations: saved before the first hour begins, and reused by a resumed run."""
-    stated = _read_stated_figures(options, cells, folder)
+    stated = _read_stated(options, cells, folder)
     new = [cell for cell in cells if cell not in stated]
     if new:
         say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state the expected figures")
@@ -130,7 +130,7 @@ def _state(
     return stated
 
 
-def _read_stated_figures(
+def _read_stated(
     options: LiveOptions, cells: Sequence[LiveCell], folder: Path
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
     path = folder / _STATED
