@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 
 from benchmarks.baselines.channel import BareJoin, keyword_texts, kinds, records
 from benchmarks.harness import Bench, beside, with_children_cpu_s
-from tocsin.language.channels.compiler import SharedQuery, shared_query
-from tocsin.language.syntax.script import parsed_body
+from tocsin.language.channels.compiler import SharedQuery, compile_shared_query
+from tocsin.language.syntax.script import parse_body
 from tocsin.pipeline import session
 from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.channels import run_query
@@ -94,8 +94,8 @@ class Channel:
     def __init__(self, spark: SparkSession, oracle: SparkTypeAnalyser, wanted: Sequence[str], body: str = BODY) -> None:
         self.spark = spark
         began_s = time.perf_counter()
-        self.query: SharedQuery = shared_query(
-            parsed_body(body), ["wanted"], {}, names=_Names(), type_analyser=oracle, dataverse="bench", continuous=True
+        self.query: SharedQuery = compile_shared_query(
+            parse_body(body), ["wanted"], {}, names=_Names(), type_analyser=oracle, dataverse="bench", continuous=True
         )
         self.plan_s = time.perf_counter() - began_s
         self.interests = InterestTable(spark, self.query)

@@ -100,7 +100,9 @@ async def test_the_live_broker_and_the_simulated_one_agree_on_a_city(policy: str
     caching = CachingSettings(budget_bytes=BUDGET_BYTES, eviction=policy, fresh_s=FRESH_S)
     links = Links(*[LinkSettings(0.0)] * 4)
     # One after the other, each had before the next one comes, as below. On a thread: the driver has a loop of its own.
-    results = [(at_s + number * 1e-5, interest, size) for number, (at_s, interest, size) in enumerate(run.made())]
+    results = [
+        (at_s + number * 1e-5, interest, size) for number, (at_s, interest, size) in enumerate(run.list_results())
+    ]
     town = await asyncio.to_thread(simulate_scenario, made, results, core_settings(caching), links, until_s=CITY.span_s)
     simulated = town.broker.caches.counters
     assert simulated.evicted > 10

@@ -12,24 +12,31 @@ import numpy as np
 import pytest
 
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.engine.trace import TraceFile
+from tocsin.lab.engine.engine import TraceFile
 from tocsin.lab.experiments import registry
 from tocsin.lab.experiments.cells import run
 from tocsin.lab.experiments.comparisons import judge
 from tocsin.lab.experiments.declaration import Run, Value
 from tocsin.lab.experiments.edge_caching.experiment import EXPERIMENT
-from tocsin.lab.experiments.edge_caching.model import CHOICES, MODERN, answered_s, model
-from tocsin.lab.experiments.edge_caching.optimum import Requests, bound, requests
+from tocsin.lab.experiments.edge_caching.model import CHOICES, MODERN, answer_time_s, model
+from tocsin.lab.experiments.edge_caching.optimum import Requests, find_upper_bound, requests
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.lab.experiments.run_experiment import run_and_report
-from tocsin.lab.simulators.fast_broker import OURS, PAPER, FastBrokerSim, RoundTrips, caching_settings, core_settings
+from tocsin.lab.simulators.fast_broker import (
+    OURS,
+    PAPER,
+    FastBrokerSim,
+    RoundTrips,
+    core_settings,
+    make_caching_settings,
+)
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, make_edge_events
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, in_order
 from tocsin.rules.caching.settings import CachingSettings
 
 SMALL = EdgeWorkload(subscribers=60, subscriptions_each=5, interests=12, span_s=1500.0)
-ANSWERED_S = answered_s(RoundTrips())
+ANSWERED_S = answer_time_s(RoundTrips())
 DEFAULTS: dict[str, Value] = {
     **{parameter.name: parameter.default for parameter in EXPERIMENT.parameters},
     "scale": 0.012, "span_s": 900.0, "warm_up_s": 300.0, "size_mb": 300,
@@ -149,21 +156,21 @@ def test_the_bound_is_that_of_trying_everything() -> None:
         if taken <= budget * span_s:
             best = max(best, sum(kept))
             best_bytes = max(best_bytes, sum(size[i] * k for i, k in enumerate(kept)))
-    found = bound([one], budget, span_s)
+    found = find_upper_bound([one], budget, span_s)
     total = results * asks
     assert best / total <= found.hit_ratio <= best / total + 2 / total
     assert best_bytes <= found.hit_bytes * 1.000001 <= best_bytes + 2 * size.max()
 
 
 def spelled(policy: str, budget_bytes: int) -> CachingSettings:
-    return caching_settings(policy, budget_bytes)
+    return make_caching_settings(policy, budget_bytes)
 
 
 def assert_below_the_bound(policy: str, events: WorkloadEvents, budget: int, window: tuple[float, float]) -> None:
     """The same trace, played: hits, hit ratio and saved bytes of the window stay below what was computed for it."""
     begin_s, end_s = window
     asked = requests(events, ANSWERED_S, begin_s, end_s)
-    found = bound(asked, budget, end_s - begin_s)
+    found = find_upper_bound(asked, budget, end_s - begin_s)
     edge = FastBrokerSim(core_settings(spelled(policy, budget)), int(events.interest.max()) + 1)
     number = edge.play(events, begin_s)
     before, area = replace(edge.broker.caches.counters), edge.area_bytes_s

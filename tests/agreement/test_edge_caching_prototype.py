@@ -74,7 +74,7 @@ def test_a_city_is_played_with_all_that_is_found() -> None:
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0), 2)
     run = find(made)
     links = Links.of_round_trips(0.01, 0.0)
-    town = simulate_scenario(made, run.made(), core_settings(CachingSettings()), links, until_s=700.0)
+    town = simulate_scenario(made, run.list_results(), core_settings(CachingSettings()), links, until_s=700.0)
     assert town.broker.caches.counters.arrived == len(run.found) > 0
     assert all(result.size_bytes > 200 for result in run.found)
 

@@ -69,10 +69,10 @@ def test_with_the_same_constant_times_a_town_has_what_two_queues_give(policy: st
     made = replace(made, steps=tuple(replace(step, at_s=round(step.at_s * 1024) / 1024) for step in made.steps))
     run = find(made)
     cell = LiveCell(policy, 10.0)
-    settings = core_settings(cell.caching())
+    settings = core_settings(cell.to_caching_settings())
     edge = FastBrokerSim(settings, len(run.interests), trips=TRIPS)
     edge.play(events(made, run), 1260.0)
-    town = simulate_scenario(made, run.made(), settings, CONSTANT, until_s=1260.0)
+    town = simulate_scenario(made, run.list_results(), settings, CONSTANT, until_s=1260.0)
     figures = edge.broker.caches.counters
     assert asdict(town.broker.caches.counters) == asdict(figures)
     assert figures.misses > 100

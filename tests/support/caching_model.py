@@ -177,7 +177,7 @@ class PlainCaches:
         self.measured = True
         before = model.latency_s
         model.latency_s = took_s if before is None else before + share * (took_s - before)
-        self.real.fetched(self.real[interest], 0, 0, took_s)
+        self.real.count_fetch(self.real[interest], 0, 0, took_s)
 
     def pass_time(self, by_s: float) -> None:
         self.now_s += by_s

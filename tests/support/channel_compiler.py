@@ -16,9 +16,9 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tocsin.language.channels.compiler import CalledFunction, Scan, SharedQuery, shared_query
-from tocsin.language.syntax.script import parsed_body
-from tocsin.language.translate.name_lookup import Dataset
+from tocsin.language.channels.compiler import CalledFunction, Scan, SharedQuery, compile_shared_query
+from tocsin.language.syntax.script import parse_body
+from tocsin.language.translate.interfaces import Dataset
 from tocsin.pipeline.analysis import SparkTypeAnalyser
 from tocsin.pipeline.channels import plan_review, run_query
 from tocsin.pipeline.channels.interests import Ids, InterestTable
@@ -113,8 +113,8 @@ def compiled(
     declared: Mapping[str, Type] | None = None,
     functions: Sequence[FunctionOf] = (),
 ) -> SharedQuery:
-    return shared_query(
-        parsed_body(body), parameters, declared or {},
+    return compile_shared_query(
+        parse_body(body), parameters, declared or {},
         names=Names(functions), type_analyser=SparkTypeAnalyser(spark), dataverse="d", continuous=continuous,
     )  # fmt: skip
 

@@ -106,7 +106,7 @@ class FakeBroker:
 
     def end(self, interest: int, reason: str) -> None:
         told = self.interests.pop(interest).subscription
-        self.send(_WRITER.ended(told.channel, interest, reason, at_us=0))
+        self.send(_WRITER.end(told.channel, interest, reason, at_us=0))
 
     def cut(self) -> None:
         """All connections break, without a word."""

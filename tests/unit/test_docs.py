@@ -277,6 +277,11 @@ def test_files_that_the_map_names_are_there(page: str) -> None:
     assert [file for file in files if not any((root / file).exists() for root in roots)] == []
 
 
+def test_a_result_passes_through_few_files() -> None:
+    walk = document("docs/journey.md").partition("## One result")[2].partition("\n## ")[0]
+    assert 0 < len(set(re.findall(r"`((?:\w+/)+\w+\.py)`", walk))) < 37
+
+
 def test_classes_of_the_glossary_are_there() -> None:
     pattern = re.compile(r"^class (\w+)|^(\w+) = NewType\(", re.MULTILINE)
     texts = [path.read_text("utf-8") for path in (ROOT / "src" / "tocsin").rglob("*.py")]

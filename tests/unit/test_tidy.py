@@ -24,6 +24,9 @@ NOUNS_IN_ING: Final = frozenset({"caching", "balancing", "matching", "landing", 
 IRREGULAR_PARTICIPLES: Final = frozenset(
     "begun bound found given gone held kept known made met ran said seen sent shown taken told".split()
 )
+OTHER_NOUNS: Final = frozenset("ceiling feed mapping nothing seed setting speed string substring".split())
+VERB_PACKAGES: Final = ("cli", "lab", "language", "rules", "sdk", "wire")
+"""The packages whose public functions are not named by a participle or a gerund; other packages can join."""
 
 INHERITANCE_LIMIT: Final = 2
 FAMILIES: Final = {
@@ -43,8 +46,37 @@ def is_verb_form(word: str) -> bool:
     """Whether a module's last word is a gerund or a participle."""
     if word in NOUNS_IN_ING:
         return False
-    is_regular = len(word) > 4 and word.endswith(("ing", "ed")) and word not in {"string", "feed", "seed"}
+    is_regular = len(word) > 4 and word.endswith(("ing", "ed")) and word not in OTHER_NOUNS
     return is_regular or word in IRREGULAR_PARTICIPLES
+
+
+def functions_named_by_verb_forms(module: ast.Module) -> Iterator[str]:
+    """Yields public functions and methods whose first or only word is a participle or a gerund: `made`, `sent_bytes`.
+
+    A property is named by what it is, so it may have one: `requested_bytes`. So may a predicate: `is_made`.
+    """
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_property = any(ast.unparse(mark).endswith("property") for mark in node.decorator_list)
+            if not is_property and is_verb_form(node.name.partition("_")[0]):
+                yield node.name
+
+
+def test_public_functions_are_named_by_verbs() -> None:
+    found = {
+        str(path.relative_to(SOURCE)): list(functions_named_by_verb_forms(ast.parse(path.read_text("utf-8"))))
+        for package in VERB_PACKAGES
+        for path in sorted((SOURCE / package).rglob("*.py"))
+    }
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_a_function_named_by_a_participle_is_found() -> None:
+    module = ast.parse(
+        "def made(): ...\ndef make(): ...\ndef _kept(): ...\ndef is_made(): ...\ndef feed_parser(): ...\n"
+        "class A:\n async def asked_for(self): ...\n @property\n def requested_bytes(self): ..."
+    )
+    assert list(functions_named_by_verb_forms(module)) == ["made", "asked_for"]
 
 
 def test_modules_and_folders_are_named_by_nouns() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tocsin.rules.caching.counters import CacheCounters
+from tocsin.rules.caching.caches import CacheCounters
 
 if TYPE_CHECKING:
     from tocsin.broker.service import BrokerParts

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.exit_status import exit_status
+from tocsin.cli.output import exit_status
 from tocsin.wire.errors import TocsinError
 from tocsin.wire.version import version
 

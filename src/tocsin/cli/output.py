@@ -19,14 +19,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tocsin.wire.errors import InputError, TocsinError
+from tocsin.wire.errors import EXIT_FENCED, FencedError, InputError, TocsinError
 
 if TYPE_CHECKING:  # the lab can be installed without the client's dependencies
     from rich.progress import ProgressColumn
 
     from tocsin.cli.client import RowReceived, StatementDone
 
-RowFormat = Literal["table", "json", "csv"]
+_RowFormat = Literal["table", "json", "csv"]
 
 _PAGE_ROWS = 1_000
 _WIDE = 100_000
@@ -41,14 +41,14 @@ class RowPrinter(Protocol):
 
     def row(self, row: RowReceived) -> None: ...
 
-    def done(self, done: StatementDone) -> None: ...
+    def print_outcome(self, done: StatementDone) -> None: ...
 
 
-def printer(form: RowFormat, out: TextIO, err: TextIO) -> RowPrinter:
+def printer(form: _RowFormat, out: TextIO, err: TextIO) -> RowPrinter:
     if form == "json":
         return JsonPrinter(out, err)
     if form == "csv":
-        return CsvPrinter(out, err)
+        return _CsvPrinter(out, err)
     return TablePrinter(out)
 
 
@@ -62,13 +62,13 @@ class JsonPrinter:
     def row(self, row: RowReceived) -> None:
         self._out.write(row.json.decode() + "\n")
 
-    def done(self, done: StatementDone) -> None:
+    def print_outcome(self, done: StatementDone) -> None:
         self._out.flush()
         if not done.has_rows:
             self._err.write(_describe_outcome(done) + "\n")
 
 
-class CsvPrinter:
+class _CsvPrinter:
     """Prints a header and one record per row. The header names the fields of the first page of rows."""
 
     def __init__(self, out: TextIO, err: TextIO) -> None:
@@ -84,7 +84,7 @@ class CsvPrinter:
         if len(self._page) >= _PAGE_ROWS:
             self._flush()
 
-    def done(self, done: StatementDone) -> None:
+    def print_outcome(self, done: StatementDone) -> None:
         if done.has_rows:
             self._flush()
             self._columns = None
@@ -123,7 +123,7 @@ class TablePrinter:
         if len(self._page) >= _PAGE_ROWS:
             self._flush()
 
-    def done(self, done: StatementDone) -> None:
+    def print_outcome(self, done: StatementDone) -> None:
         if done.has_rows:
             self._flush()
             self._console.print(f"({self._count} {'row' if self._count == 1 else 'rows'})")
@@ -238,3 +238,13 @@ def _table_cell(fields: dict[str, Any], name: str) -> Text:
         return Text("")
     value = fields[name]
     return Text("null", style="dim") if value is None else Text(safe(plain(value)))
+
+
+# By the code of an error; else 1. Scripts and supervisors decide by it whether to try again.
+_EXIT_STATUS: Final = {"no_cluster": 2, "no_broker": 2, FencedError.code: EXIT_FENCED}
+
+
+def exit_status(error: TocsinError) -> int:
+    """Returns the exit status of a failed command: 2 if no server answers, 3 for a broker whose name another broker has
+    taken over, 1 for any other error."""
+    return _EXIT_STATUS.get(error.code, 1)

@@ -28,8 +28,7 @@ FULL FUNCTION GROUP HAVING IF IN INDEX INNER INSERT INTO IS JOIN KEY KEYWORD LEF
 NULL OFFSET ON OPEN OR ORDER OUTER OVER PARTITION PERIOD PRIMARY PROCEDURE PUSH REPETITIVE RIGHT RTREE SELECT START
 STOP SUBSCRIBE SUBSCRIPTION THEN TO TRUE TYPE UNION UNKNOWN UNNEST UNSUBSCRIBE UPSERT USE USING VALUE VALUES WHEN
 WHERE WITH
-"""
-KEYWORDS: Final = tuple(_KEYWORDS.split())
+""".split()
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
 # Text in which a semicolon ends no statement: strings, quoted names, comments. Unclosed ones reach to the end.
@@ -66,7 +65,7 @@ class NameCompleter(Completer):
         for name in self.names:
             if name.lower().startswith(word.lower()):
                 yield Completion(name, start_position=-len(word))
-        for keyword in KEYWORDS:
+        for keyword in _KEYWORDS:
             if keyword.startswith(word.upper()):
                 yield Completion(keyword if word[0].isupper() else keyword.lower(), start_position=-len(word))
 

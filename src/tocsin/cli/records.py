@@ -85,7 +85,7 @@ class _BraceCutter:
 
     def finish(self) -> Iterator[bytes]:
         if self._braces.is_begun:
-            raise InputError(f"the input ends inside of the record that begins on line {self._braces.begun_on}")
+            raise InputError(f"the input ends inside of the record that begins on line {self._braces.start_line}")
         yield from ()
 
 

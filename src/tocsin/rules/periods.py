@@ -20,10 +20,10 @@ _LONGEST_YEARS: Final = 100
 
 def parse_period(text: str) -> Duration:
     """Parses a period as a script writes it. The ValueError says what was expected."""
-    return checked_period(parse_duration(text))
+    return check_period(parse_duration(text))
 
 
-def checked_period(period: Duration) -> Duration:
+def check_period(period: Duration) -> Duration:
     if period.months < 0 or period.micros < 0:
         raise ValueError("a period goes forward: no part of it can be negative")
     if period.months == 0 and period.micros < _SHORTEST.micros:

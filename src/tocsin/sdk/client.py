@@ -268,7 +268,7 @@ class Client:
 
     async def flush(self) -> None:
         """Returns when all acknowledgements so far are durable at the broker."""
-        while acks := self._acks.unconfirmed(ACKS_AT_ONCE):
+        while acks := self._acks.list_unconfirmed(ACKS_AT_ONCE):
             await self._session.ask("POST", "/v1/acks", AckRequest(acks).to_json())
             self._acks.confirm(acks)
 

@@ -37,11 +37,11 @@ class AckTracker:
         self._unsure: dict[InterestId, Cursor] = {}  # sent, but not confirmed as durable
         self.changed = asyncio.Event()
 
-    def seen(self, interest: InterestId) -> Cursor:
+    def last_seen(self, interest: InterestId) -> Cursor:
         return self._seen.get(interest, START)
 
     def see(self, interest: InterestId, cursor: Cursor) -> None:
-        if cursor > self.seen(interest):
+        if cursor > self.last_seen(interest):
             self._seen[interest] = cursor
 
     def take(self, interest: InterestId, cursor: Cursor) -> None:
@@ -75,7 +75,7 @@ class AckTracker:
             self.changed.clear()
         return chosen
 
-    def unconfirmed(self, most: int) -> dict[InterestId, Cursor]:
+    def list_unconfirmed(self, most: int) -> dict[InterestId, Cursor]:
         """Up to `most` acknowledgements that may not be durable yet."""
         return dict(list({**self._unsure, **self.unsent}.items())[:most])
 
@@ -96,7 +96,7 @@ def new_entries(event: WireEvent, marks: AckTracker) -> Iterable[InboxEntry]:
         marks.forget(interest)
         yield InboxEntry(event, interest, None)
         return
-    before = marks.seen(interest)
+    before = marks.last_seen(interest)
     if event.to <= before:
         marks.remind(interest)
         return

@@ -114,21 +114,21 @@ class EventStream:
                     # Wait without awaiting the task itself: its cancellation must not be confused with ours.
                     await asyncio.wait([acking])
         except aiohttp.WSServerHandshakeError as exc:
-            raise self._refused(exc, token) from None
+            raise self._handshake_error(exc, token) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise self._session.unreachable(exc) from None
 
-    def _refused(self, exc: aiohttp.WSServerHandshakeError, token: str) -> TocsinError:
+    def _handshake_error(self, exc: aiohttp.WSServerHandshakeError, token: str) -> TocsinError:
         """The error of a failed handshake, from its status only; aiohttp does not give access to the answer's body."""
         if exc.status == 401:
-            return self._unauthorized(UnauthorizedError("the broker refused the token"), token)
+            return self._expire_token(UnauthorizedError("the broker refused the token"), token)
         if exc.status in (429, 502, 503, 504):
             retry_after = "" if exc.headers is None else exc.headers.get("Retry-After", "")
             wait_s = float(retry_after) if retry_after.isdecimal() else 0.0
             return UnavailableError(f"the broker takes no connection now (status {exc.status})", retry_after_s=wait_s)
         return InputError(f"the broker refused the connection (status {exc.status})")
 
-    def _unauthorized(self, error: UnauthorizedError, token: str) -> TocsinError:
+    def _expire_token(self, error: UnauthorizedError, token: str) -> TocsinError:
         """If the client has a password, a new login replaces an expired token, and the connection is retried."""
         if not self._session.can_log_in:
             return error
@@ -157,7 +157,7 @@ class EventStream:
                 raise UnavailableError(f"the connection broke: {socket.exception()!r}")
             elif message.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED):
                 if socket.close_code == _TOKEN_ENDED:
-                    raise self._unauthorized(UnauthorizedError("the token has ended"), token)
+                    raise self._expire_token(UnauthorizedError("the token has ended"), token)
                 return
 
     def _take(self, frame: str, token: str) -> None:
@@ -169,7 +169,7 @@ class EventStream:
             if message is not None:
                 self._inbox.add(message)
         elif isinstance(message.error, UnauthorizedError):
-            raise self._unauthorized(message.error, token)
+            raise self._expire_token(message.error, token)
         elif message.error is not None:
             _log.warning("the broker says: %s", message.error)
 

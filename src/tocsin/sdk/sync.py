@@ -23,7 +23,7 @@ from tocsin.sdk import manager
 from tocsin.wire.errors import InputError
 
 
-class BlockingFacade:
+class _BlockingFacade:
     """Runs an asynchronous client in a thread of its own."""
 
     _kind: ClassVar[type[asynchronous.Client | manager.Manager]]
@@ -33,7 +33,7 @@ class BlockingFacade:
         self._thread = threading.Thread(target=self._loop.run_forever, name="tocsin-sdk", daemon=True)
         self._thread.start()
         try:
-            self._client = self._run(_made(self._kind, arguments, named))
+            self._client = self._run(_construct(self._kind, arguments, named))
         except BaseException:
             self._stop()
             raise
@@ -61,18 +61,18 @@ class BlockingFacade:
         if name.startswith("_"):
             raise AttributeError(name)
         attribute = getattr(self._client, name)
-        return self._blocking(attribute) if inspect.ismethod(attribute) else attribute
+        return self._make_blocking(attribute) if inspect.ismethod(attribute) else attribute
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(name for name in dir(self._client) if not name.startswith("_"))})
 
-    def _blocking(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _make_blocking(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def blocking(*arguments: Any, **named: Any) -> Any:
+        def call_method(*arguments: Any, **named: Any) -> Any:
             outcome = method(*arguments, **named)
             return self._run(outcome) if inspect.iscoroutine(outcome) else self._iterate(outcome)
 
-        return blocking
+        return call_method
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         if self._loop is None:
@@ -105,19 +105,19 @@ class BlockingFacade:
             loop.close()
 
 
-class BlockingClient(BlockingFacade):
+class BlockingClient(_BlockingFacade):
     """A blocking `tocsin.sdk.Client`, with the same arguments and methods."""
 
     _kind = asynchronous.Client
 
 
-class BlockingManager(BlockingFacade):
+class BlockingManager(_BlockingFacade):
     """A blocking `tocsin.sdk.Manager`, with the same arguments and methods."""
 
     _kind = manager.Manager
 
 
-async def _made(kind: type[Any], arguments: Any, named: Any) -> Any:
+async def _construct(kind: type[Any], arguments: Any, named: Any) -> Any:
     return kind(*arguments, **named)
 
 

@@ -102,7 +102,7 @@ def parse_announcement(body: bytes) -> Announcement:
                 ]
                 for channel_heads in head["heads"]
             },
-            _pushed(head["pushed"], rest),
+            _parse_pushed(head["pushed"], rest),
             head["gaps"],
             head["dropped"],
         )
@@ -110,7 +110,7 @@ def parse_announcement(body: bytes) -> Announcement:
         raise InputError(f"this is not an announcement: {error}") from None
 
 
-def _pushed(entries: list[dict[str, Any]], payloads: bytes) -> list[PushedResults]:
+def _parse_pushed(entries: list[dict[str, Any]], payloads: bytes) -> list[PushedResults]:
     pushed, at = [], 0
     for entry in entries:
         results = []

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal
+from urllib.parse import quote, unquote
 
 from tocsin.rules.model.cursors import Cursor, InterestId, Position
+from tocsin.wire.cursors import parse_position, position_text
 from tocsin.wire.errors import InputError
 from tocsin.wire.messages import Mark, Message, at_most, parse_interest
 
@@ -277,3 +279,22 @@ class SubscriptionIds(Message):
     SHAPE: ClassVar[str] = '{"ids": ["…", …]}'
 
     ids: Annotated[tuple[_SubscriptionId, ...], Mark(schema={"maxItems": SUBSCRIPTIONS_LIMIT})]
+
+
+# --- the header in which a broker names its generation
+
+BROKER_HEADER: Final = "Tocsin-Broker"
+"""A broker's full name, percent-encoded, and its generation from the cluster. A broker that was replaced, and does not
+know it, has an older generation than the present broker of its name; so the cluster can refuse its requests."""
+
+
+def generation_header(broker: str, generation: Position) -> dict[str, str]:
+    return {BROKER_HEADER: f"{quote(broker, safe='')} {position_text(generation)}"}
+
+
+def parse_generation_header(text: str) -> tuple[str, Position]:
+    name, _, generation = text.partition(" ")
+    try:
+        return unquote(name, errors="strict"), parse_position(generation)
+    except (InputError, UnicodeDecodeError):
+        raise InputError(f"{BROKER_HEADER}: must be a broker's name and its generation, such as v.b 17-3") from None

@@ -39,7 +39,7 @@ def parse_cursor(text: object) -> Cursor:
     match = _CURSOR.match(text) if isinstance(text, str) else None
     if match is None:
         raise InputError(
-            f"expected a cursor, got {_shown(text)}",
+            f"expected a cursor, got {_shorten(text)}",
             hint='such as "1763200000-12-0": epoch, execution, ordinal; "0-0-0" is before all',
         )
     epoch, execution, ordinal = match.groups()
@@ -53,13 +53,13 @@ def position_text(position: Position) -> str:
 def parse_position(text: object) -> Position:
     if not isinstance(text, str) or _POSITION.match(text) is None:
         raise InputError(
-            f"expected a position, got {_shown(text)}",
+            f"expected a position, got {_shorten(text)}",
             hint='such as "1763200000-4711": epoch, number; "0-0" is before all',
         )
     epoch, number = text.split("-")
     return Position(int(epoch), int(number))
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"

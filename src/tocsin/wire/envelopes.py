@@ -84,7 +84,7 @@ class EnvelopeWriter:
         end = cursor_text(to)
         return f'{self._head(AVAILABLE, f"{interest}//{end}", channel, interest, at_us)}{{"to":"{end}"}}}}'.encode()
 
-    def ended(self, channel: str, interest: InterestId, reason: str, *, at_us: int) -> bytes:
+    def end(self, channel: str, interest: InterestId, reason: str, *, at_us: int) -> bytes:
         data = orjson.dumps({"reason": reason}).decode()
         return f"{self._head(ENDED, f'{interest}//ended-{at_us}', channel, interest, at_us)}{data}}}".encode()
 
@@ -148,12 +148,12 @@ class Ended(Message):
 
 
 WireEvent = ResultsEvent | Available | Ended
-EVENTS: Final[dict[str, type[WireEvent]]] = {RESULTS: ResultsEvent, AVAILABLE: Available, ENDED: Ended}
+_EVENTS: Final[dict[str, type[WireEvent]]] = {RESULTS: ResultsEvent, AVAILABLE: Available, ENDED: Ended}
 
 
 def envelope_schema(kind: str) -> JsonObject:
     """The JSON schema of an envelope of this type."""
-    data = object_schema(EVENTS[kind])["properties"]
+    data = object_schema(_EVENTS[kind])["properties"]
     outer = {"channel": data.pop("channel"), "interest": data.pop("interest")}
     if kind == RESULTS:
         data["recovered"] = {"type": "boolean"}
@@ -176,7 +176,7 @@ def event_of(value: Any) -> WireEvent | None:
     try:
         if value["specversion"] != "1.0":
             raise InputError(f"this is not an envelope of CloudEvents 1.0: {str(value['specversion'])[:60]}")
-        if (kind := EVENTS.get(value["type"])) is None:
+        if (kind := _EVENTS.get(value["type"])) is None:
             return None
         return kind.parse({**value["data"], "channel": value["channel"], "interest": value["interest"]})
     except (KeyError, TypeError) as error:

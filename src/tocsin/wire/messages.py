@@ -69,17 +69,17 @@ class Mark:
     check: Callable[[Any], None] | None = None
     schema: JsonObject = field(default_factory=dict)
 
-    def applied(self, form: _MessageForm) -> _MessageForm:
+    def apply(self, form: _MessageForm) -> _MessageForm:
         read, check = self.read or form.read, self.check
 
-        def checked(value: Any) -> Any:
+        def check_value(value: Any) -> Any:
             found = read(value)
             if check is not None and found is not None:
                 check(found)
             return found
 
         schema = {**form.schema, **self.schema, **({"description": self.description} if self.description else {})}
-        return _MessageForm(read if check is None else checked, self.write or form.write, schema)
+        return _MessageForm(read if check is None else check_value, self.write or form.write, schema)
 
 
 def at_most(limit: int, keyword: str = "maxItems", *, status: int = 400, hint: str | None = None) -> Mark:
@@ -109,12 +109,12 @@ def parse_interest(text: object) -> InterestId:
     return InterestId(int(text))
 
 
-DEFAULT_DATAVERSE: Final = "Default"
+_DEFAULT_DATAVERSE: Final = "Default"
 
 
 def qualify(name: str) -> str:
     """Returns `dataverse.name`; a name without a dataverse is in the dataverse Default."""
-    return name if "." in name else f"{DEFAULT_DATAVERSE}.{name}"
+    return name if "." in name else f"{_DEFAULT_DATAVERSE}.{name}"
 
 
 def parse_name(value: object) -> str:
@@ -137,7 +137,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _typed(words: str, *kinds: type) -> _Convert:
+def _make_type_check(words: str, *kinds: type) -> _Convert:
     def read(value: Any) -> Any:
         if value.__class__ not in kinds:
             raise InputError(f"must be {words}")
@@ -149,12 +149,12 @@ def _typed(words: str, *kinds: type) -> _Convert:
 _ANY: Final = _MessageForm(_same, _same, {})
 _FORMS: Final[dict[Any, _MessageForm]] = {
     Any: _ANY,
-    str: _MessageForm(_typed("a text", str), _same, {"type": "string"}),
-    int: _MessageForm(_typed("a whole number", int), _same, {"type": "integer"}),
-    float: _MessageForm(_typed("a number", float, int), _same, {"type": "number"}),
-    bool: _MessageForm(_typed("true or false", bool), _same, {"type": "boolean"}),
+    str: _MessageForm(_make_type_check("a text", str), _same, {"type": "string"}),
+    int: _MessageForm(_make_type_check("a whole number", int), _same, {"type": "integer"}),
+    float: _MessageForm(_make_type_check("a number", float, int), _same, {"type": "number"}),
+    bool: _MessageForm(_make_type_check("true or false", bool), _same, {"type": "boolean"}),
     # Between brokers and clusters, an interest is a number.
-    InterestId: _MessageForm(_typed("a whole number", int), _same, {"type": "integer", "minimum": 0}),
+    InterestId: _MessageForm(_make_type_check("a whole number", int), _same, {"type": "integer", "minimum": 0}),
     datetime: _MessageForm(_parse_moment, datetime_text, {"type": "string", "format": "date-time"}),
     Cursor: _MessageForm(
         cursors.parse_cursor, cursors.cursor_text, {"type": "string", "pattern": cursors.CURSOR_PATTERN}
@@ -180,7 +180,7 @@ def _form(hint: Any) -> _MessageForm:
         first = arguments[1]
         form = _ANY if first.read is not None and first.schema else _form(arguments[0])
         for mark in arguments[1:]:
-            form = mark.applied(form)
+            form = mark.apply(form)
         return form
     if origin is Literal:
         return _MessageForm(_choice(arguments), _same, {"enum": list(arguments)})
@@ -211,7 +211,7 @@ def _optional(form: _MessageForm) -> _MessageForm:
 
 
 def _array(item: _MessageForm) -> _MessageForm:
-    check, read_item, write_item = _typed("an array", list), item.read, item.write
+    check, read_item, write_item = _make_type_check("an array", list), item.read, item.write
 
     def read(json: Any) -> Any:
         items = []
@@ -229,7 +229,7 @@ def _array(item: _MessageForm) -> _MessageForm:
 
 
 def _mapping(key: _MessageForm, value: _MessageForm) -> _MessageForm:
-    check = _typed("an object", dict)
+    check = _make_type_check("an object", dict)
 
     def read(json: Any) -> Any:
         found = {}

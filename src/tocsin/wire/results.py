@@ -59,7 +59,7 @@ class NextRange(Message):
     limit_bytes: int | None = None
 
 
-def remaining_ranges(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
+def list_remaining_ranges(asked: Sequence[Range], stopped: NextRange) -> list[Range]:
     """The ranges to request next. Indexes in the next answer count from `stopped.range`."""
     first = asked[stopped.range]
     rest = Range(first.interest, stopped.after, first.to, stopped.limit, stopped.limit_bytes)

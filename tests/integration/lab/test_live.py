@@ -47,7 +47,7 @@ def test_a_tiny_city_is_lived_through_and_its_traces_give_the_same_again(
     assert done.compared == 8
     wanted = run_live.parse_options(TINY, quick=True, seed=2)
     with Journal(done.report.parent) as journal:
-        bare, cached = (journal.known(wanted.key(cell)) for cell in wanted.cells())
+        bare, cached = (journal.find(wanted.key(cell)) for cell in wanted.cells())
     assert bare is not None
     assert cached is not None
     # The same hour at both: only where results come from differs.

@@ -133,12 +133,12 @@ def test_one_like_may_stand_within_another() -> None:
 @pytest.mark.parametrize("pattern", ["a\\", "\\a", "%\\x%", "\\\\\\"])
 def test_a_wrong_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(FunctionError, match="must stand before"):
-        list(like_patterns.tokens(pattern, "\\"))
+        list(like_patterns.split_pattern(pattern, "\\"))
 
 
 def test_there_is_a_limit_to_wildcards() -> None:
     with pytest.raises(FunctionError, match="at most 1000 wildcards"):
-        list(like_patterns.tokens("_" * 1_001, "\\"))
+        list(like_patterns.split_pattern("_" * 1_001, "\\"))
 
 
 def test_there_is_a_limit_to_characters(spark: SparkSession) -> None:

@@ -182,7 +182,7 @@ def test_the_lowest_rank_is_found_however_ranks_rise_and_fall(changes: list[tupl
             ranks.pop(key, None)
         else:
             ranks[key] = (float(value), 0.0, key, key)
-        heap.changed(key)
+        heap.update_rank(key)
         if look:
             lowest = min(ranks.values(), default=None)
             found = heap.lowest()

@@ -111,7 +111,7 @@ def test_nothing_in_data_or_messages_takes_control_of_the_terminal() -> None:
     out = io.StringIO()
     printer = TablePrinter(out)
     printer.row(RowReceived(1, json.dumps({"[red]x\x1b": "[bold]y\x1b[0m"}).encode()))
-    printer.done(StatementDone(1, "query", {"rows": 1}))
+    printer.print_outcome(StatementDone(1, "query", {"rows": 1}))
     assert "\x1b" not in out.getvalue()
     assert "[bold]y" in out.getvalue()
 

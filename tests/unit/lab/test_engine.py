@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.run_traces import TraceList, read_trace
-from tocsin.lab.engine.engine import SimulationEngine
+from tocsin.lab.engine.engine import SimulationEngine, TraceFile
 from tocsin.lab.engine.network import LinkSettings, Network, SimulatedLink
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.engine.trace import TraceFile
 from tocsin.wire.errors import InputError
 
 
@@ -134,7 +133,7 @@ def test_two_directions_of_a_network_do_not_disturb_each_other() -> None:
         network.send(source, target, 10, lambda who: heard.append((who, engine.now_s)), target)
     engine.run()
     assert heard == [("ada", 1.1), ("broker", 1.2), ("ada", 2.1)]
-    assert network.sent_bytes() == {("broker", "ada"): 20.0, ("ada", "broker"): 10.0}
+    assert network.bytes_by_link() == {("broker", "ada"): 20.0, ("ada", "broker"): 10.0}
 
 
 @pytest.mark.parametrize("settings", [{"latency_s": -1.0}, {"latency_s": 0.0, "bandwidth_bytes_per_s": 0.0}])

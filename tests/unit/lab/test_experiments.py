@@ -194,7 +194,9 @@ def test_an_order_counts_only_beyond_its_error(tmp_path: Path) -> None:
 def test_what_is_open_is_neither_yes_nor_no(
     tmp_path: Path, usual: bool | None, other: bool | None, verdict: str
 ) -> None:
-    claim = Claim("one", "", "", lambda _: judge_by_choice(usual, other, "1 ± 2", on="a choice", against="a reason"))
+    claim = Claim(
+        "one", "", "", lambda _: judge_by_choice(usual, other, "1 ± 2", depends_on="a choice", refuted_by="a reason")
+    )
     found = judge(claim, toy_results(tmp_path))
     assert found.verdict == verdict
     assert bool(found.because) == (verdict != "reproduced")
@@ -268,11 +270,11 @@ def test_a_line_that_a_crash_tore_is_as_if_it_had_not_been_written(tmp_path: Pat
     with (tmp_path / FILE).open("ab") as file:
         file.write(torn)
     with Journal(tmp_path) as journal:
-        assert journal.known("a") is None
+        assert journal.find("a") is None
         journal.keep("b", {"x": math.nan})
     with Journal(tmp_path) as journal:
-        assert journal.known("whole") == {"x": 0.1}
-        assert math.isnan((journal.known("b") or {})["x"])
+        assert journal.find("whole") == {"x": 0.1}
+        assert math.isnan((journal.find("b") or {})["x"])
 
 
 def test_others_look_at_what_is_finished_while_a_run_works(tmp_path: Path) -> None:

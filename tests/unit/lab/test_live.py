@@ -46,11 +46,11 @@ def test_what_a_policy_measures_in_seconds_shrinks_with_the_hour() -> None:
     variables = {f"TOCSIN_{path.replace('.', '__').upper()}": value for path, value in told.items()}
     broker = Settings.load(None, variables).broker
     assert broker.cache.caching() == replace(
-        cell.caching(), fresh_s=0.5, ttl_every_s=75.0, ttl_first_s=150.0, ttl_cap_s=150.0, rate_window_s=75.0,
-        latency_first_s=0.125,
+        cell.to_caching_settings(), fresh_s=0.5, ttl_every_s=75.0, ttl_first_s=150.0, ttl_cap_s=150.0,
+        rate_window_s=75.0, latency_first_s=0.125,
     )  # fmt: skip
     assert broker.delivery.grace_s == 15.0
-    assert LiveCell("nc", 0.0).caching().eviction == "none"
+    assert LiveCell("nc", 0.0).to_caching_settings().eviction == "none"
 
 
 def test_a_live_run_is_asked_for_by_policies_sizes_and_a_city() -> None:
@@ -91,13 +91,13 @@ def test_what_is_stated_of_an_hour_holds_what_an_undisturbed_simulation_gives() 
     made = city_scenario(City(subscribers=20, subscriptions=80, span_s=600.0, join_s=30.0), 2)
     cells = [LiveCell("nc", 0.0), LiveCell("lsc", 2.0)]
     told = expect(made, 600.0, cells, late_s=10.0, seed=1)
-    results, links = find(made).made(), Links.of_round_trips(0.01, 0.1)
+    results, links = find(made).list_results(), Links.of_round_trips(0.01, 0.1)
     assert told == expect(made, 600.0, cells, late_s=10.0, seed=1)
     for cell in cells:
         for figure in told[cell].values():
             assert figure.low <= figure.mean <= figure.high
         figures = simulate_scenario(
-            made, results, core_settings(cell.caching()), links, until_s=600.0
+            made, results, core_settings(cell.to_caching_settings()), links, until_s=600.0
         ).broker.caches.counters
         assert told[cell]["hit_ratio"].holds(figures.hit_ratio)
         assert told[cell]["miss_kb"].holds(figures.miss_bytes / 1e3)

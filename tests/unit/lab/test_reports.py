@@ -12,10 +12,9 @@ import pytest
 from tests.support.toy_experiment import TOY, TOY_PLACE, toy_results
 from tocsin.lab.experiments.cells import run
 from tocsin.lab.experiments.declaration import ReportTable, Sweep, along
-from tocsin.lab.experiments.markdown import markdown_table
 from tocsin.lab.experiments.plan import plan
 from tocsin.lab.experiments.plots import bar_style, line_style, plot_lines
-from tocsin.lab.experiments.report import write_report
+from tocsin.lab.experiments.report import markdown_table, write_report
 from tocsin.lab.experiments.results import MissingCellsError, ResultsRow, RunResults, read, write
 from tocsin.lab.experiments.run_experiment import folder_of, load_finished_run, run_and_report
 from tocsin.wire.errors import InputError, NotFoundError

@@ -13,9 +13,8 @@ import pytest
 
 from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.experiments.edge_caching_prototype.play_scenario import simulate
-from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario, travelling_zones
-from tocsin.lab.scenarios.driver import VirtualClock, WallClock, play
+from tocsin.lab.experiments.edge_caching_prototype.play_scenario import check_steps, simulate
+from tocsin.lab.scenarios.city import CHANNELS, City, city_scenario, make_travelling_zones
 from tocsin.lab.scenarios.files import city_from, read_connections, read_movement
 from tocsin.lab.scenarios.movement import MovementPace, MovementPath, along_roads, random_waypoint
 from tocsin.lab.scenarios.roads import RoadMap, grid, read_wkt
@@ -29,12 +28,14 @@ from tocsin.lab.scenarios.scenario import (
     Step,
     SubscribeStep,
     UnsubscribeStep,
+    VirtualClock,
+    WallClock,
     load,
     load_or_make_scenario,
+    play,
     save,
     scenario,
 )
-from tocsin.lab.scenarios.validation import check
 from tocsin.lab.simulators.network_broker import BROKER, CLUSTER, Links
 from tocsin.wire.errors import InputError
 
@@ -109,7 +110,7 @@ def test_a_map_is_read_from_well_known_text(tmp_path: Path) -> None:
 
 
 def test_zones_travel_while_they_last() -> None:
-    zones = travelling_zones(Streams(1).of("z"), ("flood", "fire"), area_m=(1000, 1000), span_s=7200, every_s=60)
+    zones = make_travelling_zones(Streams(1).of("z"), ("flood", "fire"), area_m=(1000, 1000), span_s=7200, every_s=60)
     assert len(zones) > 60
     zone = next(zone for zone in zones if math.hypot(zone.east_m_per_s, zone.north_m_per_s) > 1)
     middle_s = (zone.begin_s + zone.end_s) / 2
@@ -335,7 +336,7 @@ def test_people_of_a_trace_go_where_it_says_and_are_online_while_they_are_connec
     ]
     assert {act.subscriber for step in made.steps if isinstance(act := step.act, SubscribeStep)} == {"7", "8"}
     assert made.about["movement"] == "walks.txt"
-    check(made, walks)
+    check_steps(made, walks)
     only, given = city_from({"span_s": "60"}, connections=links, access_points={"A"})
     assert (only.subscribers, only.span_s, only.join_s, given.names()) == (1, 60.0, 60.0, ["7"])
 
@@ -395,13 +396,13 @@ REPORT = {"emergencyType": "flood", "severity": 8, "east_m": 1, "north_m": 2, "r
 )
 def test_what_a_city_cannot_do_is_told_with_its_line_and_a_remedy(acts: list[Act], said: str) -> None:
     with pytest.raises(InputError, match=said) as refused:
-        check(Scenario({}, tuple(Step(1.0, act) for act in acts)), Path("s.jsonl"))
+        check_steps(Scenario({}, tuple(Step(1.0, act) for act in acts)), Path("s.jsonl"))
     assert refused.value.hint
 
 
 def test_a_step_after_months_is_refused() -> None:
     with pytest.raises(InputError, match=r"line 3: at_s: must be at most 1e\+07, got 1e\+09"):
-        check(Scenario({}, (Step(1e7, LogInStep("a")), Step(1e9, LogOutStep("a")))), Path("s.jsonl"))
+        check_steps(Scenario({}, (Step(1e7, LogInStep("a")), Step(1e9, LogOutStep("a")))), Path("s.jsonl"))
 
 
 def test_nobody_in_a_town_has_the_name_of_its_cluster_or_broker() -> None:
@@ -418,8 +419,8 @@ def test_empty_lines_at_the_end_of_a_scenario_say_nothing(tmp_path: Path) -> Non
 
 
 def test_every_city_can_be_played() -> None:
-    check(city_scenario(SMALL, 1), Path("s.jsonl"))
-    check(Scenario({}, (Step(1.0, PublishStep("ReportFeed", REPORT)),)), Path("s.jsonl"))
+    check_steps(city_scenario(SMALL, 1), Path("s.jsonl"))
+    check_steps(Scenario({}, (Step(1.0, PublishStep("ReportFeed", REPORT)),)), Path("s.jsonl"))
 
 
 # ---------------------------------------------------------------- the driver

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tocsin.rules.model.values import Duration
-from tocsin.rules.periods import checked_period, instant, last_tick, parse_period
+from tocsin.rules.periods import check_period, instant, last_tick, parse_period
 
 ANCHOR = datetime(2026, 1, 31, 8, 30, tzinfo=UTC)
 
@@ -57,7 +57,7 @@ def test_nothing_is_due_before_the_first_period_is_over_and_nothing_beyond_the_c
     st.integers(0, 10**4),
 )
 def test_the_last_tick_is_the_latest_that_is_due(anchor: datetime, period: Duration, tick: int) -> None:
-    checked_period(period)
+    check_period(period)
     anchor = anchor.replace(tzinfo=UTC)
     due = instant(anchor, period, tick)
     after = instant(anchor, period, tick + 1)

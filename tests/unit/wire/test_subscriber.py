@@ -139,7 +139,7 @@ def test_the_other_envelopes_are_cloud_events_and_are_read_as_they_were_written(
 ) -> None:
     writer = EnvelopeWriter(broker)
     available = writer.available(channel, interest, to, at_us=NOW_US)
-    ended = writer.ended(channel, interest, reason, at_us=NOW_US)
+    ended = writer.end(channel, interest, reason, at_us=NOW_US)
     assert parse_message(available) == Available(channel, interest, to)
     assert parse_message(ended) == Ended(channel, interest, reason)
     assert_cloud_event(available)

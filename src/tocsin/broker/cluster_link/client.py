@@ -21,9 +21,9 @@ import orjson
 from tocsin.rules.model.cursors import Cursor, InterestId, Position, Range
 from tocsin.wire import cluster as wire
 from tocsin.wire.announcements import Announcement, parse_announcement
+from tocsin.wire.cluster import generation_header
 from tocsin.wire.cursors import position_text
 from tocsin.wire.errors import FencedError, TocsinError, UnavailableError, error_of
-from tocsin.wire.generations import generation_header
 from tocsin.wire.results import FetchedPart, FrameReader, NextRange, fetch_request
 
 _PAGE: Final = 10_000

@@ -22,7 +22,7 @@ from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, InterestId, Range
 from tocsin.wire.errors import TocsinError
-from tocsin.wire.results import FetchedPart, NextRange, remaining_ranges
+from tocsin.wire.results import FetchedPart, NextRange, list_remaining_ranges
 
 TOGETHER: Final = 2_000
 """The largest number of ranges in one request, so that a very large request does not hold up the others."""
@@ -129,7 +129,7 @@ class ResultFetcher:
                 break
             for finished in range(last, first + next_range.range):
                 await self._finish(in_progress_fetches[finished], finished, began_s)
-            ranges = remaining_ranges(ranges, next_range)
+            ranges = list_remaining_ranges(ranges, next_range)
             first += next_range.range
         for finished in range(last, len(in_progress_fetches)):
             await self._finish(in_progress_fetches[finished], finished, began_s)

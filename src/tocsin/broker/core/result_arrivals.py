@@ -102,7 +102,7 @@ class ResultArrivals:
         state = pending.interest_state
         pending.answer = answer
         pending.answer_bytes = size_bytes(answer.results) if answer.size_bytes is None else answer.size_bytes
-        self._caches.fetched(state.open_cache, len(answer.results), pending.answer_bytes, answer.took_s)
+        self._caches.count_fetch(state.open_cache, len(answer.results), pending.answer_bytes, answer.took_s)
         if not pending.is_announced:
             self._getter.take_answer(pending, answer, now_s, actions)
             return

@@ -62,7 +62,7 @@ class ResultGetter:
             # The fast path: everything is cached, as for nearly all subscribers that pull after a notification.
             audience = askers if type(askers) is CohortSnapshot else tuple([asker.id for asker in askers])
             results = runs[0].results
-            self._caches.served(len(audience), len(results), size_bytes(results))
+            self._caches.count_reads(len(audience), len(results), size_bytes(results))
             actions.append(Deliver(state.interest, after, to, results, audience, why, None, to < cache.head))
             return
         if type(askers) is CohortSnapshot:
@@ -148,7 +148,7 @@ class ResultGetter:
             everybody = [state.frontends[name] for name in audience]
             self.get(state, everybody, waiting.after, waiting.why, now_s=now_s, actions=actions)
             return
-        self._caches.served(len(audience), *counts)
+        self._caches.count_reads(len(audience), *counts)
         more = to < head
         actions.append(Deliver(state.interest, waiting.after, to, results, audience, waiting.why, gap, more))
         if catches_up:

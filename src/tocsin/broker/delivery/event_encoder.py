@@ -106,7 +106,7 @@ class EventEncoder:
         interest = action.interest
         channel = self._channel_of(interest)
         at_us = now_us()
-        envelope = self._writer.ended(channel, interest, action.reason, at_us=at_us)
+        envelope = self._writer.end(channel, interest, action.reason, at_us=at_us)
         return EncodedEvent(ENDED, envelope, interest, None, f"ended_{at_us}")
 
     def _page(

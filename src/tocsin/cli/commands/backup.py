@@ -72,7 +72,7 @@ def restore(
     sys.stdout.write(f"restored into {settings.data}: {_describe(summary)}\n")
 
 
-class FolderOwner(Protocol):
+class _FolderOwner(Protocol):
     """The process that works on a data folder; without an address it does not serve."""
 
     @property
@@ -82,7 +82,7 @@ class FolderOwner(Protocol):
 
 
 def choose_address(
-    settings: Settings, data: Path | None, url: str | None, find_holder: Callable[[Settings], FolderOwner | None]
+    settings: Settings, data: Path | None, url: str | None, find_holder: Callable[[Settings], _FolderOwner | None]
 ) -> str | None:
     """Returns the address of the cluster to ask: the named one, or the one that works on the folder. Returns None if
     none does, and the command may work on the folder itself."""

@@ -35,8 +35,8 @@ Examples:
 """,
 )
 
-BrokerNameOption = Annotated[str | None, Parameter(help="The name of the broker at the cluster: dataverse.name.")]
-BrokerFolder = Annotated[
+_BrokerNameOption = Annotated[str | None, Parameter(help="The name of the broker at the cluster: dataverse.name.")]
+_BrokerFolder = Annotated[
     Path | None, Parameter(name="--data", help="The folder with the broker's store, broker-NAME.db.")
 ]
 
@@ -44,8 +44,8 @@ BrokerFolder = Annotated[
 @app.default
 def broker(
     *,
-    name: BrokerNameOption = None,
-    data: BrokerFolder = None,
+    name: _BrokerNameOption = None,
+    data: _BrokerFolder = None,
     host: Annotated[str | None, Parameter(help="The address to listen on.")] = None,
     port: Annotated[int | None, Parameter(help="The port to listen on; 0 chooses a free port.")] = None,
     cluster: Annotated[str | None, Parameter(help="The cluster's address.")] = None,
@@ -89,8 +89,8 @@ def backup(
     destination: Annotated[Path, Parameter(help="The file to write; it must not exist.")],
     /,
     *,
-    name: BrokerNameOption = None,
-    data: BrokerFolder = None,
+    name: _BrokerNameOption = None,
+    data: _BrokerFolder = None,
     config: SettingsFile = None,
 ) -> None:
     """Back up the store of a broker, running or stopped: accounts, subscriptions, cursors, webhooks."""
@@ -106,8 +106,8 @@ def restore(
     source: Annotated[Path, Parameter(help='The file that "tocsin broker backup" wrote.')],
     /,
     *,
-    name: BrokerNameOption = None,
-    data: BrokerFolder = None,
+    name: _BrokerNameOption = None,
+    data: _BrokerFolder = None,
     config: SettingsFile = None,
 ) -> None:
     """Restore the store of a broker from a backup, after checking all of it.

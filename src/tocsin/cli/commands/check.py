@@ -78,11 +78,11 @@ def format_findings(findings: Mapping[str, Any]) -> Iterator[str]:
         for finding in findings[severity]:
             yield f"{title}: {finding['path']} ({finding['what']})\n  {finding['problem']}\n  {finding['remedy']}\n"
     checked = findings["checked"]
-    counts = ", ".join(_counted(checked[name], name) for name in ("stores", "datasets", "feeds", "files"))
+    counts = ", ".join(_count_text(checked[name], name) for name in ("stores", "datasets", "feeds", "files"))
     outcome = {
-        "clean": f"nothing is damaged; {_needing(len(findings['notes']))}" if findings["notes"] else _well(findings),
-        "damaged": f"{_counted(len(findings['damaged']), 'things')} damaged",
-        "unchecked": f"{_counted(len(findings['unchecked']), 'things')} could not be checked",
+        "clean": f"nothing is damaged; {_state_need(len(findings['notes']))}" if findings["notes"] else _well(findings),
+        "damaged": f"{_count_text(len(findings['damaged']), 'things')} damaged",
+        "unchecked": f"{_count_text(len(findings['unchecked']), 'things')} could not be checked",
     }
     if findings["is_quick"]:
         counts += ", without the contents of data files (--quick)"
@@ -94,9 +94,9 @@ def _well(findings: Mapping[str, Any]) -> str:
     return "nothing is damaged in what was read" if findings["is_quick"] else "all is well"
 
 
-def _needing(count: int) -> str:
-    return f"{_counted(count, 'things')} {'need' if count != 1 else 'needs'} a look"
+def _state_need(count: int) -> str:
+    return f"{_count_text(count, 'things')} {'need' if count != 1 else 'needs'} a look"
 
 
-def _counted(count: int, plural: str) -> str:
+def _count_text(count: int, plural: str) -> str:
     return f"{count:,} {plural if count != 1 else plural[:-1]}"

@@ -32,7 +32,7 @@ def show(
     except SettingsError as error:
         return _complain(error)
     print("\n".join(to_toml(loaded, explain=explain)))
-    if hidden := list(_hidden_settings(loaded.settings)):
+    if hidden := list(_secret_paths(loaded.settings)):
         print(f"not shown, because they are secrets: {', '.join(hidden)}", file=sys.stderr)
     return 0
 
@@ -78,7 +78,7 @@ def _table(section: Section, prefix: str, sources: Mapping[str, str], explain: b
 def _setting(path: str, value: Any, origin: str) -> Iterator[str]:
     """Yields the line of a setting. A secret becomes a comment: a mask would be read back as the value."""
     name = path.rpartition(".")[2]
-    hidden = list(_hidden(path, value))
+    hidden = list(_find_secrets(path, value))
     if hidden == [path]:
         yield f"# {name} is set and not shown, because it is a secret{origin}"
         return
@@ -89,7 +89,7 @@ def _setting(path: str, value: Any, origin: str) -> Iterator[str]:
         yield f"# {name} also has {_literal(secret.removeprefix(f'{path}.'))}, not shown because it is a secret"
 
 
-def _hidden(path: str, value: Any) -> Iterator[str]:
+def _find_secrets(path: str, value: Any) -> Iterator[str]:
     if isinstance(value, SecretStr) and value:
         yield path
     elif isinstance(value, Mapping):
@@ -97,14 +97,14 @@ def _hidden(path: str, value: Any) -> Iterator[str]:
         yield from (f"{path}.{key}" for key, inner in value.items() if inner and is_secret(f"{path}.{key}", inner))
 
 
-def _hidden_settings(section: Section, prefix: str = "") -> Iterator[str]:
+def _secret_paths(section: Section, prefix: str = "") -> Iterator[str]:
     """Yields the paths of all secrets that are set."""
     for name in type(section).model_fields:
         value = getattr(section, name)
         if isinstance(value, Section):
-            yield from _hidden_settings(value, f"{prefix}{name}.")
+            yield from _secret_paths(value, f"{prefix}{name}.")
         else:
-            yield from _hidden(f"{prefix}{name}", value)
+            yield from _find_secrets(f"{prefix}{name}", value)
 
 
 def _origin(path: str, sources: Mapping[str, str]) -> str:

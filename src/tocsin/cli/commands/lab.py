@@ -44,9 +44,9 @@ Examples:
 app.command(lab_scenarios.scenario, help_epilogue=lab_scenarios.SCENARIO_EXAMPLES)
 app.command(lab_scenarios.play, help_epilogue=lab_scenarios.PLAY_EXAMPLES)
 
-ExperimentName = Annotated[str, Parameter(help='The name of the experiment, as "tocsin lab list" shows it.')]
-Quick = Annotated[bool, Parameter(negative="", help="Run smaller cells and fewer repetitions, within a minute.")]
-Live = Annotated[
+_ExperimentName = Annotated[str, Parameter(help='The name of the experiment, as "tocsin lab list" shows it.')]
+_Quick = Annotated[bool, Parameter(negative="", help="Run smaller cells and fewer repetitions, within a minute.")]
+_Live = Annotated[
     bool, Parameter(negative="", help="Use the live system instead of simulation; needs the extra cluster.")
 ]
 
@@ -67,10 +67,10 @@ def list_experiments(
 
 @app.command
 def run(
-    name: ExperimentName,
+    name: _ExperimentName,
     /,
     *,
-    quick: Quick = False,
+    quick: _Quick = False,
     set_: LabSettings = None,
     seed: Annotated[int, Parameter(help="The seed of the first repetition; each further one adds 1.")] = 1,
     replications: Annotated[
@@ -82,7 +82,7 @@ def run(
     fresh: Annotated[
         bool, Parameter(negative="", help="Run all cells again, even those that earlier runs finished.")
     ] = False,
-    live: Live = False,
+    live: _Live = False,
     out: Out = OUT,
 ) -> int:
     """Run an experiment, or continue one that was interrupted, and write its tables, plots and report into a folder.
@@ -124,11 +124,11 @@ def run(
 
 @app.command
 def report(
-    name: ExperimentName,
+    name: _ExperimentName,
     /,
     *,
-    quick: Quick = False,
-    live: Live = False,
+    quick: _Quick = False,
+    live: _Live = False,
     out: Out = OUT,
     to: Annotated[
         Path | None, Parameter(help="The folder for NAME.md and its plots, instead of the run's own.")
@@ -155,12 +155,12 @@ def report(
 
 @app.command
 def replay_cell(
-    name: ExperimentName,
+    name: _ExperimentName,
     /,
     *,
     seed: Annotated[int, Parameter(help="The seed of the run, as results and errors name it.")],
     set_: LabSettings = None,
-    quick: Quick = False,
+    quick: _Quick = False,
     trace: TraceTo = None,
     out: Out = OUT,
 ) -> int:
@@ -168,7 +168,7 @@ def replay_cell(
 
     If an earlier run finished the same point, says whether the metrics are the same; the exit status is 1 if not.
     """
-    from tocsin.lab.engine.trace import TraceFile
+    from tocsin.lab.engine.engine import TraceFile
     from tocsin.lab.experiments import registry, run_experiment
     from tocsin.lab.experiments.plan import plan
 

@@ -107,7 +107,7 @@ def play(
     the file is also played in real time, through the SDK, to servers that the command starts and stops; the trace of
     each broker is written and replayed by its core. The exit status is 1 if a replay differs from the live broker.
     """
-    from tocsin.lab.engine.trace import TraceFile
+    from tocsin.lab.engine.engine import TraceFile
     from tocsin.lab.experiments.edge_caching_prototype import play_scenario
     from tocsin.lab.experiments.edge_caching_prototype.live.options import above_0, cells, policies_of, sizes_of
     from tocsin.lab.experiments.registry import check_installed

@@ -42,7 +42,7 @@ _ANSWER_S: Final = 60.0
 _PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 10.0
 
-OnProgress = Callable[[int, int], None]
+_OnProgress = Callable[[int, int], None]
 
 
 def publish(
@@ -67,7 +67,7 @@ def publish(
     The exit status is 1 if a record was not accepted, and 2 if no cluster answers."""
     if not 1 <= batch <= _BATCH_LIMIT:
         raise InputError(f"--batch: must be from 1 to {_BATCH_LIMIT}, got {batch}")
-    with _opened(file) as descriptor:
+    with _open_input(file) as descriptor:
         client = ClusterConnection(url or DEFAULT_URL, token)
         return asyncio.run(publish_input(client, feed, descriptor, form=format, batch=batch, visible=visible))
 
@@ -132,7 +132,7 @@ class RecordPublisher:
         batch: int = 1_000,
         header: bool = False,
         err: TextIO,
-        on_progress: OnProgress = lambda _records, _size_bytes: None,
+        on_progress: _OnProgress = lambda _records, _size_bytes: None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         patience_s: float = _PATIENCE_S,
         body_bytes: int = _BODY_BYTES,
@@ -254,7 +254,7 @@ class RecordPublisher:
 
 
 @contextmanager
-def _opened(file: Path | None) -> Iterator[int]:
+def _open_input(file: Path | None) -> Iterator[int]:
     if file is None or str(file) == "-":
         yield sys.stdin.fileno()
         return
@@ -308,7 +308,7 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes | None]:
 
 
 @contextmanager
-def _progress(feed: str, descriptor: int) -> Iterator[OnProgress]:
+def _progress(feed: str, descriptor: int) -> Iterator[_OnProgress]:
     """Shows the share of the file that was sent, the number of records and their rate."""
     from rich.progress import TaskProgressColumn
 

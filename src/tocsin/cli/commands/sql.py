@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from tocsin.cli.exit_status import exit_status
 from tocsin.cli.options import ClusterToken, ClusterUrl
+from tocsin.cli.output import exit_status
 from tocsin.wire.errors import InputError, TocsinError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Shell:
                     if isinstance(event, RowReceived):
                         self._printer.row(event)
                     else:
-                        self._printer.done(event)
+                        self._printer.print_outcome(event)
                         self._note(event)
         except TocsinError as error:
             if error.statement is not None and error.statement <= before:

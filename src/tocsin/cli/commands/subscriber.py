@@ -36,23 +36,23 @@ Examples:
 """,
 )
 
-BrokerToken = Annotated[
+_BrokerToken = Annotated[
     str | None,
     Parameter(
         env_var="TOCSIN_BROKER_TOKEN",
         help="The token of an application or of the operator. Other users can see arguments: set TOCSIN_BROKER_TOKEN.",
     ),
 ]
-ApplicationName = Annotated[
+_Application = Annotated[
     str | None,
     Parameter(help="The application of the subscribers (default: the token's own; for the operator: default)."),
 ]
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object per line.")]
+_AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object per line.")]
 
 
 @app.command(name="list")
 def list_subscribers(
-    *, broker: BrokerUrl = None, token: BrokerToken = None, application: ApplicationName = None, as_json: AsJson = False
+    *, broker: BrokerUrl = None, token: _BrokerToken = None, application: _Application = None, as_json: _AsJson = False
 ) -> None:
     """List the subscribers."""
 
@@ -78,9 +78,9 @@ def show(
     user: Annotated[str, Parameter(help='The name of the subscriber, as "tocsin subscriber list" shows it.')],
     *,
     broker: BrokerUrl = None,
-    token: BrokerToken = None,
-    application: ApplicationName = None,
-    as_json: AsJson = False,
+    token: _BrokerToken = None,
+    application: _Application = None,
+    as_json: _AsJson = False,
 ) -> None:
     """Show one subscriber and its subscriptions, with the cursors that it has acknowledged."""
 

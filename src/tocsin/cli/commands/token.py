@@ -32,7 +32,7 @@ Examples:
 )
 
 
-class TokenInfo(Protocol):
+class _TokenInfo(Protocol):
     """What the cluster stores of a token: everything but its secret."""
 
     @property
@@ -49,18 +49,18 @@ class TokenInfo(Protocol):
     def feeds(self) -> Sequence[str]: ...
 
 
-class TokenStore(Protocol):
+class _TokenStore(Protocol):
     """The tokens of one data folder."""
 
-    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[TokenInfo, str]:
+    async def create(self, name: str, role: str, feeds: Sequence[str] = ()) -> tuple[_TokenInfo, str]:
         """Returns a new token and its secret, which is not stored. `ConflictError` if a valid token has the name."""
         ...
 
-    async def list(self) -> Sequence[TokenInfo]:
+    async def list(self) -> Sequence[_TokenInfo]:
         """Returns all tokens, oldest first; revoked ones too."""
         ...
 
-    async def revoke(self, identity: int) -> TokenInfo:
+    async def revoke(self, identity: int) -> _TokenInfo:
         """Revokes a token and returns it. `NotFoundError` if no valid token has the id."""
         ...
 
@@ -84,7 +84,7 @@ def create(
 ) -> None:
     """Make a token. Its secret is printed once, alone on standard output, and stored nowhere."""
 
-    async def work(tokens: TokenStore) -> None:
+    async def work(tokens: _TokenStore) -> None:
         token, secret = await tokens.create(name, role, feeds.split(",") if feeds else ())
         sys.stdout.write(f"{secret}\n")
         sys.stderr.write(f"token {token.id} for {token.name} ({token.role}); this secret is not shown again\n")
@@ -96,7 +96,7 @@ def create(
 def list_tokens(*, data: DataOption = None, config: SettingsFile = None) -> None:
     """List the tokens, without their secrets."""
 
-    async def work(tokens: TokenStore) -> None:
+    async def work(tokens: _TokenStore) -> None:
         from tocsin.cli.output import print_table
 
         rows = [
@@ -117,7 +117,7 @@ def revoke(
 ) -> None:
     """Revoke a token: it is refused from the next request on."""
 
-    async def work(tokens: TokenStore) -> None:
+    async def work(tokens: _TokenStore) -> None:
         token = await tokens.revoke(identity)
         sys.stdout.write(f"token {token.id} of {token.name} is revoked\n")
 
@@ -125,7 +125,7 @@ def revoke(
 
 
 class _TokenWork(Protocol):
-    async def __call__(self, tokens: TokenStore) -> None: ...
+    async def __call__(self, tokens: _TokenStore) -> None: ...
 
 
 def _with_tokens(data: DataOption, config: SettingsFile, work: _TokenWork, *, may_make_folder: bool = False) -> None:
@@ -134,7 +134,7 @@ def _with_tokens(data: DataOption, config: SettingsFile, work: _TokenWork, *, ma
     settings = read_settings(config, data=data).settings
     # Never make the default folder: a token in a folder that no cluster uses would be useless, without a warning.
     make_folder = may_make_folder and "data" in settings.model_fields_set
-    opened: AbstractAsyncContextManager[TokenStore] = compose.tokens(settings, make_folder=make_folder)
+    opened: AbstractAsyncContextManager[_TokenStore] = compose.tokens(settings, make_folder=make_folder)
 
     async def run() -> None:
         async with opened as tokens:

@@ -12,8 +12,8 @@ from tocsin.cluster.catalog.entries import ChannelEntry, FunctionEntry
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.statements.statement_scope import CatalogNames
-from tocsin.language.channels.compiler import SharedQuery, shared_query
-from tocsin.language.syntax.script import parsed_body
+from tocsin.language.channels.compiler import SharedQuery, compile_shared_query
+from tocsin.language.syntax.script import parse_body
 from tocsin.pipeline.channels.interests import InterestTable
 from tocsin.pipeline.channels.plan_review import checked_plan
 from tocsin.rules.model.types import Type
@@ -29,8 +29,8 @@ def compile_channel(
     declared: Mapping[str, Type],
     continuous: bool,
 ) -> SharedQuery:
-    return shared_query(
-        parsed_body(body), parameters, declared,
+    return compile_shared_query(
+        parse_body(body), parameters, declared,
         names=CatalogNames(catalog), type_analyser=engine.type_analyser, dataverse=dataverse, continuous=continuous,
     )  # fmt: skip
 

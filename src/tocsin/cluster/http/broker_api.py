@@ -22,7 +22,7 @@ from tocsin.cluster.http.subscription_routes import SubscriptionRoutes
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName
-from tocsin.wire.generations import BROKER_HEADER, parse_generation_header
+from tocsin.wire.cluster import BROKER_HEADER, parse_generation_header
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.channels.compiler import SharedQuery
-from tocsin.language.syntax.script import parsed_body
+from tocsin.language.syntax.script import parse_body
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.translate.scope import NameScope
 from tocsin.language.types.typed_sql import FunctionError, TypedSql
@@ -95,7 +95,7 @@ def uses_of_body(parameters: Sequence[str], body: str, scope: StatementScope) ->
     untyped = TypedSql(values.null(t.ANY), t.ANY)
     translator.frame = NameScope(dict.fromkeys(parameters, untyped))
     try:
-        translator.statement(parsed_body(body).copy())
+        translator.statement(parse_body(body).copy())
     finally:
         scope.close()
     return tuple(Ref(kind, where, name) for kind, where, name in sorted(translator.uses))

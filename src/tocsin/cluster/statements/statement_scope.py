@@ -23,7 +23,7 @@ from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.language.syntax.nodes import Let, ValueOf
-from tocsin.language.translate.name_lookup import Dataset, Function, NameLookup
+from tocsin.language.translate.interfaces import Dataset, Function, NameLookup
 from tocsin.language.translate.scope import NameScope
 from tocsin.language.translate.spark_text import render
 from tocsin.language.translate.translator import QueryHooks, TranslatedQuery, Translator

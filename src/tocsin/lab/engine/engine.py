@@ -1,4 +1,4 @@
-"""The event engine: a virtual clock and a heap of scheduled actions.
+"""Runs simulations: a virtual clock, a heap of scheduled actions, and a trace of what happens.
 
 Events run in the order of `(time, priority, sequence)`: at the same moment the lower priority first, and among equals
 the one that was scheduled first. Nothing depends on chance or on the order of a hash table, so the same seed gives the
@@ -8,14 +8,15 @@ same run.
 from __future__ import annotations
 
 import heapq
+import json
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NewType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NewType, Protocol, TextIO
 
 from tocsin.lab.engine.streams import Streams
-from tocsin.lab.engine.trace import RunTrace
 
-FOREVER: Final = math.inf
+_TRACE_FORMAT: Final = 1
+_FOREVER: Final = math.inf
 
 # [time, priority, sequence, action, arguments]. Lists compare by their first three items, and the third is unique;
 # comparing lists makes the heap fast. Callers use it only as a handle.
@@ -24,6 +25,26 @@ _ACTION: Final = 3
 _ARGUMENTS: Final = 4
 
 Callback = Callable[..., object]
+
+
+class RunTrace(Protocol):
+    """Records the events of a run."""
+
+    def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None: ...
+
+
+class TraceFile:
+    """Writes one line of JSON per event. The same run writes the same bytes, so that two runs can be compared."""
+
+    def __init__(self, out: TextIO, *, seed: int, about: Mapping[str, Any] | None = None) -> None:
+        self._out = out
+        self._line({"trace": _TRACE_FORMAT, "seed": seed, **(about or {})})
+
+    def note(self, at_s: float, what: str, fields: Mapping[str, Any]) -> None:
+        self._line({"at_s": at_s, "what": what, **fields})
+
+    def _line(self, value: Mapping[str, Any]) -> None:
+        self._out.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 class SimulationEngine:
@@ -46,7 +67,7 @@ class SimulationEngine:
 
     def at(self, time_s: float, action: Callback, *arguments: Any, priority: int = 0) -> Scheduled:
         """Schedules the action at this moment. Raises `ValueError` for a moment in the past or an infinite one."""
-        if not self.now_s <= time_s < FOREVER:
+        if not self.now_s <= time_s < _FOREVER:
             raise ValueError(f"cannot schedule at {time_s} s: it is {self.now_s} s")
         self._sequence = sequence = self._sequence + 1
         entry = Scheduled([time_s, priority, sequence, action, arguments])
@@ -59,7 +80,7 @@ class SimulationEngine:
 
     def every(self, period_s: float, action: Callback, *arguments: Any, priority: int = 0) -> None:
         """Runs the action at every multiple of the period, without drift, for as long as the run goes on."""
-        if not 0 < period_s < FOREVER:
+        if not 0 < period_s < _FOREVER:
             raise ValueError(f"period_s: must be > 0, got {period_s}")
         began_s = self.now_s
 
@@ -78,7 +99,7 @@ class SimulationEngine:
         scheduled[_ACTION] = None
         scheduled[_ARGUMENTS] = ()
 
-    def run(self, until_s: float = FOREVER) -> None:
+    def run(self, until_s: float = _FOREVER) -> None:
         """Runs everything that is due up to and including this moment; then the clock shows this moment."""
         heap, pop = self._heap, heapq.heappop
         events = 0
@@ -95,7 +116,7 @@ class SimulationEngine:
             raise
         finally:
             self.events += events
-        if self.now_s < until_s < FOREVER:
+        if self.now_s < until_s < _FOREVER:
             self.now_s = until_s
 
     def note(self, what: str, **fields: Any) -> None:
@@ -104,7 +125,7 @@ class SimulationEngine:
             self._trace.note(self.now_s, what, fields)
 
     @property
-    def traced(self) -> bool:
+    def is_traced(self) -> bool:
         """Whether there is a trace. Callers compute expensive notes only then."""
         return self._trace is not None
 

@@ -69,5 +69,5 @@ class Network:
         self._engine.at(arrival_s, deliver, *arguments)
         return arrival_s
 
-    def sent_bytes(self) -> Mapping[tuple[str, str], float]:
+    def bytes_by_link(self) -> Mapping[tuple[str, str], float]:
         return {ends: link.sent_bytes for ends, link in self._links.items()}

@@ -34,7 +34,7 @@ from tocsin.lab.experiments.results import ResultsRow, RunResults
 from tocsin.wire.errors import TocsinError
 
 # The code that a cell's numbers depend on, beside its model's own file. A change of it invalidates finished cells.
-SOURCES: Final = ("rules", "broker/core", "lab/simulators", "lab/engine", "lab/workloads", "lab/scenarios")
+_SOURCES: Final = ("rules", "broker/core", "lab/simulators", "lab/engine", "lab/workloads", "lab/scenarios")
 _TRACES: Final = "traces"
 _AHEAD: Final = 2  # cells queued per process, with the running one: no process idles, and an interruption is quick
 
@@ -51,7 +51,7 @@ def code_digest(experiment: Experiment) -> str:
     """Returns a digest of the code that computes this experiment's numbers. Comments, docstrings and the format of the
     source do not change it, because they cannot change a number."""
     root = Path(tocsin.__file__).parent
-    files = {path for source in SOURCES for path in (root / source).rglob("*.py")}
+    files = {path for source in _SOURCES for path in (root / source).rglob("*.py")}
     files |= model_files(Path(inspect.getfile(experiment.model)))
     digest = hashlib.sha256()
     for path in sorted(files):
@@ -98,7 +98,7 @@ def run(
     *,
     processes: int = 1,
     fresh: bool = False,
-    on_finished: OnFinished = lambda _cell, _finished, _total: None,
+    on_finished: OnFinished = lambda _cell, _run_cells, _total: None,
 ) -> tuple[RunResults, int]:
     """Runs the cells that the folder does not have yet. Returns all results in the plan's order, and the number of
     cells that were there before.
@@ -111,16 +111,16 @@ def run(
     cells = list(plan.cells())
     with Journal(folder, fresh=fresh) as journal:
         keys = [cell.key(plan.experiment.name, code) for cell in cells]
-        todo = {key: cell for key, cell in zip(keys, cells, strict=True) if journal.known(key) is None}
+        todo = {key: cell for key, cell in zip(keys, cells, strict=True) if journal.find(key) is None}
         known_before = len(set(keys)) - len(todo)
         total = len(set(keys))
         finished = known_before
         traces = _traces(folder / _TRACES, code, fresh=fresh)
-        for cell, key, metrics in _finished(todo, reference, traces, processes):
+        for cell, key, metrics in _run_cells(todo, reference, traces, processes):
             journal.keep(key, metrics)
             finished += 1
             on_finished(cell, finished, total)
-        rows = [ResultsRow(cell, journal.known(key) or {}) for key, cell in zip(keys, cells, strict=True)]
+        rows = [ResultsRow(cell, journal.find(key) or {}) for key, cell in zip(keys, cells, strict=True)]
     return RunResults(rows, code), known_before
 
 
@@ -151,10 +151,10 @@ def _run_cell(experiment: Experiment, cell: Cell, shared: Path | None) -> dict[s
     return metrics
 
 
-Finished = tuple[Cell, str, dict[str, float]]
+_FinishedCell = tuple[Cell, str, dict[str, float]]
 
 
-def _finished(todo: dict[str, Cell], reference: str, shared: Path, processes: int) -> Iterator[Finished]:
+def _run_cells(todo: dict[str, Cell], reference: str, shared: Path, processes: int) -> Iterator[_FinishedCell]:
     if processes <= 1 or len(todo) <= 1:
         experiment = find(reference)
         for key, cell in todo.items():
@@ -166,7 +166,7 @@ def _finished(todo: dict[str, Cell], reference: str, shared: Path, processes: in
         while waiting or running:
             while waiting and len(running) < _AHEAD * processes:
                 key, cell = waiting.popleft()
-                with _undisturbed():
+                with _delay_interrupts():
                     running[pool.submit(_work, reference, cell, shared)] = key, cell
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
@@ -196,7 +196,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _delay_interrupts() -> Iterator[None]:
     """Delays SIGINT while work is handed out: that may start a worker, and an interrupted start prints long tracebacks.
 
     The worker inherits the signal mask. For this process the mask is not enough: another thread of a library may take

@@ -97,11 +97,13 @@ def verdict(holds: bool | None, figures: str, against: str) -> Judgement:
     return Judgement("reproduced", figures) if holds else Judgement("not reproduced", figures, against)
 
 
-def judge_by_choice(usual: bool | None, other: bool | None, figures: str, *, on: str, against: str) -> Judgement:
-    """Judges a claim under two choices: if the answers differ, it depends on the choice."""
+def judge_by_choice(
+    usual: bool | None, other: bool | None, figures: str, *, depends_on: str, refuted_by: str
+) -> Judgement:
+    """Judges a claim under two choices: if the answers differ, it depends on the choice, in these words."""
     if None not in (usual, other) and usual != other:
-        return Judgement("depends", figures, on)
-    return verdict(None if None in (usual, other) else usual, figures, against)
+        return Judgement("depends", figures, depends_on)
+    return verdict(None if None in (usual, other) else usual, figures, refuted_by)
 
 
 def is_near(estimate: Estimate, expected: float, *, within: float) -> bool:

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from tocsin.lab.engine.trace import RunTrace
+from tocsin.lab.engine.engine import RunTrace
 
 if TYPE_CHECKING:
     from tocsin.lab.experiments.results import RunResults
 
 Value = str | int | float | bool
-Verdict = Literal["reproduced", "not reproduced", "depends", "not judged"]
+_Verdict = Literal["reproduced", "not reproduced", "depends", "not judged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,12 @@ class Plot:
 class Judgement:
     """A verdict with its figures; `because` has the reason or the setting, unless the verdict is a plain yes."""
 
-    verdict: Verdict
+    verdict: _Verdict
     figures: str
     because: str = ""
 
 
-ClaimJudge: TypeAlias = "Callable[[RunResults], Judgement]"
+_ClaimJudge: TypeAlias = "Callable[[RunResults], Judgement]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,12 @@ class Claim:
     name: str
     says: str
     where: str
-    judge: ClaimJudge
+    judge: _ClaimJudge
 
 
-def claim(says: str, where: str) -> Callable[[ClaimJudge], Claim]:
+def claim(says: str, where: str) -> Callable[[_ClaimJudge], Claim]:
     """Turns a judge into the claim that it judges, with the judge's name."""
-    return lambda judge: Claim(judge.__name__.replace("_", "-"), says, where, judge)
+    return lambda judge: Claim(judge.__name__.removeprefix("_").replace("_", "-"), says, where, judge)
 
 
 def claims_of(*modules: ModuleType) -> tuple[Claim, ...]:
@@ -163,9 +163,9 @@ class Run:
         return float(self.values[name])
 
 
-Model = Callable[[Run], Mapping[str, float]]
+_Model = Callable[[Run], Mapping[str, float]]
 # Raises `InputError` if values that are valid one by one do not go together.
-CellCheck = Callable[[Mapping[str, Value]], None]
+_CellCheck = Callable[[Mapping[str, Value]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Experiment:
     title: str
     about: str
     source: str
-    model: Model
+    model: _Model
     parameters: tuple[ExperimentParameter, ...]
     sweeps: tuple[Sweep, ...]
     metrics: tuple[Metric, ...]
@@ -189,7 +189,7 @@ class Experiment:
     replications: int = 10
     quick_replications: int = 3
     notes: str = ""
-    check: CellCheck | None = None
+    check: _CellCheck | None = None
 
     def __post_init__(self) -> None:
         parameter_names = {parameter.name for parameter in self.parameters}

@@ -38,7 +38,7 @@ class Journal:
         else:
             self._load()
 
-    def known(self, key: str) -> Mapping[str, float] | None:
+    def find(self, key: str) -> Mapping[str, float] | None:
         return self._known.get(key)
 
     def keep(self, key: str, metrics: Mapping[str, float]) -> Mapping[str, float]:
@@ -46,7 +46,7 @@ class Journal:
         line = json.dumps({"key": key, "metrics": dict(metrics)}) + "\n"
         self._file.write(line.encode())
         sync_open(self._file)
-        _, self._known[key] = _parsed(line.encode())
+        _, self._known[key] = _parse_line(line.encode())
         return self._known[key]
 
     def __enter__(self) -> Journal:
@@ -77,13 +77,13 @@ def _whole(lines: Iterable[bytes]) -> Iterator[tuple[bytes, str, dict[str, float
     """Yields the lines up to the first that is torn or still being written."""
     for line in lines:
         try:
-            key, metrics = _parsed(line)
+            key, metrics = _parse_line(line)
         except (ValueError, KeyError, TypeError, AttributeError):
             return
         yield line, key, metrics
 
 
-def _parsed(line: bytes) -> tuple[str, dict[str, float]]:
+def _parse_line(line: bytes) -> tuple[str, dict[str, float]]:
     if not line.endswith(b"\n"):
         raise ValueError("no whole line")
     fields = json.loads(line)

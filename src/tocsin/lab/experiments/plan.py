@@ -17,7 +17,7 @@ from typing import Any, Final
 from tocsin.lab.experiments.declaration import Axis, Experiment, ExperimentParameter, Sweep, Value
 from tocsin.wire.errors import InputError
 
-DEFAULT_SEED: Final = 1
+_DEFAULT_SEED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def plan(
     experiment: Experiment,
     *,
     quick: bool = False,
-    seed: int = DEFAULT_SEED,
+    seed: int = _DEFAULT_SEED,
     replications: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Plan:

@@ -18,7 +18,7 @@ from tocsin.lab.experiments.statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS: Final = ("png", "svg")
+_FORMATS: Final = ("png", "svg")
 _STYLE: Final[Any] = {
     "svg.hashsalt": "tocsin",
     "font.family": "DejaVu Sans",
@@ -61,23 +61,23 @@ def draw(plot: Plot, experiment: Experiment, results: RunResults, folder: Path) 
         if plot.by is not None or plot.also:
             # Put the legend beside the plot, where it hides nothing.
             figure.legend(title=plot.by, fontsize="small", loc="outside right upper")
-        for form in FORMATS:
+        for form in _FORMATS:
             with AtomicFile(folder / f"{plot.name}.{form}") as path:
                 figure.savefig(path, format=form, metadata=dict(_METADATA[form]))
     return True
 
 
-PlotLine = dict[Value, Estimate]
+_PlotLine = dict[Value, Estimate]
 
 
-def plot_lines(plot: Plot, results: RunResults) -> dict[Value, PlotLine]:
+def plot_lines(plot: Plot, results: RunResults) -> dict[Value, _PlotLine]:
     groups: list[Value] = results.points(plot.sweep, plot.by) if plot.by is not None else [plot.y]
-    lines: dict[Value, PlotLine] = {}
+    lines: dict[Value, _PlotLine] = {}
     line_specs = [(group, plot.y, {plot.by: group} if plot.by is not None else {}) for group in groups]
     for metric, values in plot.also:
         line_specs.append((f"{metric} ({', '.join(map(str, values.values()))})", metric, dict(values)))
     for name, metric, values in line_specs:
-        line: PlotLine = {}
+        line: _PlotLine = {}
         for x in results.points(plot.sweep, plot.x):
             try:
                 line[x] = results.mean(metric, plot.sweep, **{**plot.where, **values, plot.x: x})
@@ -90,7 +90,7 @@ def plot_lines(plot: Plot, results: RunResults) -> dict[Value, PlotLine]:
     return lines
 
 
-def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, PlotLine]) -> None:
+def _fill(axes: Axes, plot: Plot, lines: Mapping[Value, _PlotLine]) -> None:
     is_bar_chart = any(isinstance(x, str) for line in lines.values() for x in line)
     places = {x: index for index, x in enumerate(dict.fromkeys(x for line in lines.values() for x in line))}
     for number, (name, line) in enumerate(lines.items()):

@@ -52,19 +52,19 @@ def model(run: Run) -> Mapping[str, float]:
     engine.at(arrivals.exponential(_SERVICE_S / load), arrive)
     engine.run()
     wait_s = (link.waited_s - warm_waited_s) / customers
-    expected_s = theory_s(law, load)
+    expected_s = _theory_s(law, load)
     return {"wait_s": wait_s, "theory_s": expected_s, "ratio": wait_s / expected_s}
 
 
-def theory_s(law: str, load: float) -> float:
+def _theory_s(law: str, load: float) -> float:
     """The formula of Pollaczek and Khinchine for the mean wait before service; a constant service time halves it."""
     return load * _SERVICE_S / (1 - load) * (0.5 if law == "constant" else 1.0)
 
 
 # A run begins empty and is finite, so at high load its mean is a little below theory, whatever the number of runs.
-WITHIN = 0.05
+_WITHIN = 0.05
 # Runs so short that an interval is wider than this have a larger bias, and say nothing at any load.
-WIDEST = 0.15
+_WIDEST = 0.15
 
 
 def _agrees(law: str) -> Claim:
@@ -73,10 +73,12 @@ def _agrees(law: str) -> Claim:
             load: results.mean("ratio", "load", service=law, load=load) for load in results.points("load", "load")
         }
         figures = ", ".join(f"load {load}: {ratio}" for load, ratio in ratios.items())
-        wrong = [str(load) for load, ratio in ratios.items() if all_within([ratio], 1 - WITHIN, 1 + WITHIN) is False]
-        against = f"more than {WITHIN:.0%} from theory at load {', '.join(wrong)}"
-        is_too_short = any(ratio.half_width > WIDEST for ratio in ratios.values())
-        return verdict(None if is_too_short else all_within(ratios.values(), 1 - WITHIN, 1 + WITHIN), figures, against)
+        wrong = [str(load) for load, ratio in ratios.items() if all_within([ratio], 1 - _WITHIN, 1 + _WITHIN) is False]
+        against = f"more than {_WITHIN:.0%} from theory at load {', '.join(wrong)}"
+        is_too_short = any(ratio.half_width > _WIDEST for ratio in ratios.values())
+        return verdict(
+            None if is_too_short else all_within(ratios.values(), 1 - _WITHIN, 1 + _WITHIN), figures, against
+        )
 
     return Claim(
         f"{law}-service", f"With {law} service times, the simulated mean wait is that of theory", "theory", judge

@@ -19,7 +19,7 @@ EXPERIMENTS: Final = {
     "queues": "tocsin.lab.experiments.queues:EXPERIMENT",
 }
 # Experiments that also run live, on their own cluster and brokers: modules with the functions of `LiveExperiment`.
-LIVE: Final = {"edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.live.run_live"}
+_LIVE: Final = {"edge-caching-prototype": "tocsin.lab.experiments.edge_caching_prototype.live.run_live"}
 
 # One package of each part that servers and clients need.
 _NEEDED: Final = ("aiohttp", "argon2", "deltalake", "jwt", "psutil", "pyspark", "sqlglot", "uvloop")
@@ -36,10 +36,10 @@ class LiveExperiment(Protocol):
 def live(name: str) -> LiveExperiment:
     """Raises `NotFoundError` for an experiment that does not run live, `InputError` if the live system is missing."""
     reference(name)
-    if name not in LIVE:
-        raise NotFoundError(f"{name} does not run live", hint=f"these do: {', '.join(LIVE)}")
+    if name not in _LIVE:
+        raise NotFoundError(f"{name} does not run live", hint=f"these do: {', '.join(_LIVE)}")
     check_installed()
-    module: LiveExperiment = importlib.import_module(LIVE[name])
+    module: LiveExperiment = importlib.import_module(_LIVE[name])
     return module
 
 

@@ -6,14 +6,16 @@ the command, the seeds and the code, so that a reader can repeat the run.
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from tocsin.lab.atomic_files import AtomicFile
 from tocsin.lab.experiments.comparisons import verdicts
 from tocsin.lab.experiments.declaration import Experiment, Judgement, Sweep, Value
-from tocsin.lab.experiments.markdown import markdown_table, paragraph
 from tocsin.lab.experiments.plan import Plan
 from tocsin.lab.experiments.plots import draw
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
@@ -101,12 +103,12 @@ def _pictures(experiment: Experiment, beside: str, drawn: set[str]) -> list[str]
 def _tables(plan: Plan, results: RunResults) -> list[str]:
     lines = ["## Results", ""]
     for sweep in plan.sweeps:
-        lines += [f"### {sweep.name}", "", paragraph(sweep.about), *_fixed(sweep), ""]
+        lines += [f"### {sweep.name}", "", paragraph(sweep.about), *_list_fixed_values(sweep), ""]
         lines += [*_sweep_table(sweep, plan.experiment, results), ""]
     return lines
 
 
-def _fixed(sweep: Sweep) -> list[str]:
+def _list_fixed_values(sweep: Sweep) -> list[str]:
     settings = ", ".join(f"`{name}` = {value}" for name, value in sweep.fixed.items())
     return ["", paragraph(f"All points with {settings}.")] if settings else []
 
@@ -150,3 +152,55 @@ def _settings(plan: Plan) -> list[str]:
         *markdown_table(("metric", "unit", "what it is"), metrics),
         "",
     ]
+
+
+_WIDTH: Final = 120
+_SHORT: Final = 30  # shorter cells of a list share a line
+
+
+def paragraph(text: str) -> str:
+    return _wrap_text(text, "", "")
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], keys: int = 1) -> list[str]:
+    """Returns the lines of a table. If it is split, each part repeats the first columns, which are its `keys`."""
+    parts: list[list[int]] = [[]]
+    for column in range(keys, len(head)):
+        if parts[-1] and not _fits(_table(head, rows, [*range(keys), *parts[-1], column])):
+            parts.append([])
+        parts[-1].append(column)
+    tables = [_table(head, rows, [*range(keys), *part]) for part in parts]
+    if not all(map(_fits, tables)):
+        return _list(head, rows)
+    return [line for table in tables for line in ("", *table)][1:]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(_cell(line[column]) for column in columns)} |" for line in lines]
+
+
+def _fits(lines: Sequence[str]) -> bool:
+    return max(map(len, lines)) <= _WIDTH
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s*\n\s*", " ", text).replace("|", r"\|")
+
+
+def _list(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lists the rows: the first cell as an item, the others below it under their heads, without empty ones."""
+    lines = []
+    for first, *others in rows:
+        cells = [(name, text) for name, text in zip(head[1:], others, strict=True) if text]
+        short = " · ".join(f"{name}: {text}" for name, text in cells if len(text) < _SHORT)
+        long = [f"{name}: {text}" for name, text in cells if len(text) >= _SHORT]
+        lines.append(_wrap_text(first, "- ", "  "))
+        lines += [_wrap_text(text, "  - ", "    ") for text in (short, *long) if text]
+    return lines
+
+
+def _wrap_text(text: str, first: str, further: str) -> str:
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=first, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+    )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.lab.engine.trace import RunTrace
+from tocsin.lab.engine.engine import RunTrace
 from tocsin.lab.experiments import results as files
 from tocsin.lab.experiments.cells import OnFinished, code_digest, run
 from tocsin.lab.experiments.declaration import Experiment, Judgement, Run

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-CONFIDENCE: Final = 0.95
+_CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Estimate:
         return f"{self.mean:.4g} ± {self.half_width:.2g}"
 
 
-def estimate(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Estimate:
+def estimate(values: Sequence[float], *, confidence: float = _CONFIDENCE) -> Estimate:
     """Returns the mean of independent values with its interval. Raises `ValueError` for no values."""
     runs = len(values)
     if not runs:

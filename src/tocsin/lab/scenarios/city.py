@@ -21,7 +21,7 @@ from tocsin.lab.scenarios.scenario import Scenario, Step, scenario
 from tocsin.lab.workloads.laws import distinct_choices, on_off_moments, popularity
 from tocsin.wire.errors import InputError
 
-MOVEMENTS: Final = ("waypoint", "roads")
+_MOVEMENTS: Final = ("waypoint", "roads")
 # Channel, kinds of its parameters (a type, a place, the subscriber), and period: the paper's Table III, with the names
 # of the functions in the emergency example.
 CHANNELS: Final[tuple[tuple[str, str, float], ...]] = (
@@ -33,11 +33,11 @@ CHANNELS: Final[tuple[tuple[str, str, float], ...]] = (
     ("emergenciesOfTypeNearUser", "type user", 10.0),
     ("emergenciesOfTypeNearUserWithShelters", "type user", 10.0),
 )
-TYPES: Final = tuple("flood fire earthquake tornado shooting storm landslide outage spill tsunami".split())
+_TYPES: Final = tuple("flood fire earthquake tornado shooting storm landslide outage spill tsunami".split())
 _WORDS: Final = "stay away from low ground and listen for news; help is on its way to those who need it most. "
 
-CityParameters = tuple[str | float, ...]
-CityInterest = tuple[str, CityParameters]
+_CityParameters = tuple[str | float, ...]
+CityInterest = tuple[str, _CityParameters]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class City:
     move_every_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.movement not in MOVEMENTS:
-            raise ValueError(f"movement: must be one of {', '.join(MOVEMENTS)}, got {self.movement}")
+        if self.movement not in _MOVEMENTS:
+            raise ValueError(f"movement: must be one of {', '.join(_MOVEMENTS)}, got {self.movement}")
         for name in ("subscribers", "places", "span_s", "publish_every_s", "zone_every_s", "move_every_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: must be > 0, got {getattr(self, name)}")
@@ -81,7 +81,7 @@ class City:
         if not 0 <= self.zipf_exponent <= 10:
             raise ValueError(f"zipf_exponent: must be from 0 to 10, got {self.zipf_exponent}")
         # Beyond this a subscriber would have to hold an interest twice.
-        most = self.subscribers * (1 + 2 * len(TYPES))
+        most = self.subscribers * (1 + 2 * len(_TYPES))
         if not 0 <= self.subscriptions <= most:
             raise ValueError(f"subscriptions: must be from 0 to {most}, got {self.subscriptions}")
         if not 0 <= self.join_s <= self.span_s:
@@ -112,7 +112,7 @@ def city_scenario(city: City, seed: int, inputs: CityInputs | None = None) -> Sc
     inputs = inputs or CityInputs()
     streams = Streams(seed).within("city")
     names = inputs.names() or [f"s{number:04d}" for number in range(city.subscribers)]
-    online = list(_sessions(city, streams) if inputs.online is None else _given_sessions(inputs.online, names, city))
+    online = list(_sessions(city, streams) if inputs.online is None else _read_sessions(inputs.online, names, city))
     steps = [
         *_log_steps(online, names, city),
         *_subscription_steps(city, names, streams),
@@ -125,14 +125,14 @@ def city_scenario(city: City, seed: int, inputs: CityInputs | None = None) -> Sc
 
 def city(settings: Mapping[str, str], base: City | None = None) -> City:
     """Returns the city with these settings, given as text. `InputError` names the setting that does not fit."""
-    values = chosen(settings)
+    values = parse_city_settings(settings)
     try:
         return replace(base or City(), **values)
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
-def chosen(settings: Mapping[str, str]) -> dict[str, Any]:
+def parse_city_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     """Parses settings of a city. `InputError` names an unknown setting, or a value that is not a number."""
     defaults = {
         setting.name: setting.default for setting in fields(City) if isinstance(setting.default, int | float | str)
@@ -148,10 +148,10 @@ def chosen(settings: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-OnlineSpan = tuple[int, float, float]
+_OnlineSpan = tuple[int, float, float]
 
 
-def _sessions(city: City, streams: Streams) -> Iterator[OnlineSpan]:
+def _sessions(city: City, streams: Streams) -> Iterator[_OnlineSpan]:
     """Yields who is online from when to when."""
     at_s, people, on = on_off_moments(
         streams.of("sessions"), city.subscribers, city.span_s, on_s=city.on_s, off_s=city.off_s
@@ -167,16 +167,16 @@ def _sessions(city: City, streams: Streams) -> Iterator[OnlineSpan]:
         yield person, begin_s, math.inf
 
 
-def _given_sessions(
+def _read_sessions(
     online: Mapping[str, Sequence[tuple[float, float]]], names: Sequence[str], city: City
-) -> Iterator[OnlineSpan]:
+) -> Iterator[_OnlineSpan]:
     for person, name in enumerate(names):
         for begin_s, end_s in online.get(name, ()):
             if begin_s < city.span_s:
                 yield person, begin_s, end_s
 
 
-def _log_steps(online: list[OnlineSpan], names: Sequence[str], city: City) -> Iterator[Step]:
+def _log_steps(online: list[_OnlineSpan], names: Sequence[str], city: City) -> Iterator[Step]:
     for person, begin_s, end_s in online:
         yield Step(begin_s, acts.LogInStep(names[person]))
         if end_s < city.span_s:
@@ -184,7 +184,7 @@ def _log_steps(online: list[OnlineSpan], names: Sequence[str], city: City) -> It
 
 
 def _move_steps(
-    city: City, names: Sequence[str], ways: Sequence[MovementPath], online: list[OnlineSpan]
+    city: City, names: Sequence[str], ways: Sequence[MovementPath], online: list[_OnlineSpan]
 ) -> Iterator[Step]:
     for person, begin_s, end_s in online:
         # Report a position on login, and then at the common multiples of the period.
@@ -238,11 +238,11 @@ def _shared_interests(city: City, streams: Streams) -> list[CityInterest]:
     interests: list[CityInterest] = []
     for channel, kinds, _ in CHANNELS:
         if kinds == "type":
-            interests += [(channel, (kind,)) for kind in TYPES]
+            interests += [(channel, (kind,)) for kind in _TYPES]
         elif kinds == "place":
             interests += [(channel, place) for place in places]
         elif kinds == "type place":
-            interests += [(channel, (kind, *place)) for kind in TYPES for place in places]
+            interests += [(channel, (kind, *place)) for kind in _TYPES for place in places]
     return [interests[index] for index in streams.of("popularity").permutation(len(interests)).tolist()]
 
 
@@ -250,13 +250,13 @@ def _near(name: str, turn: int) -> CityInterest:
     """A subscriber's own interest for a turn; turns go through all channels first."""
     own_interests: list[CityInterest] = [(channel, (name,)) for channel, kinds, _ in CHANNELS if kinds == "user"]
     typed = [channel for channel, kinds, _ in CHANNELS if kinds == "type user"]
-    own_interests += [(channel, (kind, name)) for kind in TYPES for channel in typed]
+    own_interests += [(channel, (kind, name)) for kind in _TYPES for channel in typed]
     return own_interests[turn % len(own_interests)]
 
 
 def _publish_steps(city: City, streams: Streams) -> Iterator[Step]:
-    zones = travelling_zones(
-        streams.of("zones"), TYPES, area_m=city.area_m, span_s=city.span_s, every_s=city.zone_every_s
+    zones = make_travelling_zones(
+        streams.of("zones"), _TYPES, area_m=city.area_m, span_s=city.span_s, every_s=city.zone_every_s
     )
     stream = streams.of("publications")
     at_s = float(stream.exponential(city.publish_every_s))
@@ -317,7 +317,7 @@ class Zone:
         return self.active(now_s) and math.dist(self.centre(now_s), place) <= self.radius_m
 
 
-def travelling_zones(
+def make_travelling_zones(
     stream: np.random.Generator,
     kinds: Sequence[str],
     *,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tocsin.lab.scenarios.city import City, CityInputs, chosen
+from tocsin.lab.scenarios.city import City, CityInputs, parse_city_settings
 from tocsin.lab.scenarios.movement import MovementPath
 from tocsin.lab.scenarios.roads import RoadMap, read_wkt
 from tocsin.lab.scenarios.scenario import LogInStep, LogOutStep, MoveStep, Scenario, Step
@@ -19,7 +19,7 @@ from tocsin.wire.errors import InputError
 
 _USUAL: Final = City()
 
-OnlineTimes = dict[str, list[tuple[float, float]]]
+_OnlineTimes = dict[str, list[tuple[float, float]]]
 
 
 def city_from(
@@ -58,7 +58,7 @@ def city_from(
         online = _sessions(connection_trace)
         about["connections"] = connections.name
         base = {"span_s": connection_trace.about["span_s"], **base}
-    base |= chosen(settings)
+    base |= parse_city_settings(settings)
     inputs = CityInputs(about, roads, ways, online)
     if (names := inputs.names()) is not None:
         base = {**_people(names, settings, base["span_s"]), **base}
@@ -102,8 +102,8 @@ def _ways(trace: Scenario) -> dict[str, MovementPath]:
     return {name: MovementPath(*zip(*points, strict=True)) for name, points in moves.items()}
 
 
-def _sessions(trace: Scenario) -> OnlineTimes:
-    online: OnlineTimes = {}
+def _sessions(trace: Scenario) -> _OnlineTimes:
+    online: _OnlineTimes = {}
     for step in trace.steps:
         if isinstance(step.act, LogInStep):
             online.setdefault(step.act.subscriber, []).append((step.at_s, math.inf))
@@ -163,12 +163,12 @@ def read_connections(path: Path, access_points: Collection[str], *, prefix: str 
             raise InputError(f"{path}, line {number}: a connection goes up or down, got {state}")
         for host, point in ((first, other), (other, first)):
             if point in access_points and host not in access_points:
-                steps += _changed(at_s, f"{prefix}{host}", point, state, connected.setdefault(host, set()))
+                steps += _change_state(at_s, f"{prefix}{host}", point, state, connected.setdefault(host, set()))
     about = {"from": "the ONE simulator's connections", "file": path.name, "span_s": last_s}
     return Scenario(about, tuple(steps))
 
 
-def _changed(at_s: float, name: str, point: str, state: str, points: set[str]) -> Iterator[Step]:
+def _change_state(at_s: float, name: str, point: str, state: str, points: set[str]) -> Iterator[Step]:
     before = bool(points)
     (points.add if state == "up" else points.discard)(point)
     if bool(points) != before:

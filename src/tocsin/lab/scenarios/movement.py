@@ -43,7 +43,7 @@ class MovementPath:
 
 
 # Returns the places on the way from here to the next goal.
-NextWay = Callable[[PointM], Sequence[PointM]]
+_NextWay = Callable[[PointM], Sequence[PointM]]
 
 
 def random_waypoint(stream: np.random.Generator, *, area_m: PointM, pace: MovementPace, span_s: float) -> MovementPath:
@@ -67,7 +67,7 @@ def along_roads(stream: np.random.Generator, *, roads: RoadMap, pace: MovementPa
 
 
 def _walk(
-    stream: np.random.Generator, start: PointM, onward: NextWay, pace: MovementPace, span_s: float
+    stream: np.random.Generator, start: PointM, onward: _NextWay, pace: MovementPace, span_s: float
 ) -> MovementPath:
     points: list[tuple[float, PointM]] = [(0.0, start)]
     while points[-1][0] < span_s:
@@ -80,7 +80,7 @@ def _walk(
 
 
 def _leg(
-    stream: np.random.Generator, begun: tuple[float, PointM], onward: NextWay, pace: MovementPace
+    stream: np.random.Generator, begun: tuple[float, PointM], onward: _NextWay, pace: MovementPace
 ) -> Iterator[tuple[float, PointM]]:
     now_s, here = begun
     speed = float(stream.uniform(*pace.speed_m_per_s))

@@ -73,7 +73,7 @@ def read_wkt(path: Path) -> RoadMap:
     """Reads a map in well-known text: one LINESTRING per road, as the ONE simulator has them, or several in a
     MULTILINESTRING. Shifts it to begin at (0, 0) and ignores heights."""
     try:
-        lines = [[_place(point) for point in line.split(",")] for line in _written(path.read_text("utf-8"))]
+        lines = [[_place(point) for point in line.split(",")] for line in _find_lines(path.read_text("utf-8"))]
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except ValueError as error:
@@ -86,7 +86,7 @@ def read_wkt(path: Path) -> RoadMap:
     return RoadMap((start, end) for line in shifted for start, end in itertools.pairwise(line))
 
 
-def _written(text: str) -> Iterator[str]:
+def _find_lines(text: str) -> Iterator[str]:
     """Yields the text inside the parentheses of each line. Fails for an unreadable line: skipping it would change
     paths."""
     for word in _WORD.finditer(text):

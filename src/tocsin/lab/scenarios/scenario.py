@@ -1,19 +1,21 @@
-"""A scenario and its file: a header, then one step per line of JSON, in order of time.
+"""Reads, writes and plays a scenario. Its file has a header, then one step per line of JSON, in order of time.
 
-It is a text with one step per line, so that people can read, cut and write it by hand, and so that the live system and
-the simulator play the same file.
+It is a text with one step per line, so that people can read, cut and write it by hand. Live and simulated figures are
+comparable only if both come from the same steps. So `play` knows neither system: the target performs an act, and the
+clock decides what waiting means.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Protocol, get_args
 
 from tocsin.lab.atomic_files import AtomicFile
+from tocsin.lab.engine.engine import SimulationEngine
 from tocsin.wire.errors import InputError
 
 _FORMAT: Final = 1
@@ -62,7 +64,7 @@ class PublishStep:
 
 
 Act = LogInStep | LogOutStep | SubscribeStep | UnsubscribeStep | MoveStep | PublishStep
-ACTS: Final[dict[str, type[Any]]] = {
+_ACTS: Final[dict[str, type[Any]]] = {
     "log_in": LogInStep,
     "log_out": LogOutStep,
     "subscribe": SubscribeStep,
@@ -70,8 +72,8 @@ ACTS: Final[dict[str, type[Any]]] = {
     "move": MoveStep,
     "publish": PublishStep,
 }
-assert set(ACTS.values()) == set(get_args(Act))
-_NAMES: Final = {kind: name for name, kind in ACTS.items()}
+assert set(_ACTS.values()) == set(get_args(Act))
+_NAMES: Final = {kind: name for name, kind in _ACTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +171,9 @@ def _step(value: Any) -> Step:
     at_s, name = value.pop("at_s"), value.pop("do")
     if not _number(at_s) or at_s < 0:
         raise ValueError(f"at_s: must be a number of seconds from 0 on, got {at_s!r}")
-    kind = ACTS.get(name) if isinstance(name, str) else None
+    kind = _ACTS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise ValueError(f"do: must be one of {', '.join(ACTS)}, got {name!r}")
+        raise ValueError(f"do: must be one of {', '.join(_ACTS)}, got {name!r}")
     field_names = {declared.name for declared in fields(kind)}
     if set(value) != field_names:
         raise ValueError(f"{name} needs {', '.join(sorted(field_names))}, got {', '.join(sorted(value)) or 'nothing'}")
@@ -204,3 +206,58 @@ _FITS: Final[dict[str, _Fits]] = {
     "parameters": (_parameters, "a list of texts and numbers"),
     "record": (lambda value: isinstance(value, dict), "an object"),
 }
+
+
+class _ScenarioTarget(Protocol):
+    """The system that a scenario is played to."""
+
+    async def perform(self, act: Act, at_s: float) -> None:
+        """Performs an act. A step begins when the previous step has been performed."""
+        ...
+
+
+class _Clock(Protocol):
+    """The clock of the steps."""
+
+    async def until(self, at_s: float) -> float:
+        """Waits until this moment of the scenario, and returns by how much it was missed."""
+        ...
+
+
+class VirtualClock:
+    """The engine's clock: it runs everything that is due before a step."""
+
+    def __init__(self, engine: SimulationEngine) -> None:
+        self._engine = engine
+
+    async def until(self, at_s: float) -> float:
+        self._engine.run(at_s)
+        return 0.0
+
+
+class WallClock:
+    """Real time, accelerated by `speed`. Time and sleep are arguments, so that tests need neither."""
+
+    def __init__(
+        self, now_s: Callable[[], float], sleep: Callable[[float], Awaitable[object]], *, speed: float = 1.0
+    ) -> None:
+        if not speed > 0:
+            raise ValueError(f"speed: must be > 0, got {speed}")
+        self._now_s, self._sleep, self._speed = now_s, sleep, speed
+        self._began_s: float | None = None
+
+    async def until(self, at_s: float) -> float:
+        if self._began_s is None:
+            self._began_s = self._now_s()
+        while (left_s := self._began_s + at_s / self._speed - self._now_s()) > 0:
+            await self._sleep(left_s)
+        return -left_s * self._speed
+
+
+async def play(scenario: Scenario, target: _ScenarioTarget, clock: _Clock) -> float:
+    """Plays all steps. Returns the largest delay of a step, in seconds of the scenario."""
+    late_s = 0.0
+    for step in scenario.steps:
+        late_s = max(late_s, await clock.until(step.at_s))
+        await target.perform(step.act, step.at_s)
+    return late_s

@@ -26,7 +26,7 @@ from tocsin.broker.core.actions import Action, Deliver, Fetch, NotifyAvailable, 
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.cohorts import Cohort, CohortSnapshot
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.engine.trace import RunTrace
+from tocsin.lab.engine.engine import RunTrace
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.eviction import EVICTION
@@ -53,7 +53,7 @@ class RoundTrips:
     cluster_bytes_per_s: float = 10e6
 
 
-def caching_settings(policy: str, budget_bytes: int, **settings: Any) -> CachingSettings:
+def make_caching_settings(policy: str, budget_bytes: int, **settings: Any) -> CachingSettings:
     """Returns the settings of one of `POLICIES`: `nc` is no cache, `ttl` an eviction with an expiry; the name of an
     eviction means itself."""
     named = _NAMED.get(policy, {"eviction": policy})
@@ -111,7 +111,7 @@ class FastBrokerSim:
         self._cohort_waits: dict[int, int] = {}
         self._perform: dict[type, Callable[..., None]] = {
             NotifyAvailable: self._receive_notification,
-            Deliver: self._delivered,
+            Deliver: self._record_delivery,
             Fetch: self._fetch,
             SubscribeBackend: self._subscribe_backend,
         }
@@ -121,11 +121,11 @@ class FastBrokerSim:
     def play(self, events: WorkloadEvents, until_s: float = _NEVER, begin: int = 0) -> int:
         """Plays the events from number `begin` on up to this moment. Returns the number of the next event."""
         handlers = {
-            int(WorkloadEventKind.PRODUCED): self._produced,
-            int(WorkloadEventKind.LOGGED_IN): self._logged_in,
-            int(WorkloadEventKind.LOGGED_OUT): self._logged_out,
-            int(WorkloadEventKind.SUBSCRIBED): self._subscribed,
-            int(WorkloadEventKind.UNSUBSCRIBED): self._unsubscribed,
+            int(WorkloadEventKind.PRODUCED): self._produce,
+            int(WorkloadEventKind.LOGGED_IN): self._log_in,
+            int(WorkloadEventKind.LOGGED_OUT): self._log_out,
+            int(WorkloadEventKind.SUBSCRIBED): self._subscribe,
+            int(WorkloadEventKind.UNSUBSCRIBED): self._unsubscribe,
         }
         pulls, answers, happen = self._pulls, self._answers, self._happen
         with _no_collector():
@@ -141,7 +141,7 @@ class FastBrokerSim:
                 self._pass(until_s)
         return begin
 
-    def _produced(self, at_s: float, _subscriber: int, interest: InterestId, size: int) -> None:
+    def _produce(self, at_s: float, _subscriber: int, interest: InterestId, size: int) -> None:
         results, bytes_ = self._results[interest], self._made_bytes[interest]
         cursor = Cursor(1, len(results) + 1, 0)
         results.append(BrokerResult(cursor, size))
@@ -153,7 +153,7 @@ class FastBrokerSim:
             if interest in self._caches:
                 self.lives_s += self._caches[interest].ttl_s
 
-    def _logged_in(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
+    def _log_in(self, at_s: float, subscriber: int, _interest: InterestId, _size: int) -> None:
         session = self._session[subscriber] = self._session.get(subscriber, 0) + 1
         names = []
         for action in self._step(ev.SubscriberLoggedIn(subscriber), at_s):
@@ -166,15 +166,15 @@ class FastBrokerSim:
         if names:
             self._pulls.append((at_s + self.trips.to_subscriber_s, subscriber, tuple(names), session))
 
-    def _logged_out(self, at_s: float, subscriber: int, _interest: int, _size: int) -> None:
+    def _log_out(self, at_s: float, subscriber: int, _interest: InterestId, _size: int) -> None:
         self._session[subscriber] = self._session.get(subscriber, 0) + 1
         self._handle(ev.SubscriberLoggedOut(subscriber), at_s)
 
-    def _subscribed(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
+    def _subscribe(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
         name = SubscriptionId(subscriber * self._interests + interest)
         self._handle(ev.SubscribeRequested(name, subscriber, interest, None, ev.Mode.NOTIFY), at_s)
 
-    def _unsubscribed(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
+    def _unsubscribe(self, at_s: float, subscriber: int, interest: InterestId, _size: int) -> None:
         name = SubscriptionId(subscriber * self._interests + interest)
         self._asks.pop(name, None)
         self._handle(ev.UnsubscribeRequested(name), at_s)
@@ -226,7 +226,7 @@ class FastBrokerSim:
             self.broker.handle(ev.TimePassed(), due_s)
         self._pass(now_s)
         if self._trace is not None:
-            self._trace.note(now_s, type(event).__name__, {"event": _told_of(event)})
+            self._trace.note(now_s, type(event).__name__, {"event": _describe_event(event)})
         return self.broker.handle(event, now_s)
 
     def _do(self, action: Action) -> None:
@@ -350,7 +350,7 @@ class FastBrokerSim:
             return
         self._handle(ev.ResultsRequested(interest, who), at_s)
 
-    def _delivered(self, action: Deliver) -> None:
+    def _record_delivery(self, action: Deliver) -> None:
         interest, audience = action.interest, action.audience
         if action.results:
             self.deliveries += 1
@@ -376,7 +376,7 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _told_of(event: ev.BrokerEvent) -> str:
+def _describe_event(event: ev.BrokerEvent) -> str:
     """Describes an event in the same words in every run: a cohort by its members, not by its address."""
     if isinstance(event, ev.ResultsRequested | ev.ResultsAcknowledged) and isinstance(
         event.subscriptions, CohortSnapshot | Cohort

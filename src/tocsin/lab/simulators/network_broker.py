@@ -21,11 +21,10 @@ from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Deliver, Fetch, NotifyAvailable, SubscribeBackend, UnsubscribeBackend
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.lab.engine.engine import SimulationEngine
+from tocsin.lab.engine.engine import RunTrace, SimulationEngine
 from tocsin.lab.engine.network import LinkSettings, Network
-from tocsin.lab.engine.trace import RunTrace
 from tocsin.lab.scenarios import scenario as acts
-from tocsin.lab.scenarios.driver import VirtualClock, play
+from tocsin.lab.scenarios.scenario import VirtualClock, play
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.model.cursors import RESULT_BYTES, START, Cursor, InterestId, SubscriptionId
 
@@ -133,7 +132,7 @@ class NetworkBrokerSim:
 
     def make(self, results: Iterable[Made]) -> None:
         """Schedules results at the cluster; they are in order of time."""
-        self._engine.feed(((at_s, (interest, size)) for at_s, interest, size in results), self._produced)
+        self._engine.feed(((at_s, (interest, size)) for at_s, interest, size in results), self._produce)
 
     async def perform(self, act: acts.Act, at_s: float) -> None:  # noqa: ARG002 - the clock has waited for it
         match act:
@@ -234,7 +233,7 @@ class NetworkBrokerSim:
     def _handle(self, event: ev.BrokerEvent) -> None:
         engine = self._engine
         self._pass()
-        if engine.traced:
+        if engine.is_traced:
             engine.note(type(event).__name__, event=repr(event))
         for action in self.broker.handle(event, engine.now_s):
             perform = self._perform.get(type(action))
@@ -273,7 +272,7 @@ class NetworkBrokerSim:
     def _fetch(self, action: Fetch) -> None:
         self._ask_cluster(self._look_up, action, self._engine.now_s)
 
-    def _fetched(self, asked_at_s: float, fetch: Fetch, to: Cursor, found: tuple[BrokerResult, ...]) -> None:
+    def _receive_fetch(self, asked_at_s: float, fetch: Fetch, to: Cursor, found: tuple[BrokerResult, ...]) -> None:
         self._handle(ev.FetchSucceeded(fetch.fetch, to, found, self._engine.now_s - asked_at_s))
 
     def _ask_cluster(self, arrive: Callable[..., object], *arguments: object) -> None:
@@ -281,7 +280,7 @@ class NetworkBrokerSim:
 
     # --- cluster
 
-    def _produced(self, interest: InterestId, size_bytes: int) -> None:
+    def _produce(self, interest: InterestId, size_bytes: int) -> None:
         results = self._made.setdefault(interest, [])
         cursor = Cursor(1, len(results) + 1, 0)
         results.append(BrokerResult(cursor, size_bytes))
@@ -303,7 +302,7 @@ class NetworkBrokerSim:
             if len(results) >= fetch.limit or counted_bytes >= fetch.limit_bytes:
                 break
         to = results[-1].cursor if results else fetch.to
-        answer = size_bytes, self._fetched, asked_at_s, fetch, to, tuple(results)
+        answer = size_bytes, self._receive_fetch, asked_at_s, fetch, to, tuple(results)
         if self._looks_up_s is None:
             self._answer(*answer)
         else:

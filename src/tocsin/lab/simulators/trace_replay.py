@@ -17,7 +17,7 @@ from typing import Any, Final, get_args
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.broker import Broker
 from tocsin.broker.core.settings import CoreSettings
-from tocsin.rules.caching.counters import CacheCounters
+from tocsin.rules.caching.caches import CacheCounters
 from tocsin.rules.caching.entries import BrokerResult
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor

@@ -48,7 +48,7 @@ class CityRun:
     def interest(self, channel: str, parameters: tuple[str | float, ...]) -> int:
         return self.interests.setdefault((channel, parameters), len(self.interests))
 
-    def made(self) -> list[tuple[float, CityInterest, int]]:
+    def list_results(self) -> list[tuple[float, CityInterest, int]]:
         """Returns the time, the interest by name and the size of each result."""
         names = list(self.interests)
         return [(result.at_s, names[result.interest], result.size_bytes) for result in self.found]
@@ -114,7 +114,7 @@ def _matches(
         if interest_channel != channel or not held.get(number):
             continue
         for report in recent:
-            if _matched(channel, parameters, report, places):
+            if _is_match(channel, parameters, report, places):
                 value: dict[str, Any] = {"report": dict(report)}
                 if channel.endswith("WithShelters"):
                     value["shelters"] = [
@@ -125,7 +125,7 @@ def _matches(
                 yield CityResult(now_s, number, value)
 
 
-def _matched(
+def _is_match(
     channel: str,
     parameters: tuple[str | float, ...],
     report: Mapping[str, Any],

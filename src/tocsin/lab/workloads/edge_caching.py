@@ -20,7 +20,7 @@ from tocsin.lab.engine.streams import Streams
 from tocsin.lab.workloads.events import WorkloadEventKind, WorkloadEvents, in_order, load_or_make_events
 from tocsin.lab.workloads.laws import distinct_choices, on_off_moments, poisson_moments, popularity, renewals
 
-LIFETIMES: Final = ("whole", "once", "renewed")
+_LIFETIMES: Final = ("whole", "once", "renewed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class EdgeWorkload:
     join_s: float = 300.0
 
     def __post_init__(self) -> None:
-        if self.lifetimes not in LIFETIMES:
-            raise ValueError(f"lifetimes: must be one of {', '.join(LIFETIMES)}, got {self.lifetimes}")
+        if self.lifetimes not in _LIFETIMES:
+            raise ValueError(f"lifetimes: must be one of {', '.join(_LIFETIMES)}, got {self.lifetimes}")
         if not 0 <= self.subscriptions_each <= self.interests:
             raise ValueError(f"subscriptions_each: must be from 0 to {self.interests}, got {self.subscriptions_each}")
         if not 0 < self.span_s < math.inf:
@@ -70,14 +70,14 @@ def make_edge_events(workload: EdgeWorkload, seed: int) -> WorkloadEvents:
     streams = Streams(seed).within("edge-caching")
     about: dict[str, Any] = {"workload": "edge-caching", "seed": seed, "settings": asdict(workload)}
     return in_order(
-        [_produced(workload, streams), *_sessions(workload, streams), *_subscriptions(workload, streams)], about
+        [_make_results(workload, streams), *_sessions(workload, streams), *_subscriptions(workload, streams)], about
     )
 
 
 _EventColumns = tuple[WorkloadEventKind, dict[str, NDArray[Any]]]
 
 
-def _produced(workload: EdgeWorkload, streams: Streams) -> _EventColumns:
+def _make_results(workload: EdgeWorkload, streams: Streams) -> _EventColumns:
     periods_s = streams.of("periods").uniform(*workload.period_s, workload.interests)
     at_s, interest = poisson_moments(streams.of("arrivals"), 1 / periods_s, workload.span_s)
     low, high = workload.size_bytes

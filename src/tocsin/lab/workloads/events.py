@@ -43,7 +43,7 @@ class WorkloadEvent:
     at_s: float
     kind: WorkloadEventKind
     subscriber: int
-    interest: int
+    interest: InterestId
     size_bytes: int
 
 

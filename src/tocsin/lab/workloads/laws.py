@@ -12,23 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 
-POPULARITY: Final = ("uniform", "zipf")
+_POPULARITY: Final = ("uniform", "zipf")
 _CHUNK_ROWS: Final = 1_000
 
 
 def popularity(law: str, count: int, *, exponent: float = 1.0) -> Floats:
     """The probability of each of `count` choices. Under `zipf`, number k (from 1) has the weight 1/k^exponent."""
-    if law not in POPULARITY:
-        raise ValueError(f"popularity: must be one of {', '.join(POPULARITY)}, got {law}")
+    if law not in _POPULARITY:
+        raise ValueError(f"popularity: must be one of {', '.join(_POPULARITY)}, got {law}")
     if count < 1:
         raise ValueError(f"popularity: needs something to choose from, got {count}")
     weights = np.ones(count) if law == "uniform" else np.arange(1, count + 1, dtype=np.float64) ** -exponent
     return np.asarray(weights / weights.sum())
 
 
-def distinct_choices(stream: np.random.Generator, likely: Floats, rows: int, each: int) -> Ints:
+def distinct_choices(stream: np.random.Generator, likely: Floats, rows: int, each: int) -> _Ints:
     """Draws this many rows of `each` different choices, without replacement."""
     if not 0 <= each <= len(likely):
         raise ValueError(f"cannot choose {each} different of {len(likely)}")
@@ -47,7 +47,7 @@ def lognormal_mean(mu: float, sigma: float) -> float:
     return math.exp(mu + sigma * sigma / 2)
 
 
-def poisson_moments(stream: np.random.Generator, rates_per_s: Floats, span_s: float) -> tuple[Floats, Ints]:
+def poisson_moments(stream: np.random.Generator, rates_per_s: Floats, span_s: float) -> tuple[Floats, _Ints]:
     """The times of independent Poisson processes over a span, and the process of each; not in order."""
     counts = stream.poisson(rates_per_s * span_s)
     return stream.uniform(0.0, span_s, int(counts.sum())), np.repeat(np.arange(len(rates_per_s)), counts)
@@ -55,7 +55,7 @@ def poisson_moments(stream: np.random.Generator, rates_per_s: Floats, span_s: fl
 
 def on_off_moments(
     stream: np.random.Generator, people: int, span_s: float, *, on_s: tuple[float, float], off_s: tuple[float, float]
-) -> tuple[Floats, Ints, NDArray[np.bool_]]:
+) -> tuple[Floats, _Ints, NDArray[np.bool_]]:
     """Returns when each person goes on or off: times, persons, and whether on. Not in order of time.
 
     `on_s` and `off_s` are the lognormal parameters of durations in seconds. At the start a person is on with the
@@ -80,7 +80,7 @@ def on_off_moments(
 
 def renewals(
     stream: np.random.Generator, begin_s: Floats, span_s: float, *, lasts_s: tuple[float, float], renewed: bool
-) -> tuple[Ints, Floats, Floats]:
+) -> tuple[_Ints, Floats, Floats]:
     """Draws lognormal lifetimes that begin at these times and, if renewed, follow each other: slot, begin, end.
 
     Returns those that begin within the span; an end may lie beyond it.

@@ -18,7 +18,7 @@ from tocsin.language.channels import null_on_error
 from tocsin.language.channels.joins.decorrelate import import_outer_values
 from tocsin.language.channels.joins.rewrite import add_join_keys
 from tocsin.language.channels.joins.sides import JoinRequirements, Quantiles, RuntimeArray
-from tocsin.language.channels.new_rows import is_watched, mark_watched_datasets, needs_new_rows
+from tocsin.language.channels.new_rows import is_watched, mark_watched_datasets, needs_new_rows, translate_is_new
 from tocsin.language.channels.per_interest import has_column
 from tocsin.language.channels.record_parts import branch_of, find_parted_datasets, mark_branches
 from tocsin.language.channels.shared_query import ID, INTERESTS, build_shared_query, parameter_column
@@ -26,9 +26,9 @@ from tocsin.language.functions.bounds import like_patterns
 from tocsin.language.translate.active_records import active_time, active_variable, check_channel_time
 from tocsin.language.translate.expressions import TranslationError, fail
 from tocsin.language.translate.from_clause.dataset_scan import scan, version_of
-from tocsin.language.translate.name_lookup import Dataset, Function, NameLookup, TypeAnalyser
+from tocsin.language.translate.interfaces import Dataset, Function, NameLookup, TypeAnalyser
 from tocsin.language.translate.rewrites.with_clause import inline_with
-from tocsin.language.translate.scope import RowVariable, column, derived_table, free_tables, select_query
+from tocsin.language.translate.scope import as_table, column, free_tables, select_query
 from tocsin.language.translate.spark_text import render
 from tocsin.language.translate.translator import Translator
 from tocsin.language.types.output_types import to_output_type
@@ -119,7 +119,7 @@ class SharedQuery:
     parted_by: tuple[Dataset, ...] = ()  # the query may receive the new rows of these datasets in parts
 
 
-def shared_query(
+def compile_shared_query(
     body: exp.Expr,
     parameters: Sequence[str],
     declared: Mapping[str, Type],
@@ -138,14 +138,14 @@ def shared_query(
         function = names.find_function(own or dataverse, name, arity)
         return function is not None and function.language == "PYTHON"
 
-    first_pass = ChannelTranslation(names, type_analyser, dataverse, types)
+    first_pass = _ChannelTranslation(names, type_analyser, dataverse, types)
     draft = first_pass.translator.statement(build_shared_query(body, parameters, in_python))
     for i, name in enumerate(parameters):
         if name not in declared:
             types[i] = _infer_type(name, first_pass.uses_of.get(i, []))
     # No text contains its own digest, so no literal or field in this query has the name of a view or function of ours.
     token = hashlib.sha256(render(draft.query).encode()).hexdigest()[:32]
-    second_pass = ChannelTranslation(names, type_analyser, dataverse, types, token)
+    second_pass = _ChannelTranslation(names, type_analyser, dataverse, types, token)
     return second_pass.compile(
         build_shared_query(body, parameters, in_python), needs_new=needs_new_rows(body), branches=branches
     )
@@ -165,7 +165,7 @@ def _infer_type(name: str, uses: Sequence[Type]) -> Type:
     )
 
 
-class ChannelTranslation:
+class _ChannelTranslation:
     """Translates a channel's body, and records what the query needs to run: views, functions, keys and arguments.
 
     It owns a translator and is the hooks of it (`TranslationHooks`).
@@ -221,7 +221,7 @@ class ChannelTranslation:
         output = to_output_type(TypedSql(column(alias, "result"), result.type))
         columns: list[tuple[str, exp.Expr]] = [(name, column(alias, name)) for name in ("interest", "number", "place")]
         columns.append(("result", encoder.to_answer(output)))
-        select = select_query(columns).from_(derived_table(relation.query, alias))
+        select = select_query(columns).from_(as_table(relation.query, alias))
         matches = self.matches
         new_scans = [(scan_.dataset, scan_.branch) for scan_ in self.read if scan_.new]
         return SharedQuery(
@@ -398,15 +398,10 @@ class ChannelTranslation:
         value, dataset = active_variable(name, node, translator, self.tables)
         if name in ("active_timestamp", "meta"):
             return active_time(name, value)
-        return self._translate_is_new(value, dataset)
-
-    def _translate_is_new(self, value: RowVariable, dataset: Dataset) -> TypedSql:
-        """Translates `is_new(v)` to a comparison with the last commit that the channel has read, as `:since`."""
         watched = self.watched.setdefault(
             (dataset.dataverse, dataset.name), WatchedDataset(dataset, f"since{len(self.watched)}")
         )
-        since = exp.Placeholder(this=watched.since)
-        return TypedSql(exp.Paren(this=exp.GT(this=column(value.alias, COMMIT), expression=since)), t.BOOLEAN)
+        return translate_is_new(value, watched.since)
 
     # ------------------------------------------------------------ inference of parameter types
 

@@ -1,4 +1,4 @@
-"""Finds the datasets that a channel watches: it reads only their new rows, because its WHERE clause has `is_new(v)`.
+"""Finds the datasets that a channel watches, of which it reads only the new rows, and translates `is_new(v)`.
 
 Which rows are new is decided at each execution, by the commits since the last one; here it is decided only where new
 rows are read, so that an execution without new rows can be skipped and the others read few rows.
@@ -15,6 +15,10 @@ from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.predicate_notes import conjuncts, disjuncts
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.rewrites.substitution import name_of, unwrap_query
+from tocsin.language.translate.scope import RowVariable, column
+from tocsin.language.types.typed_sql import TypedSql
+from tocsin.rules.model import types as t
+from tocsin.rules.model.columns import COMMIT
 
 _WATCHED: Final = "watched"  # key in the `meta` of a table node
 
@@ -54,6 +58,12 @@ def needs_new_rows(body: exp.Expr) -> bool:
     return any(
         is_watched(source) or (isinstance(source, exp.Subquery) and needs_new_rows(source.this)) for source in sources
     )
+
+
+def translate_is_new(value: RowVariable, since: str) -> TypedSql:
+    """Translates `is_new(v)` to a comparison with the last commit that the channel has read, its argument `since`."""
+    last_commit = exp.Placeholder(this=since)
+    return TypedSql(exp.Paren(this=exp.GT(this=column(value.alias, COMMIT), expression=last_commit)), t.BOOLEAN)
 
 
 def _disjoint(body: exp.Expr) -> exp.Expr:

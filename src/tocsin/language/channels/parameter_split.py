@@ -16,14 +16,15 @@ from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.predicate_notes import conjuncts
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.rewrites.substitution import (
-    bound_names,
     items,
     mentions,
     move_sources,
     name_of,
+    own_names,
     rename_variables,
     unwrap_query,
 )
+from tocsin.language.translate.scope import hidden_name
 
 
 @dataclass(slots=True)
@@ -76,7 +77,7 @@ class ParameterSplit:
     def _sort(self) -> None:
         """Assigns every source, LET and condition to one of the two halves."""
         conditions: list[exp.Expr] = []
-        for join in self._flattened(items(self._body), conditions):
+        for join in self._flatten_sources(items(self._body), conditions):
             source, name = join.this, name_of(join.this)
             touched = self.is_touched([source, *filter(None, [join.args.get("on")])])
             if isinstance(source, nodes.Let):
@@ -103,7 +104,7 @@ class ParameterSplit:
             else:
                 self.free.conditions.append(condition)
 
-    def _flattened(self, items: Sequence[exp.Join], conditions: list[exp.Expr]) -> Iterator[exp.Join]:
+    def _flatten_sources(self, items: Sequence[exp.Join], conditions: list[exp.Expr]) -> Iterator[exp.Join]:
         """Yields the sources; replaces a plain subquery that depends on a parameter by its own sources."""
         has_wide_join = any((join.side or "").upper() in ("RIGHT", "FULL") for join in items)
         for join in items:
@@ -126,9 +127,9 @@ class ParameterSplit:
             value = nodes.RowOf(expressions=[output.copy() for output in query.expressions])
             if len(query.expressions) == 1 and isinstance(query.expressions[0], nodes.ValueOf):
                 value = query.expressions[0].this
-            yield from self._flattened(move_sources(query, names), conditions)
+            yield from self._flatten_sources(move_sources(query, names), conditions)
             conditions += self._conditions(query, names)
-            yield let(name_of(join.this), rename_variables(self._qualified(value, query), names), is_range=True)
+            yield let(name_of(join.this), rename_variables(self._qualify_fields(value, query), names), is_range=True)
             if join.args.get("on") is not None:
                 conditions += conjuncts(join.args["on"])
 
@@ -182,31 +183,31 @@ class ParameterSplit:
         self.bound.names += [name_of(join.this) for join in sources]
         self.bound.conditions += self._conditions(query, names)
         if value is not None:
-            item = rename_variables(self._qualified(strip_alias(query.expressions[0]), query), names)
+            item = rename_variables(self._qualify_fields(strip_alias(query.expressions[0]), query), names)
             self.bound.conditions.append(exp.EQ(this=value.copy(), expression=exp.Paren(this=item)))
         self.repeats = True
 
     def _fresh(self, query: exp.Select) -> dict[str, str]:
         """Makes unique names for a subquery's variables."""
         names = {}
-        for name in bound_names(query):
+        for name in own_names(query):
             self._count += 1
-            names[name] = f" {name} {self._count}"
+            names[name] = hidden_name(f"{name} {self._count}")
         return names
 
     def _conditions(self, query: exp.Select, names: dict[str, str]) -> list[exp.Expr]:
         where = query.args.get("where")
         return [
-            rename_variables(self._qualified(condition, query), names)
+            rename_variables(self._qualify_fields(condition, query), names)
             for condition in (conjuncts(where.this) if where else ())
         ]
 
-    def _qualified(self, node: exp.Expr, query: exp.Select) -> exp.Expr:
+    def _qualify_fields(self, node: exp.Expr, query: exp.Select) -> exp.Expr:
         """Prefixes every unqualified field with the query's source, if the query has exactly one."""
         sources = [join.this for join in items(query) if not isinstance(join.this, nodes.Let)]
         if len(sources) != 1:
             return node
-        known_names = {*self.free.names, *self.bound.names, *(let_.name for let_ in self.lets), *bound_names(query)}
+        known_names = {*self.free.names, *self.bound.names, *(let_.name for let_ in self.lets), *own_names(query)}
         known_names.update(self._parameters)
 
         def qualify(part: exp.Expr) -> exp.Expr:

@@ -7,14 +7,15 @@ row numbers within each interest, and filters by these.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from sqlglot import exp
 
 from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import fail
+from tocsin.language.translate.scope import hidden_name
 
-_INNER = " inner"
+_INNER: Final = hidden_name("inner")
 _ANSWER = ("interest", "number", "place", "result")
 """The columns of a shared query: the interest; the record's number (equal numbers mean equal results); the result's
 place in the interest's order; the result."""

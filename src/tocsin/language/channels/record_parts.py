@@ -12,7 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from tocsin.language.channels.new_rows import is_watched
-from tocsin.language.translate.name_lookup import Dataset
+from tocsin.language.translate.interfaces import Dataset
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.rewrites.substitution import unwrap_query
 
@@ -24,7 +24,7 @@ def mark_branches(body: exp.Expr) -> int:
     """Marks each table whose new records may be split with the number of its UNION branch; returns the branch count."""
     branches = list(_branches(body))
     for number, select in enumerate(branches):
-        for table in _parted(select):
+        for table in _find_parted_tables(select):
             table.meta[_BRANCH] = number
     return len(branches)
 
@@ -60,7 +60,7 @@ def _branches(body: exp.Expr) -> Iterator[exp.Expr]:
         yield body
 
 
-def _parted(select: exp.Expr) -> Iterator[exp.Table]:
+def _find_parted_tables(select: exp.Expr) -> Iterator[exp.Table]:
     """Yields the tables of a query that only joins and filters, if the query reads their new rows."""
     if not isinstance(select, exp.Select) or any(select.args.get(clause) for clause in _WHOLE):
         return
@@ -75,4 +75,4 @@ def _parted(select: exp.Expr) -> Iterator[exp.Table]:
         if isinstance(source, exp.Table) and is_watched(source):
             yield source
         elif isinstance(source, exp.Subquery):
-            yield from _parted(unwrap_query(source.this))
+            yield from _find_parted_tables(unwrap_query(source.this))

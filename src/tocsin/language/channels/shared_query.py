@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from sqlglot import exp
 
@@ -23,11 +24,14 @@ from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.projection import aggregates
 from tocsin.language.translate.rewrites.substitution import FIRST_LETS, rename_parameters, unwrap_query
 from tocsin.language.translate.rewrites.with_clause import place_first_lets
+from tocsin.language.translate.scope import hidden_name, is_hidden
 
-# A leading space makes a name that no user can write.
-INTERESTS = " interests"
-INTEREST, RECORD, OUT, NUMBER = " interest", " record", " out", " number"
-_WHOLE = " whole"
+INTERESTS: Final = hidden_name("interests")
+INTEREST: Final = hidden_name("interest")
+RECORD: Final = hidden_name("record")
+OUT: Final = hidden_name("out")
+NUMBER: Final = hidden_name("number")
+_WHOLE: Final = hidden_name("whole")
 _KNOWN = frozenset(
     f"expressions {FIRST_LETS} from_ joins where group having group_lets order limit offset distinct kind hint".split()
 )
@@ -274,7 +278,7 @@ class _SharedQueryBuilder:
     def _bind_inner_columns(self) -> Iterator[exp.Join]:
         """Binds the body's own names to the columns of the inner query."""
         for name in self.free.names:
-            yield let(name, column_of(RECORD, name), is_range=not name.startswith(" "))
+            yield let(name, column_of(RECORD, name), is_range=not is_hidden(name))
         for name in self.early_calls:
             yield let(name, column_of(RECORD, name))
         for let_ in self.lets:

@@ -77,7 +77,7 @@ _BOXES_MEET: Final = (
     " OR (_a.x2 >= 90E0 AND _b.x2 >= 90E0) OR (_a.x1 <= -90E0 AND _b.x1 <= -90E0)))"
 )
 
-INTERSECT: Final[dict[tuple[Type, Type], str]] = {
+_INTERSECT: Final[dict[tuple[Type, Type], str]] = {
     (POINT, CIRCLE): f"({_apart('_a', '_b')} <= _b.radius)",
     (CIRCLE, CIRCLE): f"({_apart('_a', '_b')} <= _a.radius + _b.radius)",
     (POINT, RECTANGLE): _POINT_IN_BOX,
@@ -87,14 +87,14 @@ INTERSECT: Final[dict[tuple[Type, Type], str]] = {
 
 
 def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
-    first, second = (a, b) if (a.type, b.type) in INTERSECT else (b, a)
-    test = build(INTERSECT[first.type, second.type], _a=first.sql, _b=second.sql)
+    first, second = (a, b) if (a.type, b.type) in _INTERSECT else (b, a)
+    test = build(_INTERSECT[first.type, second.type], _a=first.sql, _b=second.sql)
     # `least`, `greatest` and OR would return an answer for a box that is NULL.
     return guard_nulls((a.sql, b.sql), test) if second.type == RECTANGLE else test
 
 
 def _intersections() -> list[Overload]:
-    pairs = dict.fromkeys(pair for a, b in INTERSECT for pair in ((a, b), (b, a)))
+    pairs = dict.fromkeys(pair for a, b in _INTERSECT for pair in ((a, b), (b, a)))
     return [Overload(pair, BOOLEAN, _intersect) for pair in pairs]
 
 

@@ -44,7 +44,7 @@ class Near:
     globe: bool
 
 
-def known(type_: Type, *, globe: bool) -> bool:
+def has_cells(type_: Type, *, globe: bool) -> bool:
     return type_ in (_GLOBE_BOXES if globe else _PLANE_BOXES)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.functions.collections.array_arguments import answer, is_unknown, missing_test
+from tocsin.language.functions.collections.array_arguments import answer, build_missing_test, is_unknown
 from tocsin.language.types.typed_sql import FunctionError, TypedSql, build
 from tocsin.language.types.variant import encoder, values
 from tocsin.language.types.variant.values import VOID
@@ -76,7 +76,7 @@ def is_null(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     value = _one(name, arguments)
     if value.type == VOID:
         return TypedSql(exp.true(), t.BOOLEAN)
-    missing = missing_test(value)
+    missing = build_missing_test(value)
     test = is_unknown(value.sql, value.type)
     return answer(test if missing is None else exp.If(this=missing, true=exp.null(), false=test), t.BOOLEAN, arguments)
 

@@ -50,7 +50,7 @@ _PAIR: Final = rf"{_NUMBER}\\s*,\\s*{_NUMBER}"
 _NUMBERS: Final = r"transform(regexp_extract_all(_s, '([^\\s,]+)', 1), __t -> CAST(__t AS DOUBLE))"
 
 
-def _reading(pattern: str, expected: str, made: str) -> str:
+def _parser_sql(pattern: str, expected: str, made: str) -> str:
     """Returns SQL that parses the text `_s` and builds `made` from its numbers `__n`.
 
     A transform of a one-item array binds `__n`, so that Spark parses the numbers only once.
@@ -68,21 +68,21 @@ _FROM_FLAT: Final = (
     "transform(sequence(0, CAST(size(__n) DIV 2 AS INT) - 1),"
     " __i -> named_struct('x', get(__n, 2 * __i), 'y', get(__n, 2 * __i + 1)))"
 )
-_READ_POINT: Final = _reading(_PAIR, 'a point such as "1.0,2.0"', "named_struct('x', get(__n, 0), 'y', get(__n, 1))")
-_READ_LINE: Final = _reading(
+_READ_POINT: Final = _parser_sql(_PAIR, 'a point such as "1.0,2.0"', "named_struct('x', get(__n, 0), 'y', get(__n, 1))")
+_READ_LINE: Final = _parser_sql(
     _TWO, 'a line such as "1.0,2.0 3.0,4.0"',
     "named_struct('x1', get(__n, 0), 'y1', get(__n, 1), 'x2', get(__n, 2), 'y2', get(__n, 3))",
 )  # fmt: skip
-_READ_RECTANGLE: Final = _reading(
+_READ_RECTANGLE: Final = _parser_sql(
     _TWO, 'a rectangle such as "1.0,2.0 3.0,4.0"',
     "named_struct('x1', least(get(__n, 0), get(__n, 2)), 'y1', least(get(__n, 1), get(__n, 3)),"
     " 'x2', greatest(get(__n, 0), get(__n, 2)), 'y2', greatest(get(__n, 1), get(__n, 3)))",
 )  # fmt: skip
-_READ_CIRCLE: Final = _reading(
+_READ_CIRCLE: Final = _parser_sql(
     rf"{_PAIR}\\s+[+]?{_NUMBER.removeprefix('[+-]?')}", 'a circle such as "1.0,2.0 0.5"',
     "named_struct('x', get(__n, 0), 'y', get(__n, 1), 'radius', get(__n, 2))",
 )  # fmt: skip
-_READ_POLYGON: Final = _reading(rf"{_PAIR}(\\s+{_PAIR}){{2,}}", 'a polygon such as "0,0 0,1 1,0"', _FROM_FLAT)
+_READ_POLYGON: Final = _parser_sql(rf"{_PAIR}(\\s+{_PAIR}){{2,}}", 'a polygon such as "0,0 0,1 1,0"', _FROM_FLAT)
 
 # ---------------------------------------------------------------- from parts
 
@@ -192,7 +192,7 @@ def _intersect(a: TypedSql, b: TypedSql) -> exp.Expr:
     if pair in ((POINT, CIRCLE), (CIRCLE, CIRCLE)):
         # A single comparison that uses all fields is NULL if one of them is.
         return test
-    return guard_nulls(typed_sql.unguarded_parts(first.sql, second.sql), test)
+    return guard_nulls(typed_sql.remove_guards(first.sql, second.sql), test)
 
 
 def _cell(p: TypedSql, origin: TypedSql, dx: TypedSql, dy: TypedSql) -> exp.Expr:

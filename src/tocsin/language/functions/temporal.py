@@ -81,7 +81,7 @@ def _constant_duration(sql: exp.Expr) -> Duration | None:
     return None
 
 
-def _shifted(start: str, sign: str, moment: TypedSql, duration: TypedSql) -> exp.Expr:
+def _shift(start: str, sign: str, moment: TypedSql, duration: TypedSql) -> exp.Expr:
     """Moves `start` (SQL of a timestamp over `_m`) by the duration; omits a part that is known to be zero."""
     constant = _constant_duration(duration.sql)
     if constant is None or constant.months:
@@ -92,11 +92,11 @@ def _shifted(start: str, sign: str, moment: TypedSql, duration: TypedSql) -> exp
 
 
 def _datetime_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
-    return lambda moment, duration: _shifted("_m", sign, moment, duration)
+    return lambda moment, duration: _shift("_m", sign, moment, duration)
 
 
 def _date_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
-    return lambda day, duration: exp.cast(_shifted("CAST(_m AS TIMESTAMP)", sign, day, duration), "DATE")
+    return lambda day, duration: exp.cast(_shift("CAST(_m AS TIMESTAMP)", sign, day, duration), "DATE")
 
 
 def _time_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
@@ -115,7 +115,7 @@ def _time_shift(sign: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:
     return make
 
 
-def _swapped(make: Callable[[TypedSql, TypedSql], exp.Expr]) -> Callable[[TypedSql, TypedSql], exp.Expr]:
+def _swap_arguments(make: Callable[[TypedSql, TypedSql], exp.Expr]) -> Callable[[TypedSql, TypedSql], exp.Expr]:
     return lambda left, right: make(right, left)
 
 
@@ -145,19 +145,19 @@ _ARITHMETIC: Final[
 ] = (
     ("+", (DATETIME,), (DURATION,), DATETIME, _datetime_shift("+")),
     ("-", (DATETIME,), (DURATION,), DATETIME, _datetime_shift("-")),
-    ("+", (DURATION,), (DATETIME,), DATETIME, _swapped(_datetime_shift("+"))),
+    ("+", (DURATION,), (DATETIME,), DATETIME, _swap_arguments(_datetime_shift("+"))),
     ("+", (DATE,), (DURATION,), DATE, _date_shift("+")),
     ("-", (DATE,), (DURATION,), DATE, _date_shift("-")),
-    ("+", (DURATION,), (DATE,), DATE, _swapped(_date_shift("+"))),
+    ("+", (DURATION,), (DATE,), DATE, _swap_arguments(_date_shift("+"))),
     ("+", (TIME,), (DURATION,), TIME, _time_shift("+")),
     ("-", (TIME,), (DURATION,), TIME, _time_shift("-")),
-    ("+", (DURATION,), (TIME,), TIME, _swapped(_time_shift("+"))),
+    ("+", (DURATION,), (TIME,), TIME, _swap_arguments(_time_shift("+"))),
     ("-", _MOMENTS, _MOMENTS, DURATION, _micros_apart),
     ("-", (TIME,), (TIME,), DURATION, _micros_apart),
     ("+", (DURATION,), (DURATION,), DURATION, _durations("+")),
     ("-", (DURATION,), (DURATION,), DURATION, _durations("-")),
     ("*", (DURATION,), INTEGERS, DURATION, _times),
-    ("*", INTEGERS, (DURATION,), DURATION, _swapped(_times)),
+    ("*", INTEGERS, (DURATION,), DURATION, _swap_arguments(_times)),
 )
 
 
@@ -220,20 +220,20 @@ def order_durations(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None
     Spark itself would compare the months first.
     """
     if name in ("greatest", "least") and arguments and all(argument.type == DURATION for argument in arguments):
-        return TypedSql(field(values.call(name, *(_keyed(argument.sql) for argument in arguments)), "v"), DURATION)
+        return TypedSql(field(values.call(name, *(_with_key(argument.sql) for argument in arguments)), "v"), DURATION)
     if name not in ("array_max", "array_min", "array_sort", "sort_array") or not arguments:
         return None
     items, *rest = arguments
     if not isinstance(items.type, ArrayType) or items.type.item != DURATION:
         return None
-    keyed = build("transform(_v, __d -> _keyed)", _v=items.sql, _keyed=_keyed(exp.column("__d")))
+    keyed = build("transform(_v, __d -> _keyed)", _v=items.sql, _keyed=_with_key(exp.column("__d")))
     result = values.call(name, keyed, *(argument.sql for argument in rest))
     if name in ("array_max", "array_min"):
         return TypedSql(field(result, "v"), DURATION)
     return TypedSql(build("transform(_v, __d -> _d)", _v=result, _d=field(exp.column("__d"), "v")), items.type)
 
 
-def _keyed(sql: exp.Expr) -> exp.Expr:
+def _with_key(sql: exp.Expr) -> exp.Expr:
     key = order_key(TypedSql(sql, DURATION))
     assert key is not None
     return guard_nulls((sql,), values.record([("k", key), ("v", sql)]))

@@ -24,7 +24,7 @@ MICROS_PER_DAY: Final = 86_400_000_000
 # ---------------------------------------------------------------- from text
 
 
-def _reading(pattern: str, expected: str, made: str) -> str:
+def _parser_sql(pattern: str, expected: str, made: str) -> str:
     return (
         rf"CASE WHEN _s IS NULL THEN NULL WHEN _s RLIKE '^\\s*{pattern}\\s*$' THEN {made}"
         f" ELSE raise_error(concat('expected {expected}, got \"', _s, '\"')) END"
@@ -37,18 +37,18 @@ _CLOCK: Final = "[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?"
 _DAY: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 # Spark cannot parse a zone after minutes without seconds.
 _WITH_SECONDS: Final = "regexp_replace({text}, '([T ][0-9]{{2}}:[0-9]{{2}})(Z|[+-].*)?$', '$1:00$2')"
-_READ_DATETIME: Final = _reading(
+_READ_DATETIME: Final = _parser_sql(
     f"{_DAY}[T ]{_CLOCK}(Z|[+-][0-9]{{2}}(:[0-9]{{2}})?)?", 'a datetime such as "2026-11-15T08:30:00Z"',
     f"CAST({_WITH_SECONDS.format(text=_BARE)} AS TIMESTAMP)",
 )  # fmt: skip
-_READ_DATE: Final = _reading(_DAY, 'a date such as "2026-11-15"', f"CAST({_BARE} AS DATE)")
+_READ_DATE: Final = _parser_sql(_DAY, 'a date such as "2026-11-15"', f"CAST({_BARE} AS DATE)")
 _FIRST_DAY: Final = f"concat('1970-01-01T', regexp_replace({_BARE}, 'Z$', ''), 'Z')"
-_READ_TIME: Final = _reading(
+_READ_TIME: Final = _parser_sql(
     f"{_CLOCK}Z?", 'a time of day such as "08:30:00.250"',
     f"unix_micros(CAST({_WITH_SECONDS.format(text=_FIRST_DAY)} AS TIMESTAMP))",
 )  # fmt: skip
 _HEX: Final = "[0-9A-Fa-f]"
-_READ_UUID: Final = _reading(
+_READ_UUID: Final = _parser_sql(
     rf"{_HEX}{{8}}(-?){_HEX}{{4}}\\1{_HEX}{{4}}\\1{_HEX}{{4}}\\1{_HEX}{{12}}",
     'a uuid such as "5c848e5c-6b6a-498f-8452-8847a2957421"',
     r"regexp_replace(lower(regexp_replace(_s, '[\\s-]', '')),"
@@ -56,7 +56,7 @@ _READ_UUID: Final = _reading(
 )
 
 
-def _reading_duration(*, months: bool, micros: bool, expected: str) -> str:
+def _duration_sql(*, months: bool, micros: bool, expected: str) -> str:
     """Returns SQL that parses a duration.
 
     Each unit is a group of the pattern; the group is empty if the text, or this kind of duration, lacks the unit. The
@@ -87,16 +87,16 @@ def _reading_duration(*, months: bool, micros: bool, expected: str) -> str:
         f"named_struct('months', CAST({sign} * ({count(2)} * 12 + {count(3)}) AS INT),"
         f" 'micros', {sign} * ({seconds} * 1000000 + {fraction}))"
     )
-    return _reading(pattern, expected, duration)
+    return _parser_sql(pattern, expected, duration)
 
 
-_READ_DURATION: Final = _reading_duration(
+_READ_DURATION: Final = _duration_sql(
     months=True, micros=True, expected='an ISO 8601 duration such as "PT10S" or "P1DT2H"'
 )
-_READ_DAY_TIME: Final = _reading_duration(
+_READ_DAY_TIME: Final = _duration_sql(
     months=False, micros=True, expected='a day-time duration such as "PT10S" or "P1DT2H"'
 )
-_READ_YEAR_MONTH: Final = _reading_duration(months=True, micros=False, expected='a year-month duration such as "P1Y6M"')
+_READ_YEAR_MONTH: Final = _duration_sql(months=True, micros=False, expected='a year-month duration such as "P1Y6M"')
 
 
 def _parse_day_time(text: str) -> Duration:

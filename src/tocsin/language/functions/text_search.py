@@ -23,7 +23,7 @@ FTCONTAINS: Final = "ftcontains"
 _MODES: Final = ("all", "any")
 _USAGE: Final = 'ftcontains takes a text, words and an object such as {"mode": "any"}'
 
-NoteUse = Callable[[TypedSql, Type], None]
+_NoteUse = Callable[[TypedSql, Type], None]
 
 KEY_BITS: Final = "tocsin_key_bits"
 KEYWORD_KEY: Final = "tocsin_keyword_key"
@@ -45,7 +45,7 @@ FILTER_BITS: Final = 22
 # ---------------------------------------------------------------- ftcontains
 
 
-def find_words(arguments: Sequence[TypedSql], options: exp.Expr | None, note_use: NoteUse) -> TypedSql:
+def find_words(arguments: Sequence[TypedSql], options: exp.Expr | None, note_use: _NoteUse) -> TypedSql:
     """Translates `ftcontains(text, words[, {"mode": "any" | "all"}])`. NULL if the arguments are no texts.
 
     A word is a run of letters and digits; upper and lower case do not matter. A text of several words counts as its
@@ -59,7 +59,7 @@ def find_words(arguments: Sequence[TypedSql], options: exp.Expr | None, note_use
     text, words = _text(arguments[0]), _words(arguments[1])
     if text is None or words is None:
         return TypedSql(values.null(t.BOOLEAN), t.BOOLEAN)
-    return TypedSql(has_words(text, words, any_of=_mode(options) == "any"), t.BOOLEAN)
+    return TypedSql(_has_words(text, words, any_of=_mode(options) == "any"), t.BOOLEAN)
 
 
 def _mode(options: exp.Expr | None) -> str:
@@ -115,7 +115,7 @@ def part_keys(text: exp.Expr, key_filter: exp.Expr) -> exp.Expr:
     return values.call(PART_KEYS, text, key_filter)
 
 
-def has_words(text: exp.Expr, words: exp.Expr, *, any_of: bool) -> exp.Expr:
+def _has_words(text: exp.Expr, words: exp.Expr, *, any_of: bool) -> exp.Expr:
     """Returns whether a text has all of the words of an array of texts, or any of them."""
     return values.call(HAS_WORDS, text, words, exp.true() if any_of else exp.false())
 

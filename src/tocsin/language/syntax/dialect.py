@@ -64,7 +64,7 @@ class QueryParser(SparkParser):
 
     PLACEHOLDER_PARSERS: ClassVar[Any] = {}
 
-    blamed: Token | None = None
+    error_token: Token | None = None
     _positions: dict[int, int]
     """The numbers of the parameters that are written as `?`, by their places."""
 
@@ -79,7 +79,7 @@ class QueryParser(SparkParser):
 
     def refuse(self, message: str, token: Token | None = None) -> NoReturn:
         """Raises a syntax error at a token, or at the current token if none is given."""
-        self.blamed = token
+        self.error_token = token
         self.raise_error(message, *([token] if token is not None else []))
         raise AssertionError("errors are raised at once")
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from sqlglot.tokenizer_core import TokenType
 
 from tocsin.language.functions.function_registry import BUILT_IN
-from tocsin.language.syntax import parser_channels, parser_data, parser_datasets
+from tocsin.language.syntax import parser_channels, parser_datasets
 from tocsin.language.syntax import statements as st
 from tocsin.language.syntax.token_stream import TokenStream
 from tocsin.rules.did_you_mean import did_you_mean
@@ -56,9 +56,9 @@ def parse_statement(tokens: TokenStream) -> st.Statement:
         statement = _parse_object(tokens, parse) if isinstance(parse, Mapping) else parse(tokens)
     else:
         expected = _expected_statement(first.text.upper())
-        if first.text.upper() in _REPLACED and tokens.following.token_type not in _AFTER_EXPRESSION:
+        if first.text.upper() in _REPLACED and tokens.next_token.token_type not in _AFTER_EXPRESSION:
             tokens.refuse(f"Expected a statement: write {_REPLACED[first.text.upper()]} instead", token=first)
-        if first.token_type == TokenType.VAR and tokens.following.token_type in _WORDS:
+        if first.token_type == TokenType.VAR and tokens.next_token.token_type in _WORDS:
             # No expression begins with two words, so the first must be a misspelt keyword.
             tokens.refuse(f"Expected {expected}", token=first)
         statement = st.Query(query=tokens.query(expected))
@@ -107,7 +107,7 @@ def _create_type(tokens: TokenStream) -> st.Statement:
 def _create_function(tokens: TokenStream, *, or_replace: bool = False) -> st.Statement:
     before = tokens.if_not_exists()
     first = tokens.current
-    name = tokens.qualified("a function")
+    name = tokens.full_name("a function")
     if name.name.lower() in BUILT_IN:
         tokens.refuse(f"Expected a name of its own, {name.name} is a function of the language", token=first)
     if_not_exists = tokens.if_not_exists() or before
@@ -165,7 +165,7 @@ def _drop(
 ) -> st.Statement:
     """Parses the DROP of anything with a qualified name; `arity` and `force` say what else it may have."""
     before = tokens.word("IF", "EXISTS")
-    parts: dict[str, object] = {"name": tokens.qualified(what)}
+    parts: dict[str, object] = {"name": tokens.full_name(what)}
     if arity:
         parts["arity"] = tokens.arity()
     parts["if_exists"] = tokens.word("IF", "EXISTS") or before
@@ -217,23 +217,23 @@ def _write_output(tokens: TokenStream) -> st.Statement:
 
 
 def _explain(tokens: TokenStream) -> st.Statement:
-    if tokens.following.token_type not in _AFTER_EXPRESSION and tokens.word("CHANNEL"):
-        return st.ExplainChannel(channel=tokens.qualified("a channel"))
+    if tokens.next_token.token_type not in _AFTER_EXPRESSION and tokens.word("CHANNEL"):
+        return st.ExplainChannel(channel=tokens.full_name("a channel"))
     return st.Explain(query=tokens.query("a query after EXPLAIN"))
 
 
 def _feed(tokens: TokenStream) -> st.Name:
     tokens.need("FEED")
-    return tokens.qualified("a feed")
+    return tokens.full_name("a feed")
 
 
 def _connect(tokens: TokenStream) -> st.Statement:
     feed = _feed(tokens)
     tokens.need("TO", "DATASET")
-    dataset = tokens.qualified("a dataset")
+    dataset = tokens.full_name("a dataset")
     function = None
     if tokens.word("APPLY", "FUNCTION"):
-        function = tokens.qualified("a function")
+        function = tokens.full_name("a function")
         tokens.arity()
         if tokens.at(TokenType.COMMA):
             tokens.refuse("Expected one function: write one that calls the others")
@@ -246,11 +246,11 @@ def _connect(tokens: TokenStream) -> st.Statement:
 def _disconnect(tokens: TokenStream) -> st.Statement:
     feed = _feed(tokens)
     tokens.need("FROM", "DATASET")
-    return st.DisconnectFeed(feed=feed, dataset=tokens.qualified("a dataset"), force=tokens.word("FORCE"))
+    return st.DisconnectFeed(feed=feed, dataset=tokens.full_name("a dataset"), force=tokens.word("FORCE"))
 
 
 def _execute(tokens: TokenStream) -> st.Statement:
-    return st.Execute(procedure=tokens.qualified("a procedure"), arguments=tokens.arguments())
+    return st.Execute(procedure=tokens.full_name("a procedure"), arguments=tokens.arguments())
 
 
 # ---------------------------------------------------------------- the table
@@ -271,7 +271,7 @@ STATEMENTS: Final[Mapping[str, _StatementGrammar | Mapping[str, _StatementGramma
         "REPETITIVE": partial(parser_channels.create_channel, continuous=False),
         "CONTINUOUS": partial(parser_channels.create_channel, continuous=True),
         "CHANNEL": _need_channel_kind,
-        "PROCEDURE": parser_data.create_procedure,
+        "PROCEDURE": parser_datasets.create_procedure,
     },
     "DROP": {
         "DATAVERSE": _drop_dataverse,
@@ -288,10 +288,10 @@ STATEMENTS: Final[Mapping[str, _StatementGrammar | Mapping[str, _StatementGramma
     "USE": _use,
     "SET": _set,
     "WRITE": _write_output,
-    "INSERT": parser_data.insert,
-    "UPSERT": partial(parser_data.insert, upsert=True),
-    "DELETE": parser_data.delete,
-    "LOAD": parser_data.load,
+    "INSERT": parser_datasets.insert,
+    "UPSERT": partial(parser_datasets.insert, upsert=True),
+    "DELETE": parser_datasets.delete,
+    "LOAD": parser_datasets.load,
     "EXPLAIN": _explain,
     "CONNECT": _connect,
     "DISCONNECT": _disconnect,

@@ -10,7 +10,7 @@ from typing import Any
 from sqlglot.tokenizer_core import TokenType
 
 from tocsin.language.syntax import statements as st
-from tocsin.language.syntax.parser_data import period_duration
+from tocsin.language.syntax.parser_datasets import period_duration
 from tocsin.language.syntax.token_stream import TokenStream
 
 
@@ -28,13 +28,15 @@ def create_channel(tokens: TokenStream, *, continuous: bool) -> st.Statement:
     name, if_not_exists = tokens.new_name("a channel")
     parts: dict[str, Any] = {"continuous": continuous, "push": push}
     if tokens.word("USING"):
-        parts["function"] = tokens.qualified("a function")
+        parts["function"] = tokens.full_name("a function")
         parts["arity"] = tokens.arity()
     elif tokens.at(TokenType.L_PAREN):
         parts["parameters"] = tokens.parameters(typed=True)
         if_not_exists = tokens.if_not_exists() or if_not_exists
         _clauses(tokens, parts)
-        parts["body_offset"], parts["body"] = tokens.braced("the channel's query", lambda: tokens.query("a query"))
+        parts["body_offset"], parts["body"] = tokens.parse_braces(
+            "the channel's query", lambda: tokens.query("a query")
+        )
     else:
         tokens.refuse("Expected USING function@arity, or (parameters) and { query }")
     _clauses(tokens, parts)
@@ -56,24 +58,24 @@ def _clauses(tokens: TokenStream, parts: dict[str, Any]) -> None:
 
 def subscribe(tokens: TokenStream) -> st.Statement:
     tokens.need("TO")
-    channel = tokens.qualified("a channel")
+    channel = tokens.full_name("a channel")
     arguments = tokens.arguments()
     tokens.need("ON")
-    return st.SubscribeStatement(channel=channel, arguments=arguments, broker=tokens.qualified("a broker"))
+    return st.SubscribeStatement(channel=channel, arguments=arguments, broker=tokens.full_name("a broker"))
 
 
 def unsubscribe(tokens: TokenStream) -> st.Statement:
     subscription = tokens.text("a subscription's id in quotes")
     tokens.need("FROM")
-    return st.UnsubscribeStatement(subscription=subscription, channel=tokens.qualified("a channel"))
+    return st.UnsubscribeStatement(subscription=subscription, channel=tokens.full_name("a channel"))
 
 
 def change_subscription(tokens: TokenStream) -> st.Statement:
     tokens.need("SUBSCRIPTION")
     subscription = tokens.text("a subscription's id in quotes")
     tokens.need("ON")
-    channel = tokens.qualified("a channel")
+    channel = tokens.full_name("a channel")
     arguments = tokens.arguments() if tokens.at(TokenType.L_PAREN) else None
     tokens.need("TO")
-    broker = tokens.qualified("a broker")
+    broker = tokens.full_name("a broker")
     return st.ChangeSubscription(subscription=subscription, channel=channel, arguments=arguments, broker=broker)

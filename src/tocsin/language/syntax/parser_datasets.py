@@ -1,4 +1,5 @@
-"""Parses CREATE DATASET and CREATE INDEX with all clauses of AsterixDB.
+"""Parses the statements about datasets and their data: CREATE DATASET and CREATE INDEX with all clauses of AsterixDB,
+INSERT, UPSERT, DELETE and LOAD, and procedures, whose body is one of these or a query.
 
 Clauses that tune AsterixDB's own storage are parsed and named in the statement, so that a script runs unchanged and its
 answer can say what has no effect here.
@@ -11,17 +12,27 @@ from typing import Any, Final
 from sqlglot.tokenizer_core import TokenType
 
 from tocsin.language.syntax import statements as st
+from tocsin.language.syntax.dialect import LET
 from tocsin.language.syntax.token_stream import TokenStream
+from tocsin.rules.model.values import Duration
+from tocsin.rules.periods import parse_period
 
 INDEX_KINDS: Final = ("BTREE", "RTREE", "KEYWORD", "FULLTEXT", "NGRAM", "ARRAY")
-GRAM_LIMIT: Final = 64
+_GRAM_LIMIT: Final = 64
 """The longest gram of an NGRAM index."""
 
 _WRITTEN_KINDS: Final = tuple(kind for kind in INDEX_KINDS if kind != "ARRAY")
-_HINTS: Final = "HINTS"
-_COMPACTION: Final = "COMPACTION POLICY"
-_NODE_GROUP: Final = "ON nodegroup"
-_FILTER: Final = "FILTER ON"
+
+# The tokens that begin the records to insert. The word before such a token is a dataset name, even if it is DATASET.
+_AFTER_NAME = (
+    TokenType.L_BRACE, TokenType.L_BRACKET, TokenType.L_PAREN, TokenType.SELECT, TokenType.WITH, TokenType.FROM, LET,
+    TokenType.DOT, TokenType.ALIAS, TokenType.SENTINEL,
+)  # fmt: skip
+
+# The tokens that follow a dataset's name in DELETE if there is no variable; the last two end a procedure's body.
+_AFTER_DATASET = (TokenType.WHERE, TokenType.R_BRACE, TokenType.SEMICOLON)
+
+_DURATIONS = ("DURATION", "DAY_TIME_DURATION", "YEAR_MONTH_DURATION")
 
 
 def create_active_dataset(tokens: TokenStream) -> st.Statement:
@@ -36,14 +47,14 @@ def create_internal_dataset(tokens: TokenStream) -> st.Statement:
 
 def create_dataset(tokens: TokenStream, *, active: bool = False) -> st.Statement:
     before = tokens.if_not_exists()
-    name = tokens.qualified("a dataset")
+    name = tokens.full_name("a dataset")
     if tokens.at(TokenType.PRIMARY_KEY):
         # AsterixDB also takes `PRIMARY KEY (x: int)` without a type.
         tokens.refuse("Expected (Type) after the dataset's name: CREATE TYPE T AS {x: int} first, then write D(T)")
     tokens.need_token(TokenType.L_PAREN, "(Type) after the dataset's name")
     kind = tokens.type()
     tokens.need_token(TokenType.R_PAREN, ")")
-    if tokens.at(TokenType.WITH) and tokens.following.text.upper() == "META":
+    if tokens.at(TokenType.WITH) and tokens.next_token.text.upper() == "META":
         tokens.refuse("Expected no WITH META: a record has no second record beside it, give it these fields itself")
     if_not_exists = tokens.if_not_exists() or before
     if not (tokens.accept(TokenType.PRIMARY_KEY) or tokens.word("PRIMARY", "KEY")):
@@ -75,17 +86,17 @@ def _dataset_clause(tokens: TokenStream) -> tuple[str, Any] | None:
         return "filter_on", tokens.path()
     if tokens.word("WITH", "HINTS") or tokens.word("HINTS"):
         _properties(tokens)
-        return _HINTS, None
+        return st.StorageClause.HINTS, None
     if tokens.at(TokenType.WITH):
         return "options", tokens.options()
     if tokens.word("USING", "COMPACTION", "POLICY"):
         tokens.name("a compaction policy")
         if tokens.at(TokenType.L_PAREN):
             tokens.configuration()
-        return _COMPACTION, None
+        return st.StorageClause.COMPACTION_POLICY, None
     if tokens.word("ON"):
         tokens.name("a node group")
-        return _NODE_GROUP, None
+        return st.StorageClause.NODE_GROUP, None
     return None
 
 
@@ -115,9 +126,9 @@ def create_index(tokens: TokenStream) -> st.Statement:
     name = tokens.name("an index")
     if_not_exists = tokens.if_not_exists() or before
     tokens.need("ON")
-    dataset = tokens.qualified("a dataset")
+    dataset = tokens.full_name("a dataset")
     tokens.need_token(TokenType.L_PAREN, "(fields)")
-    elements = [element for listed in tokens.items(lambda: _indexed(tokens)) for element in listed]
+    elements = [element for listed in tokens.items(lambda: _parse_indexed(tokens)) for element in listed]
     tokens.need_token(TokenType.R_PAREN, ")")
     kind, gram_length = _index_kind(tokens) if tokens.word("TYPE") else ("BTREE", None)
     if any(unnests for _, _, unnests in elements):
@@ -144,7 +155,7 @@ def create_primary_index(tokens: TokenStream) -> st.Statement:
     name = None if tokens.at(TokenType.ON) else tokens.name("an index")
     if_not_exists = tokens.if_not_exists() or before
     tokens.need("ON")
-    dataset = tokens.qualified("a dataset")
+    dataset = tokens.full_name("a dataset")
     if tokens.word("TYPE"):
         tokens.need("BTREE")
     return st.CreateIndex(
@@ -157,7 +168,7 @@ _Indexed = tuple[tuple[str, ...], str | None, bool]
 """An indexed field: its path, its type as the script writes it, and whether it is of the items of an array."""
 
 
-def _indexed(tokens: TokenStream) -> list[_Indexed]:
+def _parse_indexed(tokens: TokenStream) -> list[_Indexed]:
     wrapped = tokens.accept(TokenType.L_PAREN)
     elements = _array_items(tokens) if tokens.accept(TokenType.UNNEST) else [(tokens.path(), _type(tokens), False)]
     if wrapped:
@@ -193,8 +204,8 @@ def _index_kind(tokens: TokenStream) -> tuple[str, int | None]:
         return kind, None
     tokens.need_token(TokenType.L_PAREN, "(length of a gram)")
     length = tokens.need_token(TokenType.NUMBER, "the length of a gram")
-    if not (length.text.isdecimal() and 1 <= len(length.text) <= 3 and 1 <= int(length.text) <= GRAM_LIMIT):
-        tokens.refuse(f"Expected a length from 1 to {GRAM_LIMIT}", token=length)
+    if not (length.text.isdecimal() and 1 <= len(length.text) <= 3 and 1 <= int(length.text) <= _GRAM_LIMIT):
+        tokens.refuse(f"Expected a length from 1 to {_GRAM_LIMIT}", token=length)
     tokens.need_token(TokenType.R_PAREN, ")")
     return kind, int(length.text)
 
@@ -207,3 +218,80 @@ def _cast_default(tokens: TokenStream) -> None:
     while tokens.here is not None and not tokens.at(TokenType.R_PAREN):
         tokens.advance()
     tokens.need_token(TokenType.R_PAREN, ")")
+
+
+# ---------------------------------------------------------------- data
+
+
+def insert(tokens: TokenStream, *, upsert: bool = False) -> st.Insert:
+    tokens.need("INTO")
+    if tokens.next_token.token_type not in _AFTER_NAME:
+        tokens.word("DATASET")
+    dataset = tokens.full_name("a dataset")
+    alias = tokens.name("a variable") if tokens.accept(TokenType.ALIAS) else None
+    source = tokens.query("a query, an object or an array of objects")
+    returning = tokens.expression("an expression after RETURNING") if tokens.word("RETURNING") else None
+    return st.Insert(dataset=dataset, source=source, upsert=upsert, alias=alias, returning=returning)
+
+
+def delete(tokens: TokenStream) -> st.Delete:
+    tokens.need("FROM")
+    dataset = tokens.full_name("a dataset")
+    alias = None
+    if tokens.accept(TokenType.ALIAS) or (tokens.here and not tokens.at(*_AFTER_DATASET)):
+        alias = tokens.name("a variable")
+    where = tokens.expression("a condition after WHERE") if tokens.accept(TokenType.WHERE) else None
+    return st.Delete(dataset=dataset, alias=alias, where=where)
+
+
+def load(tokens: TokenStream) -> st.Statement:
+    tokens.need("DATASET")
+    dataset = tokens.full_name("a dataset")
+    tokens.need("USING")
+    adapter = tokens.name("an adapter")
+    options = tokens.configuration()
+    if tokens.word("PRE"):  # a hint for AsterixDB's storage: PRE-SORTED
+        tokens.need_token(TokenType.DASH, "-SORTED")
+        tokens.need("SORTED")
+    return st.Load(dataset=dataset, adapter=adapter, options=options)
+
+
+# ---------------------------------------------------------------- procedures
+
+
+def create_procedure(tokens: TokenStream) -> st.Statement:
+    name, if_not_exists = tokens.new_name("a procedure")
+    parameters = tuple(parameter.name for parameter in tokens.parameters())
+    if_not_exists = tokens.if_not_exists() or if_not_exists
+    offset, body = tokens.parse_braces("the procedure's statement", lambda: procedure_body(tokens))
+    period = None
+    if tokens.word("PERIOD"):
+        period = period_duration(tokens)
+    return st.CreateProcedure(
+        name=name, parameters=parameters, body=body, body_offset=offset, period=period, if_not_exists=if_not_exists
+    )
+
+
+def procedure_body(tokens: TokenStream) -> st.ProcedureBody:
+    if tokens.word("INSERT"):
+        return insert(tokens)
+    if tokens.word("UPSERT"):
+        return insert(tokens, upsert=True)
+    if tokens.accept(TokenType.DELETE):
+        return delete(tokens)
+    return st.Query(query=tokens.query("an INSERT, an UPSERT, a DELETE or a query"))
+
+
+def period_duration(tokens: TokenStream) -> Duration:
+    """Parses the duration after PERIOD: a text, or a constructor around a text."""
+    wrapped = tokens.one_of(_DURATIONS)
+    if wrapped:
+        tokens.need_token(TokenType.L_PAREN, '("PT20S")')
+    token = tokens.current
+    try:
+        period = parse_period(tokens.text('a duration such as duration("PT20S")'))
+    except ValueError as error:
+        tokens.refuse(str(error), token=token)
+    if wrapped:
+        tokens.need_token(TokenType.R_PAREN, ")")
+    return period

@@ -17,18 +17,18 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from tocsin.language.syntax.dialect import Tocsin
 from tocsin.language.syntax.parser import parse_statement
-from tocsin.language.syntax.parser_data import procedure_body
+from tocsin.language.syntax.parser_datasets import procedure_body
 from tocsin.language.syntax.statements import ProcedureBody, Statement
 from tocsin.language.syntax.token_stream import TokenStream
 from tocsin.wire.errors import StatementError
 
 _T = TypeVar("_T")
 
-DEPTH_LIMIT = 100  # nesting of brackets: far beyond what people write, far below what exhausts the stack
+_DEPTH_LIMIT = 100  # nesting of brackets: far beyond what people write, far below what exhausts the stack
 _TREE_LIMIT = 300  # nesting of operators, such as a + b + c + …; each level costs more than the one before
 _CHAIN_LIMIT = 1_000  # conditions in an AND or OR; the engine's time grows with their square: 4 s for a thousand
 TOKENS_LIMIT = 100_000  # words and signs of one statement; each takes hundreds of bytes, and 0.2 ms in a query
-DIGITS_LIMIT = 1_000  # digits of a number; the largest double has 309, and Python parses at most 4,300
+_DIGITS_LIMIT = 1_000  # digits of a number; the largest double has 309, and Python parses at most 4,300
 _HALF = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACE, TokenType.L_BRACKET}
@@ -40,7 +40,7 @@ def statements(script: str) -> Iterator[Statement]:
     number = 1
     try:
         for chunk in _chunks(script):
-            statement = _guarded(TokenStream(script, chunk), parse_statement)
+            statement = _parse_all(TokenStream(script, chunk), parse_statement)
             _shallow_parts(script, statement)
             yield statement
             number += 1
@@ -54,7 +54,7 @@ def parse_query(text: str) -> exp.Expr:
     tokens = list(_tokens(text))
     if not tokens:
         raise _error_at(text, 0, "expected a query or an expression")
-    body = _guarded(TokenStream(text, tokens), lambda tokens: tokens.query("a query or an expression"))
+    body = _parse_all(TokenStream(text, tokens), lambda tokens: tokens.query("a query or an expression"))
     _shallow(text, body)
     return body
 
@@ -64,7 +64,7 @@ def parse_procedure(text: str) -> ProcedureBody:
     tokens = list(_tokens(text))
     if not tokens:
         raise _error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
-    statement = _guarded(TokenStream(text, tokens), procedure_body)
+    statement = _parse_all(TokenStream(text, tokens), procedure_body)
     _shallow_parts(text, statement)
     object.__setattr__(statement, "text", text)
     return statement
@@ -147,9 +147,9 @@ def _chunks(script: str) -> Iterator[list[Token]]:
             raise _too_long(script, token)
         if kind in _OPENING:
             open_brackets.append(token)
-            if len(open_brackets) > DEPTH_LIMIT:
+            if len(open_brackets) > _DEPTH_LIMIT:
                 line, column = place(script, token.start)
-                raise StatementError(f"brackets are nested more than {DEPTH_LIMIT} deep", line=line, column=column)
+                raise StatementError(f"brackets are nested more than {_DEPTH_LIMIT} deep", line=line, column=column)
         elif kind in _CLOSING:
             if not open_brackets or open_brackets[-1].text != _CLOSING[kind]:
                 expected = (
@@ -157,10 +157,10 @@ def _chunks(script: str) -> Iterator[list[Token]]:
                 )
                 raise _error_at(script, token.start, f"unexpected {token.text!r}: {expected}")
             open_brackets.pop()
-        elif kind == TokenType.NUMBER and len(token.text) > DIGITS_LIMIT:
+        elif kind == TokenType.NUMBER and len(token.text) > _DIGITS_LIMIT:
             raise _error_at(script, token.start, f"a number of {len(token.text)} digits is too long")
         elif kind == TokenType.NUMBER and not _NUMBER.fullmatch(token.text):
-            raise _error_at(script, token.start, f"{_shown(token)} is not a number")
+            raise _error_at(script, token.start, f"{_token_text(token)} is not a number")
         if kind == TokenType.SEMICOLON and not open_brackets:
             if chunk:
                 yield chunk
@@ -232,7 +232,7 @@ def _operands(chain: exp.Expr) -> list[exp.Expr]:
     return operands
 
 
-def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
+def _parse_all(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
     """Parses all tokens, and turns any error of the parser into a StatementError with a place."""
     try:
         parsed = parse(tokens)
@@ -250,7 +250,9 @@ def _guarded(tokens: TokenStream, parse: Callable[[TokenStream], _T]) -> _T:
     except (AttributeError, TypeError, ValueError, KeyError, IndexError, AssertionError, TokenError):
         # sqlglot has few checks of its own, so these errors mean that it cannot parse the statement.
         raise _error_at(
-            tokens.script, (tokens.here or tokens.first).start, f"cannot read the statement near {_shown(tokens.here)}"
+            tokens.script,
+            (tokens.here or tokens.first).start,
+            f"cannot read the statement near {_token_text(tokens.here)}",
         ) from None
 
 
@@ -258,7 +260,7 @@ def _syntax_error(tokens: TokenStream, error: ParseError) -> StatementError:
     """Rewrites sqlglot's message for our users."""
     detail = error.errors[0] if error.errors else {}
     message = str(detail.get("description") or "cannot be read").split(" but got <Token")[0].rstrip(".")
-    token = tokens.blamed
+    token = tokens.error_token
     offset = token.start if token else tokens.last.end + 1
     if message.startswith("Required keyword"):
         message = "Expected an expression"
@@ -266,10 +268,10 @@ def _syntax_error(tokens: TokenStream, error: ParseError) -> StatementError:
         message = {
             "Invalid expression / Unexpected token": "expected an operator, a clause or the end of the statement"
         }.get(message, message[0].lower() + message[1:])
-    return _error_at(tokens.script, offset, f"syntax error at {_shown(token)}: {message}")
+    return _error_at(tokens.script, offset, f"syntax error at {_token_text(token)}: {message}")
 
 
-def _shown(token: Token | None) -> str:
+def _token_text(token: Token | None) -> str:
     if token is None:
         return "the end of the statement"
     text = token.text if len(token.text) <= 40 else token.text[:37] + "..."
@@ -278,7 +280,7 @@ def _shown(token: Token | None) -> str:
 
 def _token_error(script: str, error: Exception) -> StatementError:
     cause = error.__cause__ or error.__context__ or error
-    quote = _unclosed_quote(script)
+    quote = _find_unclosed_quote(script)
     if quote is not None and script[quote] == "/":
         return _error_at(script, quote, "the comment is never closed")
     if quote is not None:
@@ -286,7 +288,7 @@ def _token_error(script: str, error: Exception) -> StatementError:
     return _error_at(script, 0, f"the script cannot be read: {str(cause).splitlines()[0]}")
 
 
-def _unclosed_quote(script: str) -> int | None:
+def _find_unclosed_quote(script: str) -> int | None:
     """Returns the place of the first quote that is never closed, outside of comments."""
     at = 0
     while at < len(script):
@@ -311,6 +313,6 @@ def _unclosed_quote(script: str) -> int | None:
 
 
 @lru_cache(maxsize=512)
-def parsed_body(text: str) -> exp.Expr:
+def parse_body(text: str) -> exp.Expr:
     """Caches `parse_query`, so that a function's body is parsed once, however often queries call it."""
     return parse_query(text)

@@ -36,7 +36,7 @@ class TokenStream:
         return self._parser._curr
 
     @property
-    def following(self) -> Token:
+    def next_token(self) -> Token:
         return self._parser._next
 
     @property
@@ -49,9 +49,9 @@ class TokenStream:
         return self.current if self.current and self.current.token_type != TokenType.SENTINEL else None
 
     @property
-    def blamed(self) -> Token | None:
+    def error_token(self) -> Token | None:
         """The token at which a syntax error is reported."""
-        return self._parser.blamed or self.here
+        return self._parser.error_token or self.here
 
     def at(self, *kinds: TokenType) -> bool:
         """Whether the current token is of one of these kinds. It stays the current token."""
@@ -118,7 +118,7 @@ class TokenStream:
         self.need_token(TokenType.R_PAREN, ", or ) after an argument")
         return tuple(arguments)
 
-    def braced(self, what: str, parse: Callable[[], object]) -> tuple[int, str]:
+    def parse_braces(self, what: str, parse: Callable[[], object]) -> tuple[int, str]:
         """Parses text in braces with `parse`; returns the place where it begins, and the text."""
         self.need_token(TokenType.L_BRACE, f"{{ and {what}")
         start = self.current.start
@@ -140,7 +140,7 @@ class TokenStream:
             self.refuse(f"Expected the name of {what}")
         return str(name.name)
 
-    def qualified(self, what: str) -> st.Name:
+    def full_name(self, what: str) -> st.Name:
         offset = self.current.start
         name = self.name(what)
         if self.accept(TokenType.DOT):
@@ -153,7 +153,7 @@ class TokenStream:
     def new_name(self, what: str) -> tuple[st.Name, bool]:
         """Parses a name with or without IF NOT EXISTS before or after it."""
         before = self.if_not_exists()
-        name = self.qualified(what)
+        name = self.full_name(what)
         return name, self.if_not_exists() or before
 
     def path(self) -> tuple[str, ...]:
@@ -240,7 +240,7 @@ class TokenStream:
             self.need_token(TokenType.R_BRACKET, "]")
             return st.CollectionText(item, optional, multiset=False)
         if self.at(TokenType.L_BRACE):
-            if self.following.token_type == TokenType.L_BRACE:
+            if self.next_token.token_type == TokenType.L_BRACE:
                 self.advance()
                 self.advance()
                 item, optional = self.item_type(within_open=within_open)
@@ -248,7 +248,7 @@ class TokenStream:
                 self.need_token(TokenType.R_BRACE, "}}")
                 return st.CollectionText(item, optional, multiset=True)
             return self._object(is_open=within_open)
-        name = self.qualified("a type")
+        name = self.full_name("a type")
         if name.dataverse is None and name.name.lower() in PRIMITIVES:
             return PRIMITIVES[name.name.lower()]
         return name

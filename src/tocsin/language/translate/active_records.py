@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from sqlglot import exp
 
 from tocsin.language.translate.expressions import fail
-from tocsin.language.translate.name_lookup import Dataset
+from tocsin.language.translate.interfaces import Dataset
 from tocsin.language.translate.scope import RowVariable, column
 from tocsin.language.types.typed_sql import TypedSql
 from tocsin.language.types.variant import values

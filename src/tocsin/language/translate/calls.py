@@ -211,7 +211,7 @@ class FunctionCalls:
             lower = name = "log10"  # as in SQL++
         if lower in _ALIGNED or SPARK_NAMES.get(lower) == "coalesce":
             return _call_aligned(SPARK_NAMES.get(lower, lower), arguments)
-        if len(arguments) == 1 and row_aggregates.is_ours(lower, arguments[0].type):
+        if len(arguments) == 1 and row_aggregates.needs_own_sql(lower, arguments[0].type):
             if lower == "sum":
                 self.translator.hooks.note_use(arguments[0], t.DOUBLE)
             return row_aggregates.call(lower, arguments[0], lambda aggregate: aggregate)

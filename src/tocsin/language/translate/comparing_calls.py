@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from sqlglot import exp
 
 from tocsin.language.functions.collections import array_aggregates
-from tocsin.language.functions.collections.array_arguments import is_known, missing_test
+from tocsin.language.functions.collections.array_arguments import build_missing_test, is_known
 from tocsin.language.functions.kind_functions import IF_SPECIAL
 from tocsin.language.translate.expressions import align, convert, make_self_contained
 from tocsin.language.types.typed_sql import FunctionError, TypedSql
@@ -49,7 +49,7 @@ def _missing_if(name: str, arguments: Sequence[TypedSql], operators: Operators) 
     """Returns the first value, or MISSING if both are equal."""
     _check_count(name, arguments, 2, 2)
     value, other = (make_self_contained(argument) for argument in arguments)
-    missing = [test for argument in arguments if (test := missing_test(argument)) is not None]
+    missing = [test for argument in arguments if (test := build_missing_test(argument)) is not None]
     known = [is_known(argument.sql, argument.type) for argument in arguments if argument.type != VOID]
     equal = _equal(operators, value, other)
     found = exp.Case(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlglot import exp
 
-from tocsin.language.functions import function_registry, number_arguments, temporal, text_arguments, text_functions
+from tocsin.language.functions import function_registry, number_arguments, temporal, text_functions
 from tocsin.language.functions.collections import row_aggregates
 from tocsin.language.syntax import nodes
 from tocsin.language.syntax.script import offset_of
@@ -94,7 +94,7 @@ class Expressions:
             return self.translator.subqueries.subquery(node)
         if type(node) not in _GENERIC:
             fail(
-                f"{text_arguments.name_of(node)} is no part of this language",
+                f"{text_functions.name_of(node)} is no part of this language",
                 node,
                 "write it with operators and functions",
             )
@@ -111,7 +111,7 @@ class Expressions:
         if name not in row_aggregates.NAMES or isinstance(argument, (exp.Star, *_STRUCTURE)):
             return None
         value = self.translator.expression(argument)
-        if not row_aggregates.is_ours(name, value.type):
+        if not row_aggregates.needs_own_sql(name, value.type):
             return None
         return row_aggregates.call(name, value, lambda aggregate: self._assemble(node, aggregate)[0])
 
@@ -130,7 +130,7 @@ class Expressions:
                     # A number stays a literal, and so an INT, which these functions may require.
                     is_text = isinstance(argument, exp.Literal) and argument.is_string
                     arguments.append(
-                        string(argument.this) if is_text else argument if argument.is_number else translated(argument)
+                        string(argument.this) if is_text else argument if argument.is_number else translate(argument)
                     )
                     continue
                 (part,) = number_arguments.only_numbers(name, [self.translator.expression(argument)])
@@ -142,9 +142,9 @@ class Expressions:
                 arguments.append(parts[-1].sql.copy())
             return exp.Anonymous(this=name, expressions=arguments)
 
-        def translated(value: Any) -> Any:
+        def translate(value: Any) -> Any:
             if isinstance(value, list):
-                return [translated(item) for item in value]
+                return [translate(item) for item in value]
             if isinstance(value, exp.DataType | exp.Var | exp.WindowSpec | exp.Star) or not isinstance(value, exp.Expr):
                 _check_word(value, node)
                 return value
@@ -152,9 +152,9 @@ class Expressions:
                 # Spark cannot analyse a window function without its OVER clause, so translate only the arguments.
                 return around(value)
             if isinstance(value, exp.Alias):
-                return exp.alias_(translated(value.this), value.alias, quoted=True)
+                return exp.alias_(translate(value.this), value.alias, quoted=True)
             if isinstance(value, _STRUCTURE):
-                return type(value)(**{key: translated(child) for key, child in value.args.items()})
+                return type(value)(**{key: translate(child) for key, child in value.args.items()})
             part = self.translator.expression(value)
             if isinstance(node, _OF_TEXTS) and not isinstance(part.type, ArrayType | MultisetType):
                 if part.type == t.ANY:
@@ -163,7 +163,7 @@ class Expressions:
             parts.append(untyped.as_part(part, value))
             return parts[-1].sql.copy()
 
-        return type(node)(**{key: translated(value) for key, value in node.args.items()}), parts
+        return type(node)(**{key: translate(value) for key, value in node.args.items()}), parts
 
 
 PARTS_LIMIT: Final = 20_000
@@ -189,10 +189,10 @@ def make_self_contained(value: TypedSql) -> TypedSql:
     value = optional(value)
     if isinstance(value, OptionalVariable):
         if dynamic.is_short(value.sql):
-            return TypedSql(_tagged(value.sql, value.type, value.explicit), t.ANY)
+            return TypedSql(_tag_value(value.sql, value.type, value.explicit), t.ANY)
         both = dynamic.record([("v", value.sql), ("n", value.explicit)])
         inside = [exp.column(name, table="__either") for name in ("v", "n")]
-        return TypedSql(dynamic.once(both, "__either", lambda _: _tagged(inside[0], value.type, inside[1])), t.ANY)
+        return TypedSql(dynamic.once(both, "__either", lambda _: _tag_value(inside[0], value.type, inside[1])), t.ANY)
     if value.type == VOID:
         return TypedSql(encoder.to_any(value), t.ANY)
     if value.type == ArrayType(VOID):
@@ -200,7 +200,7 @@ def make_self_contained(value: TypedSql) -> TypedSql:
     return TypedSql(value.sql, value.type)
 
 
-def _tagged(sql: exp.Expr, type_: Type, explicit: exp.Expr) -> exp.Expr:
+def _tag_value(sql: exp.Expr, type_: Type, explicit: exp.Expr) -> exp.Expr:
     """Returns an untyped value, NULL if it is `explicit`, or MISSING."""
     present = exp.Not(this=exp.Is(this=enclose(sql), expression=exp.null()))
     return exp.Case(

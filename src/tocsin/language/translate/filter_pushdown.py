@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from tocsin.language.functions.function_registry import NONDETERMINISTIC
 from tocsin.language.translate.predicate_notes import conjuncts
-from tocsin.language.translate.scope import derived_table, free_tables, select_query
+from tocsin.language.translate.scope import as_table, free_tables, select_query
 
 
 def push_down_filters(made: exp.Select, alias: str) -> exp.Select:
@@ -39,7 +39,7 @@ def push_down_filters(made: exp.Select, alias: str) -> exp.Select:
     base = select_query(columns or [("c", exp.Literal.number(1))]).from_(source)
     base.set("joins", joins[:first] or None)
     base.set("where", exp.Where(this=exp.and_(*early)))
-    return made.from_(derived_table(base, alias), copy=False)
+    return made.from_(as_table(base, alias), copy=False)
 
 
 def _is_subquery(source: exp.Expr) -> bool:

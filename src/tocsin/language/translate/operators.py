@@ -39,7 +39,7 @@ ARITHMETIC: dict[type[exp.Expr], str] = {
 }  # fmt: skip
 
 
-DECIMAL = t.Primitive("decimal(38,18)")
+_DECIMAL = t.Primitive("decimal(38,18)")
 
 
 class Operators:
@@ -136,8 +136,8 @@ class Operators:
                 return TypedSql(dynamic.void_as(typed_.sql, t.BOOLEAN), t.BOOLEAN)
 
             def against(type_: Type) -> exp.Expr:
-                exact = type_ == DECIMAL
-                cast_ = dynamic.number_as(other.sql, DECIMAL.name) if exact else dynamic.exactly(other.sql, type_)
+                exact = type_ == _DECIMAL
+                cast_ = dynamic.number_as(other.sql, _DECIMAL.name) if exact else dynamic.exactly(other.sql, type_)
                 return test(cast_, typed_.sql) if typed_ is right else test(typed_.sql, cast_)
 
             if isinstance(typed_.type, ObjectType | ArrayType | MultisetType):
@@ -145,7 +145,7 @@ class Operators:
                 return self.compare(operator, *sides, filters=filters)
             if typed_.type in t.INTEGERS:
                 # The decimal comparison is exact for 64-bit integers and decimals; the double handles other numbers.
-                return TypedSql(dynamic.call("coalesce", against(DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
+                return TypedSql(dynamic.call("coalesce", against(_DECIMAL), against(t.DOUBLE)), t.BOOLEAN)
             return TypedSql(against(typed_.type), t.BOOLEAN)
         if isinstance(left.type, MultisetType) and isinstance(right.type, MultisetType):
             return TypedSql(test(*(in_any_order(side) for side in (left, right))), t.BOOLEAN)
@@ -197,7 +197,7 @@ class Operators:
         value = self.translator.expression(node.this)
         if value.type == t.ANY:
             return self._untyped_arithmetic(exp.Mul, literal(1), value)
-        if value.type in _NO_NUMBERS:
+        if is_no_number(value.type):
             return TypedSql(dynamic.null(t.DOUBLE), t.DOUBLE)
         return TypedSql(value.sql, value.type)
 
@@ -244,7 +244,7 @@ class Operators:
         result = self.translator.expressions.generic(like)
         constant = constant_string(result.sql.expression)
         if constant is not None:
-            list(like_patterns.tokens(constant, escape))  # raises if the pattern is invalid
+            list(like_patterns.split_pattern(constant, escape))  # raises if the pattern is invalid
         result.sql.set("expression", self.translator.hooks.check_pattern(result.sql.expression, escape))
         return (
             TypedSql(exp.Escape(this=result.sql, expression=string(escape)), t.BOOLEAN) if node is not like else result
@@ -282,7 +282,7 @@ class Operators:
             "exists", items, "__one", lambda item: self.compare(exp.EQ, item, value, filters=filters).sql
         )
 
-    def quantified(self, node: nodes.Quantified) -> TypedSql:
+    def translate_quantifier(self, node: nodes.Quantified) -> TypedSql:
         """Translates SOME and EVERY to Spark's exists and forall over an array."""
 
         def condition(item: TypedSql) -> exp.Expr:

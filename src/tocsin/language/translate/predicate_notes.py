@@ -47,21 +47,21 @@ def operands(*values: TypedSql) -> tuple[TypedSql, ...]:
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
     """Yields the conditions that AND connects."""
-    return _connected(condition, exp.And)
+    return _split_condition(condition, exp.And)
 
 
 def disjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
     """Yields the conditions that OR connects."""
-    return _connected(condition, exp.Or)
+    return _split_condition(condition, exp.Or)
 
 
-def _connected(condition: exp.Expr, connector: type[exp.Connector]) -> Iterator[exp.Expr]:
+def _split_condition(condition: exp.Expr, connector: type[exp.Connector]) -> Iterator[exp.Expr]:
     # Remove parentheses, unless they carry an annotation.
     while isinstance(condition, exp.Paren) and not (condition._meta and condition._meta.keys() & {NEAR, COMPARED}):
         condition = condition.this
     if isinstance(condition, connector):
-        yield from _connected(condition.left, connector)
-        yield from _connected(condition.right, connector)
+        yield from _split_condition(condition.left, connector)
+        yield from _split_condition(condition.right, connector)
     else:
         yield condition
 

@@ -17,7 +17,7 @@ from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import convert, fail, make_object, make_self_contained
 from tocsin.language.translate.paths import field_of, part_of
 from tocsin.language.translate.rewrites.substitution import FIRST_LETS
-from tocsin.language.translate.scope import VALUE, OptionalVariable, Relation, RowVariable
+from tocsin.language.translate.scope import VALUE, OptionalVariable, Relation, RowVariable, is_hidden
 from tocsin.language.types.typed_sql import TypedSql, build, constant_whole
 from tocsin.language.types.variant import encoder, operators, values
 from tocsin.rules.model import types as t
@@ -218,7 +218,7 @@ class Projection:
         """Yields the variables that FROM and LET bind in this SELECT."""
         before = {let.args["alias"].name for let in node.args.get(FIRST_LETS) or []}
         for name, value in self.translator.frame.names.items():
-            if not name.startswith(" ") and name not in before:
+            if not is_hidden(name) and name not in before:
                 yield name, value
 
     def replace_untyped_keys(self, made: exp.Select, group: exp.Group) -> exp.Group:
@@ -285,7 +285,7 @@ class Projection:
         Spark's own LIMIT takes constants only; a slice of an array takes any expression.
         """
 
-        def bound(word: str, clause: exp.Expr | None) -> exp.Expr | None:
+        def translate_bound(word: str, clause: exp.Expr | None) -> exp.Expr | None:
             if clause is None:
                 return None
             given = clause.expression
@@ -308,7 +308,7 @@ class Projection:
                 fail(f"{word} takes a number that is known before the query runs", given, remedy)
             return exp.cast(convert(value, t.BIGINT).copy(), "INT")
 
-        return bound("LIMIT", node.args.get("limit")), bound("OFFSET", node.args.get("offset"))
+        return translate_bound("LIMIT", node.args.get("limit")), translate_bound("OFFSET", node.args.get("offset"))
 
 
 def _of_nullable(record: RowVariable, declared: Field, node: exp.Expr) -> tuple[TypedSql, Field]:

@@ -26,9 +26,9 @@ from tocsin.language.translate.scope import (
     Relation,
     RowVariable,
     WithTable,
+    as_table,
     column,
     column_names,
-    derived_table,
     select_query,
     variable,
 )
@@ -122,7 +122,7 @@ class Queries:
             alias = self.translator.alias("side")
             parts = [(name, column(alias, name)) for name in column_names(relation)]
             marked = select_query([*parts, (_SIDE, exp.Literal.number(number))])
-            sides.append(marked.from_(derived_table(relation.query, alias)))
+            sides.append(marked.from_(as_table(relation.query, alias)))
         both = self.translator.alias("both")
         columns, keys = self._grouped_columns(left, both)
         counts = [
@@ -130,7 +130,7 @@ class Queries:
             for number in (0, 1)
         ]
         grouped = select_query([*columns, *zip(_COUNTS, counts, strict=True)]).from_(
-            derived_table(exp.Union(this=sides[0], expression=sides[1], distinct=False), both)
+            as_table(exp.Union(this=sides[0], expression=sides[1], distinct=False), both)
         )
         grouped.set("group", exp.Group(expressions=keys))
         once, times = self.translator.alias("once"), self.translator.alias("times")
@@ -142,7 +142,7 @@ class Queries:
         names = exp.TableAlias(
             this=exp.to_identifier(times, quoted=True), columns=[exp.to_identifier("n", quoted=True)]
         )
-        result = select_query([(name, column(once, name)) for name, _ in columns]).from_(derived_table(grouped, once))
+        result = select_query([(name, column(once, name)) for name, _ in columns]).from_(as_table(grouped, once))
         result.set("joins", [exp.Join(this=exp.Lateral(this=repeated, alias=names), kind="CROSS")])
         self.translator.projection.add_order(result, node, self.translator.projection.by_output(left))
         return Relation(result, left.type, left.is_value)
@@ -181,14 +181,10 @@ class Queries:
             result, names, is_value = types[0], [VALUE], True
         return (
             Relation(
-                select_query(list(zip(names, first, strict=True))).from_(derived_table(relation.query, a)),
-                result,
-                is_value,
+                select_query(list(zip(names, first, strict=True))).from_(as_table(relation.query, a)), result, is_value
             ),
             Relation(
-                select_query(list(zip(names, second, strict=True))).from_(derived_table(other.query, b)),
-                result,
-                is_value,
+                select_query(list(zip(names, second, strict=True))).from_(as_table(other.query, b)), result, is_value
             ),
         )
 
@@ -274,11 +270,11 @@ class Queries:
         # Spark cannot compare untyped values, so group by their keys and keep any value of each group.
         inner = self.translator.alias("all")
         columns, keys = self._grouped_columns(relation, inner)
-        grouped = select_query(columns).from_(derived_table(relation.query, inner))
+        grouped = select_query(columns).from_(as_table(relation.query, inner))
         grouped.set("group", exp.Group(expressions=keys))
         outer = self.translator.alias("once")
         result = select_query([(name, column(outer, name)) for name, _ in columns])
-        result = result.from_(derived_table(grouped, outer))
+        result = result.from_(as_table(grouped, outer))
         self.translator.projection.add_order(result, node, self.translator.projection.by_output(relation))
         return Relation(result, relation.type, relation.is_value)
 

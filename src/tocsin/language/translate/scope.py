@@ -17,6 +17,17 @@ from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ANY, ObjectType, Type
 
 
+def hidden_name(name: str) -> str:
+    """Returns a name for a variable or relation of ours that no script can write: no name of a script begins with a
+    space."""
+    return f" {name}"
+
+
+def is_hidden(name: str) -> bool:
+    """Whether `hidden_name` made the name, so that it is no variable of the script's author."""
+    return name.startswith(" ")
+
+
 @dataclass(frozen=True, slots=True)
 class RowVariable(TypedSql):
     """A range variable whose fields are columns of `alias`; its `sql` is the whole record as a struct.
@@ -80,7 +91,7 @@ class QueryBlock:
             columns = [(VALUE, value.type)]
         self.untyped_columns.update({(alias, name): type_ for name, type_ in columns if values.contains_any(type_)})
 
-    def imported(self, column: exp.Column, alias: str) -> exp.Column:
+    def import_column(self, column: exp.Column, alias: str) -> exp.Column:
         """Imports a column of an outer block as a column of this block: Spark correlates over one level only."""
         self.import_alias = self.import_alias or alias
         name = self.imports.setdefault((column.table, column.name), f"i{len(self.imports)}")
@@ -129,7 +140,7 @@ def select_query(columns: Sequence[tuple[str, exp.Expr]]) -> exp.Select:
     return exp.Select(expressions=[exp.alias_(sql.copy(), name, quoted=True) for name, sql in columns])
 
 
-def derived_table(query: exp.Query, alias: str) -> exp.Subquery:
+def as_table(query: exp.Query, alias: str) -> exp.Subquery:
     return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
 
 

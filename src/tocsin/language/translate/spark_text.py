@@ -23,7 +23,7 @@ _NUMBER: Final = re.compile(r"[0-9]*\.?[0-9]+(?:[Ee][+-]?[0-9]+)?", re.ASCII)
 _HEX: Final = re.compile(r"[0-9A-Fa-f]*", re.ASCII)
 # Names of Python functions in Spark, and in a channel's query.
 _IN_PYTHON: Final = re.compile(r"tocsin_(?:python_[0-9a-f]{32}_[0-9]+|channel_[0-9a-f]{32}_call_[0-9]+)", re.ASCII)
-NODES: Final = frozenset((
+_NODES: Final = frozenset((
     # Queries.
     exp.Select, exp.Subquery, exp.Union, exp.Intersect, exp.Except, exp.With, exp.CTE, exp.From, exp.Table,
     exp.TableAlias, exp.Join, exp.Lateral, exp.Values, exp.Tuple, exp.Where, exp.Group, exp.Having, exp.Order,
@@ -50,7 +50,7 @@ NODES: Final = frozenset((
     exp.TimeStrToTime, exp.TimeToStr, exp.Transform, exp.Translate, exp.UnixDate, exp.UnixMicros, exp.UnixMillis,
     exp.UnixSeconds,
 ))  # fmt: skip
-TYPES: Final = frozenset(
+_TYPES: Final = frozenset(
     exp.DataType.Type[name]
     for name in (
         "BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DECIMAL TEXT VARCHAR CHAR BINARY DATE TIMESTAMP TIMESTAMPTZ"
@@ -63,12 +63,12 @@ _HINTS: Final = frozenset(("BROADCAST",))
 def render(tree: exp.Expr) -> str:
     """Returns the text of a query or an expression that Spark will run."""
     linear = _linear(tree) if tree.find(exp.Like, exp.ILike) else tree
-    return _text(rewrite_calls(_checked(linear)))
+    return _text(rewrite_calls(_check_tree(linear)))
 
 
 def render_for_analysis(tree: exp.Expr) -> str:
     """Returns the text of a query that Spark only analyses. LIKE stays as it is, because Spark matches nothing."""
-    return _text(_checked(tree))
+    return _text(_check_tree(tree))
 
 
 def _linear(tree: exp.Expr) -> exp.Expr:
@@ -81,7 +81,7 @@ def _linear(tree: exp.Expr) -> exp.Expr:
     return result.pop()
 
 
-def _checked(tree: exp.Expr) -> exp.Expr:
+def _check_tree(tree: exp.Expr) -> exp.Expr:
     for node in tree.walk():
         _check(node)
     return tree
@@ -101,7 +101,7 @@ def _text(tree: exp.Expr) -> str:
 def _check(node: exp.Expr) -> None:
     """Raises FunctionError if a node is not on the list, or contains text that could be read as SQL."""
     kind = type(node)
-    if kind not in NODES:
+    if kind not in _NODES:
         raise FunctionError(f"{node.key.upper()} is no part of this language")
     match node:
         case exp.Literal():
@@ -115,10 +115,10 @@ def _check(node: exp.Expr) -> None:
                 raise _foreign(node.this)
         case exp.Anonymous():
             if not isinstance(node.this, str) or not _is_callable(node):
-                raise FunctionError(f"unknown function {_shown(node.name)}")
+                raise FunctionError(f"unknown function {_shorten(node.name)}")
             call_limits.check_call(str(node.this).lower(), node.expressions)
         case exp.DataType():
-            is_known = node.this in TYPES or isinstance(node.this, exp.Interval)
+            is_known = node.this in _TYPES or isinstance(node.this, exp.Interval)
             if not is_known or any(node.args.get(part) for part in ("kind", "collate")):
                 raise FunctionError(
                     "unknown type: use boolean, int, bigint, double, decimal, string, date or timestamp"
@@ -142,8 +142,8 @@ def _is_callable(node: exp.Anonymous) -> bool:
 
 
 def _foreign(text: str) -> FunctionError:
-    return FunctionError(f"{_shown(text)} cannot stand here")
+    return FunctionError(f"{_shorten(text)} cannot stand here")
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}…")

@@ -14,10 +14,10 @@ from sqlglot import exp
 from tocsin.language.functions import temporal
 from tocsin.language.functions.function_registry import ONCE
 from tocsin.language.syntax import nodes
-from tocsin.language.syntax.script import parsed_body
+from tocsin.language.syntax.script import parse_body
 from tocsin.language.translate.expressions import PARTS_LIMIT, TranslationError, fail, has_more_parts
 from tocsin.language.translate.from_clause.outer_columns import import_outer_columns, pass_untyped_columns
-from tocsin.language.translate.name_lookup import Function
+from tocsin.language.translate.interfaces import Function
 from tocsin.language.translate.paths import field_of
 from tocsin.language.translate.predicate_notes import is_filter
 from tocsin.language.translate.projection import SortKey, comparator
@@ -28,8 +28,9 @@ from tocsin.language.translate.scope import (
     NameScope,
     Relation,
     RowVariable,
+    as_table,
     column,
-    derived_table,
+    hidden_name,
     select_query,
     variable,
 )
@@ -108,7 +109,7 @@ class Subqueries:
             array = _between(array, limit, offset)
         if not plain:
             array = build("transform(_l, __e -> __e.v)", _l=array)
-        query = select_query([(VALUE, array)]).from_(derived_table(relation.query, alias))
+        query = select_query([(VALUE, array)]).from_(as_table(relation.query, alias))
         type_ = ArrayType(row_value.type)
         hoisted = self.translator.sources.hoist(query, type_)
         return TypedSql(_between(hoisted, limit, offset) if is_outer else hoisted, type_)
@@ -133,7 +134,7 @@ class Subqueries:
             left_sql, right_sql = values.null(t.BOOLEAN), exp.true()  # no row is equal or unequal
         elif t.ANY in (value.type, row_value.type) or comparable_types.is_structured(value.type):
             left_sql, right_sql = _keys(value, row_value)
-        query = select_query([(VALUE, right_sql)]).from_(derived_table(relation.query, alias))
+        query = select_query([(VALUE, right_sql)]).from_(as_table(relation.query, alias))
         unknown = None
         if not _decides_rows(node, of_any_kind=value.type == row_value.type == t.ANY):
             unknown = self._is_unknown(left_sql, query.copy(), by_kind=value.type == row_value.type == t.ANY)
@@ -157,9 +158,7 @@ class Subqueries:
             ("rows", values.call("count", exp.Literal.number(1))), ("known", values.call("count", key)),
             ("kinds", values.call("collect_set", kinds)),
         ])  # fmt: skip
-        found = self.translator.sources.hoist(
-            select_query([(VALUE, summary)]).from_(derived_table(query, alias)), t.BOOLEAN
-        )
+        found = self.translator.sources.hoist(select_query([(VALUE, summary)]).from_(as_table(query, alias)), t.BOOLEAN)
         kind = untyped.kind_of_key(left) if by_kind else values.null(t.STRING)
         return build(
             "_f.rows > 0 AND (_left IS NULL OR _f.known < _f.rows OR exists(_f.kinds, __k -> __k <> _kind))",
@@ -206,12 +205,12 @@ class Subqueries:
     def rows_of_call(self, node: exp.Expr) -> Relation | None:
         """Translates a call that stands for a whole statement, if it calls a function whose body is a query."""
         called = node.expression if isinstance(node, exp.Dot) else node
-        function = self.find_called(called)
+        function = self._find_called(called)
         if function is None or not isinstance(_body_of(function), exp.Query):
             return None
         if any(argument.find(exp.Query) for argument in called.expressions):
             # The arguments need a FROM in which their subqueries are computed.
-            name = exp.to_identifier(" rows", quoted=True)
+            name = exp.to_identifier(hidden_name("rows"), quoted=True)
             db = node.this.this.copy() if isinstance(node, exp.Dot) else None
             source = exp.Table(this=called.copy(), db=db, alias=exp.TableAlias(this=name))
             rows = exp.Select(expressions=[nodes.ValueOf(this=exp.column(name.copy()))]).from_(source)
@@ -221,7 +220,7 @@ class Subqueries:
         assert isinstance(relation, Relation)
         return relation
 
-    def find_called(self, node: exp.Expr) -> Function | None:
+    def _find_called(self, node: exp.Expr) -> Function | None:
         """Returns the function in SQL that a call names, as `f(…)` or `dataverse.f(…)`."""
         if not isinstance(node, exp.Anonymous):
             return None
@@ -235,7 +234,7 @@ class Subqueries:
         """Whether an expression contains a subquery, or calls a function whose body contains one."""
         if node.find(exp.Query) is not None:
             return True
-        functions = (self.find_called(call) for call in node.find_all(exp.Anonymous))
+        functions = (self._find_called(call) for call in node.find_all(exp.Anonymous))
         return any(function is not None and _body_of(function).find(exp.Query, exp.Anonymous) for function in functions)
 
     def inline(self, function: Function, arguments: Sequence[TypedSql], node: exp.Expr) -> TypedSql:
@@ -279,7 +278,7 @@ def _between(array: exp.Expr, limit: exp.Expr | None, offset: exp.Expr | None) -
 
 
 def _body_of(function: Function) -> exp.Expr:
-    return unwrap_query(parsed_body(function.body))
+    return unwrap_query(parse_body(function.body))
 
 
 def _decides_rows(node: exp.In, *, of_any_kind: bool) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from sqlglot import exp
 
-from tocsin.language.functions import text_arguments
+from tocsin.language.functions import text_functions
 from tocsin.language.functions.function_registry import CHANNEL_TIMES
 from tocsin.language.syntax import nodes
 from tocsin.language.translate.active_records import active_time, active_variable, check_channel_time
@@ -25,7 +25,7 @@ from tocsin.language.translate.calls import FunctionCalls
 from tocsin.language.translate.expressions import Expressions, convert, fail
 from tocsin.language.translate.from_clause.dataset_scan import scan, version_of
 from tocsin.language.translate.from_clause.sources import Sources
-from tocsin.language.translate.name_lookup import (
+from tocsin.language.translate.interfaces import (
     Dataset,
     DatasetScans,
     Function,
@@ -45,8 +45,8 @@ from tocsin.language.translate.scope import (
     Relation,
     RowVariable,
     WithTable,
+    as_table,
     column,
-    derived_table,
     select_query,
     variable,
 )
@@ -126,10 +126,10 @@ class Translator:
             exp.Case: operators.case,
             **dict.fromkeys((exp.Cast, exp.TryCast), operators.cast),
             nodes.IsKind: operators.is_kind,
-            nodes.Quantified: operators.quantified,
+            nodes.Quantified: operators.translate_quantifier,
             nodes.RowOf: queries.row,
             nodes.PlaceOf: queries.place,
-            nodes.NumberedItems: self.sources.numbered_items,
+            nodes.NumberedItems: self.sources.number_items,
         }
 
     # ------------------------------------------------------------ statements
@@ -178,7 +178,7 @@ class Translator:
             if output.type == relation.type and not values.contains_any(output.type):
                 return relation.query, relation.type
             type_, columns = output.type, [(VALUE, encoder.to_answer(output))]
-        return select_query(columns).from_(derived_table(relation.query, alias)), type_
+        return select_query(columns).from_(as_table(relation.query, alias)), type_
 
     # ------------------------------------------------------------ expressions, for the parts
 
@@ -200,9 +200,9 @@ class Translator:
 
     def ask(self, sql: exp.Expr, parts: Sequence[TypedSql]) -> TypedSql:
         """Returns the expression with the type that Spark's analyser finds, with typed NULLs in place of its parts."""
-        sql, parts = text_arguments.with_texts(sql, parts)
+        sql, parts = text_functions.with_texts(sql, parts)
         types = [part.type for part in parts]
-        name, question = text_arguments.name_of(sql), type_probe.with_typed_nulls(sql, parts)
+        name, question = text_functions.name_of(sql), type_probe.with_typed_nulls(sql, parts)
         return type_probe.type_by_spark(self.type_analyser, sql, name, question, types)
 
     @contextmanager

@@ -14,7 +14,7 @@ from typing import Final
 
 from sqlglot import exp
 
-from tocsin.language.translate.name_lookup import TypeAnalyser
+from tocsin.language.translate.interfaces import TypeAnalyser
 from tocsin.language.translate.spark_text import render_for_analysis
 from tocsin.language.types.typed_sql import FunctionError, MapType, TypedSql, constant_integer
 from tocsin.language.types.variant import values
@@ -23,7 +23,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.types import ArrayType, Field, MultisetType, ObjectType, Type
 
-OPAQUE: Final = (t.TIME, t.DURATION, *t.SPATIAL)  # users must not see how Spark holds these types
+_OPAQUE: Final = (t.TIME, t.DURATION, *t.SPATIAL)  # users must not see how Spark holds these types
 
 _REMEDIES: Final[dict[Type, str]] = {
     t.TIME: "print_time, get_hour, get_minute or unix_time_from_time_in_ms",
@@ -46,7 +46,7 @@ def map_of(key: Type, value: Type) -> MapType:
 
 def opaque(type_: Type) -> Type | None:
     """Returns the first type inside this type that is opaque."""
-    if type_ in OPAQUE:
+    if type_ in _OPAQUE:
         return type_
     match type_:
         case ArrayType(item) | MultisetType(item):
@@ -69,7 +69,7 @@ def needs_stand_in(type_: Type) -> bool:
             return _is_encoded(type_) or any(needs_stand_in(field.type) for field in fields)
         case MapType():
             return needs_stand_in(type_.key) or needs_stand_in(type_.value)
-    return type_ in OPAQUE or type_ == t.UUID
+    return type_ in _OPAQUE or type_ == t.UUID
 
 
 def _is_encoded(type_: ObjectType) -> bool:
@@ -93,7 +93,7 @@ class _StandInTypes:
         return exp.cast(exp.null(), self.spark_type(type_), dialect="spark")
 
     def spark_type(self, type_: Type) -> str:
-        if type_ in OPAQUE or (self._everything and self._is_whole(type_)):
+        if type_ in _OPAQUE or (self._everything and self._is_whole(type_)):
             if type_ not in self._types:
                 self._types.append(type_)
             return f"STRUCT<`_t{self._types.index(type_)}`: {values.spark_type(type_)}>"
@@ -122,7 +122,7 @@ class _StandInTypes:
                 return self._types[int(stand_in[1])]
             case ObjectType(fields):
                 declared = [
-                    Field(_named(field.name), self.restore_types(field.type)) for field in fields if field.name != OPEN
+                    Field(_field(field.name), self.restore_types(field.type)) for field in fields if field.name != OPEN
                 ]
                 return ObjectType(tuple(declared), open=len(declared) < len(fields))
             case MapType():
@@ -130,7 +130,7 @@ class _StandInTypes:
         return found
 
 
-def _named(column: str) -> str:
+def _field(column: str) -> str:
     """Returns the name of the field that has this column."""
     encoded = _ENCODED.fullmatch(column)
     return bytes.fromhex(encoded[1]).decode() if encoded is not None else column
@@ -142,7 +142,7 @@ def _has_foreign_names(found: Type) -> bool:
         case ArrayType(item):
             return _has_foreign_names(item)
         case ObjectType(fields):
-            all_ours = all(field.name == OPEN or physical(_named(field.name)) == field.name for field in fields)
+            all_ours = all(field.name == OPEN or physical(_field(field.name)) == field.name for field in fields)
             is_ours = len(fields) == 1 and _STAND_IN.fullmatch(fields[0].name) is not None
             return not is_ours and (not all_ours or any(_has_foreign_names(field.type) for field in fields))
     return False
@@ -176,23 +176,23 @@ def type_by_spark(
     Raises an error if Spark would compute with our internal form of a value, for example with the number in a time.
     """
 
-    def asked(null: Null) -> Type:
+    def ask_spark(null: Null) -> Type:
         return type_analyser.columns(f"SELECT {render_for_analysis(question(null))} AS c")[0][1]
 
     hidden = next((inner for type_ in of if (inner := opaque(type_)) is not None), None)
     stand_ins = _StandInTypes(everything=True)
     try:
-        spark_type = asked(stand_ins.null)
+        spark_type = ask_spark(stand_ins.null)
     except FunctionError:
         if not any(map(needs_stand_in, of)):
             raise
         stand_ins = _StandInTypes(everything=False)
         try:
-            spark_type = asked(stand_ins.null)
+            spark_type = ask_spark(stand_ins.null)
         except FunctionError:
             # Let Spark name the reason in terms of its own types, but never as a BIGINT that is a time for the user.
             try:
-                spark_type = asked(values.null)
+                spark_type = ask_spark(values.null)
             except FunctionError as error:
                 if hidden is None or not _ABOUT_TYPES.search(str(error)):
                     raise

@@ -26,7 +26,7 @@ from sqlglot import exp
 
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, Primitive, Type
-from tocsin.rules.model.values import Circle, Duration, Line, Point, Polygon, Rectangle
+from tocsin.rules.model.values import Circle, Duration, Line, Point, Polygon, Rectangle, micros_of_day
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ SPARK_TYPES: Final[dict[Type, str]] = {
 
 # ---------------------------------------------------------------- overloads
 
-ArgumentType: TypeAlias = Type | tuple[Type, ...]
-SqlFunction: TypeAlias = Callable[[Sequence[TypedSql]], TypedSql]
+_ArgumentType: TypeAlias = Type | tuple[Type, ...]
+_SqlFunction: TypeAlias = Callable[[Sequence[TypedSql]], TypedSql]
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
     """One signature of a function: the types of its parameters and its result, and a builder of its SQL."""
 
-    parameters: tuple[ArgumentType, ...]
+    parameters: tuple[_ArgumentType, ...]
     result: Type
     make: Callable[..., exp.Expr]
 
 
-def _choose_overload(name: str, *overloads: Overload) -> SqlFunction:
+def _choose_overload(name: str, *overloads: Overload) -> _SqlFunction:
     """Returns a function that applies the first overload that fits, or raises an error that lists all overloads."""
 
     def call(arguments: Sequence[TypedSql]) -> TypedSql:
@@ -90,11 +90,11 @@ def _choose_overload(name: str, *overloads: Overload) -> SqlFunction:
     return call
 
 
-def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, SqlFunction]:
+def table(overloads: Mapping[str, Sequence[Overload]]) -> dict[str, _SqlFunction]:
     return {name: _choose_overload(name, *signatures) for name, signatures in overloads.items()}
 
 
-def fits(arguments: Sequence[TypedSql], parameters: Sequence[ArgumentType]) -> bool:
+def fits(arguments: Sequence[TypedSql], parameters: Sequence[_ArgumentType]) -> bool:
     """Whether the arguments fit the parameters. A NULL literal fits everywhere."""
     return len(arguments) == len(parameters) and all(
         is_null(argument.sql) or argument.type in (kind if isinstance(kind, tuple) else (kind,))
@@ -102,7 +102,7 @@ def fits(arguments: Sequence[TypedSql], parameters: Sequence[ArgumentType]) -> b
     )
 
 
-def _kind_text(kind: ArgumentType) -> str:
+def _kind_text(kind: _ArgumentType) -> str:
     if kind == t.NUMBERS:
         return "number"
     if kind == t.INTEGERS:
@@ -118,7 +118,7 @@ def _kind_text(kind: ArgumentType) -> str:
 
 
 @cache
-def _parsed(template: str) -> exp.Expr:
+def _parse_template(template: str) -> exp.Expr:
     # sqlglot's Spark dialect parses CAST as TRY_CAST, which may yield NULL. Our casts must fail (ANSI).
     tree = sqlglot.parse_one(template, dialect="spark")
     return tree.transform(
@@ -134,7 +134,7 @@ def build(template: str, **parts: exp.Expr) -> exp.Expr:
     lambdas begin with two underscores, so they never clash with a query's names.
     """
 
-    def replaced(node: exp.Expr) -> exp.Expr:
+    def replace_part(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Column):
             path = [part.name for part in node.parts]
             if path[0] in parts:
@@ -142,7 +142,7 @@ def build(template: str, **parts: exp.Expr) -> exp.Expr:
                 return part_field(part, path[1]) if len(path) > 1 else enclose(part)
         return node
 
-    return _parsed(template).transform(replaced)
+    return _parse_template(template).transform(replace_part)
 
 
 _CLOSED: Final = (exp.Column, exp.Literal, exp.Paren, exp.Anonymous, exp.Struct, exp.Array, exp.Cast, exp.Dot, exp.If,
@@ -163,7 +163,7 @@ def field(part: exp.Expr, name: str) -> exp.Expr:
 
 def part_field(part: exp.Expr, name: str) -> exp.Expr:
     """Returns a field of a struct; takes it out of a struct constructor."""
-    inside = _unguarded(part)
+    inside = _remove_guard(part)
     if isinstance(inside, exp.Struct):
         for entry in inside.expressions:
             if isinstance(entry, exp.PropertyEQ) and entry.name == name:
@@ -191,18 +191,18 @@ def _null_checks(part: exp.Expr) -> list[exp.Expr]:
     constant = part.this if isinstance(part, (exp.Cast, exp.Neg)) else part
     if isinstance(constant, (exp.Literal, exp.Struct, exp.Array)) or _is_number(constant):
         return []
-    if _unguarded(part) is not part:
+    if _remove_guard(part) is not part:
         checks = part.this.flatten() if isinstance(part.this, exp.Or) else [part.this]
         return [cast("exp.Expr", check.copy()) for check in checks]
     return [exp.Is(this=enclose(part), expression=exp.null())]
 
 
-def unguarded_parts(*parts: exp.Expr) -> list[exp.Expr]:
+def remove_guards(*parts: exp.Expr) -> list[exp.Expr]:
     """Returns the parts from which `build` takes fields without their NULL check."""
-    return [part for part in parts if _unguarded(part) is not part]
+    return [part for part in parts if _remove_guard(part) is not part]
 
 
-def _unguarded(part: exp.Expr) -> exp.Expr:
+def _remove_guard(part: exp.Expr) -> exp.Expr:
     if isinstance(part, exp.If) and part.meta.get("strict"):
         return cast("exp.Expr", part.args["false"])
     return part
@@ -257,8 +257,7 @@ def literal(value: object, type_: Type | None = None) -> TypedSql:
         case date():
             return TypedSql(exp.cast(exp.Literal.string(value.isoformat()), "DATE"), t.DATE)
         case time():
-            microseconds = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-            return TypedSql(integer(microseconds, t.BIGINT), t.TIME)
+            return TypedSql(integer(micros_of_day(value), t.BIGINT), t.TIME)
         case UUID():
             return TypedSql(exp.Literal.string(str(value)), t.UUID)
         case Duration():

@@ -36,7 +36,7 @@ from tocsin.pipeline.plan_check import check_plan
 from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import InterestId
 from tocsin.rules.model.types import Field, ObjectType, Type
-from tocsin.rules.model.values import Duration
+from tocsin.rules.model.values import Duration, micros_of_day
 
 _REBUILT_AT: Final = 0.2  # rebuild when this share of the cached interests was added or ended
 _QUANTILES: Final = 256
@@ -366,7 +366,7 @@ def _seconds(value: Duration) -> float:
     return (value.months * 30 + days) * 86400.0 + micros / 1e6
 
 
-_PHYSICAL: Final[dict[Type, Callable[[Any], Any]]] = {t.TIME: layout.micros_of_day, t.UUID: str, t.DURATION: _seconds}
+_PHYSICAL: Final[dict[Type, Callable[[Any], Any]]] = {t.TIME: micros_of_day, t.UUID: str, t.DURATION: _seconds}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from tocsin.clock import from_us
+from tocsin.rules.model import values as model_values
 from tocsin.rules.model.columns import OPEN, keeps_open, physical
 from tocsin.rules.model.open_form import dumps, dumps_value, loads, loads_value
 from tocsin.rules.model.types import DATETIME, AnyType, ArrayType, MultisetType, ObjectType, Primitive, Type
@@ -178,14 +179,10 @@ def _mapped(arrow: pa.DataType, convert: Callable[[Any], Any]) -> _Column:
     return lambda values: pa.array([None if value is None else convert(value) for value in values], arrow)
 
 
-def micros_of_day(value: time) -> int:
-    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
-
-
 _points: Final = _parts(_POINT, lambda v: v.x, lambda v: v.y)
 
 _COLUMNS: Final[Mapping[str, _Column]] = {
-    "time": _mapped(pa.int64(), micros_of_day),
+    "time": _mapped(pa.int64(), model_values.micros_of_day),
     "uuid": _mapped(pa.string(), str),
     "duration": _parts(_DURATION, lambda v: v.months, lambda v: v.micros),
     "point": _points,

@@ -47,7 +47,7 @@ def split_records(chunks: Iterable[bytes], braces: Braces, at_end: str) -> Itera
     reason for rejecting an incomplete last record."""
     for chunk in chunks:
         try:
-            records = braces.numbered(chunk)
+            records = braces.feed_numbered(chunk)
         except FrameError as error:
             yield from error.numbered
             yield BadRecord(error.line, error.reason), b""
@@ -55,7 +55,7 @@ def split_records(chunks: Iterable[bytes], braces: Braces, at_end: str) -> Itera
         yield from records
     rest = braces.finish()
     if rest is not None:
-        yield BadRecord(braces.begun_on, at_end, raw=rest), rest
+        yield BadRecord(braces.start_line, at_end, raw=rest), rest
 
 
 def too_many(limits: BodyLimits) -> LimitError:

@@ -16,12 +16,12 @@ class Admission(Protocol):
         """Decides on the next result and learns from it."""
 
 
-class AdmitAll:
+class _AdmitAll:
     def admits(self, subscribers: int) -> bool:  # noqa: ARG002
         return True
 
 
-class AdmitNone:
+class _AdmitNone:
     def admits(self, subscribers: int) -> bool:  # noqa: ARG002
         return False
 
@@ -84,8 +84,8 @@ class Buffer:
 
 
 ADMISSION: Final[dict[str, type[Admission]]] = {
-    "all": AdmitAll,
-    "none": AdmitNone,
+    "all": _AdmitAll,
+    "none": _AdmitNone,
     "threshold": Threshold,
     "mean": Mean,
     "buffer": Buffer,

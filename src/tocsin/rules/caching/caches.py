@@ -12,22 +12,58 @@ combination of policies:
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
 from tocsin.rules.caching.admission import admission
-from tocsin.rules.caching.counters import CacheCounters
 from tocsin.rules.caching.entries import BrokerResult, CacheEntry, CacheRun, MissingRun, size_bytes
 from tocsin.rules.caching.eviction import EVICTION, FIFO, Eviction, TailRanks
 from tocsin.rules.caching.expiry import EXPIRY, TtlRefresh, TtlSchedule
 from tocsin.rules.caching.per_result_policies import MostHits, PerResultPolicy
 from tocsin.rules.caching.rank_heap import Rank, RankHeap
-from tocsin.rules.caching.rates import LatencyEstimate
 from tocsin.rules.caching.result_cache import ResultCache
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.rules.model.cursors import Cursor, InterestId
 
 _SEQUENCE: Final = attrgetter("sequence")
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """Counts under one policy, so that policies can be compared.
+
+    A result that goes to five subscribers counts as five hits or five misses. A result that is pushed
+    to subscribers as it arrives is not a hit: no reader had to look it up.
+    """
+
+    arrived: int = 0
+    arrived_bytes: int = 0
+    admitted: int = 0
+    copies: int = 0
+    """Σ subscribers over all admitted results: the number of copies that a cache per subscriber would hold."""
+    hits: int = 0
+    hit_bytes: int = 0
+    misses: int = 0
+    miss_bytes: int = 0
+    pushed: int = 0
+    pushed_bytes: int = 0
+    fetched: int = 0
+    fetched_bytes: int = 0
+    """All results fetched from the cluster: new results and missing results."""
+    filled: int = 0
+    """Missing results that entered the cache after they were fetched."""
+    consumed: int = 0
+    evicted: int = 0
+    evicted_bytes: int = 0
+    expired: int = 0
+    expired_bytes: int = 0
+    most_bytes: int = 0
+
+    @property
+    def hit_ratio(self) -> float:
+        lookups = self.hits + self.misses
+        return self.hits / lookups if lookups else 0.0
 
 
 class ResultCaches:
@@ -38,7 +74,7 @@ class ResultCaches:
         self.ttl = TtlSchedule(settings, now_s)
         self.counters_by_policy: dict[str, CacheCounters] = {}
         self.by_result: PerResultPolicy | None = None
-        self._latency = LatencyEstimate(settings.latency_first_s, settings.latency_share)
+        self._latency = _LatencyEstimate(settings.latency_first_s, settings.latency_share)
         self._caches: dict[Hashable, ResultCache] = {}
         self._made = self._admissions = 0
         self._sequence = 0
@@ -114,7 +150,7 @@ class ResultCaches:
                 self.by_result.read(entry, readers)
         return cache.get(after, to)
 
-    def served(self, readers: int, hits: int, hit_bytes: int, misses: int = 0, miss_bytes: int = 0) -> None:
+    def count_reads(self, readers: int, hits: int, hit_bytes: int, misses: int = 0, miss_bytes: int = 0) -> None:
         """Counts what each of the readers got: `hits` results from the cache, `misses` that were fetched for them."""
         counters = self.counters
         if hits:
@@ -124,7 +160,7 @@ class ResultCaches:
             counters.misses += readers * misses
             counters.miss_bytes += readers * miss_bytes
 
-    def fetched(self, cache: ResultCache, results: int, size_bytes: int, took_s: float) -> None:
+    def count_fetch(self, cache: ResultCache, results: int, size_bytes: int, took_s: float) -> None:
         """Counts results fetched from the cluster, and updates the estimate of the fetch latency."""
         self.counters.fetched += results
         self.counters.fetched_bytes += size_bytes
@@ -158,22 +194,22 @@ class ResultCaches:
     def attach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
         cache.attach(marker, count)
         if self.by_result is not None:
-            self._needed_by(cache, marker, cache.head, count)
+            self._add_need(cache, marker, cache.head, count)
 
     def detach(self, cache: ResultCache, marker: Cursor, count: int = 1) -> None:
         residents, needed = cache.residents, cache.needed
         if self.by_result is not None:
-            self._needed_by(cache, marker, cache.head, -count)
+            self._add_need(cache, marker, cache.head, -count)
         self.resident_bytes -= cache.detach(marker, count)
-        self._needed_less(cache, residents, needed)
+        self._count_consumed(cache, residents, needed)
 
     def advance(self, cache: ResultCache, before: Cursor, after: Cursor, count: int = 1) -> None:
         """Moves subscribers that acknowledged everything up to `after`."""
         residents, needed = cache.residents, cache.needed
         if self.by_result is not None:
-            self._needed_by(cache, before, after, -count)
+            self._add_need(cache, before, after, -count)
         self.resident_bytes -= cache.advance(before, after, count)
-        self._needed_less(cache, residents, needed)
+        self._count_consumed(cache, residents, needed)
 
     # --- time and changes of policy
 
@@ -197,7 +233,7 @@ class ResultCaches:
         self._choose(settings, now_s, self.settings)
         self.ttl.restart(settings, now_s)
         times_to_live = TtlRefresh(self, settings, measures=False)
-        while not times_to_live.ended:
+        while not times_to_live.has_ended:
             times_to_live.go_on(now_s)
         for cache in self:
             self._ranks_changed(cache)
@@ -270,14 +306,14 @@ class ResultCaches:
         entry.owner, entry.order = cache, self._admissions
         self.by_result.on_admitted(entry, now_s)
 
-    def _needed_by(self, cache: ResultCache, after: Cursor, to: Cursor, more: int) -> None:
+    def _add_need(self, cache: ResultCache, after: Cursor, to: Cursor, more: int) -> None:
         """Adds `more` to the number of subscribers that need the results in the range."""
         if self.by_result is not None and self.by_result.counts:
             for entry in cache.between(after, to):
                 entry.needed += more
                 self.by_result.on_need_changed(entry)
 
-    def _needed_less(self, cache: ResultCache, residents: int, needed: int) -> None:
+    def _count_consumed(self, cache: ResultCache, residents: int, needed: int) -> None:
         """Counts consumed residents and updates ranks. `residents` and `needed` are the values before the change."""
         if cache.residents != residents:
             self.counters.consumed += residents - cache.residents
@@ -310,12 +346,29 @@ class ResultCaches:
     def _ranks_changed(self, cache: ResultCache) -> None:
         if cache.residents:
             if self.by_result is None:
-                self._evictable.changed(cache)
+                self._evictable.update_rank(cache)
             if self.expires:
-                self._expiring.changed(cache)
+                self._expiring.update_rank(cache)
 
     def _due(self, cache: ResultCache) -> Rank[ResultCache] | None:
         if not cache.residents:
             return None
         tail = cache.oldest
         return (tail.inserted_s + cache.ttl_s, 0.0, cache.number, cache)
+
+
+class _LatencyEstimate:
+    """How long a fetch takes, for each interest and for all; the configured value before the first fetch."""
+
+    __slots__ = ("_measured", "_share", "all_s")
+
+    def __init__(self, first_s: float, share: float) -> None:
+        self.all_s = first_s
+        self._share = share
+        self._measured = False
+
+    def measure(self, before_s: float | None, took_s: float) -> float:
+        """Returns the new estimate of an interest whose estimate was `before_s` (None before its first fetch)."""
+        self.all_s = self.all_s + self._share * (took_s - self.all_s) if self._measured else took_s
+        self._measured = True
+        return took_s if before_s is None else before_s + self._share * (took_s - before_s)

@@ -31,46 +31,46 @@ class Eviction:
     """False: the policy caches nothing new. Results of an earlier policy stay until they are consumed."""
 
 
-def least_recently_used(cache: ResultCache, _tail: CacheEntry, _latency_s: float) -> float:
+def _least_recently_used(cache: ResultCache, _tail: CacheEntry, _latency_s: float) -> float:
     """LRU: drops from the cache whose last access is the longest ago."""
     return cache.last_access_s
 
 
-def fewest_subscribers(cache: ResultCache, _tail: CacheEntry, _latency_s: float) -> float:
+def _fewest_subscribers(cache: ResultCache, _tail: CacheEntry, _latency_s: float) -> float:
     """LSC: drops the result that the fewest subscribers still need."""
     return cache.needed
 
 
-def fewest_subscribers_per_byte(cache: ResultCache, tail: CacheEntry, _latency_s: float) -> float:
+def _fewest_subscribers_per_byte(cache: ResultCache, tail: CacheEntry, _latency_s: float) -> float:
     """LSCz: drops the result with the fewest needing subscribers per byte."""
     return cache.needed / max(1, tail.size_bytes)
 
 
-def least_delay_per_byte(cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:
+def _least_delay_per_byte(cache: ResultCache, tail: CacheEntry, latency_s: float) -> float:
     """LSD: drops the result that saves the least waiting time per byte."""
     return latency_s * cache.needed / max(1, tail.size_bytes)
 
 
-def earliest_to_expire(cache: ResultCache, tail: CacheEntry, _latency_s: float) -> float:
+def _earliest_to_expire(cache: ResultCache, tail: CacheEntry, _latency_s: float) -> float:
     """EXP: drops the result whose time to live ends first, or ended longest ago."""
     return tail.inserted_s + cache.ttl_s
 
 
-def first_in_first_out(_cache: ResultCache, tail: CacheEntry, _latency_s: float) -> float:
+def _first_in_first_out(_cache: ResultCache, tail: CacheEntry, _latency_s: float) -> float:
     """FIFO: drops the result that arrived first."""
     return tail.sequence
 
 
-FIFO: Final = Eviction(first_in_first_out)
+FIFO: Final = Eviction(_first_in_first_out)
 
 EVICTION: Final[dict[str, Eviction | type[PerResultPolicy]]] = {
-    "lru": Eviction(least_recently_used),
-    "lsc": Eviction(fewest_subscribers),
-    "lscz": Eviction(fewest_subscribers_per_byte),
-    "lsd": Eviction(least_delay_per_byte, weighs_latency=True),
-    "exp": Eviction(earliest_to_expire),
+    "lru": Eviction(_least_recently_used),
+    "lsc": Eviction(_fewest_subscribers),
+    "lscz": Eviction(_fewest_subscribers_per_byte),
+    "lsd": Eviction(_least_delay_per_byte, weighs_latency=True),
+    "exp": Eviction(_earliest_to_expire),
     "fifo": FIFO,
-    "none": Eviction(first_in_first_out, keeps=False),
+    "none": Eviction(_first_in_first_out, keeps=False),
     "worth": MostHits,
     "saving": MostBytes,
     "gdsf": GreedyDual,

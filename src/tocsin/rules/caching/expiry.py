@@ -1,5 +1,5 @@
 """Expiry policies: each decides when results leave although there is room. `TtlSchedule` says when times to live are
-computed again, and `time_to_live_s` is their formula.
+computed again, and `_time_to_live_s` is their formula.
 
 Rates change slowly and there may be many caches, so times to live are recomputed from time to time and in pieces.
 """
@@ -15,9 +15,9 @@ from tocsin.rules.caching.result_cache import ResultCache
 if TYPE_CHECKING:
     from tocsin.rules.caching.settings import CachingSettings
 
-AT_ONCE: Final = 2_000
+_AT_ONCE: Final = 2_000
 """The refresh of up to this many caches happens in one piece."""
-PAUSE_S: Final = 0.02
+_PAUSE_S: Final = 0.02
 """The pause between two pieces."""
 
 
@@ -37,16 +37,16 @@ class Expiry:
 EXPIRY: Final[dict[str, Expiry]] = {"ttl": Expiry(True), "never": Expiry(False)}
 
 
-def by_subscribers(cache: ResultCache) -> float:
+def _by_subscribers(cache: ResultCache) -> float:
     return float(cache.subscribers)
 
 
-def equally(cache: ResultCache) -> float:  # noqa: ARG001
+def _equally(cache: ResultCache) -> float:  # noqa: ARG001
     return 1.0
 
 
 # ω_i before they are scaled to sum to 1.
-WEIGHTS: Final[dict[str, Callable[[ResultCache], float]]] = {"subscribers": by_subscribers, "equal": equally}
+WEIGHTS: Final[dict[str, Callable[[ResultCache], float]]] = {"subscribers": _by_subscribers, "equal": _equally}
 
 
 class TtlSchedule:
@@ -68,9 +68,9 @@ class TtlSchedule:
         if self._refresh is None:
             self._refresh = TtlRefresh(caches, settings)
         changed = self._refresh.go_on(now_s)
-        if self._refresh.ended:
+        if self._refresh.has_ended:
             self._refresh = None
-        self.due_s = now_s + (PAUSE_S if self.is_under_way else settings.ttl_every_s)
+        self.due_s = now_s + (_PAUSE_S if self.is_under_way else settings.ttl_every_s)
         return changed
 
     def restart(self, settings: CachingSettings, now_s: float) -> None:
@@ -97,12 +97,12 @@ class TtlRefresh:
         self._done = 0
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self._done == len(self._caches)
 
     def go_on(self, now_s: float) -> Sequence[ResultCache]:
         """Does one piece. Returns the caches whose time to live it has set."""
-        steps = 2 * AT_ONCE
+        steps = 2 * _AT_ONCE
         measured = len(self._weights)
         if measured < len(self._caches):
             weight = WEIGHTS[self._settings.weights]
@@ -118,11 +118,11 @@ class TtlRefresh:
         begin, self._done = self._done, min(len(self._caches), self._done + steps)
         changed = self._caches[begin : self._done]
         for cache, cache_weight in zip(changed, self._weights[begin : self._done], strict=True):
-            cache.ttl_s = time_to_live_s(cache, cache_weight, self._total, self._settings)
+            cache.ttl_s = _time_to_live_s(cache, cache_weight, self._total, self._settings)
         return changed
 
 
-def time_to_live_s(cache: ResultCache, mine: float, total: float, settings: CachingSettings) -> float:
+def _time_to_live_s(cache: ResultCache, mine: float, total: float, settings: CachingSettings) -> float:
     """T_i = ω_i · B / ρ_i, so that Σ ρ_i · T_i = B over all caches that grow and are not capped. ω_i is this cache's
     share of the total weight.
 

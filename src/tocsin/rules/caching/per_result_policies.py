@@ -52,7 +52,7 @@ class _WorthRanks:
 
     def set_worth(self, entry: CacheEntry, worth: float) -> None:
         entry.worth = worth
-        self._heap.changed(entry)
+        self._heap.update_rank(entry)
 
     def forget(self, entry: CacheEntry) -> None:
         self._heap.forget(entry)

@@ -30,7 +30,7 @@ class RankHeap(Generic[_K]):
     def __len__(self) -> int:
         return len(self._queued)
 
-    def changed(self, key: _K) -> None:
+    def update_rank(self, key: _K) -> None:
         """Updates a key whose rank may have fallen, or that may have become a candidate."""
         rank = self._current(key)
         if rank is None:

@@ -13,13 +13,13 @@ simply missing.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
 from tocsin.rules.caching.entries import BrokerResult, CachedRun, CacheEntry, CacheRun, MissingRun
-from tocsin.rules.caching.rates import GrowthRates
 from tocsin.rules.model.cursors import Cursor, InterestId
 
 _TRIM_AT: Final = 32
@@ -135,7 +135,7 @@ class ResultCache:
             run_start = known
         if run_start < to:
             runs.append(MissingRun(run_start, to))
-        return merge_missing_runs(runs)
+        return _merge_missing_runs(runs)
 
     def _get_unbroken(self, after: Cursor) -> list[CacheRun]:
         """`get` up to the head for a cache without holes: at most one missing run, then everything after it."""
@@ -342,7 +342,7 @@ class ResultCache:
         self._let_go_of_consumed()
 
 
-def merge_missing_runs(runs: list[CacheRun]) -> list[CacheRun]:
+def _merge_missing_runs(runs: list[CacheRun]) -> list[CacheRun]:
     """Merges neighbouring missing runs."""
     merged: list[CacheRun] = []
     for run in runs:
@@ -352,3 +352,38 @@ def merge_missing_runs(runs: list[CacheRun]) -> list[CacheRun]:
         else:
             merged.append(run)
     return merged
+
+
+class GrowthRates:
+    """How fast a cache grows: counts bytes; `update` folds the counts into moving averages.
+
+    They smooth single bursts, and the past decays with the time constant of the window, so that they follow changes."""
+
+    __slots__ = ("arrived_bytes", "arriving_bytes_s", "consumed_bytes", "consuming_bytes_s", "estimated", "since_s")
+
+    def __init__(self, now_s: float) -> None:
+        self.arrived_bytes = 0
+        self.consumed_bytes = 0
+        self.arriving_bytes_s = 0.0
+        self.consuming_bytes_s = 0.0
+        self.estimated = False
+        self.since_s = now_s
+
+    def update(self, now_s: float, window_s: float) -> None:
+        """Updates the averages: the first call takes the measured rate, later calls weigh the past by
+        exp(−elapsed/window).
+        """
+        elapsed_s = now_s - self.since_s
+        if elapsed_s <= 0:
+            return
+        weight = 1.0 - math.exp(-elapsed_s / window_s) if self.estimated else 1.0
+        self.arriving_bytes_s += weight * (self.arrived_bytes / elapsed_s - self.arriving_bytes_s)
+        self.consuming_bytes_s += weight * (self.consumed_bytes / elapsed_s - self.consuming_bytes_s)
+        self.arrived_bytes = self.consumed_bytes = 0
+        self.estimated = True
+        self.since_s = now_s
+
+    @property
+    def growth_bytes_s(self) -> float:
+        """ρ = (λ − η)⁺"""
+        return max(0.0, self.arriving_bytes_s - self.consuming_bytes_s)

@@ -51,7 +51,7 @@ def loads(text: str) -> Any:
     value, at = _value(text, _skip(text, 0), MAX_DEPTH)
     at = _skip(text, at)
     if at != len(text):
-        raise _expected("the end of the text", text, at)
+        raise _expectation_error("the end of the text", text, at)
     return value
 
 
@@ -96,11 +96,11 @@ def _object(text: str, at: int, levels_left: int) -> tuple[dict[str, Any], int]:
             name, at = _string(text, at, "the name of a field")
             at = _skip(text, at)
             if text[at : at + 1] != ":":
-                raise _expected('a ":"', text, at)
+                raise _expectation_error('a ":"', text, at)
             value, at = _value(text, _skip(text, at + 1), levels_left)
             at = _skip(text, at) + 1
             if text[at - 1 : at] not in (",", "}"):
-                raise _expected('a "," or "}"', text, at - 1)
+                raise _expectation_error('a "," or "}"', text, at - 1)
         else:
             name_at, at = match.start(1), match.end()
             name = match[1]
@@ -136,7 +136,7 @@ def _items(text: str, at: int, levels_left: int, closing: str) -> tuple[list[Any
         else:
             closed = close(text, at)
             if closed is None:
-                raise _expected(f'a "," or "{closing}"', text, at)
+                raise _expectation_error(f'a "," or "{closing}"', text, at)
     return items, closed.end()
 
 
@@ -158,12 +158,12 @@ def _value(text: str, at: int, levels_left: int) -> tuple[Any, int]:
         return _scalar_value(match, 0), match.end()
     if first == '"':
         return _string(text, at, "a string")
-    raise _expected("a value", text, at)
+    raise _expectation_error("a value", text, at)
 
 
 def _string(text: str, at: int, expected: str) -> tuple[str, int]:
     if text[at : at + 1] != '"':
-        raise _expected(f"{expected} in double quotes", text, at)
+        raise _expectation_error(f"{expected} in double quotes", text, at)
     try:
         # Not strict, because the original accepts line ends and tabs inside strings.
         string, end = scanstring(text, at + 1, False)
@@ -178,8 +178,8 @@ def _escaped_constructor(text: str, at: int, found: re.Match[str]) -> tuple[Any,
     argument, end = _string(text, _skip(text, argument_at), "the text of the value")
     end = _skip(text, end)
     if text[end : end + 1] != ")":
-        raise _expected('a ")"', text, end)
-    return _constructed(found[_WORD], argument, at), end + 1
+        raise _expectation_error('a ")"', text, end)
+    return _construct_value(found[_WORD], argument, at), end + 1
 
 
 def _scalar_value(found: re.Match[str], before: int) -> Any:
@@ -188,7 +188,7 @@ def _scalar_value(found: re.Match[str], before: int) -> Any:
     if group == _STRING:
         return found[before + _STRING]
     if group == _CONSTRUCTOR:
-        return _constructed(found[before + _WORD], found[before + _CONSTRUCTOR], found.start(before + _WORD))
+        return _construct_value(found[before + _WORD], found[before + _CONSTRUCTOR], found.start(before + _WORD))
     at = found.start(before + group)
     if group == _WORD:
         word = found[before + _WORD]
@@ -196,8 +196,8 @@ def _scalar_value(found: re.Match[str], before: int) -> Any:
         if value is WORDS:
             value = WORDS.get(word.lower(), WORDS)
             if value is WORDS:
-                expected = f'the text of the {word} in brackets: {word}("…")' if _known(word) else "a value"
-                raise _expected(expected, found.string, at)
+                expected = f'the text of the {word} in brackets: {word}("…")' if _find_constructor(word) else "a value"
+                raise _expectation_error(expected, found.string, at)
         return value
     try:
         if group == _WHOLE:
@@ -208,8 +208,8 @@ def _scalar_value(found: re.Match[str], before: int) -> Any:
         raise AdmError(found.start(before + min(group, _NUMBER)), str(error)) from None
 
 
-def _constructed(word: str, inside: str, at: int) -> Any:
-    constructor = _known(word)
+def _construct_value(word: str, inside: str, at: int) -> Any:
+    constructor = _find_constructor(word)
     if constructor is None:
         raise AdmError(at, f"there is no constructor {quote_text(word)}; known are {', '.join(sorted(CONSTRUCTORS))}")
     try:
@@ -218,11 +218,11 @@ def _constructed(word: str, inside: str, at: int) -> Any:
         raise AdmError(at, str(error)) from None
 
 
-def _known(word: str) -> Callable[[str], Any] | None:
+def _find_constructor(word: str) -> Callable[[str], Any] | None:
     return CONSTRUCTORS.get(word) or CONSTRUCTORS.get(word.lower().replace("-", "_"))
 
 
-def _expected(what: str, text: str, at: int) -> AdmError:
+def _expectation_error(what: str, text: str, at: int) -> AdmError:
     got = quote_text(text[at : at + 20]) if at < len(text) else "the end of the text"
     return AdmError(min(at, len(text)), f"expected {what}, got {got}")
 

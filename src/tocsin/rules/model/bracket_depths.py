@@ -13,13 +13,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-CHUNK_BYTES: Final = 1 << 16
+_CHUNK_BYTES: Final = 1 << 16
 
-BracketTable = npt.NDArray[np.int8]
+_BracketTable = npt.NDArray[np.int8]
 
 
 @cache
-def bracket_table(opening: bytes, closing: bytes) -> BracketTable:
+def bracket_table(opening: bytes, closing: bytes) -> _BracketTable:
     """How each byte changes the level."""
     table = np.zeros(256, np.int8)
     table[list(opening)] = 1
@@ -37,7 +37,7 @@ class BracketState:
 
 
 def follow_brackets(  # noqa: PLR0917
-    text: bytes, at: int, state: BracketState, table: BracketTable, max_depth: int, chunk_bytes: int = CHUNK_BYTES
+    text: bytes, at: int, state: BracketState, table: _BracketTable, max_depth: int, chunk_bytes: int = _CHUNK_BYTES
 ) -> tuple[int, BracketState]:
     """Returns where the level first is 0 or above `max_depth` (behind that bracket), or else the end of the text; and
     the state there.
@@ -52,7 +52,7 @@ def follow_brackets(  # noqa: PLR0917
 
 
 def _follow_chunk(
-    chunk: npt.NDArray[np.uint8], state: BracketState, table: BracketTable, max_depth: int
+    chunk: npt.NDArray[np.uint8], state: BracketState, table: _BracketTable, max_depth: int
 ) -> tuple[int, BracketState]:
     quotes = chunk == _QUOTE
     escaped = False

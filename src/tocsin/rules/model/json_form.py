@@ -84,7 +84,7 @@ def _number(name: str) -> ValueCheck:
     return read
 
 
-def _written(name: str, parse: Callable[[str], Any], shape: Callable[[Any], Any] | None = None) -> ValueCheck:
+def _make_reader(name: str, parse: Callable[[str], Any], shape: Callable[[Any], Any] | None = None) -> ValueCheck:
     check = LEAVES[name]
 
     def read(value: Any) -> Any:
@@ -100,14 +100,14 @@ def _written(name: str, parse: Callable[[str], Any], shape: Callable[[Any], Any]
 def _point(value: Any) -> values.Point:
     if isinstance(value, list) and len(value) == 2:
         return values.Point(value[0], value[1])
-    raise RecordError("", f'expected a point as [x, y] or "x,y", got {_seen(value)}')
+    raise RecordError("", f'expected a point as [x, y] or "x,y", got {_describe(value)}')
 
 
 def _two_points(name: str) -> Callable[[Any], tuple[values.Point, values.Point]]:
     def shape(value: Any) -> tuple[values.Point, values.Point]:
         if isinstance(value, list) and len(value) == 2:
             return _point(value[0]), _point(value[1])
-        raise RecordError("", f'expected a {name} as [[x, y], [x, y]] or "x,y x,y", got {_seen(value)}')
+        raise RecordError("", f'expected a {name} as [[x, y], [x, y]] or "x,y x,y", got {_describe(value)}')
 
     return shape
 
@@ -119,16 +119,16 @@ _rectangle_corners = _two_points("rectangle")
 def _circle(value: Any) -> values.Circle:
     if isinstance(value, dict) and value.keys() == {"center", "radius"}:
         return values.Circle(_point(value["center"]), value["radius"])
-    raise RecordError("", f'expected a circle as {{"center": [x, y], "radius": r}} or "x,y r", got {_seen(value)}')
+    raise RecordError("", f'expected a circle as {{"center": [x, y], "radius": r}} or "x,y r", got {_describe(value)}')
 
 
 def _polygon(value: Any) -> values.Polygon:
     if isinstance(value, list):
         return values.Polygon(tuple(map(_point, value)))
-    raise RecordError("", f'expected a polygon as [[x, y], …] or "x,y x,y x,y", got {_seen(value)}')
+    raise RecordError("", f'expected a polygon as [[x, y], …] or "x,y x,y x,y", got {_describe(value)}')
 
 
-def _seen(value: Any) -> str:
+def _describe(value: Any) -> str:
     return f"an array of {len(value)}" if isinstance(value, list) else describe_value(value)
 
 
@@ -136,18 +136,18 @@ _READERS: Final[Mapping[str, ValueCheck]] = {
     **LEAVES,
     "float": _number("float"),
     "double": _number("double"),
-    "date": _written("date", values.parse_date),
-    "time": _written("time", values.parse_time),
-    "datetime": _written("datetime", values.parse_datetime),
-    "duration": _written("duration", values.parse_duration),
-    "uuid": _written("uuid", values.parse_uuid),
-    "point": _written("point", values.parse_point, _point),
-    "line": _written("line", values.parse_line, lambda value: values.Line(*_line_ends(value))),
-    "rectangle": _written(
+    "date": _make_reader("date", values.parse_date),
+    "time": _make_reader("time", values.parse_time),
+    "datetime": _make_reader("datetime", values.parse_datetime),
+    "duration": _make_reader("duration", values.parse_duration),
+    "uuid": _make_reader("uuid", values.parse_uuid),
+    "point": _make_reader("point", values.parse_point, _point),
+    "line": _make_reader("line", values.parse_line, lambda value: values.Line(*_line_ends(value))),
+    "rectangle": _make_reader(
         "rectangle", values.parse_rectangle, lambda value: values.Rectangle(*_rectangle_corners(value))
     ),
-    "circle": _written("circle", values.parse_circle, _circle),
-    "polygon": _written("polygon", values.parse_polygon, _polygon),
+    "circle": _make_reader("circle", values.parse_circle, _circle),
+    "polygon": _make_reader("polygon", values.parse_polygon, _polygon),
 }
 plain: Final[Callable[[Any], Any]] = values.value_writer(_PLAIN)
 """Converts any value for json.dumps. A MISSING field is left out of its object; elsewhere MISSING becomes null."""

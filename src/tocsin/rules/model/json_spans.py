@@ -44,7 +44,7 @@ class Spans:
         self._borders.append(end)
 
 
-class TooDeepError(ValueError):
+class _TooDeepError(ValueError):
     """A value has more than MAX_DEPTH levels."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def array_items(text: bytes, at: int, *, most: int) -> Spans:
     while True:
         try:
             end = _value_end(text, at)
-        except TooDeepError as error:
+        except _TooDeepError as error:
             raise BrokenArrayError(str(error), at, spans, is_too_deep=True) from None
         if end is None:
             raise BrokenArrayError("the text ends inside of an item", at, spans, is_inside=True)
@@ -113,7 +113,7 @@ def _has_more(text: bytes, at: int, most: int) -> bool:
             return False
     try:
         end = _value_end(text, at)
-    except TooDeepError:
+    except _TooDeepError:
         return True
     return end is not None and end > at
 
@@ -135,7 +135,7 @@ def object_fields(text: bytes, at: int) -> Iterator[tuple[tuple[int, int], tuple
 
 def _value_end(text: bytes, at: int) -> int | None:
     """The end of the value that begins at `at`; `at` if no value begins there, None if the value does not end. Raises
-    TooDeepError.
+    _TooDeepError.
     """
     if (flat := _FLAT.match(text, at)) is not None:
         return flat.end()
@@ -152,10 +152,10 @@ def _value_end(text: bytes, at: int) -> int | None:
         if count == _FEW_BRACKETS and depth:
             at, state = follow_brackets(text, at, BracketState(depth), _BRACKETS, MAX_DEPTH)
             if state.depth > MAX_DEPTH:
-                raise TooDeepError
+                raise _TooDeepError
             return None if state.depth else at
         if depth > MAX_DEPTH:
-            raise TooDeepError
+            raise _TooDeepError
         if not depth:
             return at
 

@@ -48,7 +48,7 @@ def dumps_value(value: Any) -> str:
 def loads_value(text: str) -> Any:
     """Reads the value that `dumps_value` wrote."""
     # Without a "$" there is no tag, and the C parser alone is several times faster.
-    return json.loads(text, object_hook=_untagged) if "$" in text else json.loads(text)
+    return json.loads(text, object_hook=_remove_tag) if "$" in text else json.loads(text)
 
 
 def field_key(name: str) -> str:
@@ -116,7 +116,7 @@ _text: Final[Callable[[Any], str]] = values.value_writer(_WRITERS)
 # ---------------------------------------------------------------- reading
 
 
-def _untagged(read: dict[str, Any]) -> Any:
+def _remove_tag(read: dict[str, Any]) -> Any:
     """Converts a parsed object whose members are converted already."""
     if len(read) == 1:
         ((key, content),) = read.items()

@@ -104,14 +104,14 @@ class Braces:
         return bool(self._begun)
 
     @property
-    def begun_on(self) -> int:
+    def start_line(self) -> int:
         """The line on which the record begins that `finish` returns."""
         return self._begun_on
 
     def feed(self, data: bytes) -> list[bytes]:
-        return [record for _, record in self.numbered(data)]
+        return [record for _, record in self.feed_numbered(data)]
 
-    def numbered(self, data: bytes) -> list[tuple[int, bytes]]:
+    def feed_numbered(self, data: bytes) -> list[tuple[int, bytes]]:
         """Like `feed`, with the line on which each record begins."""
         records: list[tuple[int, bytes]] = []
         start, at = 0, self._rest_of_string(data) if self._in_string else 0
@@ -123,7 +123,7 @@ class Braces:
                 if start == len(data):
                     break
                 if data[start] != _OPEN:
-                    reason = f"expected a record that begins with {{, got {_shown(data, start)}"
+                    reason = f"expected a record that begins with {{, got {_excerpt(data, start)}"
                     raise FrameError(self._line, reason, records)
                 self._begun_on = self._line
                 self._depth = 1
@@ -225,5 +225,5 @@ def _too_long(line: int, limit_bytes: int, found: list[tuple[int, bytes]]) -> Fr
     return FrameError(line, f"a record is longer than {limit_bytes} bytes", found)
 
 
-def _shown(data: bytes, at: int) -> str:
+def _excerpt(data: bytes, at: int) -> str:
     return repr(data[at : at + 20].decode("utf-8", "replace"))

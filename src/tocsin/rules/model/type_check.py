@@ -69,7 +69,7 @@ def compile_check(kind: Type, leaves: Mapping[str, ValueCheck]) -> ValueCheck:
         case MultisetType(item=item, item_optional=item_optional):
             return _items(compile_check(item, leaves), item_optional, as_multiset=True)
         case AnyType():
-            return open_value
+            return _normalise_value
 
 
 def _object(kind: ObjectType, leaves: Mapping[str, ValueCheck]) -> ValueCheck:
@@ -96,7 +96,7 @@ def _object(kind: ObjectType, leaves: Mapping[str, ValueCheck]) -> ValueCheck:
                     if name not in declared and field_value is not values.MISSING:
                         if not is_open:
                             raise RecordError("", f"is not a field of {type_text}")
-                        record[_field_name(name)] = open_value(field_value)
+                        record[_field_name(name)] = _normalise_value(field_value)
         except RecordError as error:
             raise error.within(field_step(name)) from None
         return record
@@ -294,14 +294,14 @@ _OPEN: Final[Mapping[type, ValueCheck]] = {
 }  # fmt: skip
 
 
-def open_value(value: Any) -> Any:
+def _normalise_value(value: Any) -> Any:
     """Normalises any value, as if a field of its own type were declared. MISSING inside an array becomes NULL."""
     if value is values.MISSING:
         raise RecordError("", "expected a value, got MISSING")
-    return _open_value(value, MAX_OPEN_DEPTH)
+    return _normalise_nested(value, MAX_OPEN_DEPTH)
 
 
-def _open_value(value: Any, levels_left: int) -> Any:
+def _normalise_nested(value: Any, levels_left: int) -> Any:
     check = _OPEN.get(value.__class__)
     if check is not None:
         return check(value)
@@ -323,7 +323,7 @@ def _open_object(value: Any, levels_left: int) -> dict[str, Any]:
         if member is values.MISSING:
             continue
         try:
-            fields[_field_name(name)] = _open_value(member, levels_left)
+            fields[_field_name(name)] = _normalise_nested(member, levels_left)
         except RecordError as error:
             raise error.within(field_step(name)) from None
     return fields
@@ -333,7 +333,7 @@ def _open_items(value: Any, levels_left: int) -> list[Any]:
     items: list[Any] = []
     for item in value:
         try:
-            items.append(None if item is values.MISSING else _open_value(item, levels_left))
+            items.append(None if item is values.MISSING else _normalise_nested(item, levels_left))
         except RecordError as error:
             raise error.within(f"[{len(items)}]") from None
     return values.Multiset(items) if isinstance(value, values.Multiset) else items

@@ -86,7 +86,7 @@ class Polygon:
 def parse_point(text: str) -> Point:
     points = _points(text, 'a point such as "1.0,2.0"')
     if len(points) != 1:
-        raise ValueError(f'expected a point such as "1.0,2.0", got {_quoted(text)}')
+        raise ValueError(f'expected a point such as "1.0,2.0", got {_quote_text(text)}')
     return points[0]
 
 
@@ -103,7 +103,7 @@ def parse_circle(text: str) -> Circle:
     expected = 'a circle such as "1.0,2.0 0.5"'
     parts = _without_blanks_at_commas(text).split()
     if len(parts) != 2:
-        raise ValueError(f"expected {expected}, got {_quoted(text)}")
+        raise ValueError(f"expected {expected}, got {_quote_text(text)}")
     (center,) = _points(parts[0], expected)
     return circle(center, _number(parts[1], expected, text))
 
@@ -154,8 +154,8 @@ def parse_duration(text: str) -> Duration:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         if _PART_OF_A_MONTH.match(text.strip()):
-            raise ValueError(f"expected whole years and months, as they differ in length, got {_quoted(text)}")
-        raise ValueError(f'expected an ISO 8601 duration such as "PT10S" or "P1DT2H", got {_quoted(text)}')
+            raise ValueError(f"expected whole years and months, as they differ in length, got {_quote_text(text)}")
+        raise ValueError(f'expected an ISO 8601 duration such as "PT10S" or "P1DT2H", got {_quote_text(text)}')
     part = {name: int(digits or 0) for name, digits in match.groupdict().items() if name != "sign"}
     months = part["years"] * 12 + part["months"]
     micros = 0
@@ -165,7 +165,7 @@ def parse_duration(text: str) -> Duration:
         negative = (match[name] or "").startswith("-")
         micros += (part[name] * 1_000_000 + (-fraction if negative else fraction)) * seconds
     if abs(months) > MAX_DURATION_MONTHS or abs(micros) > MAX_DURATION_MICROS:
-        raise ValueError(f"the duration {_quoted(text)} is longer than can be kept")
+        raise ValueError(f"the duration {_quote_text(text)} is longer than can be kept")
     return Duration(-months, -micros) if match["sign"] else Duration(months, micros)
 
 
@@ -190,14 +190,14 @@ def parse_datetime(text: str) -> datetime:
         moment = datetime.fromisoformat(text.strip())
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f'expected a datetime such as "2026-11-15T08:30:00Z", got {_quoted(text)}') from None
+        raise ValueError(f'expected a datetime such as "2026-11-15T08:30:00Z", got {_quote_text(text)}') from None
 
 
 def parse_date(text: str) -> date:
     try:
         return date.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError(f'expected a date such as "2026-11-15", got {_quoted(text)}') from None
+        raise ValueError(f'expected a date such as "2026-11-15", got {_quote_text(text)}') from None
 
 
 def parse_time(text: str) -> time:
@@ -207,13 +207,13 @@ def parse_time(text: str) -> time:
             raise ValueError
         return moment
     except ValueError:
-        raise ValueError(f'expected a time of day such as "08:30:00.250", got {_quoted(text)}') from None
+        raise ValueError(f'expected a time of day such as "08:30:00.250", got {_quote_text(text)}') from None
 
 
 def parse_uuid(text: str) -> UUID:
     # UUID() alone would also accept hyphens anywhere, underscores and digits of other scripts.
     if _UUID.fullmatch(text.strip()) is None:
-        raise ValueError(f'expected a uuid such as "5c848e5c-6b6a-498f-8452-8847a2957421", got {_quoted(text)}')
+        raise ValueError(f'expected a uuid such as "5c848e5c-6b6a-498f-8452-8847a2957421", got {_quote_text(text)}')
     return UUID(text.strip())
 
 
@@ -246,6 +246,10 @@ def datetime_text(value: datetime) -> str:
     return moment.isoformat() + "Z"
 
 
+def micros_of_day(value: time) -> int:
+    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
+
+
 def time_text(value: time) -> str:
     return value.isoformat()
 
@@ -258,10 +262,10 @@ def _points(text: str, expected: str) -> list[Point]:
     for part in _without_blanks_at_commas(text).split():
         x, comma, y = part.partition(",")
         if not comma:
-            raise ValueError(f"expected {expected}, got {_quoted(text)}")
+            raise ValueError(f"expected {expected}, got {_quote_text(text)}")
         points.append(Point(_number(x, expected, text), _number(y, expected, text)))
     if not points:
-        raise ValueError(f"expected {expected}, got {_quoted(text)}")
+        raise ValueError(f"expected {expected}, got {_quote_text(text)}")
     return points
 
 
@@ -273,7 +277,7 @@ def _without_blanks_at_commas(text: str) -> str:
 def _pair(text: str, expected: str) -> tuple[Point, Point]:
     points = _points(text, expected)
     if len(points) != 2:
-        raise ValueError(f"expected {expected}, got {_quoted(text)}")
+        raise ValueError(f"expected {expected}, got {_quote_text(text)}")
     return points[0], points[1]
 
 
@@ -281,11 +285,11 @@ def _number(text: str, expected: str, whole: str) -> float:
     # float() alone would also accept underscores, digits of other scripts and "nan".
     number = float(text) if NUMBER.fullmatch(text) else math.nan
     if not math.isfinite(number):
-        raise ValueError(f"expected {expected}, got {_quoted(whole)}")
+        raise ValueError(f"expected {expected}, got {_quote_text(whole)}")
     return number
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """`text` for a message: short, and without lone surrogates, which no encoder accepts."""
     shown = text if len(text) <= 80 else text[:80] + "…"
     return f'"{shown.encode("utf-8", "replace").decode()}"'

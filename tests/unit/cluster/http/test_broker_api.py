@@ -22,7 +22,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.cursors import START, Cursor, Range
 from tocsin.store.channels.rows import BrokerName
 from tocsin.wire.cursors import parse_position
-from tocsin.wire.results import fetch_request, remaining_ranges
+from tocsin.wire.results import fetch_request, list_remaining_ranges
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def test_an_answer_that_grows_too_large_says_where_to_go_on(tmp_path: Path
                 found.setdefault(asked[part.range].interest, []).extend(orjson.loads(x.payload) for x in part.results)
             if stopped is None:
                 break
-            asked = remaining_ranges(asked, stopped)
+            asked = list_remaining_ranges(asked, stopped)
         assert answers > 2
         assert found == {each: texts[:8] for each, texts in expected.items()}
 

@@ -28,7 +28,7 @@ from tests.support.channel_compiler import (
     text,
 )
 from tocsin.language.channels.compiler import CalledFunction, Scan
-from tocsin.language.syntax.script import parsed_body
+from tocsin.language.syntax.script import parse_body
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.translate.translator import QueryHooks, Translator
 from tocsin.pipeline.analysis import SparkTypeAnalyser
@@ -525,7 +525,7 @@ def test_is_new_is_refused_elsewhere(spark: SparkSession) -> None:
     hooks = QueryHooks(Scans(), datetime.now().astimezone())
     translator = Translator(Names(), SparkTypeAnalyser(spark), hooks, "d")
     with pytest.raises(TranslationError, match="in a channel only"):
-        translator.translate(parsed_body("select value is_new(r) from Reports r"))
+        translator.translate(parse_body("select value is_new(r) from Reports r"))
 
 
 _SHELTERED = (

@@ -74,9 +74,9 @@ def test_nobody_else_calls_ours(name: str) -> None:
 
 def test_there_is_a_limit_to_the_length_of_a_pattern_of_like() -> None:
     long = "a" * like_patterns.LETTERS
-    assert list(like_patterns.tokens(long, "\\"))
+    assert list(like_patterns.split_pattern(long, "\\"))
     with pytest.raises(FunctionError, match="at most 10,000 characters"):
-        list(like_patterns.tokens(f"{long}a", "\\"))
+        list(like_patterns.split_pattern(f"{long}a", "\\"))
 
 
 class _Thrown:

@@ -12,9 +12,9 @@ from sqlglot import exp
 
 import tocsin
 from tests.support.channel_compiler import FunctionOf, Names
-from tocsin.language.channels.compiler import shared_query
+from tocsin.language.channels.compiler import compile_shared_query
 from tocsin.language.functions import function_registry
-from tocsin.language.syntax.script import parsed_body
+from tocsin.language.syntax.script import parse_body
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.translate.spark_text import render
 from tocsin.language.translate.translator import QueryHooks, Translator
@@ -84,7 +84,7 @@ class NoOracle:
 def translated(body: str, *, own: tuple[FunctionOf, ...] = ()) -> str:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     hooks = QueryHooks(None, now)  # type: ignore[arg-type]
-    return Translator(Names(own), NoOracle(), hooks, "d").translate(parsed_body(body)).sql
+    return Translator(Names(own), NoOracle(), hooks, "d").translate(parse_body(body)).sql
 
 
 @pytest.mark.parametrize(("body", "reason", "remedy"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
@@ -104,9 +104,11 @@ def test_so_it_is_in_functions_and_channels(body: str, reason: str) -> None:
     with pytest.raises(TranslationError, match="in function hostile") as refused:
         translated("SELECT VALUE hostile(1)", own=(own,))
     assert reason in refused.value.message
-    channel = parsed_body(f"SELECT VALUE {body} FROM Reports r WHERE r.kind = k")
+    channel = parse_body(f"SELECT VALUE {body} FROM Reports r WHERE r.kind = k")
     with pytest.raises(TranslationError) as refused:
-        shared_query(channel, ("k",), {}, names=Names(()), type_analyser=NoOracle(), dataverse="d", continuous=True)
+        compile_shared_query(
+            channel, ("k",), {}, names=Names(()), type_analyser=NoOracle(), dataverse="d", continuous=True
+        )
     assert reason in refused.value.message or "a window function" in refused.value.message
 
 
@@ -115,7 +117,7 @@ def test_so_it_is_in_functions_and_channels(body: str, reason: str) -> None:
 )
 def test_what_cannot_be_read_is_a_syntax_error(text: str) -> None:
     with pytest.raises(StatementError):
-        parsed_body(f"SELECT VALUE {text}")
+        parse_body(f"SELECT VALUE {text}")
 
 
 @pytest.mark.parametrize(
@@ -284,7 +286,7 @@ ASKS_SPARK = {
 }  # the last with constants of its own, in a session that ends at once
 WRITES_SQL = {
     "language/translate/spark_text.py",
-    "language/functions/text_arguments.py",
+    "language/functions/text_functions.py",
 }  # the second for error messages alone
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.caching_model import at, refresh_ranks
 from tocsin.rules.caching.admission import ADMISSION, PARAMETERS, Admission, Buffer, Mean, Threshold, admission
-from tocsin.rules.caching.caches import ResultCaches
-from tocsin.rules.caching.counters import CacheCounters
+from tocsin.rules.caching.caches import CacheCounters, ResultCaches
 from tocsin.rules.caching.entries import BrokerResult, MissingRun
 from tocsin.rules.caching.settings import CachingSettings
 
@@ -53,7 +52,7 @@ def test_lscz_drops_what_the_fewest_need_per_byte() -> None:
 def test_lsd_drops_what_saves_the_least_waiting_per_byte() -> None:
     caches = three("lsd")
     for name, took_s in (("a", 3.0), ("b", 1.0), ("c", 1.0)):
-        caches.fetched(caches[name], 0, 0, took_s)
+        caches.count_fetch(caches[name], 0, 0, took_s)
     # a: 3·4/100, b: 1·2/10, c: 1·3/50
     assert who_goes(caches) == "c"
 

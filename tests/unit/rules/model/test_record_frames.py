@@ -42,10 +42,10 @@ def test_braces_balance_outside_of_strings_wherever_the_bytes_are_cut(stream: by
 
 def test_each_record_has_the_line_on_which_it_begins() -> None:
     braces = Braces(1000)
-    assert braces.numbered(b'\n{"a":\n1}\n\n{"b') == [(2, b'{"a":\n1}')]
-    assert braces.begun_on == 5
+    assert braces.feed_numbered(b'\n{"a":\n1}\n\n{"b') == [(2, b'{"a":\n1}')]
+    assert braces.start_line == 5
     assert braces.finish() == b'{"b'
-    assert braces.numbered(b'":\n2}{}\n{}') == [(5, b'{"b":\n2}'), (6, b"{}"), (7, b"{}")]
+    assert braces.feed_numbered(b'":\n2}{}\n{}') == [(5, b'{"b":\n2}'), (6, b"{}"), (7, b"{}")]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_record_of_many_braces_is_whole_wherever_the_bytes_are_cut() -> None:
     stream = b"\n".join([record, b"{}", record])
     for size in (997, 16_384, len(stream)):
         braces = Braces(len(stream))
-        found = [row for at in range(0, len(stream), size) for row in braces.numbered(stream[at : at + size])]
+        found = [row for at in range(0, len(stream), size) for row in braces.feed_numbered(stream[at : at + size])]
         assert found == [(1, record), (3, b"{}"), (4, record)]
         assert braces.finish() is None
 

@@ -1,13 +1,24 @@
 """Builds the notifications of new results for a broker of the original's kinds: one message or more per execution.
 
 The original notifies by subscription, and the store has results by interest. So each interest's results are sent for
-all subscriptions of the broker to it, in messages of bounded size.
+all subscriptions of the broker to it, in messages of bounded size, in the JSON that AsterixDB's BAD sends:
+
+    {"dataverseName":"v","channelName":"c","channelExecutionEpochTime":1794000060000,"subscriptionIds":[["id",…]]}
+    {"dataverseName":"v","channelName":"p","channelExecutionEpochTime":1794000060000,"results":[
+      {"result":…,"channelExecutionTime":"…","subscriptionId":"id","deliveryTime":"…"},…]}
+
+A broker of the kind `bad` is another cluster's feed: the times and ids of results are then constructors of ADM, such as
+`datetime("…")`, so that the feed knows their types.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
+from uuid import UUID
+
+import orjson
 
 from tocsin.clock import from_us
 from tocsin.cluster.catalog.catalog import CatalogStore
@@ -15,9 +26,9 @@ from tocsin.cluster.catalog.entries import BrokerKind, ChannelEntry
 from tocsin.cluster.channels.announcements.announcement_builder import before
 from tocsin.cluster.channels.execution_ends import ExecutionEnds
 from tocsin.rules.model.cursors import Cursor, InterestId, Position, Range
+from tocsin.rules.model.values import datetime_text
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName, NewResults, NewResultsPage, ResultRow
-from tocsin.wire.general_notifications import id_list, notification_body, result_item
 
 ITEMS: Final = 10_000
 """The number of results read for one page. Its messages are sent again as a whole if one of them fails."""
@@ -132,7 +143,7 @@ class NotificationBuilder:
                 for row in found[subscription.interest]:
                     if subscription.since < row.cursor:
                         times = from_us(row.executed_us), from_us(await ends.of(row))
-                        yield result_item(row.payload, times, subscription.id, adm=kind == "bad")
+                        yield _result_item(row.payload, times, subscription.id, adm=kind == "bad")
             after = page[-1].id if page else None
 
     # ------------------------------------------------------------ results
@@ -159,8 +170,39 @@ def _by_execution(results: Mapping[InterestId, Iterable[ResultRow]]) -> list[tup
 
 
 def _id_body(channel: ChannelEntry, executed_us: int, ids: Sequence[str]) -> bytes:
-    return notification_body((channel.dataverse, channel.name), executed_us, "subscriptionIds", [id_list(ids)])
+    return _notification_body((channel.dataverse, channel.name), executed_us, "subscriptionIds", [_id_list(ids)])
 
 
 def _result_body(channel: ChannelEntry, executed_us: int, items: Sequence[bytes]) -> bytes:
-    return notification_body((channel.dataverse, channel.name), executed_us, "results", items)
+    return _notification_body((channel.dataverse, channel.name), executed_us, "results", items)
+
+
+def _notification_body(channel: tuple[str, str], executed_us: int, field: str, items: Iterable[bytes]) -> bytes:
+    """A message about one execution of a channel (dataverse and name). `items` are encoded already."""
+    head = {"dataverseName": channel[0], "channelName": channel[1], "channelExecutionEpochTime": executed_us // 1_000}
+    return orjson.dumps(head)[:-1] + b',"' + field.encode() + b'":[' + b",".join(items) + b"]}"
+
+
+def _id_list(subscription_ids: Iterable[str]) -> bytes:
+    """The one item of `subscriptionIds`: the original lists the ids of an execution as an array in the array."""
+    return orjson.dumps(list(subscription_ids))
+
+
+def _result_item(payload: bytes, times: tuple[datetime, datetime], subscription_id: str, *, adm: bool) -> bytes:
+    """A pushed result of one subscription. `times` are the instant of its execution and the end of the execution."""
+    executed, delivered = (orjson.dumps(datetime_text(time)) for time in times)
+    identity = orjson.dumps(subscription_id)
+    if adm:
+        executed, delivered = (b"datetime(" + time + b")" for time in (executed, delivered))
+        identity = b"uuid(" + identity + b")" if _is_uuid(subscription_id) else identity
+    return b"".join((
+        b'{"result":', payload, b',"channelExecutionTime":', executed, b',"subscriptionId":', identity,
+        b',"deliveryTime":', delivered, b"}",
+    ))  # fmt: skip
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text.lower()
+    except ValueError:
+        return False

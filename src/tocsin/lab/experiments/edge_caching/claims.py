@@ -19,7 +19,7 @@ from tocsin.lab.experiments.statistics import Estimate
 
 _ROUNDING: Final = 1 + 1e-9
 # Why a claim may not hold; with policies and choices whose figures show it.
-Reason = str | tuple[Any, ...]
+_Reason = str | tuple[Any, ...]
 
 # ---------------------------------------------------------------- why a claim does not hold, or on what it depends
 
@@ -97,7 +97,7 @@ def _with_figures(results: RunResults, words: str, *choices: tuple[str, str]) ->
 
 
 def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) -> Callable[[RunResults], Judgement]:
-    def judged(results: RunResults) -> Judgement:
+    def judge_difference(results: RunResults) -> Judgement:
         differences: list[Estimate] = []
         figures = []
         for law in laws(results):
@@ -121,7 +121,7 @@ def _beats(metric: str, policy: str, unit: str, *, lsc_may_tie: bool = False) ->
             raise UndecidedError(f"the error is too large; take more replications. {'; '.join(figures)}")
         return Judgement("reproduced" if holds else "not reproduced", "; ".join(figures))
 
-    return judged
+    return judge_difference
 
 
 def _distance(results: RunResults) -> Judgement:
@@ -180,7 +180,7 @@ def _shares(
 
 
 # Name, text and place of the claim; its judge, and why it may not hold.
-_PAPER: Final[tuple[tuple[str, str, str, PointsJudge, Reason], ...]] = (
+_PAPER: Final[tuple[tuple[str, str, str, PointsJudge, _Reason], ...]] = (
     ("grows-with-size",
      "With the cache size, hit ratio and hit bytes grow and latency and fetches fall, in all schemes", "Fig. 3, 4",
      judges.judge_growth_with_size, ""),
@@ -210,7 +210,7 @@ _PAPER: Final[tuple[tuple[str, str, str, PointsJudge, Reason], ...]] = (
 )  # fmt: skip
 
 
-def _judge(holds: PointsJudge, because: Reason) -> Callable[[RunResults], Judgement]:
+def _judge(holds: PointsJudge, because: _Reason) -> Callable[[RunResults], Judgement]:
     reason = (because,) if isinstance(because, str) else because
     return lambda results: verdict(results, holds, _with_figures(results, *reason))
 

@@ -39,10 +39,10 @@ def verdict(results: RunResults, holds: PointsJudge, because: str) -> Judgement:
     (base,) = results.points("sizes", "choice")  # the usual one, unless the user set another
     swept = {law: _by_choice(results, holds, law) for law in answers}
     holding, failing = (
-        _listed(
-            [_named(str(base), law) for law, law_answer in answers.items() if law_answer is answer],
+        _list_choices(
+            [_name_choice(str(base), law) for law, law_answer in answers.items() if law_answer is answer],
             [
-                _named(choice, law)
+                _name_choice(choice, law)
                 for law, answers_by_choice in swept.items()
                 for choice, choice_answer in answers_by_choice.items()
                 if choice_answer is answer and _another(swept, law, choice) and (choice != base or answers[law] is None)
@@ -54,25 +54,25 @@ def verdict(results: RunResults, holds: PointsJudge, because: str) -> Judgement:
     open_ = ", ".join(str(law) for law, law_answer in answers.items() if law_answer is None)
     open_note = f"Under {open_} the error leaves open whether it holds at every size." if open_ else ""
     if holding and failing:
-        return Judgement("depends", figures, _joined(f"It holds {holding}; it does not {failing}.", open_note, because))
+        return Judgement("depends", figures, _join(f"It holds {holding}; it does not {failing}.", open_note, because))
     if open_ and False not in answers.values():
         raise UndecidedError(f"the error is too large; take more replications. {figures}")
     reproduced = False not in answers.values()
     otherwise = _otherwise(swept, not reproduced, results)
     if reproduced:
         return Judgement("reproduced", figures, otherwise)
-    return Judgement("not reproduced", figures, _joined(because, open_note, otherwise))
+    return Judgement("not reproduced", figures, _join(because, open_note, otherwise))
 
 
-def _joined(*sentences: str) -> str:
+def _join(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _named(choice: str, law: Value) -> str:
+def _name_choice(choice: str, law: Value) -> str:
     return f"as usual ({law})" if choice == USUAL else f"with `{choice}` ({law})"
 
 
-def _listed(everywhere: Sequence[str], swept: Sequence[str], results: RunResults) -> str:
+def _list_choices(everywhere: Sequence[str], swept: Sequence[str], results: RunResults) -> str:
     parts = [", ".join(everywhere)] if everywhere else []
     return " and ".join([*parts, f"{_place(results)} {', '.join(swept)}"] if swept else parts)
 
@@ -119,7 +119,7 @@ def _swept(results: RunResults) -> list[str]:
 def table(law: str, judged: Mapping[str, PointsJudge]) -> ReportTable:
     """Returns the table of every claim with every choice, under one law of popularity."""
 
-    def made(results: RunResults) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def make_rows(results: RunResults) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         results.select("choices", {"popularity": law})
         choices = _swept(results)
         answers_by_claim = {says: _by_choice(results, holds, law) for says, holds in judged.items()}
@@ -130,7 +130,7 @@ def table(law: str, judged: Mapping[str, PointsJudge]) -> ReportTable:
         ]
         return ("claim", *choices), rows
 
-    return ReportTable(f"Which claim depends on which choice, {law}", _ABOUT, made)
+    return ReportTable(f"Which claim depends on which choice, {law}", _ABOUT, make_rows)
 
 
 _ABOUT: Final = (

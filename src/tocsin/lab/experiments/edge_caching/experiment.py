@@ -13,8 +13,8 @@ from tocsin.lab.experiments.edge_caching.model import CHOICES, LAWS, MODERN, OPT
 from tocsin.lab.experiments.edge_caching.points import CACHING, TOUCHED, USUAL
 from tocsin.lab.simulators.fast_broker import OURS, PAPER
 
-SIZES: Final = (50, 100, 200, 300, 400, 500)
-QUICK_SIZES: Final = (150, 500)
+_SIZES: Final = (50, 100, 200, 300, 400, 500)
+_QUICK_SIZES: Final = (150, 500)
 _PLAYED: Final = (*PAPER, *MODERN, *OURS)
 _CHOICES: Final = tuple((policy, choice) for choice, policies in TOUCHED.items() for policy in policies)
 _QUICK_CHOICES: Final = (
@@ -84,7 +84,7 @@ EXPERIMENT: Final = Experiment(
             "The paper's policies and ours at every size under both laws; `optimum` is an upper bound for all.",
             (
                 along("policy", (*PAPER, *OURS, OPTIMUM), quick=(*CACHING, *OURS, OPTIMUM)),
-                along("size_mb", SIZES, quick=QUICK_SIZES),
+                along("size_mb", _SIZES, quick=_QUICK_SIZES),
                 along("popularity", LAWS),
             ),
         ),
@@ -93,7 +93,7 @@ EXPERIMENT: Final = Experiment(
             "The new policies with the mean cache size of `ttl` as their budget, which they fill.",
             (
                 Axis(("policy", "budget_of"), tuple((policy, "ttl") for policy in OURS)),
-                along("size_mb", SIZES, quick=QUICK_SIZES),
+                along("size_mb", _SIZES, quick=_QUICK_SIZES),
                 along("popularity", LAWS),
             ),
         ),
@@ -102,7 +102,7 @@ EXPERIMENT: Final = Experiment(
             "The same policies and modern general-purpose ones, at one size.",
             (along("policy", (*CACHING, *MODERN, *OURS, OPTIMUM)), along("popularity", LAWS)),
             fixed={"size_mb": 200},
-            quick_fixed={"size_mb": QUICK_SIZES[0]},
+            quick_fixed={"size_mb": _QUICK_SIZES[0]},
         ),
         Sweep(
             "choices",
@@ -112,7 +112,7 @@ EXPERIMENT: Final = Experiment(
             (Axis(("policy", "choice"), _CHOICES, _QUICK_CHOICES), along("popularity", LAWS)),
             fixed={"size_mb": 200, "span_s": 2_700.0},
             # The sweep of sizes has already run this size.
-            quick_fixed={"size_mb": QUICK_SIZES[0]},
+            quick_fixed={"size_mb": _QUICK_SIZES[0]},
         ),
     ),
     metrics=(

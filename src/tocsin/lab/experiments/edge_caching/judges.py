@@ -34,7 +34,7 @@ def judge_growth_with_size(points: Points) -> tuple[bool | None, str]:
             policy: points.results.between(metric, points.at(policy, large), points.at(policy, small))
             for policy in CACHING
         }
-        changed += [_signed(sign, change) for change in changes.values()]
+        changed += [_apply_sign(sign, change) for change in changes.values()]
         least = min(changes, key=lambda policy: abs(changes[policy].mean))
         figures.append(f"{metric} changes least with {least} ({changes[least]})")
     return all_above(changed), f"from {small} to {large} MB: " + ", ".join(figures)
@@ -85,7 +85,7 @@ def judge_metrics_follow_hit_ratio(points: Points) -> tuple[bool | None, str]:
                 follows = {}
                 for metric, direction in (("hit_gb", 1), ("miss_gb", -1), ("latency_s", -1), ("fetch_gb", -1)):
                     difference = points.difference(metric, first, other, size)
-                    follows[metric] = all_above([_signed(direction * sign, difference)])
+                    follows[metric] = all_above([_apply_sign(direction * sign, difference)])
                 agree += all(follows.values())
                 if contrary := [metric for metric, followed in follows.items() if followed is False]:
                     against.append(f"{first} and {other} at {size} MB in {', '.join(contrary)}")
@@ -193,10 +193,10 @@ def _compare(
     """Returns how much more (with the sign -1: less) of the metric the first policy of each pair has than the second,
     at every size; and the pair for which that is least, in words and figures."""
     differences = {pair: points.more(metric, *pair) for pair in pairs}
-    gains = {pair: [_signed(sign, gap) for gap in gaps.values()] for pair, gaps in differences.items()}
+    gains = {pair: [_apply_sign(sign, gap) for gap in gaps.values()] for pair, gaps in differences.items()}
     closest = min(gains, key=lambda pair: min(gain.mean for gain in gains[pair]))
     return [gain for pair in pairs for gain in gains[pair]], " over ".join(closest), span(differences[closest])
 
 
-def _signed(sign: int, difference: Estimate) -> Estimate:
+def _apply_sign(sign: int, difference: Estimate) -> Estimate:
     return Estimate(sign * difference.mean, difference.half_width, difference.runs)

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from tocsin.lab.atomic_files import AtomicFile
 from tocsin.lab.experiments.declaration import Run, Value
-from tocsin.lab.experiments.edge_caching.optimum import bound, requests
-from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, caching_settings, core_settings
+from tocsin.lab.experiments.edge_caching.optimum import find_upper_bound, requests
+from tocsin.lab.simulators.fast_broker import FastBrokerSim, RoundTrips, core_settings, make_caching_settings
 from tocsin.lab.workloads.edge_caching import EdgeWorkload, edge_events
 from tocsin.lab.workloads.events import WorkloadEvents
 from tocsin.rules.caching.caches import ResultCaches
@@ -65,11 +65,11 @@ def model(run: Run) -> Mapping[str, float]:
     events = edge_events(workload, run.seed, run.shared)
     window = (run.number("warm_up_s"), workload.span_s)
     if run.text("policy") == OPTIMUM:
-        return _bound(run, events, window)
-    settings = _caching_of(run, run.text("policy"))
+        return _bound_metrics(run, events, window)
+    settings = _make_caching(run, run.text("policy"))
     other_policy = run.text("budget_of")
     if other_policy:
-        other_settings = _caching_of(run, other_policy)
+        other_settings = _make_caching(run, other_policy)
         saved = _mean_file(run, other_settings, workload, window)
         if saved is not None and saved.exists():
             mean_mb = float(saved.read_text("utf-8"))
@@ -102,10 +102,10 @@ def _workload_of(run: Run) -> EdgeWorkload:
     )
 
 
-def _caching_of(run: Run, policy: str) -> CachingSettings:
+def _make_caching(run: Run, policy: str) -> CachingSettings:
     chosen = {name: value for name, value in CHOICES[run.text("choice")].items() if name != "lifetimes"}
     budget = int(run.number("size_mb") * 1e6 * run.number("scale"))
-    return caching_settings(policy, budget, **chosen)
+    return make_caching_settings(policy, budget, **chosen)
 
 
 def _simulate(
@@ -162,11 +162,11 @@ def _expected_bytes(caches: ResultCaches) -> float:
     return sum(cache.rates.growth_bytes_s * cache.ttl_s for cache in caches)
 
 
-def _bound(run: Run, events: WorkloadEvents, window: tuple[float, float]) -> dict[str, float]:
+def _bound_metrics(run: Run, events: WorkloadEvents, window: tuple[float, float]) -> dict[str, float]:
     """Returns the bound's metrics. It has no latency, holding time or largest size: those are NaN."""
     scale = run.number("scale")
-    interest_requests = requests(events, answered_s(RoundTrips()), *window)
-    upper_bound = bound(interest_requests, run.number("size_mb") * 1e6 * scale, window[1] - window[0])
+    interest_requests = requests(events, answer_time_s(RoundTrips()), *window)
+    upper_bound = find_upper_bound(interest_requests, run.number("size_mb") * 1e6 * scale, window[1] - window[0])
     unknown = dict.fromkeys(
         ("fetch_gb", "vol_gb", "latency_s", "retrieval_s", "holding_s", "most_mb", "rho_t_mb", "life_s"), math.nan
     )
@@ -179,6 +179,6 @@ def _bound(run: Run, events: WorkloadEvents, window: tuple[float, float]) -> dic
     }
 
 
-def answered_s(trips: RoundTrips) -> float:
+def answer_time_s(trips: RoundTrips) -> float:
     """The time in which a subscriber surely has its answer: it may wait for another's fetch and then for its own."""
     return 2 * (trips.to_subscriber_s + trips.to_cluster_s)

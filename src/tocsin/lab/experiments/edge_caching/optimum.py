@@ -97,7 +97,7 @@ def requests(events: WorkloadEvents, answered_s: float, begin_s: float, end_s: f
     return interest_requests
 
 
-def bound(all_of_them: list[Requests], budget_bytes: float, span_s: float) -> UpperBound:
+def find_upper_bound(all_of_them: list[Requests], budget_bytes: float, span_s: float) -> UpperBound:
     """Returns the bounds of the hit ratio and of the bytes served from the cache, each with its own best price."""
     total = sum(interest_requests.requests for interest_requests in all_of_them)
     total_bytes = sum(interest_requests.requested_bytes for interest_requests in all_of_them)
@@ -215,7 +215,7 @@ def _of_interest(
         own_sessions = sessions.get(subscriber)
         if own_sessions is None or to_s <= begin_s:
             continue
-        earliest_s, leaves_s = _asked(at_s, *own_sessions)
+        earliest_s, leaves_s = _find_request_times(at_s, *own_sessions)
         is_due = (at_s >= from_s) & (at_s < to_s) & (earliest_s < min(to_s, end_s))
         stays = np.minimum(leaves_s, to_s) >= earliest_s + answered_s
         # A subscriber that leaves before the answer may ask again at any later return, so also within the window.
@@ -228,7 +228,7 @@ def _of_interest(
     return Requests(size.astype(np.float64), room_s.astype(np.float32), counts.astype(np.float32), sure)
 
 
-def _asked(at_s: Floats, logins: Floats, logouts: Floats) -> tuple[Floats, Floats]:
+def _find_request_times(at_s: Floats, logins: Floats, logouts: Floats) -> tuple[Floats, Floats]:
     """Returns when a subscriber can first ask for results of these moments, and when it leaves after that."""
     ins, outs = np.searchsorted(logins, at_s, "right"), np.searchsorted(logouts, at_s, "right")
     later = np.append(logins, np.inf)[np.minimum(ins, len(logins))]

@@ -44,7 +44,7 @@ def _sizes(results: RunResults) -> list[Value]:
     "the scenario was built for these numbers)",
     "§VI-A",
 )
-def merged_subscriptions(results: RunResults) -> Judgement:
+def _merged_subscriptions(results: RunResults) -> Judgement:
     where = {"policy": "nc", "size_kb": _all_sizes(results)[0]}
     interests, volume, retrieved = (
         results.mean(metric, _SIZES, **where) for metric in ("interests", "vol_kb", "results")
@@ -57,7 +57,7 @@ def merged_subscriptions(results: RunResults) -> Judgement:
 
 
 @claim("A cache reduces latency and the bytes retrieved from the cluster", "Fig. 7")
-def cache_saves(results: RunResults) -> Judgement:
+def _cache_saves(results: RunResults) -> Judgement:
     """Compares latency and fetched bytes with those without a cache, at every size of the paper."""
     figures, differences = [], []
     for metric in ("latency_s", "fetch_kb"):
@@ -76,7 +76,7 @@ def cache_saves(results: RunResults) -> Judgement:
 
 
 @claim("With the cache size hit ratios grow, latency and fetches fall, in all schemes", "Fig. 7")
-def grows_with_size(results: RunResults) -> Judgement:
+def _grows_with_size(results: RunResults) -> Judgement:
     """The metrics improve from the paper's smallest size to its largest, and get worse at no step between."""
     sizes = _sizes(results)
     if len(sizes) < 2:
@@ -115,7 +115,7 @@ def _describe(gains: Mapping[Value, Estimate]) -> str:
 
 
 @claim("LSC has a far higher hit ratio than LRU", "Fig. 7")
-def lsc_over_lru(results: RunResults) -> Judgement:
+def _lsc_over_lru(results: RunResults) -> Judgement:
     """LSC is far ahead at every size at which results must be evicted: where all results fit, policies are equal."""
     usual, strict = (_gains(results, sweep, "lsc", "lru") for sweep in (_SIZES, "choices"))
     limited_sizes = [
@@ -131,7 +131,7 @@ def lsc_over_lru(results: RunResults) -> Judgement:
     )
     is_far, is_far_strict = (all_above((gains[size] for size in limited_sizes), than=_FAR) for gains in (usual, strict))
     on = f"whether a PUT is an access for LRU: {_holds(is_far)}"
-    return judge_by_choice(is_far, is_far_strict, figures, on=on, against=because)
+    return judge_by_choice(is_far, is_far_strict, figures, depends_on=on, refuted_by=because)
 
 
 def _holds(usual: bool | None) -> str:
@@ -139,7 +139,7 @@ def _holds(usual: bool | None) -> str:
 
 
 @claim("At the smallest size TTL does slightly better than LRU and LSC", "Fig. 7")
-def ttl_small(results: RunResults) -> Judgement:
+def _ttl_small(results: RunResults) -> Judgement:
     small = _sizes(results)[0]
     gains_by_cap = {"ten minutes": _over(results, _SIZES, small), "an hour": _over(results, "long-lives", small)}
     figures_by_cap = [
@@ -153,7 +153,9 @@ def ttl_small(results: RunResults) -> Judgement:
         "interests that no longer find results, and let results expire while space is free"
     )
     short, long = (all_above(gains.values()) for gains in gains_by_cap.values())
-    return judge_by_choice(short, long, figures, on=f"the longest time to live: {_holds(short)}", against=because)
+    return judge_by_choice(
+        short, long, figures, depends_on=f"the longest time to live: {_holds(short)}", refuted_by=because
+    )
 
 
 def _over(results: RunResults, sweep: str, size: Value) -> dict[str, Estimate]:
@@ -162,7 +164,7 @@ def _over(results: RunResults, sweep: str, size: Value) -> dict[str, Estimate]:
 
 
 @claim("100 KB already make more than half of the results hits and save around half of the latency", "Fig. 7")
-def half_at_100_kb(results: RunResults) -> Judgement:
+def _half_at_100_kb(results: RunResults) -> Judgement:
     """At 100 KB: are more than half of the results hits, and is around half of the latency saved, or more?"""
     size = next((swept_size for swept_size in _all_sizes(results) if float(swept_size) == _SMALLEST_KB), None)
     if size is None:

@@ -11,8 +11,8 @@ from tocsin.lab.experiments.declaration import Experiment, ExperimentParameter, 
 from tocsin.lab.experiments.edge_caching_prototype import claims
 from tocsin.lab.experiments.edge_caching_prototype.model import SWEPT, model
 
-SIZES: Final = (10, 20, 50, 100, 200, 400, 800, 1600)
-QUICK: Final = (50, 100, 400)
+_SIZES: Final = (10, 20, 50, 100, 200, 400, 800, 1600)
+_QUICK: Final = (50, 100, 400)
 
 EXPERIMENT: Final = Experiment(
     name="edge-caching-prototype",
@@ -36,18 +36,18 @@ EXPERIMENT: Final = Experiment(
         Sweep(
             "sizes",
             "Every policy at every cache size; nc has no cache, so it is the same at all sizes.",
-            (along("policy", SWEPT), along("size_kb", SIZES, quick=QUICK)),
+            (along("policy", SWEPT), along("size_kb", _SIZES, quick=_QUICK)),
         ),
         Sweep(
             "choices",
             "LSC and LRU if only reads are accesses.",
-            (along("policy", ("lru", "lsc")), along("size_kb", SIZES, quick=QUICK)),
+            (along("policy", ("lru", "lsc")), along("size_kb", _SIZES, quick=_QUICK)),
             fixed={"put_is_access": False},
         ),
         Sweep(
             "long-lives",
             "TTL with times to live of up to an hour.",
-            (along("policy", ("ttl",)), along("size_kb", SIZES, quick=QUICK)),
+            (along("policy", ("ttl",)), along("size_kb", _SIZES, quick=_QUICK)),
             fixed={"ttl_cap_s": 3600.0},
         ),
     ),

@@ -14,7 +14,7 @@ from typing import Final
 from tocsin.lab.experiments.declaration import Run
 from tocsin.lab.scenarios.city import City, city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, load_or_make_scenario
-from tocsin.lab.simulators.fast_broker import OURS, PAPER, caching_settings, core_settings
+from tocsin.lab.simulators.fast_broker import OURS, PAPER, core_settings, make_caching_settings
 from tocsin.lab.simulators.network_broker import Links, Made, simulate_scenario
 from tocsin.lab.workloads.city_channels import find
 
@@ -24,7 +24,7 @@ SWEPT: Final = (*PAPER, *OURS)
 def model(run: Run) -> Mapping[str, float]:
     span_s = run.number("span_s")
     scenario, results, interests = hour(span_s, run.seed, run.shared)
-    caching = caching_settings(
+    caching = make_caching_settings(
         run.text("policy"),
         int(run.number("size_kb") * 1e3),
         put_is_access=bool(run.values["put_is_access"]),
@@ -49,4 +49,4 @@ def hour(span_s: float, seed: int, folder: Path | None) -> tuple[Scenario, list[
         folder, f"city-{span_s!r}-{seed}", lambda: city_scenario(City(span_s=span_s), seed)
     )
     run = find(scenario)
-    return scenario, list[Made](run.made()), len(run.interests)
+    return scenario, list[Made](run.list_results()), len(run.interests)

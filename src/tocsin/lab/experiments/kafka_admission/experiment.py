@@ -20,7 +20,7 @@ from tocsin.lab.experiments.declaration import (
 from tocsin.lab.experiments.kafka_admission import judge_admission, judge_delivery, judge_parameters
 from tocsin.lab.experiments.kafka_admission.model import model
 
-POLICIES: Final = ("none", "all", "threshold", "mean", "buffer")
+_POLICIES: Final = ("none", "all", "threshold", "mean", "buffer")
 _LOG_X: Final = {"log_x": True}
 _LOG_Y: Final = {"log_y": True}
 # Name, title, sweep, x, y, what the lines are, and logarithmic axes.
@@ -50,7 +50,7 @@ EXPERIMENT = Experiment(
     source="Effect of Caching in a Content-Based Pub/Sub System over Kafka (CS237, UCI, 2021)",
     model=model,
     parameters=(
-        ExperimentParameter("policy", "threshold", f"the admission policy: {', '.join(POLICIES)}", among=POLICIES),
+        ExperimentParameter("policy", "threshold", f"the admission policy: {', '.join(_POLICIES)}", among=_POLICIES),
         ExperimentParameter("records", 1_000, "records of a benchmark", least=1),
         ExperimentParameter(
             "shared", 0.7, "share of records that two consumers want; the others are for one", least=0, most=1
@@ -84,12 +84,12 @@ EXPERIMENT = Experiment(
         Sweep(
             "benchmarks",
             "Every policy on benchmarks of growing size.",
-            (along("policy", POLICIES), along("records", (500, 1_000, 2_000, 5_000, 10_000), quick=(500, 2_000))),
+            (along("policy", _POLICIES), along("records", (500, 1_000, 2_000, 5_000, 10_000), quick=(500, 2_000))),
         ),
         Sweep(
             "shared",
             "How many records are shared, which the paper does not say but for one example.",
-            (along("policy", POLICIES[1:]), along("shared", (0.3, 0.5, 0.7, 0.9), quick=(0.5, 0.7))),
+            (along("policy", _POLICIES[1:]), along("shared", (0.3, 0.5, 0.7, 0.9), quick=(0.5, 0.7))),
         ),
         Sweep(
             "tuning-threshold",

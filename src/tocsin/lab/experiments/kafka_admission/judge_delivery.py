@@ -13,10 +13,10 @@ from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
     SWEEP,
     describe_metric,
+    judge_usual_tuning,
     largest_of,
     point,
     points_of,
-    unless_tuned,
 )
 from tocsin.lab.experiments.results import RunResults
 from tocsin.lab.experiments.statistics import Estimate, estimate
@@ -25,12 +25,12 @@ _BY_LATENCY: Final = ("all", "buffer", "mean", "threshold", "none")
 
 
 @claim("Latency grows in the order unlimited, buffer, mean, threshold, no caching", "Fig. 10")
-def latency_order(results: RunResults) -> Judgement:
+def _latency_order(results: RunResults) -> Judgement:
     records = largest_of(results)
     order = [points_of(name) for name in _BY_LATENCY]
     holds = is_ordered(results, "latency_s", SWEEP, order, where={"records": records})
     figures = describe_metric(results, "latency_s", _BY_LATENCY, records=records)
-    return unless_tuned(results, holds, figures, "it is the order of the hit rates, and ")
+    return judge_usual_tuning(results, holds, figures, "it is the order of the hit rates, and ")
 
 
 # Throughputs that are closer than this are equal, and have no order.
@@ -38,7 +38,7 @@ _FASTER: Final = 1.01
 
 
 @claim("Throughput falls in the same order", "Fig. 11")
-def throughput_order(results: RunResults) -> Judgement:
+def _throughput_order(results: RunResults) -> Judgement:
     records = largest_of(results)
 
     def falls(*policies: str) -> bool | None:
@@ -53,13 +53,13 @@ def throughput_order(results: RunResults) -> Judgement:
         falls(*_BY_LATENCY),
         falls("all", "threshold", "none"),
         describe_metric(results, "throughput_per_s", _BY_LATENCY, records=records),
-        on=on,
-        against="not even from unlimited caching over threshold to no caching",
+        depends_on=on,
+        refuted_by="not even from unlimited caching over threshold to no caching",
     )
 
 
 @claim("Unlimited caching has far more throughput than any other policy", "Fig. 11")
-def throughput_far(results: RunResults) -> Judgement:
+def _throughput_far(results: RunResults) -> Judgement:
     """Inverts the latency, as the paper does; "far more" means at least twice as much."""
     records = largest_of(results)
     times = {name: results.ratio("latency_s", point(name, records), point("all", records)) for name in _BY_LATENCY[1:]}
@@ -110,7 +110,7 @@ def _growth(gaps: dict[Value, dict[int, float]]) -> list[Estimate]:
 
 
 @claim("The gap between the two grows with the number of records", "Fig. 10")
-def gap_grows(results: RunResults) -> Judgement:
+def _gap_grows(results: RunResults) -> Judgement:
     loaded, idle = _gaps(results, SWEEP), _gaps(results, "light-load")
     gaps_by_load = {"above the database's rate": loaded, "below it": idle}
     figures = "; ".join(
@@ -121,6 +121,6 @@ def gap_grows(results: RunResults) -> Judgement:
         all_above(_growth(loaded), than=_GROWN),
         all_above(_growth(idle), than=_GROWN),
         figures,
-        on="the load: the gap grows because a queue does, which the database must cause",
-        against="from one size to the next it does not grow by a fifth",
+        depends_on="the load: the gap grows because a queue does, which the database must cause",
+        refuted_by="from one size to the next it does not grow by a fifth",
     )

@@ -12,13 +12,13 @@ from typing import Final
 from tocsin.lab.experiments.comparisons import all_above, all_hold, all_within, is_more, is_ordered, several, verdict
 from tocsin.lab.experiments.declaration import Judgement, Value, claim
 from tocsin.lab.experiments.kafka_admission.judge_admission import (
-    NOVEL,
+    PROPOSED,
     SWEEP,
     describe_metric,
+    judge_usual_tuning,
     largest_of,
     lead_over,
     points_of,
-    unless_tuned,
 )
 from tocsin.lab.experiments.results import MissingCellsError, RunResults
 from tocsin.lab.experiments.statistics import Estimate
@@ -35,7 +35,7 @@ def _tunings(results: RunResults) -> dict[tuple[Value, Value], Estimate]:
 
 
 @claim("The threshold policy is fastest with μ = 0.8, λ = 0.2, and then with 0.3 and 0.1", "Fig. 12")
-def threshold_best(results: RunResults) -> Judgement:
+def _threshold_best(results: RunResults) -> Judgement:
     latency = _tunings(results)
     figures = ", ".join(f"({fall}, {rise}) {estimate} s" for (fall, rise), estimate in latency.items())
     first, second = (0.8, 0.2), (0.3, 0.1)
@@ -46,7 +46,7 @@ def threshold_best(results: RunResults) -> Judgement:
 
 
 @claim("It is slowest with μ = 0.8, λ = 0.8", "Analysis of Fig. 12")
-def threshold_worst(results: RunResults) -> Judgement:
+def _threshold_worst(results: RunResults) -> Judgement:
     latency = _tunings(results)
     claimed = (0.8, 0.8)
     worst = max(latency, key=lambda pair: latency[pair].mean)
@@ -57,7 +57,7 @@ def threshold_worst(results: RunResults) -> Judgement:
 
 
 @claim("A higher λ means fewer hits and a higher latency, a higher μ more hits and a lower one", "Analysis of Fig. 12")
-def threshold_rates(results: RunResults) -> Judgement:
+def _threshold_rates(results: RunResults) -> Judgement:
     """Compares all pairs of tunings that differ in one of the two parameters."""
     pairs = list(itertools.permutations(_tunings(results), 2))
     by_rise = [(fast, slow) for fast, slow in pairs if fast[0] == slow[0] and float(fast[1]) < float(slow[1])]
@@ -84,7 +84,7 @@ def _slower(results: RunResults, one: tuple[Value, Value], other: tuple[Value, V
 
 
 @claim("The mean policy's latency falls as its batch grows, since the first batch is let in whole", "Fig. 13")
-def tuning_mean(results: RunResults) -> Judgement:
+def _tuning_mean(results: RunResults) -> Judgement:
     points: list[Mapping[str, Value]] = [{"batch": batch} for batch in several(results, "tuning-mean", "batch")]
     rates = ", ".join(f"batch {point['batch']}: {results.mean('hit_rate', 'tuning-mean', **point)}" for point in points)
     rises = is_ordered(results, "hit_rate", "tuning-mean", points, where={})
@@ -94,7 +94,7 @@ def tuning_mean(results: RunResults) -> Judgement:
 
 
 @claim("The buffer policy with γ = 1 lets in everything", "Analysis of Fig. 14")
-def tuning_buffer(results: RunResults) -> Judgement:
+def _tuning_buffer(results: RunResults) -> Judgement:
     """Lets in everything means every record in every run, so no error is needed."""
     figures: list[str] = []
     holds: dict[bool, bool | None] = {}
@@ -136,7 +136,7 @@ def _by_order(holds: Mapping[bool, bool | None], figures: str, against: str) -> 
 
 
 @claim("It is fastest with (γ, α) = (1, 0)", "Fig. 14")
-def buffer_best(results: RunResults) -> Judgement:
+def _buffer_best(results: RunResults) -> Judgement:
     holds, figures = {}, []
     for first, word in _ORDERS.items():
         gaps = {pair: _gap(results, first, pair, (1.0, 0.0)) for pair in _latencies(results, first) if pair[0] != 1}
@@ -147,7 +147,7 @@ def buffer_best(results: RunResults) -> Judgement:
 
 
 @claim("It is faster with (0.8, 0.2) than with the pairs beside it", "Fig. 14")
-def buffer_local(results: RunResults) -> Judgement:
+def _buffer_local(results: RunResults) -> Judgement:
     holds, figures = {}, []
     for first, word in _ORDERS.items():
         gaps = {pair: _gap(results, first, pair, (0.8, 0.2)) for pair in ((0.9, 0.1), (0.7, 0.3))}
@@ -159,7 +159,7 @@ def buffer_local(results: RunResults) -> Judgement:
 
 
 @claim("Its latency does not vary much with γ and α", "Analysis of Fig. 14")
-def buffer_flat(results: RunResults) -> Judgement:
+def _buffer_flat(results: RunResults) -> Judgement:
     """ "Not much" means at most a tenth more than the least."""
     holds, figures = {}, []
     for first, word in _ORDERS.items():
@@ -173,11 +173,11 @@ def buffer_flat(results: RunResults) -> Judgement:
 
 
 @claim("Hit rate × duplication is almost equal for the three policies", "Analysis")
-def equal_value(results: RunResults) -> Judgement:
+def _equal_value(results: RunResults) -> Judgement:
     records = largest_of(results)
-    gaps = [lead_over(results, "value", first, other, records) for first, other in itertools.combinations(NOVEL, 2)]
+    gaps = [lead_over(results, "value", first, other, records) for first, other in itertools.combinations(PROPOSED, 2)]
     reason = "duplication is nearly the same and hit rates are not, as the paper's own 0.3, 0.5 and 0.7 say"
-    return verdict(all_within(gaps, -0.1, 0.1), describe_metric(results, "value", NOVEL, records=records), reason)
+    return verdict(all_within(gaps, -0.1, 0.1), describe_metric(results, "value", PROPOSED, records=records), reason)
 
 
 # A smaller difference in copies per record does not count.
@@ -187,13 +187,13 @@ _AS_MANY: Final = 0.02
 @claim(
     "Threshold is the best policy, then mean, then buffer: it keeps fewest records, and those most shared", "Conclusion"
 )
-def ranking(results: RunResults) -> Judgement:
+def _ranking(results: RunResults) -> Judgement:
     records = largest_of(results)
     figures = "; ".join(
         f"{name} keeps {results.mean('hit_rate', SWEEP, policy=name, records=records)} of the records, "
         f"each {results.mean('duplication', SWEEP, policy=name, records=records)} times"
-        for name in NOVEL
+        for name in PROPOSED
     )
-    fewer = is_ordered(results, "hit_rate", SWEEP, [points_of(name) for name in NOVEL], where={"records": records})
-    shared = [lead_over(results, "duplication", first, other, records) for first, other in itertools.pairwise(NOVEL)]
-    return unless_tuned(results, all_hold(fewer, all_above(shared, than=-_AS_MANY)), figures)
+    fewer = is_ordered(results, "hit_rate", SWEEP, [points_of(name) for name in PROPOSED], where={"records": records})
+    shared = [lead_over(results, "duplication", first, other, records) for first, other in itertools.pairwise(PROPOSED)]
+    return judge_usual_tuning(results, all_hold(fewer, all_above(shared, than=-_AS_MANY)), figures)

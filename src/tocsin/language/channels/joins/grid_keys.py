@@ -20,7 +20,7 @@ def by_cells(near: Near, sides: JoinSides) -> KeyStrategy | None:
     a, b = (near.a, near.b) if sides.of(near.a.sql) == sides.left else (near.b, near.a)
     if sides.of(a.sql) != sides.left or sides.of(b.sql) != sides.right:
         return None
-    if not all(grid.known(shape.type, globe=near.globe) for shape in (a, b)):
+    if not all(grid.has_cells(shape.type, globe=near.globe) for shape in (a, b)):
         return None
     what = "a grid on the globe" if near.globe else "a grid in the plane"
 

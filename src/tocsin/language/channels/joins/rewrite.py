@@ -73,7 +73,7 @@ def add_join_keys(made: exp.Select, matches: JoinRequirements, alias: Callable[[
         joined.add(frozenset(pair))
         key_columns = {}
         for side, keys in ((right, strategy.right), (left, strategy.left)):
-            stored = matches.stored_column(keys, side)
+            stored = matches.find_stored_column(keys, side)
             apart = explode_apart(made, side, stored, matches, alias) if strategy.is_wide and side == left else None
             key_columns[side] = apart or column(side, explode(made, side, stored, alias))
         test: exp.Expr = exp.EQ(this=key_columns[left], expression=key_columns[right])

@@ -13,11 +13,11 @@ from sqlglot import exp
 
 from tocsin.language.functions import grid, text_search
 from tocsin.language.functions.function_registry import is_computed_once
-from tocsin.language.translate.scope import column, derived_table, free_tables, select_query
+from tocsin.language.translate.scope import as_table, column, free_tables, select_query
 from tocsin.language.types.typed_sql import build
 from tocsin.language.types.variant import values
 
-SAMPLE_SIZE: Final = 64  # the size of a sample that stands for all values of an expression
+_SAMPLE_SIZE: Final = 64  # the size of a sample that stands for all values of an expression
 _NO_LEVEL: Final = -1  # replaces an empty array of levels
 
 
@@ -82,7 +82,7 @@ class JoinRequirements:
             self.quantiles.append(quantiles)
         return quantiles.name
 
-    def stored_column(self, sql: exp.Expr, alias: str) -> exp.Expr:
+    def find_stored_column(self, sql: exp.Expr, alias: str) -> exp.Expr:
         """Returns a column of the stored interests that holds this value, or else the expression itself.
 
         An expression cannot be stored if another relation computes it, or if its value may change: it depends on the
@@ -133,7 +133,7 @@ class JoinSides:
         """
 
         def compute(sql: exp.Expr) -> exp.Expr:
-            value = self.matches.stored_column(sql, side)
+            value = self.matches.find_stored_column(sql, side)
             if isinstance(value, exp.Column):
                 return value
             name = _add(self.made, side, value, self.alias)
@@ -147,7 +147,7 @@ class JoinSides:
         source = _source(self.made, side)
         if source is not None and (beyond := free_tables(source)):
             return self._levels_around(source.copy(), beyond, region)
-        query = _alone(self.made, side, self._lasting(side))
+        query = _alone(self.made, side, self._lasting_conditions(side))
         query.set("expressions", [exp.alias_(values.call("collect_set", region.level), "levels", quoted=True)])
         return self.matches.levels_of(query)
 
@@ -163,36 +163,34 @@ class JoinSides:
 
     def sample_of(self, side: str, value: exp.Expr) -> exp.Expr:
         """Returns an array with a sample of the values that the expression has on a side."""
-        distinct_values = _alone(self.made, side, self._lasting(side))
+        distinct_values = _alone(self.made, side, self._lasting_conditions(side))
         distinct_values.set("expressions", [exp.alias_(value.copy(), "value", quoted=True)])
         distinct_values.set("distinct", exp.Distinct())
         inner = self.alias("sample")
         not_null, random_order = (build(sql, _v=column(inner, "value")) for sql in ("_v IS NOT NULL", "xxhash64(_v)"))
         sample = (
-            exp.Select(expressions=[column(inner, "value")])
-            .from_(derived_table(distinct_values, inner))
-            .where(not_null)
+            exp.Select(expressions=[column(inner, "value")]).from_(as_table(distinct_values, inner)).where(not_null)
         )
-        sample = sample.order_by(random_order).limit(SAMPLE_SIZE)
+        sample = sample.order_by(random_order).limit(_SAMPLE_SIZE)
         outer = self.alias("sample")
         array = exp.alias_(values.call("collect_list", column(outer, "value")), "levels", quoted=True)
-        return self.matches.levels_of(exp.Select(expressions=[array]).from_(derived_table(sample, outer)), nothing=None)
+        return self.matches.levels_of(exp.Select(expressions=[array]).from_(as_table(sample, outer)), nothing=None)
 
     def filter_of(self, side: str, keys: exp.Expr) -> exp.Expr:
         """Returns a filter of the keys that a side has."""
-        bits = _alone(self.made, side, self._lasting(side))
+        bits = _alone(self.made, side, self._lasting_conditions(side))
         bits.set("expressions", [exp.alias_(values.call("explode", text_search.key_bits(keys)), "value", quoted=True)])
         inner, outer = self.alias("bits"), self.alias("words")
         place = build("_v DIV 64", _v=column(inner, "value"))
         bit = values.call("shiftleft", build("1L"), build("CAST(_v % 64 AS INT)", _v=column(inner, "value")))
-        words = select_query([("place", place), ("word", values.call("bit_or", bit))]).from_(derived_table(bits, inner))
+        words = select_query([("place", place), ("word", values.call("bit_or", bit))]).from_(as_table(bits, inner))
         words.set("group", exp.Group(expressions=[place.copy()]))
         members = values.call("struct", column(outer, "place"), column(outer, "word"))
         array = exp.alias_(values.call("collect_list", members), "levels", quoted=True)
-        query = exp.Select(expressions=[array]).from_(derived_table(words, outer))
+        query = exp.Select(expressions=[array]).from_(as_table(words, outer))
         return self.matches.levels_of(query, nothing=None, is_filter=True)
 
-    def _lasting(self, side: str) -> list[exp.Expr]:
+    def _lasting_conditions(self, side: str) -> list[exp.Expr]:
         # The caller caches answers about interests, so skip conditions on the time. Extra values do no harm.
         return [
             condition
@@ -232,7 +230,7 @@ def _is_call(source: exp.Expr) -> bool:
 def explode(made: exp.Select, alias_: str, keys: exp.Expr, alias: Callable[[str], str]) -> str:
     """Adds a row for each key of a row; returns the name of the key column."""
     inner = alias("keys")
-    return _add(made, alias_, column(inner, "value"), alias, _exploded(keys, inner))
+    return _add(made, alias_, column(inner, "value"), alias, _explode_keys(keys, inner))
 
 
 def explode_apart(made: exp.Select, records: str, keys: exp.Expr, matches: JoinRequirements,
@@ -256,13 +254,11 @@ def explode_apart(made: exp.Select, records: str, keys: exp.Expr, matches: JoinR
         exp.CTE(this=source.this.copy(), alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
     ]))  # fmt: skip
     query = select_query([("number", column(records, number)), ("key", column(inner, "value"))]).from_(numbered.copy())
-    query.set("joins", [_exploded(keys, inner)])
+    query.set("joins", [_explode_keys(keys, inner)])
     others = [join for join in made.args["joins"] if join.this.alias_or_name != matches.interests]
     (interests,) = (join.this for join in made.args["joins"] if join.this.alias_or_name == matches.interests)
     made.set("from_", exp.From(this=interests))
-    made.set(
-        "joins", [*(exp.Join(this=each, kind="CROSS") for each in (derived_table(query, keyed), numbered)), *others]
-    )
+    made.set("joins", [*(exp.Join(this=each, kind="CROSS") for each in (as_table(query, keyed), numbered)), *others])
     made.set("where", exp.Where(this=exp.and_(
         made.args["where"].this, exp.EQ(this=column(keyed, "number"), expression=column(records, number))
     )))  # fmt: skip
@@ -279,7 +275,7 @@ def _number_of(source: exp.Expr | None) -> str | None:
     return None
 
 
-def _exploded(keys: exp.Expr, alias: str) -> exp.Join:
+def _explode_keys(keys: exp.Expr, alias: str) -> exp.Join:
     lateral = exp.Lateral(
         this=values.call("explode", keys),
         alias=exp.TableAlias(

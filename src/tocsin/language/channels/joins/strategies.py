@@ -35,7 +35,7 @@ def find_key_strategy(condition: exp.Expr, conditions: Sequence[exp.Expr], sides
     if isinstance(condition, exp.Or):
         return _alternatives(condition, sides)
     return (
-        _listed(condition, sides)
+        _match_list(condition, sides)
         or _items(condition, sides)
         or _prefix(condition, sides)
         or by_text(condition, sides)
@@ -68,7 +68,7 @@ def _alternatives(condition: exp.Or, sides: JoinSides) -> KeyStrategy | None:
             strategy = replace(strategy, left=left, right=right)
         strategies.append(strategy)
 
-    def marked(keys: Sequence[exp.Expr]) -> exp.Expr:
+    def mark_ways(keys: Sequence[exp.Expr]) -> exp.Expr:
         marked_keys = []
         for i, (strategy, side_keys) in enumerate(zip(strategies, keys, strict=True)):
             key = "xxhash64(__k)" if strategy.counts is None else "__k"  # `counts` needs the cell, not its hash
@@ -97,8 +97,10 @@ def _alternatives(condition: exp.Or, sides: JoinSides) -> KeyStrategy | None:
         return None
     return KeyStrategy(
         "any of: " + ", ".join(strategy.what for strategy in strategies),
-        marked([strategy.left for strategy in strategies]), marked([strategy.right for strategy in strategies]), counts,
-    )  # fmt: skip
+        mark_ways([strategy.left for strategy in strategies]),
+        mark_ways([strategy.right for strategy in strategies]),
+        counts,
+    )
 
 
 def _parts(every: list[exp.Expr], sides: JoinSides) -> Iterator[list[exp.Expr]]:
@@ -138,7 +140,7 @@ def is_of_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) -
 def _has_keys(condition: exp.Expr, side_of: Callable[[exp.Expr], str | None]) -> bool:
     """Whether a condition joins two sides by grid cells or by an equality."""
     near = condition_near(condition)
-    if near is not None and all(grid.known(shape.type, globe=near.globe) for shape in (near.a, near.b)):
+    if near is not None and all(grid.has_cells(shape.type, globe=near.globe) for shape in (near.a, near.b)):
         ends = side_of(near.a.sql), side_of(near.b.sql)
     elif isinstance(condition, exp.EQ) and COMPARED in condition.meta and _is_alike(condition):
         ends = side_of(condition.this), side_of(condition.expression)
@@ -180,7 +182,7 @@ def _ends(a: exp.Expr, b: exp.Expr, sides: JoinSides) -> tuple[exp.Expr, exp.Exp
     return (b, a, True) if tables == (sides.right, sides.left) else None
 
 
-def _turned(what: str, keys: list[exp.Expr], turned: bool, *, same_type: bool = True) -> KeyStrategy:
+def _order_sides(what: str, keys: list[exp.Expr], turned: bool, *, same_type: bool = True) -> KeyStrategy:
     left, right = keys[::-1] if turned else keys
     return KeyStrategy(what, left, right, same_type=same_type)
 
@@ -210,10 +212,10 @@ def _items(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     if ends_ is None:
         return None
     keys = [values.call("array_distinct", items), values.call("array", value_key)]
-    return _turned("the items of an array", keys, ends_[2], same_type=same_type)
+    return _order_sides("the items of an array", keys, ends_[2], same_type=same_type)
 
 
-def _listed(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
+def _match_list(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     """Handles `value IN (a, b)`, where all values have one type."""
     if not isinstance(condition, exp.In) or not condition.expressions:
         return None
@@ -222,7 +224,7 @@ def _listed(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
     if ends is None:
         return None
     keys = [values.call("array_distinct", candidates), values.call("array", condition.this)]
-    return _turned("the items of an array", keys, ends[2])
+    return _order_sides("the items of an array", keys, ends[2])
 
 
 def _is_about(node: exp.Expr, variable: str) -> bool:
@@ -239,7 +241,7 @@ def _prefix(condition: exp.Expr, sides: JoinSides) -> KeyStrategy | None:
         return None
     beginnings = build(f"transform(sequence(0, least(length(_t), {_PREFIX})), __n -> substring(_t, 1, __n))", _t=text)
     own_beginning = build(f"array(substring(_b, 1, {_PREFIX}))", _b=beginning)
-    return _turned("the beginning of a text", [beginnings, own_beginning], ends[2])
+    return _order_sides("the beginning of a text", [beginnings, own_beginning], ends[2])
 
 
 def remedy_of(condition: exp.Expr) -> str | None:

@@ -45,25 +45,25 @@ def _repeat(given: _Arguments) -> exp.Expr:
     return _call(REPEAT, _text(given[0]), exp.cast(given[1], "INT"))
 
 
-def _guarded(name: str, place: int, guard: str) -> Callable[[_Arguments], exp.Expr]:
+def _guard_argument(name: str, place: int, guard: str) -> Callable[[_Arguments], exp.Expr]:
     """Returns a builder of the call that passes a computed number through a guard."""
 
-    def made(given: _Arguments) -> exp.Expr:
+    def make_call(given: _Arguments) -> exp.Expr:
         size = given[place]
         if constant_whole(size) is not None:
             return _call(name, *given)
         return _call(name, *given[:place], _call(guard, exp.cast(size, "INT"), string(name)), *given[place + 1 :])
 
-    return made
+    return make_call
 
 
-def _formatted(name: str) -> Callable[[_Arguments], exp.Expr]:
-    def made(given: _Arguments) -> exp.Expr:
+def _check_format_of(name: str) -> Callable[[_Arguments], exp.Expr]:
+    def make_call(given: _Arguments) -> exp.Expr:
         form = given[0]
         return _call(name, form if constant_string(form) is not None else _call(FORMAT, _text(form), string(name)),
                      *given[1:])  # fmt: skip
 
-    return made
+    return make_call
 
 
 def _sequence(given: _Arguments) -> exp.Expr:
@@ -73,10 +73,10 @@ def _sequence(given: _Arguments) -> exp.Expr:
     bounds = {name: exp.column(name, table="__s") for name in ("a", "b", "s")}
     fits = _call(SEQUENCE, *(bound.copy() for bound in bounds.values()))
     last = exp.If(this=fits, true=bounds["b"].copy(), false=exp.null())
-    made = _call("sequence", bounds["a"], last, *([bounds["s"]] if len(given) > 2 else []))
+    sequence = _call("sequence", bounds["a"], last, *([bounds["s"]] if len(given) > 2 else []))
     return build(
-        "get(transform(array(named_struct('a', _a, 'b', _b, 's', _step)), __s -> _made), 0)",
-        _a=given[0], _b=given[1], _step=step, _made=made,
+        "get(transform(array(named_struct('a', _a, 'b', _b, 's', _step)), __s -> _sequence), 0)",
+        _a=given[0], _b=given[1], _step=step, _sequence=sequence,
     )  # fmt: skip
 
 
@@ -84,13 +84,13 @@ def _sequence(given: _Arguments) -> exp.Expr:
 REWRITES: Final[dict[str, tuple[range, Callable[[_Arguments], exp.Expr]]]] = {
     "levenshtein": (range(2, 4), _levenshtein),
     "repeat": (range(2, 3), _repeat),
-    "space": (range(1, 2), _guarded("space", 0, LETTERS)),
-    "lpad": (range(2, 4), _guarded("lpad", 1, LETTERS)),
-    "rpad": (range(2, 4), _guarded("rpad", 1, LETTERS)),
-    "array_repeat": (range(2, 3), _guarded("array_repeat", 1, ITEMS)),
-    "array_insert": (range(3, 4), _guarded("array_insert", 1, ITEMS)),
-    "format_string": (range(1, 1_000), _formatted("format_string")),
-    "printf": (range(1, 1_000), _formatted("printf")),
+    "space": (range(1, 2), _guard_argument("space", 0, LETTERS)),
+    "lpad": (range(2, 4), _guard_argument("lpad", 1, LETTERS)),
+    "rpad": (range(2, 4), _guard_argument("rpad", 1, LETTERS)),
+    "array_repeat": (range(2, 3), _guard_argument("array_repeat", 1, ITEMS)),
+    "array_insert": (range(3, 4), _guard_argument("array_insert", 1, ITEMS)),
+    "format_string": (range(1, 1_000), _check_format_of("format_string")),
+    "printf": (range(1, 1_000), _check_format_of("printf")),
     "sequence": (range(2, 4), _sequence),
 }
 _REWRITES: Final = {**regular_expressions.REWRITES, **REWRITES}

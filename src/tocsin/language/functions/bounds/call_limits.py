@@ -23,8 +23,8 @@ from tocsin.language.types.typed_sql import (
 )
 
 _DEVIATIONS: Final = (0.01, 0.39)  # of an approximate count: from 16,384 registers to the fewest that Spark accepts
-ROWS: Final = 1_000
-WINDOWS: Final = 1_000
+_ROWS: Final = 1_000
+_WINDOWS: Final = 1_000
 LETTERS: Final = 10_000_000
 """The longest text that repeat and similar functions return."""
 ITEMS: Final = 1_000_000
@@ -55,8 +55,8 @@ def _check_deviation(arguments: Sequence[exp.Expr]) -> None:
 
 def _check_stack(arguments: Sequence[exp.Expr]) -> None:
     rows = constant_integer(arguments[0]) if arguments else 0
-    if rows is None or rows > ROWS:
-        raise FunctionError(f"stack takes a number of rows first, at most {ROWS}")
+    if rows is None or rows > _ROWS:
+        raise FunctionError(f"stack takes a number of rows first, at most {_ROWS}")
 
 
 def _check_range(arguments: Sequence[exp.Expr]) -> None:
@@ -70,8 +70,8 @@ def _check_windows(arguments: Sequence[exp.Expr]) -> None:
     duration, slide = map(_micros, arguments[1:3])
     if duration is None or not slide:
         raise FunctionError("window takes durations such as '10 minutes'")
-    if ceil(duration / slide) > WINDOWS:
-        raise FunctionError(f"each moment would be in more than {WINDOWS} windows; let them begin less often")
+    if ceil(duration / slide) > _WINDOWS:
+        raise FunctionError(f"each moment would be in more than {_WINDOWS} windows; let them begin less often")
 
 
 def _micros(argument: exp.Expr) -> int | None:
@@ -83,7 +83,7 @@ def _micros(argument: exp.Expr) -> int | None:
     return None if _UNIT.sub("", rest).strip() else micros
 
 
-def too_long(name: str) -> str:
+def _too_long(name: str) -> str:
     return f"{name} makes texts of at most {LETTERS:,} characters"
 
 
@@ -99,7 +99,7 @@ def check_format(name: str, form: str) -> None:
     """Raises FunctionError if the widths of all specifiers add up to a text that is too long."""
     numbers = [digits for widths in _WIDTHS.findall(form) for digits in widths if digits]
     if any(len(digits) > 9 for digits in numbers) or sum(map(int, numbers)) > LETTERS:
-        raise FunctionError(too_long(name))
+        raise FunctionError(_too_long(name))
 
 
 def _at_most(place: int, most: int, message: Callable[[str], str]) -> Callable[[str, Sequence[exp.Expr]], None]:
@@ -117,7 +117,7 @@ def _check_repeat(name: str, arguments: Sequence[exp.Expr]) -> None:
     if len(arguments) == 2 and (count := constant_whole(arguments[1])) is not None:
         text = constant_string(arguments[0])
         if count * (1 if text is None else len(text)) > LETTERS:
-            raise FunctionError(too_long(name))
+            raise FunctionError(_too_long(name))
 
 
 def _check_sequence(name: str, arguments: Sequence[exp.Expr]) -> None:
@@ -158,8 +158,8 @@ _CHECKS: Final[dict[str, Callable[[str, Sequence[exp.Expr]], None]]] = {
     "stack": _nameless(_check_stack),
     "window": _nameless(_check_windows),
     "repeat": _check_repeat,
-    "space": _at_most(0, LETTERS, too_long),
-    **dict.fromkeys(("lpad", "rpad"), _at_most(1, LETTERS, too_long)),
+    "space": _at_most(0, LETTERS, _too_long),
+    **dict.fromkeys(("lpad", "rpad"), _at_most(1, LETTERS, _too_long)),
     **dict.fromkeys(("array_repeat", "array_insert"), _at_most(1, ITEMS, too_many)),
     "sequence": _check_sequence,
     **dict.fromkeys(("format_string", "printf"), _check_formatted),

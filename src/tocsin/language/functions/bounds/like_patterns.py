@@ -8,6 +8,7 @@ one. So each `%` and the text after it becomes an atomic group, `(?>.*?…)`, wh
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import Final
 
 from sqlglot import exp
@@ -15,7 +16,15 @@ from sqlglot import exp
 from tocsin.language.types.typed_sql import FunctionError, build, constant_string, enclose, string
 from tocsin.language.types.variant import values
 
-ESCAPE: Final = "\\"
+
+class Wildcard(Enum):
+    """A wildcard in a pattern; other parts of a pattern are plain texts."""
+
+    MANY = "%"
+    ONE = "_"
+
+
+_ESCAPE: Final = "\\"
 _WILDCARDS: Final = 1_000
 """The most % and _ in a pattern: Java's matcher uses a stack frame for each of them."""
 LETTERS: Final = 10_000
@@ -27,6 +36,9 @@ _LIMITS: Final = {"_letters": exp.Literal.number(LETTERS), "_limit": exp.Literal
 _OPENING, _NEXT, _CLOSING = r"(?s)\A(?>", r")(?>.*?", r"\z)"
 _QUOTE, _UNQUOTE = r"\Q", r"\E"
 _QUOTED_UNQUOTE: Final = r"\E\\E\Q"  # \E inside of a quoted text
+
+
+_REGEX: Final = {Wildcard.MANY: _NEXT, Wildcard.ONE: "."}
 
 
 def rewrite_like(node: exp.Expr) -> exp.Expr:
@@ -43,22 +55,22 @@ def rewrite_like(node: exp.Expr) -> exp.Expr:
         else:
             constant, pattern = None, values.call("lower", pattern)
     if constant is not None:
-        return _of_constant(text, list(tokens(constant, escape)))
-    return exp.RegexpLike(this=enclose(text), expression=enclose(to_regex(pattern, escape)))
+        return _of_constant(text, list(split_pattern(constant, escape)))
+    return exp.RegexpLike(this=enclose(text), expression=enclose(_to_regex(pattern, escape)))
 
 
 def escape_of(node: exp.Expr) -> str:
     """Returns the escape character."""
     if not isinstance(node, exp.Escape):
-        return ESCAPE
+        return _ESCAPE
     escape = constant_string(node.expression)
     if escape is None or len(escape) != 1 or ord(escape) > 0xFFFF:
         raise FunctionError("ESCAPE takes one character, such as '!'")
     return escape
 
 
-def tokens(pattern: str, escape: str) -> Iterator[str]:
-    """Yields `%` (once for several), `_`, and the texts between them, each with a leading space."""
+def split_pattern(pattern: str, escape: str) -> Iterator[Wildcard | str]:
+    """Yields the wildcards (`%` once for several in a row) and the plain texts between them."""
     if len(pattern) > LETTERS:
         raise FunctionError(_TOO_LONG)
     plain, after_percent = "", False
@@ -74,48 +86,46 @@ def tokens(pattern: str, escape: str) -> Iterator[str]:
             if count > _WILDCARDS:
                 raise FunctionError(_TOO_MANY)
             if plain:
-                yield f" {plain}"
+                yield plain
                 plain = ""
             if letter == "_" or not after_percent:
-                yield letter
+                yield Wildcard(letter)
             after_percent = letter == "%"
             continue
         plain += letter
         after_percent = False
     if plain:
-        yield f" {plain}"
+        yield plain
 
 
-def _of_constant(text: exp.Expr, parts: list[str]) -> exp.Expr:
+def _of_constant(text: exp.Expr, parts: list[Wildcard | str]) -> exp.Expr:
     """Matches a constant pattern, by a plain text function if possible."""
     # Spark evaluates these cases without a regular expression, and can skip files for some of them.
     match parts:
         case []:
             return exp.EQ(this=text, expression=string(""))
-        case [" ", *_] | ["_", *_]:
-            pass
-        case ["%"]:
+        case [Wildcard.MANY]:
             return values.call("startswith", text, string(""))
-        case [part] if part != "_":
-            return exp.EQ(this=text, expression=string(part[1:]))
-        case [part, "%"] if part != "_":
-            return values.call("startswith", text, string(part[1:]))
-        case ["%", part] if part != "_":
-            return values.call("endswith", text, string(part[1:]))
-        case ["%", part, "%"] if part != "_":
-            return values.call("contains", text, string(part[1:]))
+        case [str(plain)]:
+            return exp.EQ(this=text, expression=string(plain))
+        case [str(plain), Wildcard.MANY]:
+            return values.call("startswith", text, string(plain))
+        case [Wildcard.MANY, str(plain)]:
+            return values.call("endswith", text, string(plain))
+        case [Wildcard.MANY, str(plain), Wildcard.MANY]:
+            return values.call("contains", text, string(plain))
     closing = _CLOSING
-    if parts[-1] == "%":  # any rest matches
+    if parts[-1] is Wildcard.MANY:  # any rest matches
         parts, closing = parts[:-1], ")"
-    body = "".join(_NEXT if part == "%" else "." if part == "_" else _quoted(part[1:]) for part in parts)
+    body = "".join(_quote(part) if isinstance(part, str) else _REGEX[part] for part in parts)
     return exp.RegexpLike(this=enclose(text), expression=string(f"{_OPENING}{body}{closing}"))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f"{_QUOTE}{text.replace(_UNQUOTE, _QUOTED_UNQUOTE)}{_UNQUOTE}"
 
 
-def to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
+def _to_regex(pattern: exp.Expr, escape: str) -> exp.Expr:
     """Returns the regular expression of a pattern that is known only at run time."""
     texts = {
         "_open": string(_OPENING + _QUOTE),

@@ -26,13 +26,13 @@ _Arguments = Sequence[exp.Expr]
 def _call(name: str, texts: int, numbers: Sequence[int]) -> Callable[[_Arguments], exp.Expr]:
     """Returns a builder of a call with this number of texts, then numbers. `numbers` has their defaults."""
 
-    def made(given: _Arguments) -> exp.Expr:
+    def make_call(given: _Arguments) -> exp.Expr:
         rest = [*given[texts:], *map(_number, numbers[len(given) - texts :])]
         return exp.Anonymous(
             this=name, expressions=[*map(_text, given[:texts]), *(exp.cast(argument, "INT") for argument in rest)]
         )
 
-    return made
+    return make_call
 
 
 def _number(value: int) -> exp.Expr:
@@ -65,12 +65,12 @@ def _map(given: _Arguments) -> exp.Expr:
 def _url_part(name: str) -> Callable[[_Arguments], exp.Expr]:
     """Rewrites parse_url. Spark takes its key for a regular expression, so quote the key."""
 
-    def made(given: _Arguments) -> exp.Expr:
+    def make_call(given: _Arguments) -> exp.Expr:
         texts = {"_q": string(r"\Q"), "_e": string(r"\E"), "_quoted": string(r"\E\\E\Q")}
         keys = [build("concat(_q, replace(_key, _e, _quoted), _e)", _key=_text(key), **texts) for key in given[2:]]
         return exp.Anonymous(this=name, expressions=[*given[:2], *keys])
 
-    return made
+    return make_call
 
 
 _extract, _extract_all, _split = _call(EXTRACT, 2, [1]), _call(EXTRACT_ALL, 2, [1]), _call(SPLIT, 2, [-1])

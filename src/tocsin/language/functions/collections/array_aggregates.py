@@ -34,12 +34,12 @@ def call(function: str, collection: TypedSql) -> TypedSql:
     return _AGGREGATES[name](TypedSql(items_of(collection, item), ArrayType(item)), item, prefix != "array")
 
 
-def _known(items: exp.Expr, item: Type) -> exp.Expr:
+def _drop_unknown_items(items: exp.Expr, item: Type) -> exp.Expr:
     return build("filter(_v, __x -> _known)", _v=items, _known=is_known(exp.column("__x"), item))
 
 
 def _count(items: TypedSql, item: Type, strict: bool) -> TypedSql:
-    counted = items.sql if strict else _known(items.sql, item)
+    counted = items.sql if strict else _drop_unknown_items(items.sql, item)
     return TypedSql(build("CAST(coalesce(size(_v), 0) AS BIGINT)", _v=counted), t.BIGINT)
 
 
@@ -149,7 +149,7 @@ def _extreme(name: str) -> Callable[[TypedSql, Type, bool], TypedSql]:
 def _untyped_extreme(name: str, items: TypedSql, strict: bool) -> TypedSql:
     untyped = items_of(items, t.ANY)
     element = exp.column("__x")
-    known = _known(untyped, t.ANY)
+    known = _drop_unknown_items(untyped, t.ANY)
     pairs = build(
         "transform(_v, __x -> named_struct('k', _key, 'v', __x, 'w', _whole))",
         _v=known, _key=operators.sort_key(element), _whole=values.whole(element),

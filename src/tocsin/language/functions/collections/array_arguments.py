@@ -31,7 +31,7 @@ def item_type(value: TypedSql) -> Type:
     return value.type.item if isinstance(value.type, ArrayType | MultisetType) else t.ANY
 
 
-def common_type(types: Sequence[Type]) -> Type:
+def _common_type(types: Sequence[Type]) -> Type:
     """Returns the simple type that all of these types share, or untyped."""
     distinct = {type_ for type_ in types if type_ != VOID}
     if len(distinct) == 1 and distinct <= set(SIMPLE):
@@ -58,7 +58,7 @@ def items_of(value: TypedSql, item: Type) -> exp.Expr:
     return build("transform(_v, __item -> _inner)", _v=value.sql, _inner=inner)
 
 
-def item_of(value: TypedSql, item: Type) -> exp.Expr:
+def _item_of(value: TypedSql, item: Type) -> exp.Expr:
     """Returns a value as an item of this type."""
     if value.type == item:
         return value.sql
@@ -96,7 +96,7 @@ def is_known(sql: exp.Expr, type_: Type) -> exp.Expr:
     return exp.Not(this=exp.Paren(this=is_unknown(sql, type_)))
 
 
-def missing_test(value: TypedSql) -> exp.Expr | None:
+def build_missing_test(value: TypedSql) -> exp.Expr | None:
     """Returns the test whether a value is MISSING, or None for a value that never is."""
     if isinstance(value, OptionalVariable):
         return exp.and_(is_absent(value.sql), exp.Not(this=exp.Paren(this=value.explicit.copy())))
@@ -105,7 +105,7 @@ def missing_test(value: TypedSql) -> exp.Expr | None:
 
 def answer(sql: exp.Expr, type_: Type, arguments: Sequence[TypedSql]) -> TypedSql:
     """Returns a result that is MISSING if an argument is MISSING. `sql` is SQL NULL in this case, and for NULL."""
-    missing = [test for argument in arguments if (test := missing_test(argument)) is not None]
+    missing = [test for argument in arguments if (test := build_missing_test(argument)) is not None]
     if type_ == t.ANY:
         known = values.call("coalesce", sql, values.NULL)
         return TypedSql(exp.If(this=exp.or_(*missing), true=exp.null(), false=known) if missing else known, type_)
@@ -114,20 +114,20 @@ def answer(sql: exp.Expr, type_: Type, arguments: Sequence[TypedSql]) -> TypedSq
     return OptionalVariable(sql, type_, exp.Not(this=exp.Paren(this=exp.or_(*missing))))
 
 
-def key_of(item: exp.Expr, type_: Type) -> exp.Expr:
+def _key_of(item: exp.Expr, type_: Type) -> exp.Expr:
     """Returns what is equal for equal items, so that Spark can compare and sort them. A NULL item has a key too."""
     return values.call("coalesce", values.key(item), exp.Literal.string("null")) if type_ == t.ANY else item.copy()
 
 
-def keys_of(items: exp.Expr, type_: Type) -> exp.Expr:
+def _keys_of(items: exp.Expr, type_: Type) -> exp.Expr:
     if type_ != t.ANY:
         return items.copy()
-    return build("transform(_v, __i -> _key)", _v=items, _key=key_of(exp.column("__i"), type_))
+    return build("transform(_v, __i -> _key)", _v=items, _key=_key_of(exp.column("__i"), type_))
 
 
 def in_any_order(value: TypedSql) -> exp.Expr:
     """Returns an array that is equal for collections of the same items in any order."""
-    return values.call("array_sort", keys_of(items_of(value, t.ANY), t.ANY))
+    return values.call("array_sort", _keys_of(items_of(value, t.ANY), t.ANY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,10 @@ class CollectionCall:
     numbers: Sequence[exp.Expr] = ()
 
     def key(self, sql: exp.Expr) -> exp.Expr:
-        return key_of(sql, self.item)
+        return _key_of(sql, self.item)
 
     def keys(self, array: exp.Expr) -> exp.Expr:
-        return keys_of(array, self.item)
+        return _keys_of(array, self.item)
 
 
 def evaluate(call: CollectionCall, needed: Sequence[exp.Expr], make: Callable[[CollectionCall], exp.Expr]) -> exp.Expr:
@@ -153,16 +153,18 @@ def evaluate(call: CollectionCall, needed: Sequence[exp.Expr], make: Callable[[C
     """
     parts = [*call.arrays, *call.items, *call.numbers]
     if all(isinstance(part, exp.Column | exp.Literal | exp.Cast) and not part.find(exp.Anonymous) for part in parts):
-        return _guarded(call, list(needed), make)
+        return _guard_call(call, list(needed), make)
     names = [f"p{i}" for i in range(len(parts) + len(needed))]
     bound = [exp.column(name, table=_ARGUMENTS) for name in names]
     arrays, items = len(call.arrays), len(call.arrays) + len(call.items)
     inside = CollectionCall(call.item, bound[:arrays], bound[arrays:items], bound[items : len(parts)])
     fields = list(zip(names, [*parts, *needed], strict=True))
-    return once(values.record(fields), _ARGUMENTS, lambda _: _guarded(inside, bound[len(parts) :], make))
+    return once(values.record(fields), _ARGUMENTS, lambda _: _guard_call(inside, bound[len(parts) :], make))
 
 
-def _guarded(call: CollectionCall, needed: Sequence[exp.Expr], make: Callable[[CollectionCall], exp.Expr]) -> exp.Expr:
+def _guard_call(
+    call: CollectionCall, needed: Sequence[exp.Expr], make: Callable[[CollectionCall], exp.Expr]
+) -> exp.Expr:
     tests = [is_absent(part) for part in (*call.arrays, *call.numbers)]
     tests += [exp.Not(this=exp.Paren(this=test.copy())) for test in needed]
     return exp.If(this=exp.or_(*tests), true=exp.null(), false=make(call)) if tests else make(call)
@@ -187,14 +189,14 @@ class CollectionFunction:
             parts["item" if role == "nullable" else role].append(argument)
             if role == "item":
                 needed.append(_is_value(argument))
-            elif role == "nullable" and (missing := missing_test(argument)) is not None:
+            elif role == "nullable" and (missing := build_missing_test(argument)) is not None:
                 needed.append(exp.Not(this=exp.Paren(this=missing)))
         arrays, items = parts["array"], parts["item"]
-        item = common_type([*map(item_type, arrays), *(value.type for value in items)])
+        item = _common_type([*map(item_type, arrays), *(value.type for value in items)])
         call = CollectionCall(
             item,
             [items_of(value, item) for value in arrays],
-            [item_of(value, item) for value in items],
+            [_item_of(value, item) for value in items],
             [whole_number(value) for value in parts["number"]],
         )
         return answer(evaluate(call, needed, self.build), self._type(arrays, item), arguments)

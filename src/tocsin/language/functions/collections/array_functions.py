@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from tocsin.language.functions.collections import array_sets, array_structure
 from tocsin.language.functions.collections.array_arguments import CollectionCall, CollectionFunction, is_known
-from tocsin.language.functions.collections.array_structure import sorted_items
+from tocsin.language.functions.collections.array_structure import sort_items
 from tocsin.language.types.typed_sql import FunctionError, MapType, TypedSql, build
 from tocsin.language.types.variant import values
 from tocsin.language.types.variant.values import VOID, once
@@ -44,7 +44,7 @@ def _reverse(call: CollectionCall) -> exp.Expr:
 
 
 def _sort(call: CollectionCall) -> exp.Expr:
-    return sorted_items(call.arrays[0], call.item, rising=True)
+    return sort_items(call.arrays[0], call.item, rising=True)
 
 
 def _first_known(call: CollectionCall) -> exp.Expr:
@@ -95,13 +95,13 @@ def _insert(call: CollectionCall) -> exp.Expr:
 def _put(call: CollectionCall) -> exp.Expr:
     array = call.arrays[0]
 
-    def added(keys: exp.Expr) -> exp.Expr:
+    def find_new_items(keys: exp.Expr) -> exp.Expr:
         return build(
             "filter(_items, __x -> NOT (array_position(_keys, _key) > 0))",
             _items=values.call("array", *call.items), _keys=keys, _key=call.key(_ITEM),
         )  # fmt: skip
 
-    return values.call("concat", array, once(call.keys(array), "__k", added))
+    return values.call("concat", array, once(call.keys(array), "__k", find_new_items))
 
 
 def _remove(call: CollectionCall) -> exp.Expr:
@@ -170,7 +170,7 @@ def call(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
         and [_is_array(argument) for argument in arguments] == [True, False]
     ):
         raise FunctionError("array_prepend takes the array last: array_prepend(x, a)")
-    return FUNCTIONS[name].call(name, arguments) if name in FUNCTIONS else None
+    return _FUNCTIONS[name].call(name, arguments) if name in _FUNCTIONS else None
 
 
 def _is_array(value: TypedSql) -> bool | None:
@@ -180,11 +180,11 @@ def _is_array(value: TypedSql) -> bool | None:
 
 def call_one(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     """Calls the function of this name."""
-    return FUNCTIONS[name].call(name, arguments)
+    return _FUNCTIONS[name].call(name, arguments)
 
 
 _LENGTH: Final = CollectionFunction("array", _length, t.BIGINT)
-FUNCTIONS: Final[dict[str, CollectionFunction]] = {
+_FUNCTIONS: Final[dict[str, CollectionFunction]] = {
     "array_append": CollectionFunction("array nullable+", _append),
     "array_compact": CollectionFunction("array", _compact),
     "array_concat": CollectionFunction("array array+", _concat),
@@ -214,4 +214,4 @@ FUNCTIONS: Final[dict[str, CollectionFunction]] = {
     "similarity_jaccard": CollectionFunction("array array", _jaccard, t.DOUBLE),
     "size": _LENGTH,
 }
-NAMES: Final = frozenset((*FUNCTIONS, *array_structure.FUNCTIONS))
+NAMES: Final = frozenset((*_FUNCTIONS, *array_structure.FUNCTIONS))

@@ -22,7 +22,7 @@ _IS_FIRST = "__n = 0 OR NOT (get(_p, __n - 1).k <=> __x.k)"
 
 
 @dataclass(frozen=True, slots=True)
-class SetRule:
+class _SetRule:
     """Which groups of equal items are in the result, and which of their places. `{lists}` is the number of arrays."""
 
     condition: str
@@ -82,9 +82,9 @@ def _item(call: CollectionCall) -> exp.Expr:
 
 _LISTS = "size(array_distinct(transform(__g, __c -> __c.l)))"
 
-DISTINCT = SetRule("true")
-UNION = SetRule("true")
-INTERSECT = SetRule(f"{_LISTS} = {{lists}}", "slice(filter(__g, __c -> __c.l = {last}), 1, 1)", skips_unknown=True)
-EXCEPT = SetRule("NOT exists(__g, __c -> __c.l = 1)", "__g")
-IN_ONE = SetRule(f"{_LISTS} = 1")
-IN_ODD = SetRule(f"{_LISTS} % 2 = 1")
+DISTINCT = _SetRule("true")
+UNION = _SetRule("true")
+INTERSECT = _SetRule(f"{_LISTS} = {{lists}}", "slice(filter(__g, __c -> __c.l = {last}), 1, 1)", skips_unknown=True)
+EXCEPT = _SetRule("NOT exists(__g, __c -> __c.l = 1)", "__g")
+IN_ONE = _SetRule(f"{_LISTS} = 1")
+IN_ODD = _SetRule(f"{_LISTS} % 2 = 1")

@@ -16,10 +16,10 @@ from tocsin.language.functions.collections.array_arguments import (
     CollectionCall,
     CollectionFunction,
     answer,
+    build_missing_test,
     is_absent,
     item_type,
     items_of,
-    missing_test,
 )
 from tocsin.language.types.typed_sql import FunctionError, TypedSql, build, constant_integer, raise_error
 from tocsin.language.types.variant import operators, values
@@ -31,7 +31,7 @@ _DEPTH: Final = 64  # of nested arrays in an undeclared value
 _ITEM: Final = exp.column("__x")
 
 
-def sorted_items(items: exp.Expr, type_: Type, *, rising: bool) -> exp.Expr:
+def sort_items(items: exp.Expr, type_: Type, *, rising: bool) -> exp.Expr:
     """Sorts items. Unknown items come first, and items without an order last, by their text."""
     if type_ != t.ANY:
         return values.call("sort_array", items, exp.true() if rising else exp.false())
@@ -130,7 +130,7 @@ def _star(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     body = once(names, "__f", lambda _: build(f"{sized} THEN _fail ELSE _made END", _fail=too_many, _made=made))
     found = once(objects, "__m", lambda _: body)
     null = exp.If(this=is_absent(items_of(arguments[0], t.ANY)), true=values.NULL, false=found)
-    missing = missing_test(arguments[0])
+    missing = build_missing_test(arguments[0])
     sql = null if missing is None else exp.If(this=missing, true=exp.null(), false=null)
     return TypedSql(sql, t.ANY)
 
@@ -141,7 +141,7 @@ def _sort_array(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
     if len(arguments) not in (1, 2) or not isinstance(rising, exp.Boolean):
         raise FunctionError(f"{name} takes an array, and then true or false")
     is_rising = bool(rising.this)
-    function = CollectionFunction("array", lambda call: sorted_items(call.arrays[0], call.item, rising=is_rising))
+    function = CollectionFunction("array", lambda call: sort_items(call.arrays[0], call.item, rising=is_rising))
     return function.call(name, arguments[:1])
 
 

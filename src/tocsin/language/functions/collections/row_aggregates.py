@@ -19,11 +19,11 @@ from tocsin.language.types.variant.values import once
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import ArrayType, MultisetType, ObjectType, Type
 
-Over = Callable[[exp.Expr], exp.Expr]
+_Over = Callable[[exp.Expr], exp.Expr]
 NAMES: Final = frozenset(("avg", "max", "mean", "min", "sum"))
 
 
-def is_ours(name: str, type_: Type) -> bool:
+def needs_own_sql(name: str, type_: Type) -> bool:
     """Whether Spark's aggregate would not answer as SQL++ for values of this type."""
     if name not in NAMES:
         return False
@@ -33,13 +33,14 @@ def is_ours(name: str, type_: Type) -> bool:
     return is_structured or (type_ in SPARK_TYPES and type_ not in t.NUMBERS) or (type_ == t.ANY and name == "sum")
 
 
-def call(name: str, value: TypedSql, over: Over) -> TypedSql:
+def call(name: str, value: TypedSql, over: _Over) -> TypedSql:
     if value.type != t.ANY:
+        # No value of this type has a sum or an order, so the answer is NULL: as an aggregate, max of NULLs.
         return TypedSql(over(values.call("max", values.null(t.DOUBLE))), t.DOUBLE)
     return TypedSql(_sum(value.sql, over) if name == "sum" else _extreme(name, value.sql, over), t.ANY)
 
 
-def _sum(value: exp.Expr, over: Over) -> exp.Expr:
+def _sum(value: exp.Expr, over: _Over) -> exp.Expr:
     whole, real = (values.bind(value, "__n", number) for number in (values.whole, values.number))
     is_whole = values.bind(value, "__n", lambda v: exp.Or(this=is_absent(values.number(v)), expression=_is_whole(v)))
     total = once(over(values.call("sum", real)), "__d", lambda sum_: encoder.to_any(TypedSql(sum_, t.DOUBLE)))
@@ -55,7 +56,7 @@ def _is_whole(value: exp.Expr) -> exp.Expr:
     return build("schema_of_variant(_v) = 'BIGINT'", _v=value)
 
 
-def _extreme(name: str, value: exp.Expr, over: Over) -> exp.Expr:
+def _extreme(name: str, value: exp.Expr, over: _Over) -> exp.Expr:
     def kind_of(v: exp.Expr) -> exp.Expr:
         sql = "if(_n IS NOT NULL, 'number', nullif(schema_of_variant(_v), 'VOID'))"
         return build(sql, _v=v, _n=values.number(v))
@@ -63,7 +64,7 @@ def _extreme(name: str, value: exp.Expr, over: Over) -> exp.Expr:
     def is_real(v: exp.Expr) -> exp.Expr:
         return exp.and_(exp.Not(this=is_absent(values.number(v))), exp.Not(this=_is_whole(v)))
 
-    # The kind is much shorter than the key, of which one is enough.
+    # Compare kinds, which are short; compute the sort key only once.
     kind = values.bind(value, "__n", kind_of)
     one_kind = exp.EQ(this=over(values.call("min", kind)), expression=over(values.call("max", kind)))
     best = over(values.call(f"{name}_by", value, operators.sort_key(value)))

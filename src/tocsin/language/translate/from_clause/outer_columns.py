@@ -25,7 +25,7 @@ def import_outer_columns(query: Any, block: QueryBlock, alias: Callable[[str], s
     name = block.import_alias or alias("outer")
     for reference in list(query.find_all(exp.Column)):
         if reference.table in foreign:
-            replacement = block.imported(reference, name)
+            replacement = block.import_column(reference, name)
             if reference is query:
                 return replacement
             reference.replace(replacement)

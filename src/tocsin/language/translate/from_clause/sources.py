@@ -16,7 +16,7 @@ from tocsin.language.translate.expressions import fail, has_more_parts, make_sel
 from tocsin.language.translate.from_clause.dataset_scan import table_alias
 from tocsin.language.translate.from_clause.outer_columns import import_outer_columns, pass_untyped_columns
 from tocsin.language.translate.from_clause.table_functions import translate_spark_rows
-from tocsin.language.translate.name_lookup import Dataset
+from tocsin.language.translate.interfaces import Dataset
 from tocsin.language.translate.rewrites.substitution import FIRST_LETS, name_of
 from tocsin.language.translate.scope import (
     VALUE,
@@ -27,8 +27,8 @@ from tocsin.language.translate.scope import (
     WithTable,
     column,
     column_names,
-    derived_table,
     free_tables,
+    is_hidden,
     nullable_side,
     required_column,
     row,
@@ -165,7 +165,7 @@ class Sources:
             translator.frame, translator.relations = saved
         self._relation(relation, name, join)
 
-    def numbered_items(self, node: nodes.NumberedItems) -> TypedSql:
+    def number_items(self, node: nodes.NumberedItems) -> TypedSql:
         """Translates the source of an AT to an array of `{item, position}`; positions begin with 1."""
         source = node.this
         if isinstance(source, nodes.FromValue):
@@ -230,7 +230,7 @@ class Sources:
         if len(parts) == 2 and parts[0] == _METADATA:
             fail(f"there is no dataset {name}", node, suggested)
         if len(parts) > 1:
-            known_names = [known for frame in translator.frame.chain() for known in frame.names if known[0] != " "]
+            known_names = [known for frame in translator.frame.chain() for known in frame.names if not is_hidden(known)]
             hint = did_you_mean(parts[0], known_names) or suggested or "a path begins with a variable of this query"
             fail(f"unknown name {name}: {parts[0]} is no variable, and no dataverse with such a dataset", node, hint)
         owner = next(
@@ -305,7 +305,7 @@ class Sources:
         """Adds a column that is NULL where an outer join finds no row; every other column may be NULL in a row."""
         alias = self.translator.alias("side")
         columns = [(name, column(alias, name)) for name in column_names(relation)]
-        query = select_query([*columns, (_PRESENT, exp.true())]).from_(derived_table(relation.query, alias))
+        query = select_query([*columns, (_PRESENT, exp.true())]).from_(as_table(relation.query, alias))
         return Relation(query, relation.type, relation.is_value)
 
     def _unnest(
@@ -363,8 +363,8 @@ class Sources:
             block.presence[name] = is_there
         block.note_columns(value, alias)
         self.translator.frame.names[name] = value
-        if not name.startswith(" "):
-            # No user can write a name that starts with a space, so its fields need no lookup either.
+        if not is_hidden(name):
+            # A script cannot name a hidden variable, so it cannot name its fields without prefix either.
             self.translator.frame.ranges.append(name)
         if block.source is None and not lateral and not isinstance(source, exp.Lateral):
             block.source = source
@@ -382,7 +382,7 @@ class Sources:
         translated = exp.Join(this=source, kind=kind or None, side=side or None)
         condition = join.args.get("on")
         if join.args.get("using"):
-            condition = self._using(join, name)
+            condition = self._translate_using(join, name)
         if condition is not None:
             joins = len(block.joins)
             translated.set("on", self.translator.boolean(condition) if isinstance(condition, exp.Expr) else condition)
@@ -399,7 +399,7 @@ class Sources:
         if present is not None:
             names[name] = nullable_side(names[name], present)
 
-    def _using(self, join: exp.Join, name: str) -> exp.Expr:
+    def _translate_using(self, join: exp.Join, name: str) -> exp.Expr:
         others = [range_ for range_ in self.translator.frame.ranges if range_ != name]
         tests = []
         for shared in join.args["using"]:

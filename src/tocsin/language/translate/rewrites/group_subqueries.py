@@ -18,10 +18,11 @@ from tocsin.language.functions.function_registry import AGGREGATES
 from tocsin.language.syntax import nodes
 from tocsin.language.translate.expressions import fail
 from tocsin.language.translate.projection import aggregates, ordinal_item
-from tocsin.language.translate.rewrites.substitution import FIRST_LETS, bound_names, mentions, visible_parts
+from tocsin.language.translate.rewrites.substitution import FIRST_LETS, mentions, own_names, visible_parts
+from tocsin.language.translate.scope import hidden_name
 
 # Leading spaces make names that no user can write.
-_GROUP: Final = " group"
+_GROUP: Final = hidden_name("group")
 _BEFORE: Final = (FIRST_LETS, "from_", "joins", "where", "group", "hint")
 _AROUND_A_CALL: Final = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 
@@ -68,7 +69,9 @@ class _GroupSplit:
         if after.get("order") is not None:
             for ordered in after["order"].expressions:
                 ordered.set("this", self._after(ordered.this))
-        grouped = exp.Subquery(this=self._grouped(), alias=exp.TableAlias(this=exp.to_identifier(_GROUP, quoted=True)))
+        grouped = exp.Subquery(
+            this=self._build_grouping(), alias=exp.TableAlias(this=exp.to_identifier(_GROUP, quoted=True))
+        )
         outer = exp.Select(expressions=items, from_=exp.From(this=grouped), **after)
         outer.set("joins", [exp.Join(this=let) for let in [*self._names(), *lets]])
         self._check(outer)
@@ -86,7 +89,7 @@ class _GroupSplit:
             self.keys.append(key)
         return key
 
-    def _grouped(self) -> exp.Select:
+    def _build_grouping(self) -> exp.Select:
         """Returns the query that groups: its columns are the keys, the aggregates, and the rows of GROUP AS."""
         columns = [exp.alias_(_expression(key).copy(), f"key{i}", quoted=True) for i, key in enumerate(self.keys)]
         columns += [exp.alias_(value, f"aggregate{i}", quoted=True) for i, value in enumerate(self.aggregates)]
@@ -166,7 +169,7 @@ class _GroupSplit:
     def _check(self, outer: exp.Select) -> None:
         """Refuses variables of rows that are grouped."""
         named = {let.args["alias"].name for let in [*self._names(), *(self.select.args.get("group_lets") or [])]}
-        rows = {name for name in bound_names(self.select) if name and name not in named}
+        rows = {name for name in own_names(self.select) if name and name not in named}
         for part in [
             *outer.expressions,
             *(outer.args[clause] for clause in ("where", "order") if outer.args.get(clause)),

@@ -136,7 +136,7 @@ def items(query: exp.Expr) -> list[exp.Join]:
     return [*first, *(query.args.get("joins") or [])]
 
 
-def bound_names(query: exp.Expr) -> Iterator[str]:
+def own_names(query: exp.Expr) -> Iterator[str]:
     return (name_of(join.this) for join in items(query))
 
 

@@ -35,11 +35,11 @@ def to_any(value: TypedSql) -> exp.Expr:
         # JSON has no NaN and no infinities; the open form has tags for them.
         is_special = "isnan(_v) OR abs(_v) = double('Infinity')"
         # sqlglot would leave parse_json out of a template.
-        tagged = call("parse_json", json_text(value))
+        tagged = call("parse_json", _json_text(value))
         return build(f"if({is_special}, _tagged, _plain)", _v=value.sql, _tagged=tagged, _plain=plain)
     if contains_any(value.type):
         return _variant_of(value)
-    return call("parse_json", json_text(value))
+    return call("parse_json", _json_text(value))
 
 
 def _variant_of(value: TypedSql) -> exp.Expr:
@@ -71,7 +71,7 @@ def _variant_of(value: TypedSql) -> exp.Expr:
     return when(sql, call("to_variant_object", entries))
 
 
-def json_text(value: TypedSql) -> exp.Expr:
+def _json_text(value: TypedSql) -> exp.Expr:
     """Returns the open form of a value as text; SQL NULL for MISSING, and for NULL, which typed values cannot tell."""
     sql, type_ = value.sql, value.type
     match type_:
@@ -86,16 +86,16 @@ def json_text(value: TypedSql) -> exp.Expr:
                 _v=exp.cast(sql.copy(), "DOUBLE"),
             )
         case t.STRING:
-            return _quoted(sql)
+            return _quote_text(sql)
         case t.DATETIME:
             form = "yyyy-MM-dd'T'HH:mm:ss"
-            return _tagged("datetime", _without_zero_fraction("_v", "unix_micros(_v)", form, "'Z'", sql))
+            return _tag_text("datetime", _without_zero_fraction("_v", "unix_micros(_v)", form, "'Z'", sql))
         case t.DATE:
-            return _tagged("date", exp.cast(sql.copy(), "STRING"))
+            return _tag_text("date", exp.cast(sql.copy(), "STRING"))
         case t.TIME:
-            return _tagged("time", _without_zero_fraction("timestamp_micros(_v)", "_v", "HH:mm:ss", "", sql))
+            return _tag_text("time", _without_zero_fraction("timestamp_micros(_v)", "_v", "HH:mm:ss", "", sql))
         case t.UUID:
-            return _tagged("uuid", sql)
+            return _tag_text("uuid", sql)
         case t.DURATION:
             return build("concat('{\"$duration\":[', _v.months, ',', _v.micros, ']}')", _v=sql)
         case t.POINT:
@@ -111,7 +111,7 @@ def json_text(value: TypedSql) -> exp.Expr:
                 _v=sql, _x=x, _y=y,
             )  # fmt: skip
         case ArrayType(item) | MultisetType(item):
-            inner = json_text(TypedSql(exp.column("__item"), item))
+            inner = _json_text(TypedSql(exp.column("__item"), item))
             text = build(
                 "concat('[', array_join(transform(_v, __item -> coalesce(_inner, 'null')), ','), ']')",
                 _v=sql,
@@ -120,7 +120,7 @@ def json_text(value: TypedSql) -> exp.Expr:
             return text if isinstance(type_, ArrayType) else build("concat('{\"$multiset\":', _v, '}')", _v=text)
         case ObjectType():
             return _object_text(sql, type_)
-    return _quoted(exp.cast(sql.copy(), "STRING"))
+    return _quote_text(exp.cast(sql.copy(), "STRING"))
 
 
 def _without_zero_fraction(moment: str, micros: str, form: str, end: str, sql: exp.Expr) -> exp.Expr:
@@ -135,7 +135,7 @@ def _field(sql: exp.Expr, name: str) -> exp.Expr:
 
 def _object_text(sql: exp.Expr, type_: ObjectType) -> exp.Expr:
     def member(field: t.Field) -> exp.Expr:
-        text = json_text(TypedSql(_field(sql, physical(field.name)), field.type))
+        text = _json_text(TypedSql(_field(sql, physical(field.name)), field.type))
         return call("concat", string(_json_string(field_key(field.name)) + ":"), text)
 
     parts = [member(field) for field in type_.fields]
@@ -161,11 +161,11 @@ def _coordinate(sql: exp.Expr) -> exp.Expr:
     return build("if(contains(string(_v), 'E'), string(_v), concat(string(_v), 'E0'))", _v=sql)
 
 
-def _tagged(tag: str, text: exp.Expr) -> exp.Expr:
+def _tag_text(tag: str, text: exp.Expr) -> exp.Expr:
     return call("concat", exp.Literal.string(f'{{"${tag}":"'), text, exp.Literal.string('"}'))
 
 
-def _quoted(sql: exp.Expr) -> exp.Expr:
+def _quote_text(sql: exp.Expr) -> exp.Expr:
     # Without `when`, NULL would become the text "null", and a MISSING field would appear.
     return when(sql, build("substring(to_json(array(_v)), 2, length(to_json(array(_v))) - 2)", _v=sql))
 
@@ -179,12 +179,12 @@ def _json_string(text: str) -> str:
 
 def from_stored(sql: exp.Expr, type_: Type) -> exp.Expr:
     """Converts a column from the stored form (untyped values as text) to the form in queries."""
-    return _mapped(sql, type_, lambda inner: call("parse_json", inner))
+    return _map_untyped(sql, type_, lambda inner: call("parse_json", inner))
 
 
 def to_stored(value: TypedSql) -> exp.Expr:
     """Converts a value from the form in queries to the stored form, which `from_stored` reads."""
-    return _mapped(value.sql, value.type, _exact_text)
+    return _map_untyped(value.sql, value.type, _exact_text)
 
 
 # The texts of JSON, and what stands between them; possessive, so that matching needs no stack.
@@ -254,20 +254,20 @@ def _text_of(fields: exp.Expr) -> exp.Expr:
 
 def to_answer(value: TypedSql) -> exp.Expr:
     """Converts a value from the form in queries to the form of answers (untyped values as text of the open form)."""
-    return _mapped(value.sql, value.type, lambda inner: call("to_json", inner))
+    return _map_untyped(value.sql, value.type, lambda inner: call("to_json", inner))
 
 
-def _mapped(sql: exp.Expr, type_: Type, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+def _map_untyped(sql: exp.Expr, type_: Type, change: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
     """Applies `change` to every untyped value inside of a value."""
     if not contains_any(type_):
         return sql
     match type_:
         case ArrayType(item) | MultisetType(item):
-            inner = _mapped(exp.column("__item"), item, change)
+            inner = _map_untyped(exp.column("__item"), item, change)
             return build("transform(_v, __item -> _inner)", _v=sql, _inner=inner)
         case ObjectType():
             names = ((physical(field.name), field.type) for field in type_.fields)
-            parts = [(name, _mapped(_field(sql, name), kind, change)) for name, kind in names]
+            parts = [(name, _map_untyped(_field(sql, name), kind, change)) for name, kind in names]
             if keeps_open(type_):
                 parts.append((OPEN, _field(sql, OPEN)))
             return when(sql, record(parts))

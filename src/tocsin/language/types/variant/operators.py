@@ -175,22 +175,22 @@ def _is_tagged(value: exp.Expr) -> exp.Expr:
 
 def arithmetic(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
     """Translates `left op right` with an untyped operand: by its tag if it has one, else as a number."""
-    return _bound(
+    return _bind_once(
         left,
         "__l",
-        lambda a: _bound(right, "__r", lambda b: _computed(op, a, b, numbers), values.BIND_ABOVE),
+        lambda a: _bind_once(right, "__r", lambda b: _compute(op, a, b, numbers), values.BIND_ABOVE),
         values.BIND_ABOVE,
     )
 
 
-def _bound(value: TypedSql, name: str, make: Callable[[TypedSql], TypedSql], above: int) -> TypedSql:
+def _bind_once(value: TypedSql, name: str, make: Callable[[TypedSql], TypedSql], above: int) -> TypedSql:
     if value.type != t.ANY or sum(1 for _ in value.sql.walk()) <= above:
         return make(value)
     result = make(TypedSql(exp.column(name), t.ANY))
     return TypedSql(values.once(value.sql, name, lambda _: result.sql), result.type)
 
 
-def _computed(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
+def _compute(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[TypedSql, TypedSql], TypedSql]) -> TypedSql:
     """Builds the arithmetic: by the temporal types that are possible, else as numbers."""
     candidates = _temporal_ways(op, left, right)
     temporal_operand = next((operand for operand in (left, right) if operand.type in temporal.TEMPORAL), None)
@@ -203,8 +203,8 @@ def _computed(op: str, left: TypedSql, right: TypedSql, numbers: Callable[[Typed
         return plain
     test = exp.or_(*(_is_tagged(operand.sql) for operand in (left, right) if operand.type == t.ANY))
     # Keep this apart from the common case, numbers: a single long expression would exceed what Spark compiles.
-    temporal_result = _bound(
-        left, "__l", lambda a: _bound(right, "__r", lambda b: _first(_temporal_ways(op, a, b)), 0), 0
+    temporal_result = _bind_once(
+        left, "__l", lambda a: _bind_once(right, "__r", lambda b: _first(_temporal_ways(op, a, b)), 0), 0
     )
     return TypedSql(exp.If(this=test, true=encoder.to_any(temporal_result), false=encoder.to_any(plain)), t.ANY)
 

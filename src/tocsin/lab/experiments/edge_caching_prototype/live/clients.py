@@ -38,7 +38,7 @@ class ClientFigures:
     interests: set[int] = field(default_factory=set)
 
 
-class LiveClient:
+class _LiveClient:
     """One subscriber at one broker. It performs its acts in order."""
 
     def __init__(self, name: str, url: str, seen: ClientFigures) -> None:
@@ -146,7 +146,7 @@ class LiveClients:
         names = sorted({act.subscriber for step in scenario.steps if not isinstance(act := step.act, acts.PublishStep)})
         self.seen = {broker: ClientFigures() for broker in brokers}
         self._at = {
-            name: [LiveClient(name, url, self.seen[broker]) for broker, url in brokers.items()] for name in names
+            name: [_LiveClient(name, url, self.seen[broker]) for broker, url in brokers.items()] for name in names
         }
         self._of_place = {name: number % len(brokers) for number, name in enumerate(names)}
         self._agency = Client(next(iter(brokers.values())), "agency", PASSWORD, register=True, patience_s=_PATIENCE_S)
@@ -165,7 +165,7 @@ class LiveClients:
         everybody = [client for clients in self._at.values() for client in clients]
         done = 0
 
-        async def register_client(client: LiveClient) -> None:
+        async def register_client(client: _LiveClient) -> None:
             nonlocal done
             await client.register()
             done += 1

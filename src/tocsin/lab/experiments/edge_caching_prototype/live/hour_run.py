@@ -20,8 +20,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.clients import PASSWORD,
 from tocsin.lab.experiments.edge_caching_prototype.live.options import LiveCell
 from tocsin.lab.experiments.edge_caching_prototype.live.servers import LiveServer, LiveServers
 from tocsin.lab.scenarios.city import CHANNELS
-from tocsin.lab.scenarios.driver import WallClock, play
-from tocsin.lab.scenarios.scenario import Act, Scenario
+from tocsin.lab.scenarios.scenario import Act, Scenario, WallClock, play
 from tocsin.lab.simulators.trace_replay import replay_trace
 from tocsin.sdk import Client, Result
 from tocsin.sdk.session import BrokerSession
@@ -31,7 +30,7 @@ from tocsin.wire.errors import TocsinError, UnavailableError
 Say = Callable[[str], None]
 
 _DRILL: Final = "drill"
-DRILLS: Final = 3
+_DRILLS: Final = 3
 _DRILL_LIMIT_S: Final = 120.0
 _FAR_M: Final = -1e6  # far from everybody in the city
 _REPORT_EVERY: Final = 0.05  # share of the hour between progress reports
@@ -64,7 +63,7 @@ async def run_hour(
     folder: Path,
     traces: Path,
     say: Say,
-    drills: int = DRILLS,
+    drills: int = _DRILLS,
 ) -> dict[LiveCell, LiveHour]:
     """Runs the hour with a broker for each cell, after `drills` test reports. `folder` holds the servers
     and is deleted; the traces stay."""
@@ -109,7 +108,7 @@ async def _play_hour(
         brokers[cell] = await servers.broker(name, cluster, _trace(traces, cell), cell.settings(speed))
     urls = {cell.name: server.url for cell, server in brokers.items()}
     async with asyncio.TaskGroup() as tasks:
-        watch = tasks.create_task(servers.ended())
+        watch = tasks.create_task(servers.watch())
         async with LiveClients(scenario, urls, tasks) as clients:
             say("registering all subscribers at every broker")
             await clients.register(_at_tenths(lambda done, all_: say(f"registered: {done} of {all_}")))

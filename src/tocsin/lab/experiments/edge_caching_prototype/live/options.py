@@ -15,7 +15,7 @@ from tocsin.broker.core.settings import CoreSettings
 from tocsin.lab.experiments.cells import code_digest
 from tocsin.lab.experiments.edge_caching_prototype.experiment import EXPERIMENT
 from tocsin.lab.scenarios.city import CHANNELS, City, city
-from tocsin.lab.simulators.fast_broker import PAPER, POLICIES, caching_settings
+from tocsin.lab.simulators.fast_broker import PAPER, POLICIES, make_caching_settings
 from tocsin.rules.caching.settings import CachingSettings
 from tocsin.wire.errors import InputError
 
@@ -39,12 +39,12 @@ class LiveCell:
     def name(self) -> str:
         return self.policy if self.policy == "nc" else f"{self.policy}-{self.size_kb:g}"
 
-    def caching(self) -> CachingSettings:
-        return caching_settings(self.policy, int(self.size_kb * 1e3))
+    def to_caching_settings(self) -> CachingSettings:
+        return make_caching_settings(self.policy, int(self.size_kb * 1e3))
 
     def settings(self, speed: float) -> Mapping[str, str]:
         """Returns the settings of a live broker, by their paths."""
-        caching = self.caching()
+        caching = self.to_caching_settings()
         shrunk = replace(caching, **{name: getattr(caching, name) / speed for name in _SECONDS})
         settings = {f"broker.cache.{name}": str(value).lower() for name, value in asdict(shrunk).items()}
         return {

@@ -24,7 +24,7 @@ from tocsin.lab.experiments.edge_caching_prototype.live.stated_figures import (
     TOLERANCE,
     StatedFigures,
 )
-from tocsin.lab.experiments.markdown import markdown_table, paragraph
+from tocsin.lab.experiments.report import markdown_table, paragraph
 from tocsin.lab.scenarios.city import City
 from tocsin.wire.version import version
 
@@ -144,7 +144,7 @@ def _lines(options: LiveOptions, rows: Sequence[MeasuredFigures], outcome: LiveO
     lines += [
         *markdown_table(head, body, 3),
         "",
-        *_replayed(rows, outcome),
+        *_replay_lines(rows, outcome),
         "",
         *_time(options, rows),
         "",
@@ -174,7 +174,7 @@ def _unlike_the_sweep(options: LiveOptions) -> str:
     )
 
 
-def _replayed(rows: Sequence[MeasuredFigures], outcome: LiveOutcome) -> list[str]:
+def _replay_lines(rows: Sequence[MeasuredFigures], outcome: LiveOutcome) -> list[str]:
     same_figures = "the same hits, misses, evictions and bytes as the live broker"
     different = [row.cell.name for row in rows if not row.numbers["replayed"]]
     return [

@@ -29,11 +29,11 @@ from tocsin.lab.scenarios.city import city_scenario
 from tocsin.lab.scenarios.scenario import Scenario, save
 from tocsin.wire.errors import InputError, NotFoundError
 
-NAME: Final = "edge-caching-prototype-live"
+_NAME: Final = "edge-caching-prototype-live"
 _RUN: Final = "run.json"
 _STATED: Final = "stated.json"
 
-HourRunner = Callable[..., Coroutine[Any, Any, dict[LiveCell, LiveHour]]]
+_HourRunner = Callable[..., Coroutine[Any, Any, dict[LiveCell, LiveHour]]]
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     seed: int,
     fresh: bool,
     say: Say,
-    run_hour: HourRunner = run_hour,
+    run_hour: _HourRunner = run_hour,
 ) -> LiveOutcome:
     """Runs the cells that the folder does not have yet, then writes the report. Finished hours are saved at once."""
     live_options = parse_options(settings, quick=quick, seed=seed)
@@ -55,7 +55,7 @@ def run(
         with AtomicFile(folder / "scenario.jsonl") as path:
             save(scenario, path)
         stated = _state(scenario, live_options, cells, folder, say)
-        missing = [cell for cell in cells if journal.known(live_options.key(cell)) is None]
+        missing = [cell for cell in cells if journal.find(live_options.key(cell)) is None]
         if len(missing) < len(cells):
             say(f"{len(cells) - len(missing)} of {len(cells)} were finished before")
         hours = [
@@ -63,7 +63,7 @@ def run(
         ]
         for number, together in enumerate(hours, 1):
             say(f"hour {number} of {len(hours)}: {', '.join(cell.name for cell in together)}")
-            with _stopped_cleanly(say):
+            with _stop_cleanly(say):
                 (folder / "traces").mkdir(exist_ok=True)
                 results = asyncio.run(
                     run_hour(
@@ -90,24 +90,24 @@ def report(out: Path, *, quick: bool, to: Path | None) -> LiveOutcome:
     try:
         saved = json.loads((folder / _RUN).read_text("utf-8"))
         live_options = replace(parse_options(saved["settings"], quick=quick, seed=saved["seed"]), code=saved["code"])
-        stated = _known(live_options, live_options.cells(), folder)
+        stated = _read_stated(live_options, live_options.cells(), folder)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         hint = "tocsin lab run edge-caching-prototype --live writes them anew"
         raise InputError(f"{folder}: {_RUN} or {_STATED} is broken: {error}", hint=hint) from None
-    path = folder / "report.md" if to is None else to / f"{NAME}.md"
+    path = folder / "report.md" if to is None else to / f"{_NAME}.md"
     with Journal(folder) as journal:
         return _report(live_options, stated, journal, path, quick=quick, table=None)
 
 
 def _folder(out: Path, *, quick: bool) -> Path:
-    return out / (f"{NAME}-quick" if quick else NAME)
+    return out / (f"{_NAME}-quick" if quick else _NAME)
 
 
 def _state(
     scenario: Scenario, options: LiveOptions, cells: Sequence[LiveCell], folder: Path, say: Say
 ) -> dict[LiveCell, dict[str, StatedFigures]]:
     """Returns the simulation's expectations: saved before the first hour begins, and reused by a resumed run."""
-    stated = _known(options, cells, folder)
+    stated = _read_stated(options, cells, folder)
     new = [cell for cell in cells if cell not in stated]
     if new:
         say(f"simulating the hour for {', '.join(cell.name for cell in new)}, to state the expected figures")
@@ -130,7 +130,9 @@ def _state(
     return stated
 
 
-def _known(options: LiveOptions, cells: Sequence[LiveCell], folder: Path) -> dict[LiveCell, dict[str, StatedFigures]]:
+def _read_stated(
+    options: LiveOptions, cells: Sequence[LiveCell], folder: Path
+) -> dict[LiveCell, dict[str, StatedFigures]]:
     path = folder / _STATED
     if not path.exists():
         return {}
@@ -155,7 +157,7 @@ def _report(
     rows = [
         MeasuredFigures(cell, {"replayed": figures.get("relived", 0.0), **figures}, stated[cell])
         for cell in options.cells()
-        if (figures := journal.known(options.key(cell))) is not None
+        if (figures := journal.find(options.key(cell))) is not None
     ]
     return write(options, rows, path, quick=quick, table=table)
 
@@ -188,7 +190,7 @@ def numbers(hour: LiveHour, together: int) -> dict[str, float]:
 
 
 @contextmanager
-def _stopped_cleanly(say: Say) -> Iterator[None]:
+def _stop_cleanly(say: Say) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:

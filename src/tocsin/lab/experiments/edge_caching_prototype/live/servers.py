@@ -20,8 +20,8 @@ import psutil  # type: ignore[import-untyped]
 
 from tocsin.wire.errors import TocsinError, UnavailableError
 
-START_LIMIT_S: Final = 180.0
-STOP_LIMIT_S: Final = 60.0
+_START_LIMIT_S: Final = 180.0
+_STOP_LIMIT_S: Final = 60.0
 # The command `tocsin`, with the Python that runs this.
 _TOCSIN: Final = (sys.executable, "-P", "-m", "tocsin.cli.main")
 
@@ -35,7 +35,7 @@ class LiveServer:
     log: Path
     url: str = ""
 
-    async def ended(self) -> None:
+    async def watch(self) -> None:
         """Raises if the server ends too early."""
         await self.process.wait()
         raise UnavailableError(f"the {self.name} has ended:\n{self.log_tail()}")
@@ -56,7 +56,7 @@ class LiveServer:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
             try:
-                await asyncio.wait_for(self.process.wait(), STOP_LIMIT_S)
+                await asyncio.wait_for(self.process.wait(), _STOP_LIMIT_S)
             except TimeoutError:
                 self.process.kill()
                 await self.process.wait()
@@ -112,11 +112,11 @@ class LiveServers:
         if process.returncode:
             raise TocsinError(f"the cluster refused a statement:\n{stderr.decode(errors='replace').strip()}")
 
-    async def ended(self) -> None:
+    async def watch(self) -> None:
         """Raises if one of the servers ends too early."""
         async with asyncio.TaskGroup() as tasks:
             for server in self._started:
-                tasks.create_task(server.ended())
+                tasks.create_task(server.watch())
 
     async def stop(self) -> None:
         """Stops the brokers first, so that none looks for its cluster."""
@@ -140,9 +140,9 @@ class LiveServers:
         self._started.append(server)
         assert process.stdout is not None
         try:
-            first_line = (await asyncio.wait_for(process.stdout.readline(), START_LIMIT_S)).decode()
+            first_line = (await asyncio.wait_for(process.stdout.readline(), _START_LIMIT_S)).decode()
         except TimeoutError:
-            raise UnavailableError(f"the {name} was not ready after {START_LIMIT_S:.0f} s") from None
+            raise UnavailableError(f"the {name} was not ready after {_START_LIMIT_S:.0f} s") from None
         if f"tocsin {what}" not in first_line or " ready at " not in first_line:
             raise UnavailableError(f"the {name} did not start:\n{server.log_tail()}")
         server.url = first_line.split(" ready at ")[1].split()[0]

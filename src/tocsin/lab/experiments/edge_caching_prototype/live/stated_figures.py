@@ -62,15 +62,15 @@ def expect(
     for number in range(RUNS):
         streams = Streams(seed).within("timing").within(str(number))
         run = time_channels(scenario, streams.of("channels"), late_s)
-        results = run.made()
+        results = run.list_results()
         for cell in cells:
             chance = partial(streams.of(f"fetches of {cell.name}").lognormal, math.log(FETCH_S), SPREAD)
-            settings = core_settings(cell.caching())
+            settings = core_settings(cell.to_caching_settings())
             simulator = simulate_scenario(scenario, results, settings, _LINKS, until_s=end_s, looks_up_s=chance)
-            figures_by_cell[cell].append(_measured(simulator))
+            figures_by_cell[cell].append(_measure_figures(simulator))
     figures = len(cells) * len(TOLERANCE)
     factor = student_t(1 - (1 - CONFIDENCE) / figures, RUNS - 1) * math.sqrt(1 + 1 / RUNS)
-    return {cell: _stated(runs, factor) for cell, runs in figures_by_cell.items()}
+    return {cell: _state_figures(runs, factor) for cell, runs in figures_by_cell.items()}
 
 
 def time_channels(scenario: Scenario, stream: np.random.Generator, late_s: float) -> CityRun:
@@ -92,12 +92,12 @@ def time_channels(scenario: Scenario, stream: np.random.Generator, late_s: float
     return run
 
 
-def _measured(simulator: NetworkBrokerSim) -> dict[str, float]:
+def _measure_figures(simulator: NetworkBrokerSim) -> dict[str, float]:
     counts = simulator.broker.caches.counters
     return {**simulator.figures(), "alone_kb": (counts.arrived_bytes + counts.miss_bytes) / 1e3}
 
 
-def _stated(runs: Sequence[Mapping[str, float]], far: float) -> dict[str, StatedFigures]:
+def _state_figures(runs: Sequence[Mapping[str, float]], far: float) -> dict[str, StatedFigures]:
     stated = {name: _interval([run[name] for run in runs], name, far) for name in TOLERANCE}
     # In the simulation, subscribers that are notified together ask at the same moment and share a fetch. Live they ask
     # moments apart, so some fetches are not shared: there is more to fetch, at most what all subscribers got that way.

@@ -89,7 +89,8 @@ class TypeAnalyser(Protocol):
 
 
 class TranslationHooks(Protocol):
-    """Where a channel's body differs from a query: `QueryHooks` serves queries, `ChannelTranslation` channels."""
+    """Where a channel's body differs from a query: `QueryHooks` serves queries, `language.channels.compiler` has
+    the hooks of channels."""
 
     @property
     def defines_function(self) -> bool:
