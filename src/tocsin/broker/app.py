@@ -55,7 +55,7 @@ class RunningBroker:
     parts: BrokerParts
 
 
-def core_settings(settings: BrokerSettings) -> CoreSettings:
+def _core_settings(settings: BrokerSettings) -> CoreSettings:
     """The part of the broker's settings that the core needs."""
     delivery = settings.delivery
     return CoreSettings(
@@ -75,7 +75,7 @@ async def run_broker(
 ) -> AsyncIterator[RunningBroker]:  # fmt: skip
     """Runs a broker on an open store. `address` is the URL at which it listens. `age_us` is the time of deletions."""
     counters = BrokerCounters()
-    runtime = CoreRuntime(Broker(core_settings(settings), time.monotonic()))
+    runtime = CoreRuntime(Broker(_core_settings(settings), time.monotonic()))
     if trace is not None:
         runtime.trace = BrokerTrace(trace, runtime.core, runtime.now_s)
     generation = await BrokerGeneration.read(store)

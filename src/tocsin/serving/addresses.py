@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from aiohttp import HttpVersion11, hdrs, web
 
-UNKNOWN: Final = "unknown"
+_UNKNOWN: Final = "unknown"
 _OWN_BITS: Final = 64
 """The length of the IPv6 prefix that identifies a client: a client usually has the whole network."""
 
@@ -67,7 +67,7 @@ def parsed_address(text: str | None) -> IpAddress | None:
 def address_key(address: str | None) -> str:
     """The unit that address limits count: the address itself for IPv4, its /64 network for IPv6."""
     if not address:
-        return UNKNOWN
+        return _UNKNOWN
     if ":" not in address:
         return address
     parsed = parsed_address(address)

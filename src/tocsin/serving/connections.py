@@ -29,7 +29,7 @@ _OF_ONE_ADDRESS = 2_000
 _log = structlog.get_logger("tocsin.serving")
 
 
-class IdleReason(Enum):
+class _IdleReason(Enum):
     """Why a connection is idle, in the order in which connections give way to new ones when all slots are taken. So
     unfinished requests cannot keep out clients that send whole ones."""
 
@@ -38,7 +38,7 @@ class IdleReason(Enum):
     WITHOUT_BODY = "has sent a head and not all of its body"
 
 
-class WriteObserver(Protocol):
+class _WriteObserver(Protocol):
     def changed(self) -> None:
         """The connection became writable or full, or was lost."""
 
@@ -68,10 +68,10 @@ class ClientConnection(web.RequestHandler):
         self._unread_timer: asyncio.TimerHandle | None = None
         self._some_head = False
         self._lingering = False
-        self._spare: IdleReason | None = None
+        self._spare: _IdleReason | None = None
         self._counted_as: str | None = None
         # Writes directly to the transport and needs to know when that is possible.
-        self.outlet: WriteObserver | None = None
+        self.outlet: _WriteObserver | None = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -100,7 +100,7 @@ class ClientConnection(web.RequestHandler):
             self._refuse(manager, cast("asyncio.Transport", transport), manager.all_taken())
             return
         super().connection_made(transport)
-        self._set_spare(IdleReason.WITHOUT_HEAD)
+        self._set_spare(_IdleReason.WITHOUT_HEAD)
         self._expect_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -123,16 +123,16 @@ class ClientConnection(web.RequestHandler):
         elif data:
             self._some_head = True
             self._expect_head()
-            self._set_spare(IdleReason.WITHOUT_HEAD)
+            self._set_spare(_IdleReason.WITHOUT_HEAD)
         if is_served and not self._force_close:
-            self._set_spare(IdleReason.WITHOUT_BODY if self._lacks_body() else None)
+            self._set_spare(_IdleReason.WITHOUT_BODY if self._lacks_body() else None)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         finished = await super().finish_response(request, resp, start_time)
         if self._manager is not None and not self._force_close:
-            self._set_spare(None if self._messages else IdleReason.BETWEEN_REQUESTS)
+            self._set_spare(None if self._messages else _IdleReason.BETWEEN_REQUESTS)
         return finished
 
     def give_way(self) -> None:
@@ -149,7 +149,7 @@ class ClientConnection(web.RequestHandler):
         self.transport = None
         if transport is None:
             return
-        if spare is IdleReason.BETWEEN_REQUESTS:
+        if spare is _IdleReason.BETWEEN_REQUESTS:
             transport.close()
         else:
             self._refuse(manager, transport, manager.all_taken())
@@ -160,7 +160,7 @@ class ClientConnection(web.RequestHandler):
             return len(self._messages) == 1 and not self._request_in_progress and not self._messages[0][1].is_eof()
         return self._current_request is not None and not self._current_request.content.is_eof()
 
-    def _set_spare(self, spare: IdleReason | None) -> None:
+    def _set_spare(self, spare: _IdleReason | None) -> None:
         """Registers why the connection is idle, or that it is busy (None)."""
         if spare is not self._spare:
             spares = cast("LimitedServer", self._manager).spares
@@ -260,7 +260,7 @@ class LimitedServer(web.Server):
         self.refused = refused
         self.lingering = 0
         # By reason, each in the order in which they became idle: dictionaries keep insertion order.
-        self.spares: dict[IdleReason, dict[ClientConnection, None]] = {reason: {} for reason in IdleReason}
+        self.spares: dict[_IdleReason, dict[ClientConnection, None]] = {reason: {} for reason in _IdleReason}
         self._of_address: Counter[str] = Counter()
         self._said_s = -_SAY_EVERY_S
 

@@ -33,7 +33,7 @@ _HEALTH_PATIENCE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrationAnswer:
+class _RegistrationAnswer:
     """The cluster's answer to a registration. `secret`: the new secret, or None if the known one is still valid.
     `dropped`: how many channels were ever dropped. `generation`: the generation of this broker from now on."""
 
@@ -81,12 +81,12 @@ class ClusterClient:
 
     async def register(
         self, callback: str, *, store: str, generation: Position | None, starts: bool
-    ) -> RegistrationAnswer:
+    ) -> _RegistrationAnswer:
         request = wire.RegistrationRequest(callback, store, generation, starts)
         answer = wire.BrokerInfo.parse(await self._ask("PUT", self._place, request.to_json()))
         if answer.generation is None or answer.position is None:
             raise UnavailableError("the cluster is older than this broker", hint="upgrade the cluster first")
-        return RegistrationAnswer(answer.position, answer.generation, answer.secret, answer.dropped)
+        return _RegistrationAnswer(answer.position, answer.generation, answer.secret, answer.dropped)
 
     async def known(self) -> wire.BrokerInfo:
         """What the cluster knows of us; raises NotFoundError if it does not know us."""

@@ -24,7 +24,7 @@ from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, InterestId, Range
 from tocsin.wire.errors import TocsinError
 from tocsin.wire.results import FetchedPart, NextRange, remaining_ranges
 
-TOGETHER: Final = 2_000
+_TOGETHER: Final = 2_000
 """The largest number of ranges in one request, so that a very large request does not hold up the others."""
 _BREATH: Final = 50
 
@@ -81,7 +81,7 @@ class ResultFetcher:
     def _begin(self) -> None:
         self._begins_soon = False
         while self._queue and len(self._running) < self._at_once:
-            batch, self._queue = self._queue[:TOGETHER], self._queue[TOGETHER:]
+            batch, self._queue = self._queue[:_TOGETHER], self._queue[_TOGETHER:]
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
             task.add_done_callback(self._ended)

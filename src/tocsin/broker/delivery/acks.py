@@ -19,13 +19,13 @@ from tocsin.broker.metrics import BrokerCounters
 from tocsin.rules.model.cursors import Cursor, InterestId, SubscriptionId
 from tocsin.store.broker.interface import BrokerStore
 
-GATHER_S: Final = 0.002
+_GATHER_S: Final = 0.002
 
 _log = structlog.get_logger("tocsin.broker.acks")
 
 
 class AckBatcher:
-    """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s` or on `durable`; a write
+    """Hands acknowledgements to the core within _GATHER_S, and writes markers within `every_s` or on `durable`; a write
     that failed is repeated after `retry_s`."""
 
     def __init__(
@@ -49,7 +49,7 @@ class AckBatcher:
         if subscriptions is None:
             self._gathered[key] = [subscription]
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._hand_to_core)
+                self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._hand_to_core)
         else:
             subscriptions.append(subscription)
 

@@ -1,6 +1,6 @@
 """Encodes deliveries as events on the wire. An event is encoded once for all subscribers, in each form that is needed.
 
-fetched result ─▶ CachedPayload: its item of an envelope ─▶ envelope of a delivery ─▶ frame or chunk of a connection
+fetched result ─▶ _CachedPayload: its item of an envelope ─▶ envelope of a delivery ─▶ frame or chunk of a connection
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tocsin.wire.envelopes import AVAILABLE, ENDED, RESULTS, EnvelopeWriter, ite
 from tocsin.wire.results import FetchedResult
 
 
-class CachedPayload(NamedTuple):
+class _CachedPayload(NamedTuple):
     """The payload of a cached result."""
 
     item: bytes
@@ -29,7 +29,7 @@ class CachedPayload(NamedTuple):
 def to_broker_result(result: FetchedResult) -> BrokerResult:
     """A fetched result as the cache keeps it, with its envelope item as the payload."""
     text = item(result.cursor, result.executed_us, result.payload)
-    return BrokerResult(result.cursor, len(text), CachedPayload(text, result.executed_us))
+    return BrokerResult(result.cursor, len(text), _CachedPayload(text, result.executed_us))
 
 
 class OutletForm(IntEnum):

@@ -42,27 +42,27 @@ class AccountRoutes:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.post("/v1/register", self.register),
-            web.post("/v1/login", self.login),
-            web.post("/v1/token", self.renew),
-            web.post("/v1/logout", self.logout),
-            web.get("/v1/subscribers", self.subscribers, allow_head=False),
+            web.post("/v1/register", self._register),
+            web.post("/v1/login", self._login),
+            web.post("/v1/token", self._renew),
+            web.post("/v1/logout", self._logout),
+            web.get("/v1/subscribers", self._subscribers, allow_head=False),
             web.get("/v1/subscribers/{user}", self.subscriber, allow_head=False),
-            web.delete("/v1/subscribers/{user}", self.remove_subscriber),
-            web.put("/v1/subscribers/{user}/password", self.set_password),
-            web.post("/v1/groups", self.create_group),
-            web.get("/v1/groups", self.groups, allow_head=False),
+            web.delete("/v1/subscribers/{user}", self._remove_subscriber),
+            web.put("/v1/subscribers/{user}/password", self._set_password),
+            web.post("/v1/groups", self._create_group),
+            web.get("/v1/groups", self._groups, allow_head=False),
             web.get("/v1/groups/{name}", self.group, allow_head=False),
-            web.delete("/v1/groups/{name}", self.remove_group),
-            web.post("/v1/groups/{name}/members", self.add_members),
-            web.delete("/v1/groups/{name}/members/{user}", self.remove_member),
-            web.delete("/v1/groups/{name}/subscriptions/{id}", self.unsubscribe_group),
-            web.post("/v1/applications", self.create_application),
-            web.get("/v1/applications", self.applications, allow_head=False),
+            web.delete("/v1/groups/{name}", self._remove_group),
+            web.post("/v1/groups/{name}/members", self._add_members),
+            web.delete("/v1/groups/{name}/members/{user}", self._remove_member),
+            web.delete("/v1/groups/{name}/subscriptions/{id}", self._unsubscribe_group),
+            web.post("/v1/applications", self._create_application),
+            web.get("/v1/applications", self._applications, allow_head=False),
             web.get("/v1/applications/{name}", self.application, allow_head=False),
-            web.patch("/v1/applications/{name}", self.change_application),
-            web.delete("/v1/applications/{name}", self.remove_application),
-            web.post("/v1/applications/{name}/token", self.renew_application_token),
+            web.patch("/v1/applications/{name}", self._change_application),
+            web.delete("/v1/applications/{name}", self._remove_application),
+            web.post("/v1/applications/{name}/token", self._renew_application_token),
         ]
 
     async def _who(self, request: web.Request) -> Principal:
@@ -73,7 +73,7 @@ class AccountRoutes:
 
     # --- subscribers, for themselves
 
-    async def register(self, request: web.Request) -> web.Response:
+    async def _register(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
         credentials = await read_message(request, Credentials, limit_bytes=_CREDENTIALS_BYTES)
         by = await self._registrar(request)
@@ -98,7 +98,7 @@ class AccountRoutes:
             )
         return None
 
-    async def login(self, request: web.Request) -> web.Response:
+    async def _login(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
         credentials = await read_message(request, Credentials, limit_bytes=_CREDENTIALS_BYTES)
         return answer((await self._accounts.login(credentials, origin=origin)).to_json())
@@ -109,10 +109,10 @@ class AccountRoutes:
         self._logins.check(origin, time.monotonic())
         return origin
 
-    async def renew(self, request: web.Request) -> web.Response:
+    async def _renew(self, request: web.Request) -> web.Response:
         return answer((await self._accounts.renew(await self._session(request))).to_json())
 
-    async def logout(self, request: web.Request) -> web.Response:
+    async def _logout(self, request: web.Request) -> web.Response:
         who = await self._session(request)
         await self._accounts.logout(who)
         self._service.end_session(who)
@@ -120,7 +120,7 @@ class AccountRoutes:
 
     # --- subscribers, for managers
 
-    async def subscribers(self, request: web.Request) -> web.Response:
+    async def _subscribers(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request, "after", "limit")
         limit = positive_int(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
@@ -143,7 +143,7 @@ class AccountRoutes:
             }
         )
 
-    async def remove_subscriber(self, request: web.Request) -> web.Response:
+    async def _remove_subscriber(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
 
         async def whole() -> None:
@@ -152,7 +152,7 @@ class AccountRoutes:
         await self._service.finish(whole())
         return answer({})
 
-    async def set_password(self, request: web.Request) -> web.Response:
+    async def _set_password(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         change = await read_message(request, PasswordChange)
         # This checks passwords, too, so the rate limit of logins applies.
@@ -171,13 +171,13 @@ class AccountRoutes:
 
     # --- groups
 
-    async def create_group(self, request: web.Request) -> web.Response:
+    async def _create_group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         new = await read_message(request, NewGroup)
         changed = await self._changed(lambda: self._accounts.create_group(by, new.name, new.members, application))
         return answer({"name": changed.group.name, "members": new.members}, status=201)
 
-    async def groups(self, request: web.Request) -> web.Response:
+    async def _groups(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request, "after", "limit")
         limit = positive_int(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
@@ -198,26 +198,26 @@ class AccountRoutes:
         ]
         return answer({**_group(group), "members": members, "next": next_page, "subscriptions": items})
 
-    async def remove_group(self, request: web.Request) -> web.Response:
+    async def _remove_group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         name = request.match_info["name"]
         await self._changed(lambda: self._accounts.remove_group(by, name, application), f"the group {name} is gone")
         return answer({})
 
-    async def add_members(self, request: web.Request) -> web.Response:
+    async def _add_members(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         members = (await read_message(request, GroupMembers)).members
         await self._changed(lambda: self._accounts.add_members(by, request.match_info["name"], members, application))
         return answer({"members": members})
 
-    async def remove_member(self, request: web.Request) -> web.Response:
+    async def _remove_member(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         name, user = request.match_info["name"], request.match_info["user"]
         reason = f"you are not in the group {name} any more"
         await self._changed(lambda: self._accounts.remove_members(by, name, [user], application), reason)
         return answer({})
 
-    async def unsubscribe_group(self, request: web.Request) -> web.Response:
+    async def _unsubscribe_group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         group = await self._accounts.group(by, request.match_info["name"], application)
         await self._service.unsubscribe_group(group, request.match_info["id"])
@@ -235,14 +235,14 @@ class AccountRoutes:
 
     # --- applications
 
-    async def create_application(self, request: web.Request) -> web.Response:
+    async def _create_application(self, request: web.Request) -> web.Response:
         by = await self._who(request)
         new = await read_message(request, NewApplication)
         rights = ApplicationRights(_full_names(new.channels), _full_names(new.feeds), new.limits)
         created = await self._accounts.create_application(by, new.name, rights)
         return answer({**_application(created.application), "token": created.token}, status=201)
 
-    async def applications(self, request: web.Request) -> web.Response:
+    async def _applications(self, request: web.Request) -> web.Response:
         return answer(
             {
                 "applications": [
@@ -256,7 +256,7 @@ class AccountRoutes:
         by = await self._who(request)
         return answer(_application(await self._accounts.application(by, request.match_info["name"])))
 
-    async def change_application(self, request: web.Request) -> web.Response:
+    async def _change_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]
         body = await read_json(request)
         change = RightsChange.parse(body)
@@ -272,7 +272,7 @@ class AccountRoutes:
 
         return answer(_application(await self._service.finish(whole())))
 
-    async def remove_application(self, request: web.Request) -> web.Response:
+    async def _remove_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]
 
         async def whole() -> None:
@@ -282,7 +282,7 @@ class AccountRoutes:
         await self._service.finish(whole())
         return answer({})
 
-    async def renew_application_token(self, request: web.Request) -> web.Response:
+    async def _renew_application_token(self, request: web.Request) -> web.Response:
         by = await self._who(request)
         renewed = await self._accounts.renew_application_token(by, request.match_info["name"])
         return answer({**_application(renewed.application), "token": renewed.token})

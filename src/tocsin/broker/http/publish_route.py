@@ -21,7 +21,7 @@ from tocsin.wire.errors import ForbiddenError, InputError, LimitError
 from tocsin.wire.messages import qualify
 
 _RECORDS_LIMIT: Final = 100_000
-RECORD_LIMIT_BYTES: Final = 4 << 20
+_RECORD_LIMIT_BYTES: Final = 4 << 20
 """The cluster accepts no more records in one body, and only much shorter records."""
 
 
@@ -65,8 +65,8 @@ def with_user(body: bytes, field: str, user: str) -> bytes:
     for number, text in enumerate(_records(body), 1):
         if number > _RECORDS_LIMIT:
             raise _too_many()
-        if len(text) > RECORD_LIMIT_BYTES:
-            raise LimitError(f"record {number}: is longer than {RECORD_LIMIT_BYTES} bytes")
+        if len(text) > _RECORD_LIMIT_BYTES:
+            raise LimitError(f"record {number}: is longer than {_RECORD_LIMIT_BYTES} bytes")
         try:
             record = orjson.loads(text)
         except orjson.JSONDecodeError as error:
@@ -97,7 +97,7 @@ def _records(body: bytes) -> Iterator[bytes]:
         if spans.end < len(text):
             raise InputError("there is more behind the array", hint="send an array, or one record per line")
         yield from (text[begin:end] for begin, end in spans)
-    elif len(text) <= RECORD_LIMIT_BYTES and _is_one(text):
+    elif len(text) <= _RECORD_LIMIT_BYTES and _is_one(text):
         yield text
     else:
         yield from (line for line in BytesIO(text) if line.strip())

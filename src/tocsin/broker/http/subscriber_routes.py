@@ -29,42 +29,42 @@ class SubscriberRoutes:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.post("/v1/subscriptions", self.subscribe),
-            web.get("/v1/subscriptions", self.subscriptions, allow_head=False),
-            web.get("/v1/subscriptions/{id}", self.subscription, allow_head=False),
-            web.delete("/v1/subscriptions/{id}", self.unsubscribe),
-            web.get("/v1/subscriptions/{id}/results", self.results, allow_head=False),
-            web.post("/v1/acks", self.acknowledge),
-            web.get("/v1/channels", self.channels, allow_head=False),
-            web.post("/v1/feeds/{name}", self.publish),
+            web.post("/v1/subscriptions", self._subscribe),
+            web.get("/v1/subscriptions", self._subscriptions, allow_head=False),
+            web.get("/v1/subscriptions/{id}", self._subscription, allow_head=False),
+            web.delete("/v1/subscriptions/{id}", self._unsubscribe),
+            web.get("/v1/subscriptions/{id}/results", self._results, allow_head=False),
+            web.post("/v1/acks", self._acknowledge),
+            web.get("/v1/channels", self._channels, allow_head=False),
+            web.post("/v1/feeds/{name}", self._publish),
         ]
 
     # --- subscriptions
 
-    async def subscribe(self, request: web.Request) -> web.Response:
+    async def _subscribe(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         new_subscription = await self._service.subscribe(who, await read_message(request, SubscribeRequest))
         return answer(new_subscription.subscription.to_json(), status=201 if new_subscription.new else 200)
 
-    async def subscriptions(self, request: web.Request) -> web.Response:
+    async def _subscriptions(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request, whole=True)
         check_query(request, "after", "limit")
         limit = positive_int(request, "limit", BrokerService.PAGE, most=BrokerService.PAGE)
         page = await self._service.list_subscriptions(who.subscriber, request.query.get("after"), limit)
         return answer(page.to_json())
 
-    async def subscription(self, request: web.Request) -> web.Response:
+    async def _subscription(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         return answer((await self._service.subscription(who, request.match_info["id"])).to_json())
 
-    async def unsubscribe(self, request: web.Request) -> web.Response:
+    async def _unsubscribe(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         await self._service.unsubscribe(who, request.match_info["id"])
         return answer({})
 
     # --- results
 
-    async def results(self, request: web.Request) -> web.Response:
+    async def _results(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         check_query(request, "after", "limit", "wait")
         wait_s = seconds(request, "wait", most=self._service.settings.delivery.wait_limit_s)
@@ -75,17 +75,17 @@ class SubscriberRoutes:
         events, more = await self._service.pull(who, pull_request, wait_s)
         return json_answer(events_page([event.envelope for event in events], more=more))
 
-    async def acknowledge(self, request: web.Request) -> web.Response:
+    async def _acknowledge(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         count = self._service.acknowledge(who.subscriber, (await read_message(request, AckRequest)).acks)
         await self._service.acks_durable()
         return answer({"acknowledged": count})
 
-    async def channels(self, request: web.Request) -> web.Response:
+    async def _channels(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         return answer({"channels": await self._service.channels(who)})
 
-    async def publish(self, request: web.Request) -> web.Response:
+    async def _publish(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         check_query(request, "wait")
         self._publisher.check(who, request.match_info["name"])

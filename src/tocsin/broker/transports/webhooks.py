@@ -57,16 +57,16 @@ class Webhooks(Transport):
         self._resolver = resolver or NameResolver()
         self._settings = service.settings.webhooks
         self._guard = guard
-        self._senders: dict[int, WebhookSender] = {}
-        self._back_offs: dict[int, WebhookBackOff] = {}
+        self._senders: dict[int, _WebhookSender] = {}
+        self._back_offs: dict[int, _WebhookBackOff] = {}
         self._connections = WebhookConnections(self._settings, service.count_waiting_webhooks)
         self._session: aiohttp.ClientSession | None = None
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.put("/v1/webhook", self.put),
-            web.get("/v1/webhook", self.get, allow_head=False),
-            web.delete("/v1/webhook", self.remove),
+            web.put("/v1/webhook", self._put),
+            web.get("/v1/webhook", self._get, allow_head=False),
+            web.delete("/v1/webhook", self._remove),
         ]
 
     async def start(self) -> None:
@@ -94,7 +94,7 @@ class Webhooks(Transport):
         if self._session is not None:
             await self._session.close()
 
-    async def put(self, request: web.Request) -> web.Response:
+    async def _put(self, request: web.Request) -> web.Response:
         """Replaces the subscriber's webhook. Everything that is not acknowledged is posted to the new address."""
         subscriber = (await subscriber_of(self._service, request)).subscriber
         url = (await read_message(request, WebhookRequest)).url
@@ -110,14 +110,14 @@ class Webhooks(Transport):
             await previous.stop()
         return answer(Webhook(webhook.url, webhook.secret).to_json())
 
-    async def get(self, request: web.Request) -> web.Response:
+    async def _get(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         webhook = await self._service.webhook(who.subscriber)
         if webhook is None:
             raise NotFoundError("you have no webhook", hint="PUT /v1/webhook makes one")
         return answer(Webhook(webhook.url).to_json())
 
-    async def remove(self, request: web.Request) -> web.Response:
+    async def _remove(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         existed = await self._service.remove_webhook(who.subscriber)
         await self._end(who.subscriber)
@@ -133,8 +133,8 @@ class Webhooks(Transport):
     def _begin(self, webhook: WebhookRow) -> None:
         """Starts the sender of a webhook."""
         assert self._session is not None
-        back_off = self._back_offs.setdefault(webhook.subscriber, WebhookBackOff(self._settings))
-        self._senders[webhook.subscriber] = WebhookSender(
+        back_off = self._back_offs.setdefault(webhook.subscriber, _WebhookBackOff(self._settings))
+        self._senders[webhook.subscriber] = _WebhookSender(
             webhook,
             self._service,
             connections=self._connections,
@@ -183,7 +183,7 @@ class Webhooks(Transport):
         self._guard.check(url, "the webhook's address")
 
 
-class WebhookBackOff:
+class _WebhookBackOff:
     """The back-off of one subscriber across addresses: the number of failures in a row, and when to retry."""
 
     def __init__(self, settings: WebhookSettings) -> None:
@@ -205,7 +205,7 @@ class WebhookBackOff:
         await asyncio.sleep(max(0.0, self._until_s - time.monotonic()))
 
 
-class WebhookSender:
+class _WebhookSender:
     """Posts one subscriber's events, one after the other."""
 
     def __init__(
@@ -214,7 +214,7 @@ class WebhookSender:
         service: BrokerService,
         *,
         connections: WebhookConnections,
-        back_off: WebhookBackOff,
+        back_off: _WebhookBackOff,
         session: aiohttp.ClientSession,
         resolver: NameResolver,
         on_gone: Callable[[WebhookRow], Awaitable[None]],

@@ -73,10 +73,10 @@ class Catalog:
 
     @staticmethod
     def empty() -> Catalog:
-        return Catalog.of(())
+        return Catalog._of(())
 
     @staticmethod
-    def of(entries: Iterable[CatalogEntry]) -> Catalog:
+    def _of(entries: Iterable[CatalogEntry]) -> Catalog:
         """Returns the catalog with these entries, in this order. They come from the store, so they are not checked
         again."""
         return Catalog(MappingProxyType({entry.ref: entry for entry in (*_BUILT_IN, *entries)}))
@@ -341,7 +341,7 @@ class CatalogStore:
 
     async def load(self) -> Catalog:
         async with self._lock:
-            self._catalog = Catalog.of(entry_from_json(row) for row in await self._store.entries())
+            self._catalog = Catalog._of(entry_from_json(row) for row in await self._store.entries())
             return self._catalog
 
     async def apply(self, changes: Sequence[Change]) -> Catalog:

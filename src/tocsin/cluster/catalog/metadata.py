@@ -38,7 +38,7 @@ class RunHistory(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataDataset:
+class _MetadataDataset:
     """`rows` computes the rows from the catalog and the folder of the datasets, or says whose runs they are."""
 
     name: str
@@ -69,7 +69,7 @@ def _type(**fields: t.Type | _Perhaps) -> ObjectType:
     )
 
 
-def _dataset(name: str, entries: Callable[[Catalog], Iterable[Any]], **columns: _Column) -> MetadataDataset:
+def _dataset(name: str, entries: Callable[[Catalog], Iterable[Any]], **columns: _Column) -> _MetadataDataset:
     def value(entry: Any, folder: Path, read: str | Callable[[Any, Path], Any]) -> Any:
         return getattr(entry, read) if isinstance(read, str) else read(entry, folder)
 
@@ -79,7 +79,7 @@ def _dataset(name: str, entries: Callable[[Catalog], Iterable[Any]], **columns: 
         ]
         return [{column: known for column, known in row.items() if known is not None} for row in all_rows]
 
-    return MetadataDataset(name, _type(**{column: type_ for column, (type_, _) in columns.items()}), rows)
+    return _MetadataDataset(name, _type(**{column: type_ for column, (type_, _) in columns.items()}), rows)
 
 
 def _parts(function: Ref) -> list[str]:
@@ -218,7 +218,7 @@ _DEPENDENCIES: Final = (
 )  # fmt: skip
 _VALUES: Final = ArrayType(t.ANY)
 
-DATASETS: Final[dict[str, MetadataDataset]] = {
+DATASETS: Final[dict[str, _MetadataDataset]] = {
     dataset.name: dataset
     for dataset in (
         _dataset("Dataverse", lambda catalog: catalog.dataverses, DataverseName=_NAME, PendingOp=_NOTHING_PENDING),
@@ -325,7 +325,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
             RetentionSeconds=(_Perhaps(t.DOUBLE), "retention_s"),
             RetentionBytes=(_Perhaps(t.BIGINT), "retention_bytes"),
         ),
-        MetadataDataset(
+        _MetadataDataset(
             "ChannelExecution",
             _type(
                 DataverseName=t.STRING, ChannelName=t.STRING, Execution=t.BIGINT, Tick=_Perhaps(t.DATETIME),
@@ -349,7 +349,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                 ],
             ),
         ),
-        MetadataDataset(
+        _MetadataDataset(
             "ProcedureExecution",
             _type(
                 DataverseName=t.STRING, ProcedureName=t.STRING, Arguments=_VALUES, Tick=t.DATETIME,

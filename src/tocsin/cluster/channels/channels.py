@@ -134,9 +134,9 @@ class Channels:
         try:
             yield
         finally:
-            await asyncio.shield(self.settle())
+            await asyncio.shield(self._settle())
 
-    async def settle(self) -> None:
+    async def _settle(self) -> None:
         """Makes the running channels equal to the catalog: stops dropped channels and removes their rows, and starts
         new ones."""
         async with self._changing:
@@ -250,7 +250,7 @@ class Channels:
 
     async def _settled(self, entry: ChannelEntry) -> None:
         try:
-            await self.settle()
+            await self._settle()
         finally:
             del self._compiled[entry.channel_id]
         if entry.channel_id not in self._known:
@@ -314,7 +314,7 @@ class Channels:
         try:
             await self._catalog.apply([Remove(ref, if_exists=statement.if_exists)])
         finally:
-            await asyncio.shield(self.settle())
+            await asyncio.shield(self._settle())
         return {"name": ref.name}
 
     async def explain(self, statement: st.ExplainChannel, scope: StatementScope) -> Mapping[str, Any]:

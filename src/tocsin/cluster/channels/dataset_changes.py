@@ -24,7 +24,7 @@ from tocsin.store.channels.rows import BackendRequest, BrokerName
 from tocsin.wire.errors import ConflictError, InputError, LimitError, StatementError, TocsinError
 
 # One transaction deletes at most this many results: other writers wait for it.
-DELETED_LIMIT: Final = 200_000
+_DELETED_LIMIT: Final = 200_000
 _UNKNOWN: Final = (None, MISSING)
 
 
@@ -103,9 +103,9 @@ class ChannelDatasetChanges:
             if count:
                 selected.append((interest, result.cursor))
                 rows += count
-            if len(selected) > DELETED_LIMIT:
+            if len(selected) > _DELETED_LIMIT:
                 raise LimitError(
-                    f"the statement deletes more than {DELETED_LIMIT:,} results of {full_name(channel)}",
+                    f"the statement deletes more than {_DELETED_LIMIT:,} results of {full_name(channel)}",
                     hint="delete them in parts: add a condition on channelExecutionTime",
                 )
         deleted = await self._store.delete_results(channel.channel_id, selected)

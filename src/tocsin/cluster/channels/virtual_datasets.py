@@ -32,7 +32,7 @@ from tocsin.store.channels.rows import RecordedExecution, ResultRow, Subscriptio
 from tocsin.wire.errors import NotFoundError
 
 # At most this many executions are shown per channel, the latest.
-EXECUTIONS: Final = 10_000
+_EXECUTIONS: Final = 10_000
 _ALL: Final = 1 << 62
 _NAMESPACE = UUID("6a0ba7c6-51f5-4c3e-9a3d-2f2f0f6f7b11")
 
@@ -113,14 +113,14 @@ class VirtualDatasets:
             with suppress(NotFoundError):  # the channel was dropped meanwhile
                 rows += [
                     _execution(channel, execution)
-                    for execution in await self._store.executions(channel.channel_id, limit=EXECUTIONS)
+                    for execution in await self._store.executions(channel.channel_id, limit=_EXECUTIONS)
                 ]
         return rows
 
     async def _subscriptions(self, shown: VirtualDataset) -> list[dict[str, Any]]:
         return [
             {
-                "subscriptionId": id_value(subscription.id), "DataverseName": subscription.broker.dataverse,
+                "subscriptionId": _id_value(subscription.id), "DataverseName": subscription.broker.dataverse,
                 "BrokerName": subscription.broker.name,
                 **{f"param{i}": value for i, value in enumerate(ParameterValues.values(subscription.parameters))},
             }
@@ -136,14 +136,14 @@ class VirtualDatasets:
             rows += [
                 {
                     "resultId": result_id, "channelExecutionTime": from_us(result.executed_us),
-                    "subscriptionId": id_value(subscription_id), "deliveryTime": delivered, "result": value,
+                    "subscriptionId": _id_value(subscription_id), "deliveryTime": delivered, "result": value,
                 }
                 for result_id, subscription_id in ids.items()
             ]  # fmt: skip
         return rows
 
 
-def id_value(subscription_id: str) -> UUID | str:
+def _id_value(subscription_id: str) -> UUID | str:
     """Returns the id of a subscription as queries see it: a uuid, or the text that the client chose."""
     try:
         value = UUID(subscription_id)

@@ -99,7 +99,7 @@ class Feeds:
     async def close(self) -> None:
         await self._started.close()
 
-    async def settle(self) -> None:
+    async def _settle(self) -> None:
         """Ends the feeds that a drop removed from the catalog, and deletes their logs."""
         for ref in self._started.refs():
             if self._catalog.catalog.find(ref) is None:
@@ -122,7 +122,7 @@ class Feeds:
             for entry, feed in closed:
                 if self._started.is_started(entry):
                     feed.open()
-        await self.settle()
+        await self._settle()
 
     @asynccontextmanager
     async def backup_barrier(self) -> AsyncIterator[None]:

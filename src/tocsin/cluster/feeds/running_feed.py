@@ -147,12 +147,12 @@ class RunningFeed:
 
     # ------------------------------------------------------------ accepting
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         for worker in self._workers:
             worker.start()
 
     def open(self) -> None:
-        self.begin()
+        self._begin()
         self._state = "started"
         self._accepting.set()
 

@@ -14,7 +14,7 @@ from tocsin.serving.authentication import TokenLookup, optional_authentication, 
 from tocsin.serving.limits import ServerLimits
 from tocsin.settings import ClusterSettings
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 
 def server_limits(settings: ClusterSettings) -> ServerLimits:
@@ -32,9 +32,9 @@ def server_limits(settings: ClusterSettings) -> ServerLimits:
 def server_authentication(settings: ClusterSettings, credentials: TokenLookup) -> Middleware:
     """The authentication of the cluster's own server."""
     if settings.token_needed:
-        return token_authentication(credentials, OPEN_PATHS)
+        return token_authentication(credentials, _OPEN_PATHS)
     return optional_authentication(
-        credentials, OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
+        credentials, _OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
     )
 
 

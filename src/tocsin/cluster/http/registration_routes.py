@@ -44,15 +44,15 @@ class RegistrationRoutes:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.put("/v1/brokers/{name}", self.register),
-            web.get("/v1/brokers/{name}", self.show),
-            web.delete("/v1/brokers/{name}", self.remove),
-            web.post("/v1/brokers/{name}/secret", self.renew_secret),
-            web.get("/v1/brokers/{name}/announcements", self.announcements),
-            web.post("/v1/brokers/{name}/acks", self.acknowledge),
+            web.put("/v1/brokers/{name}", self._register),
+            web.get("/v1/brokers/{name}", self._show),
+            web.delete("/v1/brokers/{name}", self._remove),
+            web.post("/v1/brokers/{name}/secret", self._renew_secret),
+            web.get("/v1/brokers/{name}/announcements", self._announcements),
+            web.post("/v1/brokers/{name}/acks", self._acknowledge),
         ]
 
-    async def register(self, request: web.Request) -> web.Response:
+    async def _register(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         dataverse, name = path_name(request)
         wanted = await read_message(request, RegistrationRequest, unpack=True)
@@ -71,7 +71,7 @@ class RegistrationRoutes:
         )
         return answer(info.to_json(), status=201 if registration.made else 200)
 
-    async def show(self, request: web.Request) -> web.Response:
+    async def _show(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         entry = self._brokers.known(*path_name(request))
         broker = BrokerName(entry.dataverse, entry.name)
@@ -82,19 +82,19 @@ class RegistrationRoutes:
         info = BrokerInfo(full_name(broker), entry.url, position, await self._store.dropped(), generation)
         return answer(info.to_json())
 
-    async def remove(self, request: web.Request) -> web.Response:
+    async def _remove(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
         await self._brokers.remove(broker, request[PRINCIPAL])
         self._retention.wake()
         return answer({"removed": full_name(broker)})
 
-    async def renew_secret(self, request: web.Request) -> web.Response:
+    async def _renew_secret(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         secret = await self._brokers.renew_secret(BrokerName(*path_name(request)), request[PRINCIPAL])
         return answer({"secret": secret})
 
-    async def announcements(self, request: web.Request) -> web.Response:
+    async def _announcements(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
         registration = await self._brokers.registered(broker, request[PRINCIPAL])
@@ -105,7 +105,7 @@ class RegistrationRoutes:
         )
         return web.Response(body=announcement.to_bytes(), content_type=FRAMES)
 
-    async def acknowledge(self, request: web.Request) -> web.Response:
+    async def _acknowledge(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
         await self._brokers.registered(broker, request[PRINCIPAL])

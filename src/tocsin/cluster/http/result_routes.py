@@ -72,9 +72,9 @@ class ResultRoutes:
         )
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/results:fetch", self.fetch), web.get("/v1/results/{interest}", self.fetch_one)]
+        return [web.post("/v1/results:fetch", self.fetch), web.get("/v1/results/{interest}", self._fetch_one)]
 
-    async def fetch_one(self, request: web.Request) -> web.Response:
+    async def _fetch_one(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         interest_text = request.match_info["interest"]
         if not (interest_text.isascii() and interest_text.isdecimal() and len(interest_text) <= 20):

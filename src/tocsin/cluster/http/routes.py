@@ -42,7 +42,7 @@ from tocsin.wire.errors import InputError, UnavailableError
 _BACKUP_BYTES: Final = 64 << 10
 _FEED: Final = "/v1/feeds/{name}"
 # Writes a backup to a path on this machine and returns its summary.
-Backup = Callable[[Path], Awaitable[Mapping[str, Any]]]
+_Backup = Callable[[Path], Awaitable[Mapping[str, Any]]]
 
 
 _KEPT: Final = {
@@ -60,7 +60,7 @@ def cluster_application(
     engine: EngineWatch | None = None,
     limits: StatementLimits | None = None,
     metrics: ServerMetrics | None = None,
-    backup: Backup | None = None,
+    backup: _Backup | None = None,
     feeds: Feeds | None = None,
     channel_figures: Callable[[], Iterable[ChannelMetrics]] | None = None,
     kept_for_readers: Callable[[], tuple[int, int, int]] | None = None,
@@ -175,7 +175,7 @@ async def _openapi(_request: web.Request) -> web.Response:
     return answer(document())
 
 
-def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _backing_up(backup: _Backup) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def back_up(request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "admin")
         body = await read_json(request, limit_bytes=_BACKUP_BYTES)

@@ -23,7 +23,7 @@ from tocsin.serving.limits import BudgetShare
 from tocsin.settings import StatementSettings
 from tocsin.wire.errors import LimitError, TocsinError
 
-LEAST_BYTES_PER_S: Final = 1 << 20
+_LEAST_BYTES_PER_S: Final = 1 << 20
 """The script waits without a limit for a client that reads at least this fast."""
 
 
@@ -358,4 +358,4 @@ class StreamedResponse:
                 hint="read faster, ask for less with LIMIT, or raise cluster.statements.spool_limit_bytes",
             ) from None  # fmt: skip
         read_bytes = self._sent_bytes - sent_before_bytes
-        self._patience_s -= max(0.0, clock() - began_s - read_bytes / LEAST_BYTES_PER_S)
+        self._patience_s -= max(0.0, clock() - began_s - read_bytes / _LEAST_BYTES_PER_S)

@@ -49,7 +49,7 @@ def read_options(
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetOptions:
+class _DatasetOptions:
     """`history` is the number of commits that can be queried. Rows expire after `retention_s`; None means never.
     `notes` say which options and clauses have no effect."""
 
@@ -58,14 +58,14 @@ class DatasetOptions:
     notes: tuple[str, ...]
 
 
-def dataset_options(statement: st.CreateDataset, now: datetime, *, history: int) -> DatasetOptions:
+def dataset_options(statement: st.CreateDataset, now: datetime, *, history: int) -> _DatasetOptions:
     """Reads the options of a dataset; `history` is the default."""
     readers = {"history": whole_number("commits", 1, 1_000_000), "retention": seconds}
     options = read_options(statement, now, {**readers, **dict.fromkeys(DATASET_NOTES, storage_option)})
     filters = () if statement.filter_on is None else ("FILTER ON",)
     unused = (*statement.tuning, *filters, *(name for name in options if name not in readers))
     notes = tuple(no_effect(name, DATASET_NOTES[name]) for name in unused)
-    return DatasetOptions(options.get("history", history), options.get("retention"), notes)
+    return _DatasetOptions(options.get("history", history), options.get("retention"), notes)
 
 
 def seconds(value: Any) -> float:

@@ -48,7 +48,7 @@ from tocsin.language.types.typed_sql import FunctionError
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, InputError, StatementError, StoppedError, TocsinError
 
-StatementHandler: TypeAlias = Callable[[Any, StatementScope], Awaitable[StatementSummary | QueryRows]]
+_StatementHandler: TypeAlias = Callable[[Any, StatementScope], Awaitable[StatementSummary | QueryRows]]
 """Executes one statement; returns a summary of what it did, or rows."""
 
 # A writer may run every statement but these.
@@ -95,7 +95,7 @@ class ScriptRunner:
         self._subscriptions = subscriptions
         self.handlers = {streamed: self._table(streamed) for streamed in (False, True)}
 
-    def _table(self, streamed: bool) -> Mapping[type[st.Statement], StatementHandler]:
+    def _table(self, streamed: bool) -> Mapping[type[st.Statement], _StatementHandler]:
         """Returns the handler of every statement except USE, SET and WRITE OUTPUT, which concern only the rest of their
         script."""
         definitions, changes, procedures = self._definitions, self._changes, self._procedures

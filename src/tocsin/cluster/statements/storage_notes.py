@@ -10,20 +10,20 @@ from typing import Any, Final
 
 from tocsin.cluster.statements.outcomes import StatementSummary
 
-NODE_GROUPS: Final = "data are not divided among nodes: every worker of Spark reads all files"
+_NODE_GROUPS: Final = "data are not divided among nodes: every worker of Spark reads all files"
 _COMPACTION: Final = "small files are merged in tiers, without a choice of policy"
 
 # Clauses and options of CREATE DATASET.
 DATASET_NOTES: Final[Mapping[str, str]] = {
     "HINTS": "the engine estimates sizes by itself",
     "COMPACTION POLICY": _COMPACTION,
-    "ON nodegroup": NODE_GROUPS,
+    "ON nodegroup": _NODE_GROUPS,
     "FILTER ON": "parts of files are skipped by the least and the greatest value of every declared field",
     "merge-policy": _COMPACTION,
     "storage-block-compression": "data files are Parquet, whose columns are always compressed",
     "storage-format": "data files are Parquet, which stores columns",
-    "node-group": NODE_GROUPS,
-    "node-group-name": NODE_GROUPS,
+    "node-group": _NODE_GROUPS,
+    "node-group-name": _NODE_GROUPS,
 }
 
 

@@ -28,7 +28,7 @@ def find_problems(path: Path, layout: StoreLayout) -> list[str]:
     with path.open("rb"):
         pass  # the OSError says why the file cannot be opened; SQLite's error does not
     try:
-        with open_read_only(path) as connection:
+        with _open_read_only(path) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if application != layout.application_id:
@@ -45,7 +45,7 @@ def read_catalog(path: Path) -> tuple[list[CatalogRow], list[Removal]]:
     """Returns the entries of a cluster's store, and the objects that may be removed. Raises sqlite3.DatabaseError or
     ValueError if the store is damaged.
     """
-    with open_read_only(path) as connection:
+    with _open_read_only(path) as connection:
         connection.execute("BEGIN")
         # A store of an older version has no such table. The next start upgrades it, not this function.
         has_removals = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'removals'").fetchone()[0]
@@ -57,7 +57,7 @@ def read_channel_vectors(path: Path) -> dict[int, dict[str, int]]:
 
     Raises sqlite3.DatabaseError or ValueError if the store is damaged.
     """
-    with open_read_only(path) as connection:
+    with _open_read_only(path) as connection:
         channels = connection.execute("SELECT id, vector FROM channels WHERE NOT dropped")
         vectors = {channel_id: json.loads(vector) for channel_id, vector in channels}
     for channel_id, vector in vectors.items():
@@ -67,7 +67,7 @@ def read_channel_vectors(path: Path) -> dict[int, dict[str, int]]:
 
 
 @contextmanager
-def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Opens a connection that sees the last committed state.
 
     If a killed process left a log, SQLite would create a shared-memory file beside it, which might then belong to the

@@ -19,13 +19,13 @@ from tocsin.wire.announcements import Announcement, PushedResults
 from tocsin.wire.results import FetchedResult
 
 # The number of results read for one announcement, which also bounds its interests.
-ITEMS: Final = 10_000
-PUSHED_BYTES: Final = 1 << 20
+_ITEMS: Final = 10_000
+_PUSHED_BYTES: Final = 1 << 20
 
 
 class AnnouncementBuilder:
     def __init__(
-        self, catalog: CatalogStore, store: ChannelStore, *, items: int = ITEMS, pushed_bytes: int = PUSHED_BYTES
+        self, catalog: CatalogStore, store: ChannelStore, *, items: int = _ITEMS, pushed_bytes: int = _PUSHED_BYTES
     ) -> None:
         self._catalog = catalog
         self._store = store

@@ -37,7 +37,7 @@ from tocsin.store.channels.rows import BrokerName, CommittedExecution
 from tocsin.wire.announcements import Announcement
 from tocsin.wire.signatures import secret_text
 
-SECRET_BYTES: Final = 32
+_SECRET_BYTES: Final = 32
 
 _log = structlog.get_logger()
 
@@ -241,4 +241,4 @@ class Announcer:
 
 
 def new_secret() -> str:
-    return secret_text(secrets.token_bytes(SECRET_BYTES))
+    return secret_text(secrets.token_bytes(_SECRET_BYTES))

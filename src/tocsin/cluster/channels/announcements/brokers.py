@@ -30,12 +30,12 @@ from tocsin.store.channels.rows import BrokerClaim, BrokerName, Registration
 from tocsin.wire.addresses import carries_password, http_address
 from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
 
-URL_LIMIT: Final = 2_000
+_URL_LIMIT: Final = 2_000
 _SHOWN: Final = 3  # how many channels the refusal to drop a broker names
 
 
 @dataclass(frozen=True, slots=True)
-class RegisteredBroker:
+class _RegisteredBroker:
     """`made`: whether the catalog did not know the broker before. `secret`: set only if it is new; the cluster never
     shows it twice. `generation`: set only if the caller claimed the name."""
 
@@ -114,7 +114,7 @@ class Brokers:
 
     async def register(
         self, dataverse: str, name: str, url: str | None, who: Token, claimant: BrokerClaim | None = None
-    ) -> RegisteredBroker:
+    ) -> _RegisteredBroker:
         """Registers the broker; from now on the cluster notifies it at this address. Raises FencedError if another
         broker has taken over the claimant's name."""
         broker = BrokerName(dataverse, name)
@@ -138,7 +138,9 @@ class Brokers:
             await asyncio.shield(self._announcer.changed(broker))
         shown_secret = secret if registration.secret == secret else None
         generation = None if claimant is None else registration.generation
-        return RegisteredBroker(broker, entry.url, registration.position, generation, known_entry is None, shown_secret)
+        return _RegisteredBroker(
+            broker, entry.url, registration.position, generation, known_entry is None, shown_secret
+        )
 
     async def _check_claim(self, broker: BrokerName) -> None:
         """Refuses to claim an unregistered broker that already has subscriptions, because these belong to another
@@ -205,7 +207,7 @@ def _broker_kind(value: Any) -> BrokerKind:
 def checked_url(text: str) -> str:
     """Returns the address of a broker. Raises InputError if it is not a valid address."""
     parts = http_address(text)
-    if parts is None or len(text) > URL_LIMIT:
+    if parts is None or len(text) > _URL_LIMIT:
         excerpt = text if len(text) <= 80 else f"{text[:80]}…"
         raise InputError(
             f"expected a broker's address, got {excerpt!r}", hint='such as "http://broker.example:8989/announcements"'

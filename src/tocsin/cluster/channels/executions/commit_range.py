@@ -28,10 +28,10 @@ from tocsin.rules.model.columns import AT, COMMIT, physical
 from tocsin.wire.errors import CapacityError
 
 Vector = dict[str, int]  # dataset folder → commit number
-SMALL_ROWS: Final = 200_000  # at most this many new rows in memory count as small
+_SMALL_ROWS: Final = 200_000  # at most this many new rows in memory count as small
 # One task reads up to this much quickly.
-ONE_TASK_BYTES: Final = 8 << 20
-ONE_TASK_FILES: Final = 256
+_ONE_TASK_BYTES: Final = 8 << 20
+_ONE_TASK_FILES: Final = 256
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class CommitRange:
 
     def is_small(self, folder: str) -> bool:
         rows = self.new_rows_in_memory(folder)
-        return rows is not None and rows.num_rows <= SMALL_ROWS
+        return rows is not None and rows.num_rows <= _SMALL_ROWS
 
     def fits_one_task(self) -> bool:
         """Returns whether one task reads all the data quickly, in memory and in files."""
@@ -97,7 +97,7 @@ class CommitRange:
         for scan in self.query.scans:
             if not scan.new or not self.is_small(folder_of(scan)):
                 paths.update(self.snapshots[folder_of(scan)].files)
-        return len(paths) <= ONE_TASK_FILES and sum(Path(path).stat().st_size for path in paths) <= ONE_TASK_BYTES
+        return len(paths) <= _ONE_TASK_FILES and sum(Path(path).stat().st_size for path in paths) <= _ONE_TASK_BYTES
 
     def collect_new_rows(self, folder: str) -> pa.Table:
         """Returns the new rows, from memory or else from the files. Runs on an engine thread."""

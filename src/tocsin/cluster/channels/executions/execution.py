@@ -40,11 +40,11 @@ from tocsin.rules.model.columns import COMMIT
 from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.errors import CapacityError, StatementError, TocsinError, UnavailableError
 
-Record = tuple[str, tuple[str, ...], int]
+_Record = tuple[str, tuple[str, ...], int]
 """A record version: its dataset, its key and its commit."""
 
 
-class ExecutionObserver(Protocol):
+class _ExecutionObserver(Protocol):
     """The channel that is executed. An execution calls it on its own thread."""
 
     def is_stopped(self) -> bool: ...
@@ -66,7 +66,7 @@ class ChannelExecution:
     new_rows: NewRowViews
     size: ExecutionSize
     limits: ExecutionLimits
-    channel: ExecutionObserver
+    channel: _ExecutionObserver
     ask: SparkQuestion
     _moment: ExecutionMoment = field(init=False)
     _rows: dict[str, pa.Table] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class ChannelExecution:
         default_factory=dict
     )  # interests that are set aside, where records cannot be divided
     # Records that are set aside for one interest only.
-    _lost_records: dict[InterestId, dict[Record, TocsinError]] = field(default_factory=dict)
+    _lost_records: dict[InterestId, dict[_Record, TocsinError]] = field(default_factory=dict)
     _took_s: float = 0.0  # duration of the last query
     _has_interests: bool = True  # False after an engine was lost: the next one does not have the interests yet
 
@@ -283,14 +283,14 @@ class ChannelExecution:
 
     # ------------------------------------------------------------ records
 
-    def _record(self, axis: Mapping[str, pa.Table], place: int) -> Record:
+    def _record(self, axis: Mapping[str, pa.Table], place: int) -> _Record:
         for folder, rows in axis.items():
             if place < len(rows):
                 return self._identity(folder, rows, place)
             place -= len(rows)
         raise IndexError(place)
 
-    def _identity(self, folder: str, rows: pa.Table, place: int) -> Record:
+    def _identity(self, folder: str, rows: pa.Table, place: int) -> _Record:
         dataset, key = self.reading.identity_of(folder, rows, place)
         return dataset, tuple(key), rows.column(COMMIT)[place].as_py()
 

@@ -157,7 +157,7 @@ class PartedExecution(Generic[_T]):
         return any(not any(interest in part.interests for interest in aside) for part in self.failed)
 
 
-class RunPart(Protocol[_T_co]):
+class _RunPart(Protocol[_T_co]):
     """Runs one part and returns its results, or raises an error of `RESOURCE_ERRORS`. With `alone`, nothing else
     runs meanwhile; `deadline_s` shortens the usual deadline."""
 
@@ -172,7 +172,7 @@ class PartedRun(Generic[_T]):
         self,
         interests: int,
         records: int,
-        run: RunPart[_T],
+        run: _RunPart[_T],
         size: ExecutionSize,
         *,
         apart: int = 0,
@@ -293,9 +293,9 @@ class PartedRun(Generic[_T]):
         """Returns the error for a lethal record; None for other records."""
         error: ResourceError
         if self._lost_interests[place] >= self._limits.lethal_interests:
-            error = EngineLostError(LETHAL)
+            error = EngineLostError(_LETHAL)
         elif self._lost_worker_interests[place] >= self._limits.lethal_interests_to_workers:
-            error = WorkerLostError(LETHAL_TO_WORKERS)
+            error = WorkerLostError(_LETHAL_TO_WORKERS)
         else:
             return None
         return None if any(place in passed.records for passed, _ in self._made.passed) else error
@@ -319,7 +319,7 @@ class PartedRun(Generic[_T]):
                 self._made.aside.append((rest, _too_slow(self._overruns[interest])))
                 return
             if self._lost_records[interest] >= self._limits.lost_records and rest.pairs > 1:
-                self._made.aside.append((rest, EngineLostError(LOST)))
+                self._made.aside.append((rest, EngineLostError(_LOST)))
                 return
             piece = ExecutionPart(part.interests, records)
             is_hurried = self._short_deadline_s(piece) is not None
@@ -342,7 +342,7 @@ class PartedRun(Generic[_T]):
             raise error  # a full disk says nothing about this part
         self._probe()
         is_lost = isinstance(error, EngineLostError)
-        self._made.aside.append((part, EngineLostError(LOST) if is_lost else error))
+        self._made.aside.append((part, EngineLostError(_LOST) if is_lost else error))
         if is_lost:
             self._lost_records[part.interests.start] += 1
             self._lost_interests[part.records.start] += 1
@@ -383,10 +383,10 @@ class PartedRun(Generic[_T]):
         return self._limits.pieces_after_deadline if is_costly else self._limits.pieces
 
 
-LOST: Final = "the engine was lost whenever this was run"
-LETHAL: Final = "the engine was lost whenever this record was run, with other interests"
+_LOST: Final = "the engine was lost whenever this was run"
+_LETHAL: Final = "the engine was lost whenever this record was run, with other interests"
 
-LETHAL_TO_WORKERS: Final = "a function in Python ended its process whenever this record was run, with other interests"
+_LETHAL_TO_WORKERS: Final = "a function in Python ended its process whenever this record was run, with other interests"
 
 
 def _too_slow(records: int) -> DeadlineError:

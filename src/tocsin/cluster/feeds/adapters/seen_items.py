@@ -26,7 +26,7 @@ from tocsin.wire.errors import StoreError
 
 # More than one answer may hold, so an item of the newest answer is never forgotten.
 LIMIT: Final = 200_000
-VERSION: Final = 1
+_VERSION: Final = 1
 NAME: Final = "seen"
 _UNFINISHED: Final = "seen.new"
 KEEP_EVERY: Final = 50_000
@@ -137,7 +137,7 @@ class SeenItems:
 
 
 def _head(position: int, marks: bytes) -> bytes:
-    head = _HEAD.pack(_MAGIC, 0, VERSION, position)[_CHECKED_FROM:]
+    head = _HEAD.pack(_MAGIC, 0, _VERSION, position)[_CHECKED_FROM:]
     return _MAGIC + crc32(marks, crc32(head)).to_bytes(4, "little") + head
 
 
@@ -145,7 +145,7 @@ def _position(content: bytes, path: Path) -> int:
     """Returns the position in the header, after the checks."""
     if len(content) >= _HEAD.size:
         magic, check, version, position = _HEAD.unpack_from(content)
-        if magic == _MAGIC and version > VERSION:
+        if magic == _MAGIC and version > _VERSION:
             raise StoreError(f"{path} was written by a newer Tocsin", hint="start the newer one")
         whole = (len(content) - _HEAD.size) % MARK_BYTES == 0
         if magic == _MAGIC and whole and check == crc32(content[_CHECKED_FROM:]):

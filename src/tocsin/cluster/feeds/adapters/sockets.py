@@ -25,7 +25,7 @@ from tocsin.wire.errors import ConflictError, InputError, TocsinError
 
 _log = structlog.get_logger()
 
-RECORD_LIMIT_BYTES: Final = 1 << 20
+_RECORD_LIMIT_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 18
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 2.0
@@ -81,7 +81,7 @@ class SocketServer:
         self._make_room(place, is_counted=not self._limits.is_exempt(address))
         self._connections[task] = place
         self._open_of[place] += 1
-        framing: RecordFraming = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
+        framing: RecordFraming = Lines(_RECORD_LIMIT_BYTES) if self._by_lines else Braces(_RECORD_LIMIT_BYTES)
         try:
             await self._read(reader, framing, task)
         except FrameError as error:

@@ -35,7 +35,7 @@ _LAST_BACK_OFF_S: Final = 900.0
 _LEAST_PAUSE_S: Final = 1.0
 
 
-class ItemReceiver(Protocol):
+class _ItemReceiver(Protocol):
     """Takes the items: a started feed."""
 
     entry: FeedEntry
@@ -58,7 +58,7 @@ class UrlPoller:
 
     def __init__(
         self,
-        taker: ItemReceiver,
+        taker: _ItemReceiver,
         polling: UrlOptions,
         seen: SeenItems,
         judge: RecordDecoder,

@@ -15,9 +15,9 @@ from tocsin.store.broker import rows
 from tocsin.store.broker.sqlite import subscriptions
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
-APPLICATIONS: Final = """SELECT id, name, digest, channels, feeds, limits, created_us, subscribers, closed
+_APPLICATIONS: Final = """SELECT id, name, digest, channels, feeds, limits, created_us, subscribers, closed
     FROM applications """
-WEBHOOKS: Final = """SELECT w.subscriber, s.application, w.url, w.created_us, w.secret
+_WEBHOOKS: Final = """SELECT w.subscriber, s.application, w.url, w.created_us, w.secret
     FROM webhooks w JOIN subscribers s ON s.id = w.subscriber """
 SUBSCRIBERS: Final = (
     "SELECT s.id, s.application, s.user, s.created_us, s.tokens_from_us, s.password FROM subscribers s "
@@ -124,11 +124,11 @@ def remove_application(connection: sqlite3.Connection, application: int) -> None
 
 
 def applications(connection: sqlite3.Connection) -> list[rows.ApplicationRow]:
-    return [_application(row) for row in connection.execute(APPLICATIONS + "ORDER BY name")]
+    return [_application(row) for row in connection.execute(_APPLICATIONS + "ORDER BY name")]
 
 
 def application(connection: sqlite3.Connection, application: int) -> rows.ApplicationRow | None:
-    row = connection.execute(APPLICATIONS + "WHERE id = ?", (application,)).fetchone()
+    row = connection.execute(_APPLICATIONS + "WHERE id = ?", (application,)).fetchone()
     return None if row is None else _application(row)
 
 
@@ -254,12 +254,12 @@ def remove_webhook(connection: sqlite3.Connection, subscriber: int, *, secret: s
 
 
 def webhook(connection: sqlite3.Connection, subscriber: int) -> rows.WebhookRow | None:
-    row = connection.execute(WEBHOOKS + "WHERE w.subscriber = ?", (subscriber,)).fetchone()
+    row = connection.execute(_WEBHOOKS + "WHERE w.subscriber = ?", (subscriber,)).fetchone()
     return None if row is None else rows.WebhookRow(*row)
 
 
 def webhooks(connection: sqlite3.Connection) -> list[rows.WebhookRow]:
-    return [rows.WebhookRow(*row) for row in connection.execute(WEBHOOKS + "ORDER BY w.subscriber")]
+    return [rows.WebhookRow(*row) for row in connection.execute(_WEBHOOKS + "ORDER BY w.subscriber")]
 
 
 def _written(allowed: rows.ApplicationRights) -> tuple[str | None, str | None, str]:

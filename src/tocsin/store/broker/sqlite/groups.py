@@ -28,7 +28,7 @@ from tocsin.store.broker.sqlite.subscriptions import PUBLIC_BYTES
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 from tocsin.wire.subscriber import DeliveryMode
 
-GROUPS: Final = "SELECT g.id, g.application, g.name, g.created_us FROM user_groups g "
+_GROUPS: Final = "SELECT g.id, g.application, g.name, g.created_us FROM user_groups g "
 _HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_us
     FROM group_subscriptions g JOIN backends b ON b.id = g.backend """
 
@@ -67,17 +67,17 @@ def remove_group(connection: sqlite3.Connection, group: int) -> list[FrontendRow
 
 
 def group(connection: sqlite3.Connection, application: int, name: str) -> GroupRow | None:
-    row = connection.execute(GROUPS + "WHERE g.application = ? AND g.name = ?", (application, name)).fetchone()
+    row = connection.execute(_GROUPS + "WHERE g.application = ? AND g.name = ?", (application, name)).fetchone()
     return None if row is None else GroupRow(*row)
 
 
 def groups(connection: sqlite3.Connection, application: int, *, after: str = "", limit: int = PAGE) -> list[GroupRow]:
-    page = GROUPS + "WHERE g.application = ? AND g.name > ? ORDER BY g.name LIMIT ?"
+    page = _GROUPS + "WHERE g.application = ? AND g.name > ? ORDER BY g.name LIMIT ?"
     return [GroupRow(*row) for row in connection.execute(page, (application, after, limit))]
 
 
 def groups_of(connection: sqlite3.Connection, subscriber: int) -> list[GroupRow]:
-    sql = GROUPS + "JOIN members m ON m.group_id = g.id WHERE m.subscriber = ? ORDER BY g.name"
+    sql = _GROUPS + "JOIN members m ON m.group_id = g.id WHERE m.subscriber = ? ORDER BY g.name"
     return [GroupRow(*row) for row in connection.execute(sql, (subscriber,))]
 
 
@@ -221,7 +221,7 @@ def _frontends(connection: sqlite3.Connection, id_: int, subscribers: Sequence[i
 
 
 def _group(connection: sqlite3.Connection, id_: int) -> GroupRow:
-    row = connection.execute(GROUPS + "WHERE g.id = ?", (id_,)).fetchone()
+    row = connection.execute(_GROUPS + "WHERE g.id = ?", (id_,)).fetchone()
     if row is None:
         raise NotFoundError(f"there is no group {id_}")
     return GroupRow(*row)

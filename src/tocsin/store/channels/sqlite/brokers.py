@@ -17,7 +17,7 @@ from tocsin.store.channels.rows import BrokerClaim, BrokerName, NewResults, NewR
 from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.wire.errors import FencedError, NotFoundError
 
-SELECT: Final = """SELECT dataverse, name, owner, epoch, number, secret, generation_epoch, generation_number, holder
+_SELECT: Final = """SELECT dataverse, name, owner, epoch, number, secret, generation_epoch, generation_number, holder
     FROM registrations """
 
 # --- positions and acknowledgements
@@ -183,11 +183,11 @@ def renew_secret(connection: sqlite3.Connection, broker: BrokerName, secret: str
 
 
 def registrations(connection: sqlite3.Connection) -> list[Registration]:
-    return [_read(row) for row in connection.execute(SELECT + "ORDER BY dataverse, name")]
+    return [_read(row) for row in connection.execute(_SELECT + "ORDER BY dataverse, name")]
 
 
 def registration(connection: sqlite3.Connection, broker: BrokerName) -> Registration | None:
-    row = connection.execute(SELECT + "WHERE dataverse = ? AND name = ?", broker).fetchone()
+    row = connection.execute(_SELECT + "WHERE dataverse = ? AND name = ?", broker).fetchone()
     return None if row is None else _read(row)
 
 
