@@ -54,11 +54,10 @@ from tocsin.cluster.engine.watchdog_thread import EngineWatch
 from tocsin.cluster.feeds.adapters.http_port import PortAccess
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
-from tocsin.cluster.http.access import port_authentication, server_limits
 from tocsin.cluster.http.broker_api import BrokerApi
-from tocsin.cluster.http.routes import cluster_application
-from tocsin.cluster.procedures.procedures import AT_ONCE, Procedures
+from tocsin.cluster.http.routes import cluster_application, port_authentication, server_limits
 from tocsin.cluster.statements.dml import DmlHandler
+from tocsin.cluster.statements.procedures import AT_ONCE, Procedures
 from tocsin.cluster.statements.script_runner import ScriptRunner
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.delta.delta_log import TableClock

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeVar
 
 from tocsin.broker.accounts.accounts import Accounts, GroupChanged, ManagerIdentity, Removed, Session
-from tocsin.broker.accounts.limits import account_limit
+from tocsin.broker.accounts.policy import account_limit
 from tocsin.broker.cluster_link.client import ClusterClient, ForwardedAnswer
 from tocsin.broker.cluster_link.link import ClusterLink
 from tocsin.broker.core import events as ev

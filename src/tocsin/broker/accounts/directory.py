@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Principal, Rights, Session
-from tocsin.broker.accounts.limits import account_limit
-from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize
+from tocsin.broker.accounts.policy import AccountPolicy, account_limit, name_of, normalize
 from tocsin.clock import now_us
 from tocsin.serving.tokens import PREFIX, digest
 from tocsin.store.broker.interface import BrokerStore

@@ -13,13 +13,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from tocsin.cluster.catalog.catalog import METADATA, Catalog
-from tocsin.cluster.catalog.channel_types import (
-    ACTIVE_TYPE,
-    RESULTS_KEYS,
-    RESULTS_TYPE,
-    SUBSCRIPTIONS_KEYS,
-    SUBSCRIPTIONS_TYPE,
-)
 from tocsin.cluster.catalog.entries import ChannelEntry, DatasetEntry, FunctionEntry, IndexEntry, ProcedureEntry
 from tocsin.cluster.catalog.refs import Ref, join_names, split_names
 from tocsin.language.syntax import statements as st
@@ -28,6 +21,26 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.open_form import loads_value
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
 from tocsin.rules.model.values import duration_text
+
+# The types of the datasets of channels have the names that the original BAD platform gives them, so that its queries of
+# Metadata find them. A `subscriptionId` is a uuid, as there, unless the client chose an id that is none.
+SUBSCRIPTIONS_TYPE: Final = ObjectType(
+    (Field("subscriptionId", t.ANY), Field("DataverseName", t.STRING), Field("BrokerName", t.STRING)),
+    open=True,
+    name="ChannelSubscriptionsType",
+)  # each channel's own has also `param0`, `param1`, …
+RESULTS_TYPE: Final = ObjectType(
+    (
+        Field("resultId", t.UUID), Field("channelExecutionTime", t.DATETIME), Field("subscriptionId", t.ANY),
+        Field("deliveryTime", t.DATETIME), Field("result", t.ANY),
+    ),
+    open=False,
+    name="ChannelResultsType",
+)  # fmt: skip
+# What the records of an active dataset have besides their own fields.
+ACTIVE_TYPE: Final = ObjectType((Field("_active_timestamp", t.DATETIME),), open=True, name="ActiveRecordType")
+SUBSCRIPTIONS_KEYS: Final = (("subscriptionId",),)
+RESULTS_KEYS: Final = (("resultId",),)
 
 
 class RunHistory(Enum):

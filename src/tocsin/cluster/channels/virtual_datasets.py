@@ -19,8 +19,8 @@ import orjson
 import pyarrow as pa
 
 from tocsin.clock import from_us
-from tocsin.cluster.catalog.channel_types import RESULTS_KEYS, RESULTS_TYPE, SUBSCRIPTIONS_KEYS, SUBSCRIPTIONS_TYPE
 from tocsin.cluster.catalog.entries import ChannelEntry, ProcedureEntry
+from tocsin.cluster.catalog.metadata import RESULTS_KEYS, RESULTS_TYPE, SUBSCRIPTIONS_KEYS, SUBSCRIPTIONS_TYPE
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.pipeline.datasets import layout

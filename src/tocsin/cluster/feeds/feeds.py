@@ -32,9 +32,9 @@ from tocsin.cluster.feeds.options import FeedOptions, feed_options, policy_note
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.cluster.feeds.running_feeds import AnyFeed, RunningFeeds, decoder_of
 from tocsin.cluster.intake.log import IntakeLog
+from tocsin.cluster.statements.options import with_notes
 from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
-from tocsin.cluster.statements.storage_notes import with_notes
 from tocsin.language.functions.constants import NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError

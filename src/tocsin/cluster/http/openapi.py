@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT
 from tocsin.cluster.http.answer_formats import NDJSON
-from tocsin.cluster.http.registration_routes import WAIT_LIMIT_S
+from tocsin.cluster.http.broker_api import WAIT_LIMIT_S
 from tocsin.cluster.intake.frames import KEY_LIMIT_BYTES
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.serving.answers import REQUEST_ID_HEADER, REQUEST_ID_PATTERN

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import Gauge
 
 from tocsin.clock import from_us
 from tocsin.cluster.channels.metrics import ChannelCollector, ChannelMetrics
 from tocsin.cluster.data_folder.clock_guard import ClockGuard
 from tocsin.cluster.engine.watchdog_thread import EngineCollector, EngineWatch
+from tocsin.cluster.feeds.adapters.http_port import publish_records
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.metrics import FeedCollector
-from tocsin.cluster.feeds.publish import publish_records
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
-from tocsin.cluster.http.access import server_authentication, server_limits
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.openapi import document
 from tocsin.cluster.http.query_service import QueryService
@@ -29,10 +29,11 @@ from tocsin.cluster.http.requests import path_name
 from tocsin.cluster.http.script_responses import StatementLimits
 from tocsin.cluster.http.script_routes import ScriptRoutes
 from tocsin.cluster.statements.outcomes import ScriptExecutor
+from tocsin.serving.addresses import Networks
 from tocsin.serving.answers import answer
 from tocsin.serving.application import application
-from tocsin.serving.authentication import PRINCIPAL, TokenLookup
-from tocsin.serving.limits import MemoryBudget
+from tocsin.serving.authentication import PRINCIPAL, TokenLookup, optional_authentication, token_authentication
+from tocsin.serving.limits import MemoryBudget, ServerLimits
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import read_json
 from tocsin.serving.tokens import require, require_feed
@@ -215,3 +216,36 @@ def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]
         return answer(dict(feeds.describe(request.match_info["name"])))
 
     return describe
+
+
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+
+
+def server_limits(settings: ClusterSettings) -> ServerLimits:
+    return ServerLimits(
+        body_limit_bytes=settings.http.body_limit_bytes,
+        bodies_limit_bytes=settings.http.bodies_limit_bytes,
+        connections_limit=settings.http.connections_limit,
+        address_connections_limit=settings.http.address_connections_limit,
+        read_timeout_s=settings.http.read_timeout_s,
+        write_timeout_s=2 * settings.statements.write_timeout_s,
+        trusted_proxies=Networks(settings.http.trusted_proxies.split()),
+    )
+
+
+def server_authentication(settings: ClusterSettings, credentials: TokenLookup) -> Middleware:
+    """The authentication of the cluster's own server."""
+    if settings.token_needed:
+        return token_authentication(credentials, _OPEN_PATHS)
+    return optional_authentication(
+        credentials, _OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
+    )
+
+
+def port_authentication(settings: ClusterSettings, credentials: TokenLookup, loopback: bool) -> Middleware:
+    """The authentication of a feed's port, by the rule of the cluster's server: `auto` needs a token unless the port is
+    on loopback and no proxy is trusted."""
+    mode = settings.auth.mode
+    if mode == "on" or (mode == "auto" and not (loopback and not settings.http.trusted_proxies.strip())):
+        return token_authentication(credentials, ())
+    return optional_authentication(credentials, (), loopback=loopback, forwarded=mode == "off")

@@ -24,10 +24,9 @@ from tocsin.cluster.channels.virtual_datasets import VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.statements.function_replacement import FunctionReplacement, uses_of_body
-from tocsin.cluster.statements.options import dataset_options
+from tocsin.cluster.statements.options import dataset_options, no_effect, with_notes
 from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
-from tocsin.cluster.statements.storage_notes import no_effect, with_notes
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.types.declarations import key_field, resolve_type

@@ -25,10 +25,10 @@ from tocsin.cluster.channels.subscription_statements import SubscriptionStatemen
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
-from tocsin.cluster.procedures.procedures import Procedures
 from tocsin.cluster.statements.ddl import DdlHandler
 from tocsin.cluster.statements.dml import DmlHandler
 from tocsin.cluster.statements.function_replacement import FunctionReplacement
+from tocsin.cluster.statements.options import SetOptions
 from tocsin.cluster.statements.outcomes import (
     USUAL_OPTIONS,
     DataverseUser,
@@ -37,8 +37,8 @@ from tocsin.cluster.statements.outcomes import (
     StatementOutcome,
     StatementSummary,
 )
+from tocsin.cluster.statements.procedures import Procedures
 from tocsin.cluster.statements.row_encoder import RowEncoder
-from tocsin.cluster.statements.set_options import SetOptions
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import script as scripts
 from tocsin.language.syntax import statements as st

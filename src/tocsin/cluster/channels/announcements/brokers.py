@@ -18,7 +18,6 @@ from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import BrokerEntry, BrokerKind
 from tocsin.cluster.catalog.refs import broker_ref, full_name
 from tocsin.cluster.channels.announcements.announcer import Announcer, new_secret
-from tocsin.cluster.channels.announcements.fence import BrokerFence
 from tocsin.cluster.statements.options import read_options
 from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
@@ -28,7 +27,7 @@ from tocsin.serving.tokens import Token
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerClaim, BrokerName, Registration
 from tocsin.wire.addresses import carries_password, http_address
-from tocsin.wire.errors import ConflictError, ForbiddenError, InputError
+from tocsin.wire.errors import ConflictError, FencedError, ForbiddenError, InputError
 
 _URL_LIMIT: Final = 2_000
 _SHOWN: Final = 3  # how many channels the refusal to drop a broker names
@@ -215,3 +214,52 @@ def checked_url(text: str) -> str:
     if carries_password(parts):
         raise InputError("a broker's address carries no password: everybody can read it in Metadata.Broker")
     return text
+
+
+class BrokerFence:
+    def __init__(self, store: ChannelStore) -> None:
+        self._store = store
+        # A cache of the store's generations; only this class changes them.
+        self._newest: dict[BrokerName, Position | None] = {}
+        self._changes: dict[asyncio.Future[None], tuple[BrokerName, Position]] = {}
+
+    async def claim(self, broker: BrokerName, claimant: BrokerClaim, secret: str) -> Registration:
+        """See ChannelStore.claim. When this returns, changes that older generations had begun are complete."""
+        registration = await self._store.claim(broker, claimant, secret)
+        generation = registration.generation
+        assert generation is not None, "a claim gives one"
+        self._newest[broker] = generation
+        older = [
+            done
+            for done, (name, changing_generation) in self._changes.items()
+            if name == broker and changing_generation < generation
+        ]
+        if older:
+            await asyncio.wait(older)
+        return registration
+
+    async def check(self, broker: BrokerName, generation: Position) -> None:
+        """Raises FencedError if the name has a newer generation."""
+        if broker not in self._newest:
+            registration = await self._store.registration(broker)
+            self._newest.setdefault(broker, None if registration is None else registration.generation)
+        newest = self._newest[broker]
+        if newest is not None and generation < newest:
+            raise FencedError(
+                f"another broker has taken the name {full_name(broker)} over",
+                hint="stop one of the two; tocsin broker --take-over takes the name back",
+            )
+
+    @asynccontextmanager
+    async def change(self, broker: BrokerName, generation: Position) -> AsyncIterator[None]:
+        """Wraps a change that a broker makes at the cluster: checks the generation as above, and makes newer claims
+        wait for the change."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Register the change before the check: a claim that comes in between then waits for it.
+        self._changes[done] = broker, generation
+        try:
+            await self.check(broker, generation)
+            yield
+        finally:
+            del self._changes[done]
+            done.set_result(None)

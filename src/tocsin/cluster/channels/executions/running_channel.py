@@ -21,8 +21,8 @@ import structlog
 
 from tocsin import faults
 from tocsin.clock import from_us, to_us
+from tocsin.cluster import schedule
 from tocsin.cluster.catalog.entries import ChannelEntry
-from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.executions.commit_range import CommitRange, Vector, entry_of
 from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.executions.execution_parts import ExecutionSize

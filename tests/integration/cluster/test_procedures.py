@@ -15,7 +15,7 @@ from tests.support.feeds_in_process import FeedDataverse
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.waiting import wait_until
 from tocsin.cluster.channels.announcements.brokers import checked_url
-from tocsin.cluster.procedures.procedures import RUNS_KEPT
+from tocsin.cluster.statements.procedures import RUNS_KEPT
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StatementError, TocsinError
 
 SETUP = """

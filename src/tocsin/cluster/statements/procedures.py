@@ -22,11 +22,11 @@ from tocsin.clock import from_us
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import DatasetEntry, ProcedureEntry, ProcedureSchedule
 from tocsin.cluster.catalog.refs import Ref, procedure_ref
-from tocsin.cluster.channels.schedule import run_ticks
 from tocsin.cluster.channels.virtual_datasets import ProcedureRun, VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
+from tocsin.cluster.schedule import run_ticks
 from tocsin.cluster.statements.ddl import arity_to_drop
 from tocsin.cluster.statements.dml import DmlHandler, decode_rows, keys_to_delete
 from tocsin.cluster.statements.outcomes import QueryRows, StatementSummary
