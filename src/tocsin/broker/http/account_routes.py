@@ -16,13 +16,25 @@ from tocsin.broker.accounts.accounts import Accounts, GroupChanged, ManagerIdent
 from tocsin.broker.http.requests import principal, token_of
 from tocsin.broker.service import BrokerService
 from tocsin.broker.transports.transport import Transport
+from tocsin.clock import from_us
 from tocsin.serving.addresses import address_key, client_address, is_forwarded
 from tocsin.serving.answers import answer
 from tocsin.serving.rate_limit import RateLimiter
 from tocsin.serving.requests import check_query, positive_int, read_json, read_message
-from tocsin.store.broker.rows import PAGE, ApplicationRights, ApplicationRow, GroupRow, SubscriberRow
-from tocsin.wire.accounts import GroupMembers, NewApplication, NewGroup, PasswordChange, RightsChange
-from tocsin.wire.envelopes import moment_text
+from tocsin.store.broker.rows import PAGE, ApplicationRights, ApplicationRow
+from tocsin.wire.accounts import (
+    Application,
+    GroupMembers,
+    GroupPage,
+    GroupSubscription,
+    ListedGroup,
+    ListedSubscriber,
+    NewApplication,
+    NewGroup,
+    PasswordChange,
+    RightsChange,
+    Subscriber,
+)
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
 from tocsin.wire.messages import qualify
 from tocsin.wire.subscriber import Credentials
@@ -126,22 +138,23 @@ class AccountRoutes:
         after = request.query.get("after", "")
         rows = await self._accounts.subscribers(by, application, after=after, limit=limit)
         next_page = rows[-1].user if len(rows) == limit else None
-        return answer({"subscribers": [_subscriber(row) for row in rows], "next": next_page})
+        subscribers = [ListedSubscriber(row.user, from_us(row.created_us)).to_json() for row in rows]
+        return answer({"subscribers": subscribers, "next": next_page})
 
     async def subscriber(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
         subscriber = await self._accounts.subscriber(by, request.match_info["user"], application)
         page = await self._service.list_subscriptions(subscriber.id)
         webhook = await self._service.webhook(subscriber.id)
-        return answer(
-            {
-                **_subscriber(subscriber),
-                "online": self._service.is_online(subscriber.id),
-                "subscriptions": [subscription.to_json() for subscription in page.subscriptions],
-                "more": page.next is not None,
-                "webhook": None if webhook is None else webhook.url,
-            }
+        described = Subscriber(
+            subscriber.user,
+            from_us(subscriber.created_us),
+            online=self._service.is_online(subscriber.id),
+            subscriptions=page.subscriptions,
+            more=page.next is not None,
+            webhook=None if webhook is None else webhook.url,
         )
+        return answer(described.to_json())
 
     async def _remove_subscriber(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
@@ -175,7 +188,7 @@ class AccountRoutes:
         by, application = await self._managed(request)
         new = await read_message(request, NewGroup)
         changed = await self._changed(lambda: self._accounts.create_group(by, new.name, new.members, application))
-        return answer({"name": changed.group.name, "members": new.members}, status=201)
+        return answer(NewGroup(changed.group.name, new.members).to_json(), status=201)
 
     async def _groups(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request, "after", "limit")
@@ -183,7 +196,8 @@ class AccountRoutes:
         after = request.query.get("after", "")
         rows = await self._accounts.groups(by, application, after=after, limit=limit)
         next_page = rows[-1].name if len(rows) == limit else None
-        return answer({"groups": [_group(row) for row in rows], "next": next_page})
+        groups = [ListedGroup(row.name, from_us(row.created_us)).to_json() for row in rows]
+        return answer({"groups": groups, "next": next_page})
 
     async def group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request, "after")
@@ -192,11 +206,12 @@ class AccountRoutes:
         members = await self._accounts.members(by, name, application, after=after, limit=PAGE)
         group_subscriptions = await self._service.group_subscriptions(group)
         next_page = members[-1] if len(members) == PAGE else None
-        items = [
-            {"id": subscription.public_id, "interest": str(subscription.interest), "mode": subscription.mode}
+        subscriptions = tuple(
+            GroupSubscription(subscription.public_id, subscription.interest, subscription.mode)
             for subscription in group_subscriptions
-        ]
-        return answer({**_group(group), "members": members, "next": next_page, "subscriptions": items})
+        )
+        created_at = from_us(group.created_us)
+        return answer(GroupPage(group.name, created_at, tuple(members), subscriptions, next_page).to_json())
 
     async def _remove_group(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
@@ -206,9 +221,10 @@ class AccountRoutes:
 
     async def _add_members(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
-        members = (await read_message(request, GroupMembers)).members
-        await self._changed(lambda: self._accounts.add_members(by, request.match_info["name"], members, application))
-        return answer({"members": members})
+        added = await read_message(request, GroupMembers)
+        name = request.match_info["name"]
+        await self._changed(lambda: self._accounts.add_members(by, name, added.members, application))
+        return answer(added.to_json())
 
     async def _remove_member(self, request: web.Request) -> web.Response:
         by, application = await self._managed(request)
@@ -240,7 +256,7 @@ class AccountRoutes:
         new = await read_message(request, NewApplication)
         rights = ApplicationRights(_full_names(new.channels), _full_names(new.feeds), new.limits)
         created = await self._accounts.create_application(by, new.name, rights)
-        return answer({**_application(created.application), "token": created.token}, status=201)
+        return answer(_application(created.application, created.token), status=201)
 
     async def _applications(self, request: web.Request) -> web.Response:
         return answer(
@@ -285,7 +301,7 @@ class AccountRoutes:
     async def _renew_application_token(self, request: web.Request) -> web.Response:
         by = await self._who(request)
         renewed = await self._accounts.renew_application_token(by, request.match_info["name"])
-        return answer({**_application(renewed.application), "token": renewed.token})
+        return answer(_application(renewed.application, renewed.token))
 
     async def _managed(self, request: web.Request, *known: str) -> tuple[Principal, str | None]:
         """The principal, and the application that the request is about; the operator may name any."""
@@ -300,20 +316,14 @@ def _full_names(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else [qualify(name) for name in names]
 
 
-def _application(row: ApplicationRow) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "channels": None if row.allowed.channels is None else list(row.allowed.channels),
-        "feeds": None if row.allowed.feeds is None else list(row.allowed.feeds),
-        "limits": dict(row.allowed.limits),
-        "subscribers": row.subscribers,
-        "created_at": moment_text(row.created_us),
-    }
-
-
-def _subscriber(row: SubscriberRow) -> dict[str, Any]:
-    return {"user": row.user, "created_at": moment_text(row.created_us)}
-
-
-def _group(row: GroupRow) -> dict[str, Any]:
-    return {"name": row.name, "created_at": moment_text(row.created_us)}
+def _application(row: ApplicationRow, token: str | None = None) -> dict[str, Any]:
+    allowed = row.allowed
+    return Application(
+        row.name,
+        None if allowed.channels is None else tuple(allowed.channels),
+        None if allowed.feeds is None else tuple(allowed.feeds),
+        dict(allowed.limits),
+        row.subscribers,
+        from_us(row.created_us),
+        token,
+    ).to_json()
