@@ -215,10 +215,10 @@ class BrokerService:
             raise NotFoundError(f"you have no subscription to the interest {asked.interest}")
         return await self._parts.pulls.pull(subscription, asked.interest, asked.after, asked.limit, wait_s)
 
-    def lacking(self, who: Session) -> tuple[list[EncodedEvent], list[InterestId]]:
+    def list_unacknowledged(self, who: Session) -> tuple[list[EncodedEvent], list[InterestId]]:
         """What the subscriber has not acknowledged: notifications, and the interests whose results it can pull."""
         notifications, inline = [], []
-        for interest, mode, head in self._parts.runtime.core.lacking(who.subscriber):
+        for interest, mode, head in self._parts.runtime.core.unacknowledged_interests(who.subscriber):
             if mode is ev.Mode.NOTIFY:
                 notifications.append(self._parts.pulls.available(interest, head))
             else:

@@ -61,7 +61,7 @@ def application(
     """An application without routes that counts requests, answers in one form, and applies the middleware `access`.
     `budget` is the memory for bodies, if several servers share it. Only `message_routes` take messages that a cluster
     or a broker sends."""
-    middlewares = [metrics.counting, answer_middleware, count_forwarded, access, refuse_messages(message_routes)]
+    middlewares = [metrics.count_requests, answer_middleware, count_forwarded, access, refuse_messages(message_routes)]
     app = web.Application(middlewares=middlewares)
     app.on_response_prepare.append(finish_headers)
     app[LIMITS] = limits

@@ -39,10 +39,10 @@ class _IdleReason(Enum):
 
 
 class _WriteObserver(Protocol):
-    def changed(self) -> None:
+    def on_change(self) -> None:
         """The connection became writable or full, or was lost."""
 
-    def has_room(self) -> None:
+    def on_room(self) -> None:
         """The client has read most of what was sent, after the buffer was full."""
 
 
@@ -76,7 +76,7 @@ class ClientConnection(web.RequestHandler):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self.outlet is not None:
-            self.outlet.changed()
+            self.outlet.on_change()
         elif self.transport is not None and self._unread_timer is None:
             self._expect_reading(self.transport)
 
@@ -84,18 +84,18 @@ class ClientConnection(web.RequestHandler):
         super().resume_writing()
         self._stop_expecting_reading()
         if self.outlet is not None:
-            self.outlet.changed()
-            self.outlet.has_room()
+            self.outlet.on_change()
+            self.outlet.on_room()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         manager = cast("LimitedServer", self._manager)
         try:
-            self._counted_as = manager.joined(_peer(transport)) if manager.counts_addresses else None
+            self._counted_as = manager.count_connection(_peer(transport)) if manager.counts_addresses else None
         except LimitError as many:
             manager.refused("connections of one address")
             self._refuse(manager, cast("asyncio.Transport", transport), many)
             return
-        if not manager.make_place():
+        if not manager.make_room():
             self._leave_address(manager)
             self._refuse(manager, cast("asyncio.Transport", transport), manager.all_taken())
             return
@@ -113,7 +113,7 @@ class ClientConnection(web.RequestHandler):
         self._leave_address(manager)
         super().connection_lost(exc)
         if self.outlet is not None:
-            self.outlet.changed()
+            self.outlet.on_change()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -172,7 +172,7 @@ class ClientConnection(web.RequestHandler):
 
     def _leave_address(self, manager: LimitedServer) -> None:
         if self._counted_as is not None:
-            manager.left(self._counted_as)
+            manager.uncount_connection(self._counted_as)
             self._counted_as = None
 
     def _expect_head(self) -> None:
@@ -267,7 +267,7 @@ class LimitedServer(web.Server):
     def __call__(self) -> ClientConnection:
         return ClientConnection(self, self._limits, loop=self._loop, **self._kwargs)
 
-    def make_place(self) -> bool:
+    def make_room(self) -> bool:
         """Whether there is a slot for one more connection, after the most dispensable idle one has given way."""
         if len(self._connections) < self._limits.connections_limit:
             return True
@@ -288,7 +288,7 @@ class LimitedServer(web.Server):
     def counts_addresses(self) -> bool:
         return self._limits.address_connections_limit is not None
 
-    def joined(self, address: str | None) -> str | None:
+    def count_connection(self, address: str | None) -> str | None:
         """Counts a connection of the address, if it is limited, and returns what it counts as; raises LimitError (429)
         if the limit is reached."""
         if address in self._limits.trusted_proxies:
@@ -311,7 +311,7 @@ class LimitedServer(web.Server):
     def _usual_share(self) -> int:
         return max(1, min(_OF_ONE_ADDRESS, self._limits.connections_limit // 4))
 
-    def left(self, key: str) -> None:
+    def uncount_connection(self, key: str) -> None:
         self._of_address[key] -= 1
         if not self._of_address[key]:
             del self._of_address[key]
@@ -328,9 +328,9 @@ async def count_forwarded(request: web.Request, handler: RequestHandler) -> web.
     server, client = request.protocol._manager, client_address(request)
     if client == request.remote or not isinstance(server, LimitedServer):
         return await handler(request)
-    key = server.joined(client) if server.counts_addresses else None
+    key = server.count_connection(client) if server.counts_addresses else None
     try:
         return await handler(request)
     finally:
         if key is not None:
-            server.left(key)
+            server.uncount_connection(key)

@@ -27,19 +27,19 @@ _VALUES_LIMIT: Final = 2_000_000
 it."""
 
 
-def askers_of(request: web.Request) -> tuple[str, ...]:
+def callers_of(request: web.Request) -> tuple[str, ...]:
     """The clients whose limits the request counts against: its token, and its address unless that is this machine's."""
     token = request.get(PRINCIPAL, EVERYBODY)
     address = client_address(request)
-    askers = () if token == EVERYBODY else (f"the token {token.name}",)
-    return askers if is_loopback(address) else (*askers, f"the address {address_key(address)}")
+    callers = () if token == EVERYBODY else (f"the token {token.name}",)
+    return callers if is_loopback(address) else (*callers, f"the address {address_key(address)}")
 
 
 async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: int = _JSON_LIMIT_BYTES) -> Any:
     """The JSON value of the body; with `unpack` the body may be compressed with gzip."""
     limits = request.app[LIMITS]
     limits = dataclasses.replace(limits, body_limit_bytes=min(limits.body_limit_bytes, limit_bytes))
-    with request.app[MEMORY_BUDGET].share(*askers_of(request)) as grow:
+    with request.app[MEMORY_BUDGET].share(*callers_of(request)) as grow:
         body = await read_body(request, limits, unpack=unpack, grow=grow)
     return parse_json(body)
 

@@ -76,7 +76,7 @@ class Passwords:
             return False
 
     async def _run(self, work: Callable[[], _T], origin: str | None) -> _T:
-        async with self._line.passed(origin or ""):
+        async with self._line.hold_slot(origin or ""):
             # A thread cannot be cancelled, so it occupies its slot until it is done.
             return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(self._threads, work))
 

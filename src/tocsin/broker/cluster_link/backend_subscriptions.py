@@ -291,7 +291,7 @@ class BackendSubscriptions:
             held_interests: dict[str, int] = {}
             orphaned: list[BackendSubscription] = []
             ours = {backend.subscription: backend for backend in self._index}
-            async for page in self._client.held():
+            async for page in self._client.subscription_pages():
                 for held in page:
                     held_interests[held.id] = held.interest
                     own = ours.get(held.id) or self._index.get(held.interest)

@@ -84,9 +84,9 @@ class ResultFetcher:
             batch, self._queue = self._queue[:_TOGETHER], self._queue[_TOGETHER:]
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._log_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _log_end(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a fetch failed unexpectedly", exc_info=error)
@@ -141,7 +141,7 @@ class ResultFetcher:
         if part.gap is not None:
             in_progress.gap = part.gap
 
-    async def _finish(self, in_progress: _FetchInProgress, place: int, began_s: float) -> None:
+    async def _finish(self, in_progress: _FetchInProgress, index: int, began_s: float) -> None:
         """Reports one fetch to the core."""
         if in_progress.done:
             return
@@ -156,7 +156,7 @@ class ResultFetcher:
         took_s = time.monotonic() - began_s
         self._runtime.handle(ev.FetchSucceeded(fetch.fetch, to, tuple(in_progress.results), took_s, in_progress.gap))
         self._runtime.wake_waiters(fetch.interest)
-        if place % _BREATH == _BREATH - 1:
+        if index % _BREATH == _BREATH - 1:
             await asyncio.sleep(0)
 
 

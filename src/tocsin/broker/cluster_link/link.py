@@ -247,7 +247,7 @@ class ClusterLink:
     async def _check(self) -> None:
         """Registers again if the cluster was restored from a backup that does not know us, or knows us differently."""
         try:
-            registration = await self._client.known()
+            registration = await self._client.broker_info()
         except NotFoundError:
             registration = None
         if (

@@ -54,23 +54,23 @@ _AnswerPart = CachedRun | PendingFetch | SharedFetch
 
 
 class PendingAnswer:
-    """An answer that waits for fetches. `askers` pairs each subscription with its `turn` when it asked; `groups` are
+    """An answer that waits for fetches. `receivers` pairs each subscription with its `turn` when it asked; `groups` are
     cohort snapshots that asked together."""
 
-    __slots__ = ("after", "asked", "askers", "groups", "lacking", "parts", "to", "why")
+    __slots__ = ("after", "asked", "groups", "lacking", "parts", "receivers", "to", "why")
 
     def __init__(
         self,
         after: Cursor,
         to: Cursor,
         why: DeliveryReason,
-        askers: list[tuple[FrontendState, int]],
+        receivers: list[tuple[FrontendState, int]],
         groups: list[CohortSnapshot],
     ) -> None:
         self.after = after
         self.to = to
         self.why = why
-        self.askers = askers
+        self.receivers = receivers
         self.groups = groups
         self.parts: list[_AnswerPart] = []
         # The number of fetches that have not been answered.

@@ -54,7 +54,7 @@ class EncodedEvent:
         self.to = to
         self._framed: list[bytes | None] = [None, None, envelope]
 
-    def framed(self, form: OutletForm) -> bytes:
+    def frame_as(self, form: OutletForm) -> bytes:
         """The bytes in this form, encoded on first use."""
         framed = self._framed[form]
         if framed is None:
@@ -102,7 +102,7 @@ class EventEncoder:
         envelope = self._writer.available(channel, interest, action.to, at_us=now_us())
         return EncodedEvent(AVAILABLE, envelope, interest, None, f"available_{cursor_text(action.to)}")
 
-    def ended(self, action: ac.EndSubscriptions) -> EncodedEvent:
+    def encode_end(self, action: ac.EndSubscriptions) -> EncodedEvent:
         interest = action.interest
         channel = self._channel_of(interest)
         at_us = now_us()

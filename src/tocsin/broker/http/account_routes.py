@@ -133,7 +133,7 @@ class AccountRoutes:
     # --- subscribers, for managers
 
     async def _subscribers(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request, "after", "limit")
+        by, application = await self._managed_application(request, "after", "limit")
         limit = positive_int(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
         rows = await self._accounts.subscribers(by, application, after=after, limit=limit)
@@ -142,7 +142,7 @@ class AccountRoutes:
         return answer({"subscribers": subscribers, "next": next_page})
 
     async def subscriber(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+        by, application = await self._managed_application(request)
         subscriber = await self._accounts.subscriber(by, request.match_info["user"], application)
         page = await self._service.list_subscriptions(subscriber.id)
         webhook = await self._service.webhook(subscriber.id)
@@ -157,7 +157,7 @@ class AccountRoutes:
         return answer(described.to_json())
 
     async def _remove_subscriber(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+        by, application = await self._managed_application(request)
 
         async def whole() -> None:
             await self._end_removed(await self._accounts.remove_subscriber(by, request.match_info["user"], application))
@@ -166,7 +166,7 @@ class AccountRoutes:
         return answer({})
 
     async def _set_password(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+        by, application = await self._managed_application(request)
         change = await read_message(request, PasswordChange)
         # This checks passwords, too, so the rate limit of logins applies.
         origin = self._origin(request)
@@ -185,13 +185,13 @@ class AccountRoutes:
     # --- groups
 
     async def _create_group(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+        by, application = await self._managed_application(request)
         new = await read_message(request, NewGroup)
-        changed = await self._changed(lambda: self._accounts.create_group(by, new.name, new.members, application))
+        changed = await self._change_group(lambda: self._accounts.create_group(by, new.name, new.members, application))
         return answer(NewGroup(changed.group.name, new.members).to_json(), status=201)
 
     async def _groups(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request, "after", "limit")
+        by, application = await self._managed_application(request, "after", "limit")
         limit = positive_int(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
         rows = await self._accounts.groups(by, application, after=after, limit=limit)
@@ -200,7 +200,7 @@ class AccountRoutes:
         return answer({"groups": groups, "next": next_page})
 
     async def group(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request, "after")
+        by, application = await self._managed_application(request, "after")
         name, after = request.match_info["name"], request.query.get("after", "")
         group = await self._accounts.group(by, name, application)
         members = await self._accounts.members(by, name, application, after=after, limit=PAGE)
@@ -214,32 +214,36 @@ class AccountRoutes:
         return answer(GroupPage(group.name, created_at, tuple(members), subscriptions, next_page).to_json())
 
     async def _remove_group(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+        by, application = await self._managed_application(request)
         name = request.match_info["name"]
-        await self._changed(lambda: self._accounts.remove_group(by, name, application), f"the group {name} is gone")
+        await self._change_group(
+            lambda: self._accounts.remove_group(by, name, application), f"the group {name} is gone"
+        )
         return answer({})
 
     async def _add_members(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+        by, application = await self._managed_application(request)
         added = await read_message(request, GroupMembers)
         name = request.match_info["name"]
-        await self._changed(lambda: self._accounts.add_members(by, name, added.members, application))
+        await self._change_group(lambda: self._accounts.add_members(by, name, added.members, application))
         return answer(added.to_json())
 
     async def _remove_member(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+        by, application = await self._managed_application(request)
         name, user = request.match_info["name"], request.match_info["user"]
         reason = f"you are not in the group {name} any more"
-        await self._changed(lambda: self._accounts.remove_members(by, name, [user], application), reason)
+        await self._change_group(lambda: self._accounts.remove_members(by, name, [user], application), reason)
         return answer({})
 
     async def _unsubscribe_group(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+        by, application = await self._managed_application(request)
         group = await self._accounts.group(by, request.match_info["name"], application)
         await self._service.unsubscribe_group(group, request.match_info["id"])
         return answer({})
 
-    async def _changed(self, change: Callable[[], Awaitable[GroupChanged]], reason: str | None = None) -> GroupChanged:
+    async def _change_group(
+        self, change: Callable[[], Awaitable[GroupChanged]], reason: str | None = None
+    ) -> GroupChanged:
         """Performs a change of a group, and passes its subscriptions on to the core."""
 
         async def whole() -> GroupChanged:
@@ -303,7 +307,7 @@ class AccountRoutes:
         renewed = await self._accounts.renew_application_token(by, request.match_info["name"])
         return answer(_application(renewed.application, renewed.token))
 
-    async def _managed(self, request: web.Request, *known: str) -> tuple[Principal, str | None]:
+    async def _managed_application(self, request: web.Request, *known: str) -> tuple[Principal, str | None]:
         """The principal, and the application that the request is about; the operator may name any."""
         check_query(request, "application", *known)
         by, application = await self._who(request), request.query.get("application")

@@ -100,8 +100,8 @@ class SubscriberRoutes:
         who = await subscriber_of(self._service, request)
         check_query(request, "wait")
         self._publisher.check(who, request.match_info["name"])
-        askers = (f"the subscriber {who.user}", f"the application {who.application_name}")
-        async with self._bodies.read(request, *askers) as body:
+        callers = (f"the subscriber {who.user}", f"the application {who.application_name}")
+        async with self._bodies.read(request, *callers) as body:
             forwarded = await self._publisher.publish(
                 who, request.match_info["name"], body, wait=request.query.get("wait"),
                 key=request.headers.get("Idempotency-Key"),

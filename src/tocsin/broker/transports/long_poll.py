@@ -49,7 +49,7 @@ class LongPoll(Transport):
     async def _unacknowledged_events(self, who: Session) -> list[EncodedEvent]:
         """The unacknowledged events, pulled from all subscriptions up to the buffer size."""
         service = self._service
-        events, interests = service.lacking(who)
+        events, interests = service.list_unacknowledged(who)
         size_bytes, failed = 0, None
         begin, count = 0, _FIRST
         while begin < len(interests) and size_bytes < service.settings.delivery.buffer_bytes:

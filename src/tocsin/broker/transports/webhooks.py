@@ -232,7 +232,7 @@ class _WebhookSender:
         self._attached = False
         self._outlet = PlainOutlet(self._take, lambda: len(self._waiting) >= _WAITING, self._shed)
         self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(_ended)
+        self._task.add_done_callback(_log_failure)
         self._attach()
 
     def _attach(self) -> None:
@@ -369,6 +369,6 @@ class _KeyedSlots:
                 del self.by_key[key]
 
 
-def _ended(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a webhook's sender failed", exc_info=error)

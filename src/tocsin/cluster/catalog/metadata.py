@@ -177,7 +177,7 @@ def _indexes(catalog: Catalog) -> Iterator[_ListedIndex]:
         yield _ListedIndex(index.dataverse, index.dataset, index.name, index.structure, index.fields, index)
 
 
-def _derived(type_: ObjectType) -> dict[str, Any]:
+def _derive(type_: ObjectType) -> dict[str, Any]:
     declared = [
         {
             "FieldName": field.name, "FieldType": str(field.type), "IsNullable": field.optional,
@@ -248,7 +248,7 @@ DATASETS: Final[dict[str, _MetadataDataset]] = {
                         ),
                     ),
                 ),
-                lambda row, _: _derived(row[1]),
+                lambda row, _: _derive(row[1]),
             ),
             IsOpen=(t.BOOLEAN, lambda row, _: row[1].open), Definition=(_Perhaps(t.STRING), lambda row, _: row[2]),
         ),

@@ -155,10 +155,10 @@ class Channels:
                 if channel_id not in self._known:
                     await self._begin(entry)
 
-    def subscribed(self, channel_id: int) -> None:
+    def note_interest(self, channel_id: int) -> None:
         """Must be called on the event loop when a channel may have a new interest."""
         if (channel := self._running.get(channel_id)) is not None:
-            channel.subscribed()
+            channel.note_interest()
 
     def compile_again(self, entry: ChannelEntry, catalog: Catalog) -> SharedQuery:
         """Compiles a channel's query with another catalog. It must watch the same datasets, because the channel's
@@ -185,12 +185,12 @@ class Channels:
                 finally:
                     del self._compiled[channel_id]
 
-    def running(self) -> Sequence[RunningChannel]:
+    def list_running(self) -> Sequence[RunningChannel]:
         return list(self._running.values())
 
     def figures(self) -> list[ChannelMetrics]:
         """May be called from any thread."""
-        return [ChannelMetrics(full_name(channel.entry), channel.counts) for channel in self.running()]
+        return [ChannelMetrics(full_name(channel.entry), channel.counts) for channel in self.list_running()]
 
     # ------------------------------------------------------------ statements
 
@@ -201,7 +201,7 @@ class Channels:
             return {"name": statement.name.name, "existed": True}
         scope.catalog.dataverse(dataverse)
         function, where, body, parameters = self._body(statement, scope, dataverse)
-        declared = self._declared(statement, scope)
+        declared = self._declared_types(statement, scope)
 
         def prepared() -> SharedQuery:
             try:
@@ -242,7 +242,7 @@ class Channels:
             faults.reach("create-channel.recorded")
         finally:
             # Also settle if the statement was cancelled after the catalog took the entry.
-            await asyncio.shield(self._settled(entry))
+            await asyncio.shield(self._settle_new(entry))
         if self._known.get(channel_id) != entry:
             return {"name": entry.name, "existed": True}
         return {
@@ -250,7 +250,7 @@ class Channels:
             "parameters": {n: str(k) for n, k in zip(parameters, query.parameters, strict=True)},
         }
 
-    async def _settled(self, entry: ChannelEntry) -> None:
+    async def _settle_new(self, entry: ChannelEntry) -> None:
         try:
             await self._settle()
         finally:
@@ -294,7 +294,7 @@ class Channels:
         function: FunctionEntry = functions[0]
         return function.ref, function.dataverse, function.body, function.parameters
 
-    def _declared(self, statement: st.CreateChannel, scope: StatementScope) -> dict[str, Type]:
+    def _declared_types(self, statement: st.CreateChannel, scope: StatementScope) -> dict[str, Type]:
         def look_up(name: st.Name) -> ObjectType | None:
             try:
                 return scope.catalog.type_(name.dataverse or scope.dataverse, name.name).type
@@ -312,7 +312,7 @@ class Channels:
         if scope.catalog.find(ref) is None:
             if statement.if_exists:
                 return {"name": ref.name, "existed": False}
-            raise scope.catalog.missing(ref)
+            raise scope.catalog.not_found_error(ref)
         try:
             await self._catalog.apply([Remove(ref, if_exists=statement.if_exists)])
         finally:

@@ -30,7 +30,7 @@ class ParameterValues:
         self._check = checker(record)
         self._read = json_form.reader(record)
 
-    def checked(self, values: Sequence[Any]) -> _Values:
+    def check(self, values: Sequence[Any]) -> _Values:
         """Checks values from a statement. Raises InputError, which names the value that does not fit."""
         return self._with(self._check, values)
 

@@ -92,7 +92,7 @@ class Retention:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def committed(self, _execution: CommittedExecution) -> None:
+    def note_commit(self, _execution: CommittedExecution) -> None:
         """Must be called on the event loop after each commit: there may be too many results now."""
         self.wake()
 

@@ -130,7 +130,7 @@ class VirtualDatasets:
     async def _results(self, shown: VirtualDataset) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         ends = _ExecutionEnds(self._store, shown.channel.channel_id)
-        async for _, result, ids in shown_results(self._store, shown.channel.channel_id):
+        async for _, result, ids in visible_results(self._store, shown.channel.channel_id):
             value = orjson.loads(result.payload)
             delivered = from_us(await ends.of(result))
             rows += [
@@ -179,7 +179,7 @@ async def all_subscriptions(store: ChannelStore, channel_id: int) -> list[Subscr
         subscriptions += page
 
 
-async def shown_results(
+async def visible_results(
     store: ChannelStore, channel_id: int
 ) -> AsyncIterator[tuple[InterestId, ResultRow, dict[UUID, str]]]:
     """Yields each stored result with the subscriptions that see it, as `resultId` → `subscriptionId`."""

@@ -133,7 +133,7 @@ class FeedOptions:
         """Whether the first line names the columns."""
         return self.by_lines and self.reading.get("header", str(self.format == "csv")).strip().lower() == "true"
 
-    def written(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Describes the format, as far as a client needs it to split a text into records."""
         description: dict[str, Any] = {"adapter": self.adapter, "format": self.format}
         if self.by_lines:
@@ -163,13 +163,13 @@ def feed_options(
         raise InputError(f'format: a socket takes one of {", ".join(_STREAMED)}, got "{format_}"')
     _check_names(texts, (*_COMMON, *_ADAPTERS[adapter], *formats[format_]))
     reading = {name: texts[name] for name in formats[format_] if name in texts}
-    places, notes = _places(adapter, texts, node_host)
+    addresses, notes = _addresses(adapter, texts, node_host)
     return FeedOptions(
         adapter, texts["type-name"], format_, reading,
-        sockets=places if adapter == _SOCKET else (),
+        sockets=addresses if adapter == _SOCKET else (),
         polling=_url_options(texts, format_, least_poll_s) if adapter == _URL else None,
         files=_file_options(texts, format_, reading) if adapter == _FILES else None,
-        addresses=places if adapter == _HTTP else (),
+        addresses=addresses if adapter == _HTTP else (),
         entry=_entry(texts) if adapter == _HTTP else "/",
         inserts=_flag("insert-feed", texts.get("insert-feed", "false")),
         notes=(*notes, *_notes(texts)),
@@ -203,7 +203,7 @@ def _notes(texts: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _places(adapter: str, texts: Mapping[str, str], node_host: str) -> tuple[tuple[tuple[str, int], ...], list[str]]:
+def _addresses(adapter: str, texts: Mapping[str, str], node_host: str) -> tuple[tuple[tuple[str, int], ...], list[str]]:
     """Returns where the feed listens, and notes. AsterixDB's `NC` names nodes, each of which is this machine here."""
     kind = texts.get("address-type", "IP").upper()
     if kind not in ("IP", "NC"):
@@ -211,11 +211,11 @@ def _places(adapter: str, texts: Mapping[str, str], node_host: str) -> tuple[tup
     name = "addresses" if adapter == _HTTP else "sockets"
     if adapter != _SOCKET and name not in texts:
         return (), []
-    places = _sockets(name, texts.get(name, ""))
+    addresses = _sockets(name, texts.get(name, ""))
     if kind == "IP":
-        return places, []
-    ports = tuple((node_host, port) for _, port in places)
-    nodes = ", ".join(dict.fromkeys(host for host, _ in places))
+        return addresses, []
+    ports = tuple((node_host, port) for _, port in addresses)
+    nodes = ", ".join(dict.fromkeys(host for host, _ in addresses))
     shown = ", ".join(f"{host}:{port}" for host, port in ports)
     return ports, [f"address-type NC: {nodes} is this machine, and the feed listens at {shown}"]
 

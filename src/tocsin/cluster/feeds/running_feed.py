@@ -112,7 +112,7 @@ class RunningFeed:
         return next(worker for worker in self._workers if worker.target.dataset == dataset)
 
     def _trim(self) -> None:
-        self._log.landed(min(worker.position for worker in list(self._workers)))
+        self._log.record_landed(min(worker.position for worker in list(self._workers)))
 
     @property
     def troubles(self) -> list[Trouble]:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.announcements.announcer import Announcer
-from tocsin.cluster.channels.announcements.brokers import BrokerFence, Brokers, checked_url
+from tocsin.cluster.channels.announcements.brokers import BrokerFence, Brokers, check_url
 from tocsin.cluster.channels.metrics import AnnouncementCollector
 from tocsin.cluster.channels.retention import Retention
 from tocsin.cluster.channels.subscriptions import Subscriptions
@@ -50,16 +50,18 @@ class BrokerApi:
         subscriptions = SubscriptionRoutes(self.subscriptions, self.brokers, self.retention)
         brokers = _RegistrationRoutes(self.brokers, self.announcer, self.store, self.retention, self.wait_limit_s)
         return [
-            *(_fenced(route, self.brokers.fence, changes=False) for route in results.routes()),
+            *(_fence_route(route, self.brokers.fence, changes=False) for route in results.routes()),
             *(
                 # Do not fence the registration: there a broker gets its generation.
-                route if route.method == "PUT" else _fenced(route, self.brokers.fence, changes=route.method != "GET")
+                route
+                if route.method == "PUT"
+                else _fence_route(route, self.brokers.fence, changes=route.method != "GET")
                 for route in (*subscriptions.routes(), *brokers.routes())
             ),
         ]
 
 
-def _fenced(route: web.RouteDef, fence: BrokerFence, *, changes: bool) -> web.RouteDef:
+def _fence_route(route: web.RouteDef, fence: BrokerFence, *, changes: bool) -> web.RouteDef:
     """Refuses requests of an older generation of a broker; passes the newest, and requests without the header."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -110,7 +112,7 @@ class _RegistrationRoutes:
         dataverse, name = path_name(request)
         wanted = await read_message(request, RegistrationRequest, unpack=True)
         if wanted.url is not None:
-            self._announcer.guard.check(checked_url(wanted.url), "the broker's address")
+            self._announcer.guard.check(check_url(wanted.url), "the broker's address")
         # A broker that does not name its store gets no generation.
         claim = None if wanted.store is None else BrokerClaim(wanted.store, wanted.generation, wanted.starts)
         registration = await self._brokers.register(dataverse, name, wanted.url, request[PRINCIPAL], claim)
@@ -126,7 +128,7 @@ class _RegistrationRoutes:
 
     async def _show(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
-        entry = self._brokers.known(*path_name(request))
+        entry = self._brokers.find(*path_name(request))
         broker = BrokerName(entry.dataverse, entry.name)
         registration = await self._store.registration(broker)
         # A generation without a known holder belongs to nobody, so do not report it: its broker must claim it again.
@@ -150,7 +152,7 @@ class _RegistrationRoutes:
     async def _announcements(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
-        registration = await self._brokers.registered(broker, request[PRINCIPAL])
+        registration = await self._brokers.find_registration(broker, request[PRINCIPAL])
         after = request.query.get("after")
         position = registration.position if after is None else parse_position(after)
         announcement = await self._announcer.announcement(
@@ -161,12 +163,12 @@ class _RegistrationRoutes:
     async def _acknowledge(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
-        await self._brokers.registered(broker, request[PRINCIPAL])
+        await self._brokers.find_registration(broker, request[PRINCIPAL])
         acks = await read_message(request, BrokerAcks, unpack=True)
         channels = await self._store.acknowledge(broker, acks.cursors) if acks.cursors else set()
         if acks.position is not None:
             await self._store.record_position(broker, acks.position)
-            await self._announcer.changed(broker)
+            await self._announcer.notify_now(broker)
         if acks.trim:
             self._retention.request_trim(channels)
         return answer({"acknowledged": len(acks.cursors)})

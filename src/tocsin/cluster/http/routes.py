@@ -111,11 +111,11 @@ def cluster_application(
     )
 
     if backup is not None:
-        app.add_routes([web.post("/v1/backup", _backing_up(backup))])
+        app.add_routes([web.post("/v1/backup", _back_up(backup))])
 
     if feeds is not None:
         metrics.registry.register(FeedCollector(feeds.figures))
-        app.add_routes([web.post(_FEED, _publishing(feeds)), web.get(_FEED, _describing(feeds), allow_head=False)])
+        app.add_routes([web.post(_FEED, _publish(feeds)), web.get(_FEED, _describe_feed(feeds), allow_head=False)])
 
     if channel_figures is not None:
         metrics.registry.register(ChannelCollector(channel_figures))
@@ -136,7 +136,7 @@ def cluster_application(
             registry=metrics.registry,
         )
         suspect.set_function(lambda: float(watch.suspicion() is not None))
-        app.add_routes([web.post("/v1/clock:accept", _accepting(guard))])
+        app.add_routes([web.post("/v1/clock:accept", _accept_clock(guard))])
 
     if brokers is not None:
         app.add_routes(brokers.routes(metrics))
@@ -176,7 +176,7 @@ async def _openapi(_request: web.Request) -> web.Response:
     return answer(document())
 
 
-def _backing_up(backup: _Backup) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _back_up(backup: _Backup) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def back_up(request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "admin")
         body = await read_json(request, limit_bytes=_BACKUP_BYTES)
@@ -188,7 +188,7 @@ def _backing_up(backup: _Backup) -> Callable[[web.Request], Awaitable[web.Respon
     return back_up
 
 
-def _accepting(guard: ClockGuard) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _accept_clock(guard: ClockGuard) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def accept_clock(request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "admin")
         accepted_us = await asyncio.to_thread(guard.accept)
@@ -197,7 +197,7 @@ def _accepting(guard: ClockGuard) -> Callable[[web.Request], Awaitable[web.Respo
     return accept_clock
 
 
-def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _publish(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def publish(request: web.Request) -> web.Response:
         require_feed(request[PRINCIPAL], ".".join(path_name(request)))
 
@@ -210,7 +210,7 @@ def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]
     return publish
 
 
-def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _describe_feed(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def describe(request: web.Request) -> web.Response:
         require_feed(request[PRINCIPAL], ".".join(path_name(request)))
         return answer(dict(feeds.describe(request.match_info["name"])))

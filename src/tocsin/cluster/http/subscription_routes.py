@@ -63,7 +63,7 @@ class SubscriptionRoutes:
     async def _broker(self, request: web.Request, name: str) -> BrokerName:
         """Returns the broker of that name, after a check that the caller may act for it."""
         broker = BrokerName(*split_full_name(name))
-        await self._brokers.registered(broker, request[PRINCIPAL])
+        await self._brokers.find_registration(broker, request[PRINCIPAL])
         return broker
 
     async def _channels(self, request: web.Request) -> web.Response:
@@ -122,7 +122,7 @@ class SubscriptionRoutes:
         """Lists a broker's subscriptions in all channels, so that a returning broker can compare them with its own."""
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
-        await self._brokers.registered(broker, request[PRINCIPAL])
+        await self._brokers.find_registration(broker, request[PRINCIPAL])
         limit = positive_int(request, "limit", PAGE, most=PAGE_LIMIT)
         channel, _, identity = request.query.get("after", "0 ").partition(" ")
         if not (channel.isascii() and channel.isdecimal() and len(channel) <= 18):
@@ -144,7 +144,7 @@ class SubscriptionRoutes:
             except NotFoundError:
                 continue
             if broker not in checked:
-                await self._brokers.registered(broker, request[PRINCIPAL])
+                await self._brokers.find_registration(broker, request[PRINCIPAL])
                 checked.add(broker)
 
 

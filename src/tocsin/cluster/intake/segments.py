@@ -276,11 +276,11 @@ def writer(segment: Segment, lost: LostFolder | None, sync: Callable[[int], None
             if lost is None:
                 raise _damage_error(segment.path, segment.size_bytes, segment.doubt)
             tail = _read_tail(segment)
-            place = lost.store_copy(tail, f"{TAIL}-{segment.path.parent.name}-{segment.path.name}-{segment.size_bytes}")
+            copy = lost.store_copy(tail, f"{TAIL}-{segment.path.parent.name}-{segment.path.name}-{segment.size_bytes}")
             _log.error(
                 "the end of the intake log fails its check: an unfinished write, or acknowledged records that were "
                 "damaged; it is set aside",
-                file=str(segment.path), at_bytes=segment.size_bytes, cut_bytes=len(tail), now=str(place),
+                file=str(segment.path), at_bytes=segment.size_bytes, cut_bytes=len(tail), now=str(copy),
                 reason=segment.doubt,
             )  # fmt: skip
             segment.doubt = None

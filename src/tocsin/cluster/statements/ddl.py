@@ -120,7 +120,7 @@ class DdlHandler:
         dataverse = statement.dataset.dataverse or scope.dataverse
         dataset = scope.names.find_dataset(dataverse, statement.dataset.name)
         if not isinstance(dataset, DatasetEntry | VirtualDataset):
-            raise scope.catalog.missing(dataset_ref(dataverse, statement.dataset.name))
+            raise scope.catalog.not_found_error(dataset_ref(dataverse, statement.dataset.name))
         for path in statement.fields:
             _check_indexed(dataset.type, path, statement)
         kind: Any = statement.kind
@@ -207,7 +207,7 @@ class DdlHandler:
                 raise ConflictError(f"{ref} belongs to {channel.ref}", hint=f"DROP CHANNEL {channel.name} removes it")
             if if_exists:
                 return {"name": ref.name, "existed": False}
-            raise scope.catalog.missing(ref)
+            raise scope.catalog.not_found_error(ref)
         try:
             await self._catalog.apply([Remove(ref, if_exists=if_exists)])
         finally:

@@ -278,7 +278,7 @@ class Procedures:
         check_text("list of arguments", arguments, PARAMETERS_LIMIT)
         async with self._changing:
             if not self._is_current(call.entry):
-                raise self._catalog.catalog.missing(call.entry.ref)
+                raise self._catalog.catalog.not_found_error(call.entry.ref)
             entry = self._catalog.catalog.procedure(call.entry.dataverse, call.entry.name, call.entry.arity)
             existing = [schedule for schedule in entry.schedules if schedule.arguments == arguments]
             schedule = existing[0] if existing else ProcedureSchedule(new_folder(), arguments, call.scope.now)

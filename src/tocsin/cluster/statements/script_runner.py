@@ -100,7 +100,7 @@ class ScriptRunner:
         script."""
         definitions, changes, procedures = self._definitions, self._changes, self._procedures
         feeds, brokers, channels = self._feeds, self._brokers, self._channels
-        query = self._streamed_rows if streamed else self._whole_rows
+        query = self._stream_rows if streamed else self._whole_rows
         return {
             st.Query: query,
             st.Explain: self._explain,
@@ -275,7 +275,7 @@ class ScriptRunner:
             scope.close()
         return _whole(rows)
 
-    async def _streamed_rows(self, statement: st.Query, scope: StatementScope) -> QueryRows:
+    async def _stream_rows(self, statement: st.Query, scope: StatementScope) -> QueryRows:
         """Returns when Spark has written the rows. They are encoded when they are read: a client that reads slowly
         costs only disk space."""
 

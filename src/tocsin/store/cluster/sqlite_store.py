@@ -248,7 +248,7 @@ class SqliteTransaction:
         self._committed = False
 
     @property
-    def committed(self) -> bool:
+    def is_committed(self) -> bool:
         return self._committed
 
     entries = _TransactionCall(entries)

@@ -75,10 +75,10 @@ def _open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """
     log, shared_memory = _beside(path, "-wal"), _beside(path, "-shm")
     if not log.exists():
-        with closing(_connected(path, "mode=ro&immutable=1")) as connection:
+        with closing(_connect(path, "mode=ro&immutable=1")) as connection:
             yield connection
     elif shared_memory.exists():
-        with closing(_connected(path, "mode=ro")) as connection:
+        with closing(_connect(path, "mode=ro")) as connection:
             yield connection
     else:
         with tempfile.TemporaryDirectory(prefix="tocsin-check-") as folder:
@@ -93,6 +93,6 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _connected(path: Path, options: str) -> sqlite3.Connection:
+def _connect(path: Path, options: str) -> sqlite3.Connection:
     address = f"{path.absolute().as_uri()}?{options}"
     return sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None)

@@ -72,11 +72,11 @@ class AnnouncementBuilder:
                     gap_ranges.add(last)
         # The last range of a chunk may continue in the next chunk, so it is not complete.
         complete_ranges = [
-            place for place in results_by_range if (is_complete or place < last) and place not in gap_ranges
+            index for index in results_by_range if (is_complete or index < last) and index not in gap_ranges
         ]
-        for place in _fitting(complete_ranges, results_by_range, self._pushed_bytes):
-            item = items[place]
-            yield PushedResults(full_name(channels[item.channel_id]), item.interest, results_by_range[place])
+        for index in _take_fitting(complete_ranges, results_by_range, self._pushed_bytes):
+            item = items[index]
+            yield PushedResults(full_name(channels[item.channel_id]), item.interest, results_by_range[index])
 
 
 def before(cursor: Cursor) -> Cursor:
@@ -85,10 +85,10 @@ def before(cursor: Cursor) -> Cursor:
     return Cursor(epoch, execution, ordinal - 1) if ordinal else Cursor(epoch, execution - 1, LAST_ORDINAL)
 
 
-def _fitting(places: Sequence[int], held: dict[int, list[FetchedResult]], limit_bytes: int) -> Iterator[int]:
+def _take_fitting(indexes: Sequence[int], held: dict[int, list[FetchedResult]], limit_bytes: int) -> Iterator[int]:
     size_bytes = 0
-    for place in places:
-        size_bytes += sum(len(result.payload) for result in held[place])
+    for index in indexes:
+        size_bytes += sum(len(result.payload) for result in held[index])
         if size_bytes > limit_bytes:
             return
-        yield place
+        yield index

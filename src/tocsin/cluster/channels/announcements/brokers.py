@@ -65,13 +65,13 @@ class Brokers:
     async def create(self, statement: st.CreateBroker, scope: StatementScope) -> StatementSummary:
         name = statement.name.name
         kind = read_options(statement, scope.now, {"broker-type": _broker_kind}).get("broker-type", "general")
-        entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, checked_url(statement.url), kind)
+        entry = BrokerEntry(statement.name.dataverse or scope.dataverse, name, check_url(statement.url), kind)
         assert entry.url is not None
         self._announcer.guard.check(entry.url, "the broker's address")
         broker = BrokerName(entry.dataverse, name)
         put = Put(entry, when_taken="keep" if statement.if_not_exists else "refuse")
         try:
-            with self._announcer.expecting(broker):
+            with self._announcer.expect(broker):
                 await self._store.register(broker, new_secret(), owner=None)
                 faults.reach("broker.registered")
                 after = await self._catalog.apply([put])
@@ -87,7 +87,7 @@ class Brokers:
         if channels := await self._channels_of(BrokerName(ref.dataverse, name)):
             listed_channels = channels[:_SHOWN] + (["others"] if len(channels) > _SHOWN else [])
             raise ConflictError(
-                f"the {ref} cannot be dropped: it has subscriptions to {_listed(listed_channels)}",
+                f"the {ref} cannot be dropped: it has subscriptions to {_list(listed_channels)}",
                 hint="UNSUBSCRIBE them, or CHANGE SUBSCRIPTION to another broker",
             )
         try:
@@ -117,7 +117,7 @@ class Brokers:
         """Registers the broker; from now on the cluster notifies it at this address. Raises FencedError if another
         broker has taken over the claimant's name."""
         broker = BrokerName(dataverse, name)
-        entry = BrokerEntry(dataverse, name, None if url is None else checked_url(url))
+        entry = BrokerEntry(dataverse, name, None if url is None else check_url(url))
         known_entry = self._catalog.catalog.find(entry.ref)
         secret = new_secret()
         if (previous := await self._store.registration(broker)) is not None:
@@ -125,7 +125,7 @@ class Brokers:
         if (previous is None or previous.owner is None) and who.role == "broker":
             await self._check_claim(broker)
         try:
-            with self._announcer.expecting(broker):
+            with self._announcer.expect(broker):
                 registration = await self._store.register(broker, secret, owner=who.name)
                 _check_owner(registration, who, claims=True)
                 if claimant is not None:
@@ -134,7 +134,7 @@ class Brokers:
                 if known_entry != entry:
                     await self._catalog.apply([Put(entry, when_taken="replace")])
         finally:
-            await asyncio.shield(self._announcer.changed(broker))
+            await asyncio.shield(self._announcer.notify_now(broker))
         shown_secret = secret if registration.secret == secret else None
         generation = None if claimant is None else registration.generation
         return _RegisteredBroker(
@@ -152,24 +152,24 @@ class Brokers:
 
     async def renew_secret(self, broker: BrokerName, who: Token) -> str:
         """Replaces the broker's secret and returns the new one."""
-        await self.registered(broker, who)
+        await self.find_registration(broker, who)
         secret = new_secret()
         await self._store.renew_secret(broker, secret)
-        await self._announcer.changed(broker)
+        await self._announcer.notify_now(broker)
         return secret
 
     async def remove(self, broker: BrokerName, who: Token) -> None:
         """Removes the broker and its subscriptions."""
-        await self.registered(broker, who)
+        await self.find_registration(broker, who)
         try:
             await self._catalog.apply([Remove(broker_ref(*broker))])
         finally:
             await asyncio.shield(self._announcer.settle())
 
-    def known(self, dataverse: str, name: str) -> BrokerEntry:
+    def find(self, dataverse: str, name: str) -> BrokerEntry:
         return self._catalog.catalog.broker(dataverse, name)
 
-    async def registered(self, broker: BrokerName, who: Token) -> Registration:
+    async def find_registration(self, broker: BrokerName, who: Token) -> Registration:
         """Returns the registration of an existing broker. Raises ForbiddenError if it belongs to another token."""
         self._catalog.catalog.broker(*broker)
         registration = await self._store.registration(broker)
@@ -179,7 +179,7 @@ class Brokers:
         return registration
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -203,7 +203,7 @@ def _broker_kind(value: Any) -> BrokerKind:
     raise ValueError(f'must be one of {", ".join(kinds)}, got "{value}"')
 
 
-def checked_url(text: str) -> str:
+def check_url(text: str) -> str:
     """Returns the address of a broker. Raises InputError if it is not a valid address."""
     parts = http_address(text)
     if parts is None or len(text) > _URL_LIMIT:

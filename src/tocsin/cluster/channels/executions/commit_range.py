@@ -63,15 +63,15 @@ class CommitRange:
     @property
     def vector(self) -> Vector:
         """The commit that this execution reads, per watched dataset."""
-        return {folder: self.snapshots[folder].number for folder in self.watched}
+        return {folder: self.snapshots[folder].number for folder in self.watched_folders}
 
     @property
-    def watched(self) -> list[str]:
+    def watched_folders(self) -> list[str]:
         return [folder_of(watched) for watched in self.query.watched]
 
     def is_empty(self) -> bool:
         """Returns whether there can be no results: every part of the query needs new rows, and there are none."""
-        new_commits = [self.snapshots[folder].number - self.since.get(folder, 0) for folder in self.watched]
+        new_commits = [self.snapshots[folder].number - self.since.get(folder, 0) for folder in self.watched_folders]
         return self.query.needs_new and max(new_commits, default=0) <= 0
 
     def new_rows_in_memory(self, folder: str) -> pa.Table | None:
@@ -121,7 +121,7 @@ class CommitRange:
                 self.engine.views.drop(view)
         return rows
 
-    def identity_of(self, folder: str, rows: pa.Table, place: int) -> tuple[str, list[str]]:
+    def identity_of(self, folder: str, rows: pa.Table, index: int) -> tuple[str, list[str]]:
         """Returns the full name of the dataset and the key of one of its records."""
 
         def value(row: Any, path: Sequence[str]) -> str:
@@ -129,7 +129,7 @@ class CommitRange:
                 row = row.get(physical(name)) if isinstance(row, dict) else None
             return str(row)
 
-        (row,) = rows.slice(place, 1).to_pylist()
+        (row,) = rows.slice(index, 1).to_pylist()
         entry = self.entries[folder]
         return full_name(entry), [value(row, path) for path in entry.keys]
 

@@ -261,7 +261,7 @@ class PartedRun(Generic[_T]):
         elif records > 1 and not self._passed_records and self._others_wait(part):
             # No part has passed yet. There may be too many records for any interest, so try the other interests first.
             self._most_records.shrink(records, ways)
-            self._queue = deque(_joined([*self._queue, part]))
+            self._queue = deque(_join([*self._queue, part]))
         else:
             self._heavy.append((part, error))
 
@@ -269,36 +269,36 @@ class PartedRun(Generic[_T]):
         """Returns the part's records before the first dangerous record, one that has crashed the engine or a worker
         with other interests. Sets that record aside if it is lethal, one that crashes them with any interest. Else
         queues it as a part of its own. Queues the records after it."""
-        for place in part.records if self._lost_interests or self._lost_worker_interests else ():
-            lethal_error = self._lethal_error(place)
-            if lethal_error is None and (len(part.records) == 1 or not self._lost_worker_interests[place]):
+        for index in part.records if self._lost_interests or self._lost_worker_interests else ():
+            lethal_error = self._lethal_error(index)
+            if lethal_error is None and (len(part.records) == 1 or not self._lost_worker_interests[index]):
                 continue
-            before, after = range(part.records.start, place), range(place + 1, part.records.stop)
+            before, after = range(part.records.start, index), range(index + 1, part.records.stop)
             if after:
                 self._queue.appendleft(ExecutionPart(part.interests, after))
             if lethal_error is None:
-                itself = ExecutionPart(part.interests, range(place, place + 1))
+                itself = ExecutionPart(part.interests, range(index, index + 1))
                 if not before:
                     return itself
                 self._queue.appendleft(itself)
             else:
-                self._made.lethal.add(place)
+                self._made.lethal.add(index)
                 for interest in part.interests:
-                    pair = ExecutionPart(range(interest, interest + 1), range(place, place + 1))
+                    pair = ExecutionPart(range(interest, interest + 1), range(index, index + 1))
                     self._made.aside.append((pair, lethal_error))
             return ExecutionPart(part.interests, before)
         return part
 
-    def _lethal_error(self, place: int) -> ResourceError | None:
+    def _lethal_error(self, index: int) -> ResourceError | None:
         """Returns the error for a lethal record; None for other records."""
         error: ResourceError
-        if self._lost_interests[place] >= self._limits.lethal_interests:
+        if self._lost_interests[index] >= self._limits.lethal_interests:
             error = EngineLostError(_LETHAL)
-        elif self._lost_worker_interests[place] >= self._limits.lethal_interests_to_workers:
+        elif self._lost_worker_interests[index] >= self._limits.lethal_interests_to_workers:
             error = WorkerLostError(_LETHAL_TO_WORKERS)
         else:
             return None
-        return None if any(place in passed.records for passed, _ in self._made.passed) else error
+        return None if any(index in passed.records for passed, _ in self._made.passed) else error
 
     def _others_wait(self, part: ExecutionPart) -> bool:
         return any(other.interests != part.interests for other in self._queue)
@@ -395,7 +395,7 @@ def _too_slow(records: int) -> DeadlineError:
     )
 
 
-def _joined(parts: Sequence[ExecutionPart]) -> Iterator[ExecutionPart]:
+def _join(parts: Sequence[ExecutionPart]) -> Iterator[ExecutionPart]:
     """Merges neighbouring parts that have the same records."""
     last = parts[0]
     for part in parts[1:]:

@@ -157,7 +157,7 @@ class FileReader:
             self._checkpoint.sync()
             faults.reach("files.batch.synced")
             for group in self._groups(batch, files):
-                asyncio.run_coroutine_threadsafe(_awaited(self._land(group)), self._loop).result()
+                asyncio.run_coroutine_threadsafe(_wait_for(self._land(group)), self._loop).result()
                 if self._halting.is_set():
                     raise ReaderStopped
             faults.reach("files.batch.landed")
@@ -191,5 +191,5 @@ class FileReader:
         return FilePiece(_position(batch, file, count), end, len(part.records), refused, payload)
 
 
-async def _awaited(work: Awaitable[None]) -> None:
+async def _wait_for(work: Awaitable[None]) -> None:
     await work

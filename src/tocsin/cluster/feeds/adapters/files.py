@@ -130,7 +130,7 @@ class FileFeed:
         if self.reader is None:
             self.reader = FileReader(
                 self.entry, self._wanted, self._checkpoint, self._engine, self._limits,
-                land=self._land, landed=self._landed, troubled=self._set_trouble,
+                land=self._land, landed=self._landed_position, troubled=self._set_trouble,
             )  # fmt: skip
             self.reader.start()
 
@@ -145,7 +145,7 @@ class FileFeed:
 
     # ------------------------------------------------------------ landing
 
-    def _landed(self) -> int:
+    def _landed_position(self) -> int:
         """The position that every dataset has reached."""
         return min(receiver.position for receiver in list(self._receivers) if receiver.target.counted)
 

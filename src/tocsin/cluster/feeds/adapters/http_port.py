@@ -24,7 +24,7 @@ from tocsin.serving.authentication import PRINCIPAL, optional_authentication, to
 from tocsin.serving.connections import LimitedServer
 from tocsin.serving.limits import MemoryBudget, ServerLimits, read_body
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.requests import askers_of, check_query
+from tocsin.serving.requests import callers_of, check_query
 from tocsin.serving.tokens import Token, require_feed
 from tocsin.serving.trouble import reason_of
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, TocsinError, UnauthorizedError
@@ -62,9 +62,9 @@ class HttpPort:
         self._stack = AsyncExitStack()
         self._servers: list[LimitedServer] = []
 
-    async def listen(self, places: Sequence[tuple[str, int]]) -> None:
+    async def listen(self, addresses: Sequence[tuple[str, int]]) -> None:
         try:
-            for host, port in places:
+            for host, port in addresses:
                 await self._listen(host, port)
         except (TocsinError, OSError, UnicodeError) as error:
             await self.close()
@@ -129,7 +129,7 @@ async def publish_records(
     if wait not in ("", "visible"):
         raise InputError(f'wait: must be "visible", got "{wait}"')
     key = request.headers.get("Idempotency-Key")
-    with request.app[MEMORY_BUDGET].share(*askers_of(request)) as grow:
+    with request.app[MEMORY_BUDGET].share(*callers_of(request)) as grow:
         # Count the body twice: decoding makes a log payload of about the same size.
         body = await read_body(request, request.app[LIMITS], unpack=True, grow=lambda size_bytes: grow(2 * size_bytes))
         return await accept(body, key, wait == "visible")

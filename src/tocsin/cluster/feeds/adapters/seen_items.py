@@ -19,7 +19,7 @@ from typing import Final, Self
 from zlib import crc32
 
 from tocsin import faults
-from tocsin.cluster.feeds.batches import MARK_BYTES, seen_marks
+from tocsin.cluster.feeds.batches import MARK_BYTES, read_marks
 from tocsin.cluster.intake.frames import LogEntry
 from tocsin.durable_files import sync_folder, write_synced
 from tocsin.wire.errors import StoreError
@@ -84,7 +84,7 @@ class SeenItems:
             }
         return sorted(indexes.values())
 
-    def answered(self, marks: Iterable[bytes]) -> None:
+    def note_answer(self, marks: Iterable[bytes]) -> None:
         """Marks these items as part of the newest answer, all of them taken. Above the limit, the marks that were in no
         answer for longest go.
 
@@ -106,7 +106,7 @@ class SeenItems:
     def recall(self, entry: LogEntry) -> None:
         if entry.end <= self._position:
             return  # the file covers this entry
-        marks = seen_marks(entry.payload)
+        marks = read_marks(entry.payload)
         with self._lock:
             self._marks.update(dict.fromkeys(marks))
             self._position = entry.end

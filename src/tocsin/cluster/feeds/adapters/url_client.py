@@ -115,7 +115,7 @@ class UrlClient:
                 raise too_large
         return UrlAnswer(bytes(body), _validators(response))
 
-    def done(self, fetched: UrlAnswer) -> None:
+    def note_durable(self, fetched: UrlAnswer) -> None:
         """Records that all items of this answer are durable. The next requests ask only for a newer answer."""
         self._validators = fetched.validators
 

@@ -143,23 +143,23 @@ class UrlPoller:
             if self._closing:
                 return  # the rest comes when the feed starts again
             decoded = await asyncio.to_thread(self._judge, [item for _, item in chunk])
-            await self._taker.take(decoded, [marks[place] for place, _ in chunk])
+            await self._taker.take(decoded, [marks[index] for index, _ in chunk])
         self._counts.taken_bytes += len(fetched.body) if fresh else 0
-        await asyncio.to_thread(self._seen.answered, marks)
-        self._fetcher.done(fetched)
+        await asyncio.to_thread(self._seen.note_answer, marks)
+        self._fetcher.note_durable(fetched)
 
     def _unseen(self, body: bytes) -> tuple[list[bytes], set[int]]:
         """Returns the marks of all items, and the indexes of the items that were never taken."""
         marks = [mark(identity) for identity, _ in items(body, self._polling.format)]
         return marks, set(self._seen.unseen(marks))
 
-    def _chunks(self, body: bytes, places: set[int]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
+    def _chunks(self, body: bytes, indexes: set[int]) -> Iterator[list[tuple[int, dict[str, Any]]]]:
         """Yields the items at these indexes, chunk by chunk. It parses the body a second time, because all items at
         once would take too much memory."""
-        if not places:
+        if not indexes:
             return
         numbered = enumerate(record for _, record in items(body, self._polling.format))
-        unseen = (item for item in numbered if item[0] in places)
+        unseen = (item for item in numbered if item[0] in indexes)
         while chunk := list(islice(unseen, self._items_per_write)):
             yield chunk
 

@@ -63,7 +63,7 @@ def remove_group(connection: sqlite3.Connection, group: int) -> list[FrontendRow
         connection.execute("DELETE FROM members WHERE group_id = ?", (group,))
         connection.execute("DELETE FROM user_groups WHERE id = ?", (group,))
 
-    return subscriptions.ended_by(connection, _frontends(connection, group), remove)
+    return subscriptions.end_unheld(connection, _frontends(connection, group), remove)
 
 
 def group(connection: sqlite3.Connection, application: int, name: str) -> GroupRow | None:
@@ -119,7 +119,7 @@ def remove_members(connection: sqlite3.Connection, group: int, subscribers: Sequ
             "DELETE FROM members WHERE group_id = ? AND subscriber IN (SELECT value FROM json_each(?))", (group, listed)
         )
 
-    return subscriptions.ended_by(connection, _frontends(connection, group, subscribers), leave)
+    return subscriptions.end_unheld(connection, _frontends(connection, group, subscribers), leave)
 
 
 def members(connection: sqlite3.Connection, group: int, *, after: str = "", limit: int = PAGE) -> list[SubscriberRow]:
@@ -180,7 +180,7 @@ def unsubscribe_group(connection: sqlite3.Connection, group: int, public_id: str
     def leave() -> None:
         connection.execute("DELETE FROM group_subscriptions WHERE id = ?", (row[0],))
 
-    return subscriptions.ended_by(connection, [frontend_id for (frontend_id,) in frontend_ids], leave)
+    return subscriptions.end_unheld(connection, [frontend_id for (frontend_id,) in frontend_ids], leave)
 
 
 def group_subscriptions(connection: sqlite3.Connection, group: int) -> list[GroupSubscriptionRow]:

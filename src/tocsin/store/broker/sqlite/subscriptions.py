@@ -269,10 +269,10 @@ def unsubscribe(connection: sqlite3.Connection, ids: Sequence[int]) -> list[Fron
             "UPDATE frontends SET own = 0 WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),)
         )
 
-    return ended_by(connection, ids, disown)
+    return end_unheld(connection, ids, disown)
 
 
-def ended_by(connection: sqlite3.Connection, ids: Sequence[int], change: Callable[[], object]) -> list[FrontendRow]:
+def end_unheld(connection: sqlite3.Connection, ids: Sequence[int], change: Callable[[], object]) -> list[FrontendRow]:
     """Applies a change, removes those of these frontends that then have no holder, and returns them as they were."""
     before = read_frontends(connection, ids)
     change()
@@ -349,7 +349,7 @@ def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]
     rows = connection.execute(_FRONTENDS + which, values).fetchall()
     groups: dict[int, list[int]] = defaultdict(list)
     if connection.execute("SELECT EXISTS (SELECT 1 FROM group_subscriptions)").fetchone()[0]:
-        for id_, group in _holding(connection, [row[0] for row in rows]):
+        for id_, group in _select_holders(connection, [row[0] for row in rows]):
             groups[id_].append(group)
     return [
         FrontendRow(
@@ -368,7 +368,7 @@ def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]
     ]
 
 
-def _holding(connection: sqlite3.Connection, ids: Sequence[int]) -> sqlite3.Cursor:
+def _select_holders(connection: sqlite3.Connection, ids: Sequence[int]) -> sqlite3.Cursor:
     """The groups that hold these frontends, as pairs of frontend and group."""
     return connection.execute(
         """SELECT f.id, m.group_id FROM frontends f JOIN members m ON m.subscriber = f.subscriber

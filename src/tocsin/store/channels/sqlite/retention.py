@@ -190,7 +190,7 @@ def remove_dead(connection: sqlite3.Connection, channel_id: int, number: int, id
     sql = "SELECT sum(coalesce(length(payload), 0)), count(*) FROM results WHERE id IN (SELECT value FROM json_each(?))"
     payload_bytes, count = connection.execute(sql, (listed,)).fetchone()
     connection.execute("DELETE FROM results WHERE id IN (SELECT value FROM json_each(?))", (listed,))
-    _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
+    _subtract_removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
 
 
 def remove_rows(
@@ -222,7 +222,7 @@ def remove_rows(
     sql = "SELECT sum(coalesce(length(payload), 0)), count(*) FROM results WHERE id BETWEEN ? AND ?"
     payload_bytes, count = connection.execute(sql, (begin, last)).fetchone()
     connection.execute("DELETE FROM results WHERE id BETWEEN ? AND ?", (begin, last))
-    _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
+    _subtract_removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
     sql = "UPDATE executions SET last = ? WHERE channel_id = ? AND number = ?"
     connection.execute(sql, (begin - 1, channel_id, number))
     if begin > first:
@@ -231,7 +231,9 @@ def remove_rows(
     return _died(connection, channel_id, [(number, live)]), False
 
 
-def _removed(connection: sqlite3.Connection, channel_id: int, number: int, count: int, size_bytes: int) -> None:
+def _subtract_removed(
+    connection: sqlite3.Connection, channel_id: int, number: int, count: int, size_bytes: int
+) -> None:
     sql = "UPDATE executions SET stored = stored - ?, bytes = bytes - ? WHERE channel_id = ? AND number = ?"
     connection.execute(sql, (count, size_bytes, channel_id, number))
     sql = "UPDATE channels SET result_bytes = result_bytes - ? WHERE id = ?"
