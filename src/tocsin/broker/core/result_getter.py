@@ -170,7 +170,7 @@ class ResultGetter:
         now_s: float,
         actions: list[Action],
     ) -> list[FrontendState]:
-        """The receivers that still wait at `after`. A receiver that acknowledged meanwhile resumes from its new position."""
+        """The receivers that still wait at `after`. One that acknowledged meanwhile resumes from its new position."""
         for frontend in receivers:
             frontend.waits = frontend.sent == after
             if not frontend.waits:

@@ -146,7 +146,7 @@ class _StatusRoutes:
 
     async def policies(self, request: web.Request) -> web.Response:
         await operator(self._service.accounts, request)
-        return answer(self._policies())
+        return answer(self._service.describe_policies())
 
     async def choose(self, request: web.Request) -> web.Response:
         """Changes the named caching settings; the others stay."""
@@ -162,19 +162,7 @@ class _StatusRoutes:
             self._service.change_policies(changes)
         except ValueError as error:
             raise InputError(str(error)) from None
-        return answer(self._policies())
-
-    def _policies(self) -> dict[str, Any]:
-        caches = self._service.caches
-        return {
-            "policy": caches.settings.policy,
-            "settings": dataclasses.asdict(caches.settings),
-            "resident_bytes": caches.resident_bytes,
-            "counters": {
-                policy: {**dataclasses.asdict(counters), "hit_ratio": counters.hit_ratio}
-                for policy, counters in caches.counters_by_policy.items()
-            },
-        }
+        return answer(self._service.describe_policies())
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from yarl import URL
 from tocsin.broker.delivery.event_encoder import EncodedEvent
 from tocsin.broker.delivery.outlets import PlainOutlet
 from tocsin.broker.http.requests import subscriber_of
-from tocsin.broker.service import BrokerService
+from tocsin.broker.service import BrokerService, SubscriberWebhook
 from tocsin.broker.transports.transport import Transport
 from tocsin.rules.backoff import BackOff
 from tocsin.serving.address_guard import AddressGuard
@@ -33,8 +33,6 @@ from tocsin.serving.answers import answer
 from tocsin.serving.name_resolver import NameResolver
 from tocsin.serving.requests import read_message
 from tocsin.settings.broker import WebhookSettings
-from tocsin.store.broker.checks import URL_LIMIT
-from tocsin.store.broker.rows import WebhookRow
 from tocsin.wire.accounts import Webhook, WebhookRequest
 from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
@@ -130,7 +128,7 @@ class Webhooks(Transport):
             await self._end(subscriber)
             self._back_offs.pop(subscriber, None)
 
-    def _begin(self, webhook: WebhookRow) -> None:
+    def _begin(self, webhook: SubscriberWebhook) -> None:
         """Starts the sender of a webhook."""
         assert self._session is not None
         back_off = self._back_offs.setdefault(webhook.subscriber, _WebhookBackOff(self._settings))
@@ -155,7 +153,7 @@ class Webhooks(Transport):
         if sender is not None:
             await sender.stop()
 
-    async def _end_gone(self, webhook: WebhookRow) -> None:
+    async def _end_gone(self, webhook: SubscriberWebhook) -> None:
         """The receiver answered 410. A webhook that replaced it in the meantime stays."""
         sender = self._senders.get(webhook.subscriber)
         if sender is not None and sender.webhook == webhook:
@@ -174,7 +172,7 @@ class Webhooks(Transport):
             usable = False
         if (
             not usable
-            or len(url) > URL_LIMIT
+            or len(url) > BrokerService.WEBHOOK_URL_LIMIT
             or any(character.isspace() or not character.isprintable() for character in url)
         ):
             raise InputError("url: must be an address such as https://example.org/hook")
@@ -210,14 +208,14 @@ class _WebhookSender:
 
     def __init__(
         self,
-        webhook: WebhookRow,
+        webhook: SubscriberWebhook,
         service: BrokerService,
         *,
         connections: WebhookConnections,
         back_off: _WebhookBackOff,
         session: aiohttp.ClientSession,
         resolver: NameResolver,
-        on_gone: Callable[[WebhookRow], Awaitable[None]],
+        on_gone: Callable[[SubscriberWebhook], Awaitable[None]],
     ) -> None:
         self.webhook = webhook
         self._service = service

@@ -19,6 +19,7 @@ from tocsin.cluster.channels.executions.commit_range import CommitRange, folder_
 from tocsin.cluster.channels.executions.limits import SearchLimits
 from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.channels.run_query import ExecutionResults
+from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.errors import StatementError
 
 _E = TypeVar("_E", bound=Exception)
@@ -36,7 +37,7 @@ class PoisonRecord:
     dataset: str
     key: Sequence[str]
     reason: str
-    interest: int | None = None
+    interest: InterestId | None = None
     known: bool = False  # an earlier execution found it, and later executions leave it out
 
 
