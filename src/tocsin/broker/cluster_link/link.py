@@ -169,7 +169,7 @@ class ClusterLink:
                 delay_s = back_off.next_s()
             except Exception as error:
                 _log.error("the link to the cluster failed", exc_info=error)
-                delay_s = self._last_retry_s
+                delay_s = back_off.next_s()
             try:
                 async with asyncio.timeout(delay_s):
                     await self._wake.wait()

@@ -72,7 +72,7 @@ def cluster_application(
     """Builds the application of a cluster with these settings. `engine` says whether scripts can run now. `budget` is
     the memory for bodies, if other servers share it."""
     metrics = metrics or ServerMetrics()
-    access = server_authentication(settings, credentials)
+    access = _server_authentication(settings, credentials)
     app = application(
         limits=server_limits(settings), metrics=metrics, access=access, budget=budget,
         message_routes=(_FEED,),  # a broker of the kind `bad` is the feed of a cluster
@@ -233,7 +233,7 @@ def server_limits(settings: ClusterSettings) -> ServerLimits:
     )
 
 
-def server_authentication(settings: ClusterSettings, credentials: TokenLookup) -> Middleware:
+def _server_authentication(settings: ClusterSettings, credentials: TokenLookup) -> Middleware:
     """The authentication of the cluster's own server."""
     if settings.token_needed:
         return token_authentication(credentials, _OPEN_PATHS)
