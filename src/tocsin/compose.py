@@ -54,11 +54,10 @@ from tocsin.cluster.engine.watchdog_thread import EngineWatch
 from tocsin.cluster.feeds.adapters.http_port import PortAccess
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
-from tocsin.cluster.http.access import port_authentication, server_limits
 from tocsin.cluster.http.broker_api import BrokerApi
-from tocsin.cluster.http.routes import cluster_application
-from tocsin.cluster.procedures.procedures import AT_ONCE, Procedures
+from tocsin.cluster.http.routes import cluster_application, port_authentication, server_limits
 from tocsin.cluster.statements.dml import DmlHandler
+from tocsin.cluster.statements.procedures import AT_ONCE, Procedures
 from tocsin.cluster.statements.script_runner import ScriptRunner
 from tocsin.pipeline import session
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
@@ -242,7 +241,7 @@ async def assemble_cluster(
         feeds = Feeds(catalog, tables, engine, data / INTAKE, feed_addresses, limits=feed_limits, ports=ports)
         subscriptions = Subscriptions(
             catalog, channel_store, own.channels.interests_limit,
-            subscribed=lambda channel_id: channels.subscribed(channel_id),  # noqa: PLW0108 - made below
+            subscribed=lambda channel_id: channels.note_interest(channel_id),  # noqa: PLW0108 - made below
         )  # fmt: skip
         dml = DmlHandler(tables, engine, ChannelDatasetChanges(catalog, channel_store, subscriptions))
         procedures = Procedures(
@@ -252,8 +251,8 @@ async def assemble_cluster(
         announcer = Announcer(catalog, channel_store, timing=timing, guard=broker_addresses)
         retention = Retention(catalog, channel_store, own.channels, now=lambda: from_us(guard.age_us()))
         channels = Channels(
-            catalog, tables, engine, channel_store, commit_listeners=(announcer.committed, retention.committed),
-            dropped=announcer.dropped, limits=limits or ExecutionLimits.of(own.channels),
+            catalog, tables, engine, channel_store, commit_listeners=(announcer.announce_commit, retention.note_commit),
+            dropped=announcer.announce_drop, limits=limits or ExecutionLimits.of(own.channels),
         )  # fmt: skip
         brokers = Brokers(catalog, channel_store, announcer)
         subscribing = SubscriptionStatements(catalog, engine, subscriptions)

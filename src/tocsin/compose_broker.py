@@ -10,11 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tocsin.broker.accounts.limits import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
-from tocsin.broker.accounts.policy import AccountPolicy
-from tocsin.broker.age_clock import make_age_clock
-from tocsin.broker.app import RunningBroker, run_broker
+from tocsin.broker.accounts.policy import LIMITS, AccountPolicy
+from tocsin.broker.app import RunningBroker, make_age_clock, run_broker
 from tocsin.broker.cluster_link.broker_generation import BrokerGeneration
 from tocsin.serving.application import serve
 from tocsin.serving.name_resolver import NameResolver

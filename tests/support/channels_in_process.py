@@ -16,7 +16,7 @@ class ChannelDataverse(FeedDataverse):
 
     def channel(self, name: str) -> RunningChannel:
         (found,) = (
-            item for item in self.cluster.cluster.channels.running()
+            item for item in self.cluster.cluster.channels.list_running()
             if (item.entry.dataverse, item.entry.name) == (self.dataverse, name)
         )  # fmt: skip
         return found

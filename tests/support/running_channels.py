@@ -61,7 +61,7 @@ class RunningChannelDataverse(FeedDataverse):
         return found
 
     def running_all(self) -> list[RunningChannel]:
-        return [channel for channel in self.parts.channels.running() if channel.entry.dataverse == self.dataverse]
+        return [channel for channel in self.parts.channels.list_running() if channel.entry.dataverse == self.dataverse]
 
     def number(self, dataset: str = "D") -> int:
         return self.parts.tables.table(self.parts.catalog.catalog.dataset(self.dataverse, dataset)).number

@@ -75,7 +75,7 @@ class SparklessCluster:
     async def drop(self, channel: ChannelEntry) -> None:
         await self.catalog.apply([Remove(channel.ref)])
         await self.store.drop_channel(channel.channel_id)
-        self.announcer.dropped()
+        self.announcer.announce_drop()
 
     async def execute(
         self,
@@ -95,7 +95,7 @@ class SparklessCluster:
             [item for item, _ in pairs],
             [item for _, item in pairs],
         )
-        self.announcer.committed(committed)
+        self.announcer.announce_commit(committed)
         self.retention.wake()
 
     async def until_kept(self, broker: BrokerName) -> None:

@@ -15,8 +15,7 @@ import pytest
 from examples.emergency import data
 from tests.support import doc_tables
 from tests.support.doc_tables import complete_application
-from tocsin.broker.accounts.limits import LIMITS
-from tocsin.broker.accounts.policy import AT_ONCE, AccountPolicy
+from tocsin.broker.accounts.policy import AT_ONCE, LIMITS, AccountPolicy
 from tocsin.cli.commands import check
 from tocsin.cluster.catalog import metadata
 from tocsin.cluster.data_folder.inspection.inspection import CHECKED, NOT_CHECKED

@@ -39,7 +39,7 @@ from tocsin.broker.transports.long_poll import LongPoll
 from tocsin.broker.transports.sse import ServerSentEvents
 from tocsin.broker.transports.webhooks import Webhooks
 from tocsin.broker.transports.websocket import WebSockets
-from tocsin.clock import now_us, span_us
+from tocsin.clock import AgeClock, now_us, span_us
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.name_resolver import NameResolver
@@ -55,7 +55,7 @@ class RunningBroker:
     parts: BrokerParts
 
 
-def core_settings(settings: BrokerSettings) -> CoreSettings:
+def _core_settings(settings: BrokerSettings) -> CoreSettings:
     """The part of the broker's settings that the core needs."""
     delivery = settings.delivery
     return CoreSettings(
@@ -75,7 +75,7 @@ async def run_broker(
 ) -> AsyncIterator[RunningBroker]:  # fmt: skip
     """Runs a broker on an open store. `address` is the URL at which it listens. `age_us` is the time of deletions."""
     counters = BrokerCounters()
-    runtime = CoreRuntime(Broker(core_settings(settings), time.monotonic()))
+    runtime = CoreRuntime(Broker(_core_settings(settings), time.monotonic()))
     if trace is not None:
         runtime.trace = BrokerTrace(trace, runtime.core, runtime.now_s)
     generation = await BrokerGeneration.read(store)
@@ -138,3 +138,17 @@ async def run_broker(
         await link.start()
         stack.push_async_callback(link.close)
         yield RunningBroker(broker_application(service, transports, metrics), parts)
+
+
+def make_age_clock() -> AgeClock:
+    """Makes the clock that a broker deletes by, and logs when it stands still: a clock set ahead by mistake must
+    not end sessions and subscriptions."""
+    return AgeClock(on_change=_log_change)
+
+
+def _log_change(is_suspect: bool) -> None:
+    if is_suspect:
+        hint = "set the clock right; or, if it is right, restart the broker"
+        _log.error("the wall clock was set by more than an hour: nothing is deleted by age", hint=hint)
+    else:
+        _log.warning("the wall clock is right again; what is too old is deleted again")

@@ -23,7 +23,7 @@ _FLUSH_EVERY_S: Final = 1.0
 
 _log = structlog.get_logger("tocsin.broker.core_runtime")
 
-Perform = Callable[[Any], None]
+_Perform = Callable[[Any], None]
 
 
 class CoreRuntime:
@@ -36,7 +36,7 @@ class CoreRuntime:
         self.core = core
         self.trace: BrokerTrace | None = None
         self._clock = clock
-        self.performers: Mapping[type, Perform] = {}
+        self.performers: Mapping[type, _Perform] = {}
         # Events that actions caused, to be handled after the current one.
         self._waiting: deque[ev.BrokerEvent] = deque()
         self._handling = False

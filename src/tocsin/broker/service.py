@@ -1,7 +1,7 @@
 """The face of a running broker for transports and routes. They speak to BrokerService and to nothing behind it.
 
 identify, check_rate                     who asks, and how much it may ask
-connection, attach, detach, room         connections and the outlets on which events go out
+connection, attach, detach               connections and the outlets on which events go out
 subscribe, pull, acknowledge, …          the operations of subscribers, the same for every transport
 end_…, finish_…                          what account routes have changed in the store goes on to core and connections
 receive_announcement, cluster_state, …   the cluster
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeVar
 
 from tocsin.broker.accounts.accounts import Accounts, GroupChanged, ManagerIdentity, Removed, Session
-from tocsin.broker.accounts.limits import account_limit
+from tocsin.broker.accounts.policy import account_limit
 from tocsin.broker.cluster_link.client import ClusterClient, ForwardedAnswer
 from tocsin.broker.cluster_link.link import ClusterLink
 from tocsin.broker.core import events as ev
@@ -31,10 +31,10 @@ from tocsin.broker.delivery.pulls import Pulled, Pulls
 from tocsin.broker.metrics import BrokerCounters
 from tocsin.broker.subscriptions import NewSubscription, SubscriptionService
 from tocsin.clock import now_us
-from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.serving.rate_limit import RateLimiter
 from tocsin.settings.broker import BrokerSettings
+from tocsin.store.broker.checks import URL_LIMIT
 from tocsin.store.broker.interface import BrokerStore
 from tocsin.store.broker.rows import FrontendRow, GroupRow, GroupSubscriptionRow, WebhookRow
 from tocsin.wire.answers import Subscription, SubscriptionsPage
@@ -66,11 +66,22 @@ class BrokerParts:
     connections: OpenConnections = field(default_factory=OpenConnections)
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriberWebhook:
+    """Where the events of a subscriber are posted. `secret` signs them."""
+
+    subscriber: int
+    application: int
+    url: str
+    secret: str = field(repr=False)
+
+
 class BrokerService:
     """What transports and routes may ask of a broker. They also read its `settings`, and routes of accounts use
     `accounts`, which is an interface of its own."""
 
     PAGE: ClassVar[int] = 500
+    WEBHOOK_URL_LIMIT: ClassVar[int] = URL_LIMIT
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
@@ -215,10 +226,10 @@ class BrokerService:
             raise NotFoundError(f"you have no subscription to the interest {asked.interest}")
         return await self._parts.pulls.pull(subscription, asked.interest, asked.after, asked.limit, wait_s)
 
-    def lacking(self, who: Session) -> tuple[list[EncodedEvent], list[InterestId]]:
+    def list_unacknowledged(self, who: Session) -> tuple[list[EncodedEvent], list[InterestId]]:
         """What the subscriber has not acknowledged: notifications, and the interests whose results it can pull."""
         notifications, inline = [], []
-        for interest, mode, head in self._parts.runtime.core.lacking(who.subscriber):
+        for interest, mode, head in self._parts.runtime.core.unacknowledged_interests(who.subscriber):
             if mode is ev.Mode.NOTIFY:
                 notifications.append(self._parts.pulls.available(interest, head))
             else:
@@ -263,14 +274,15 @@ class BrokerService:
 
     # --- webhooks
 
-    async def webhooks(self) -> list[WebhookRow]:
-        return await self._parts.store.webhooks()
+    async def webhooks(self) -> list[SubscriberWebhook]:
+        return [_webhook(row) for row in await self._parts.store.webhooks()]
 
-    async def webhook(self, subscriber: int) -> WebhookRow | None:
-        return await self._parts.store.webhook(subscriber)
+    async def webhook(self, subscriber: int) -> SubscriberWebhook | None:
+        row = await self._parts.store.webhook(subscriber)
+        return None if row is None else _webhook(row)
 
-    async def put_webhook(self, subscriber: int, url: str, secret: str) -> WebhookRow:
-        return await self._parts.store.put_webhook(subscriber, url, secret, created_us=now_us())
+    async def put_webhook(self, subscriber: int, url: str, secret: str) -> SubscriberWebhook:
+        return _webhook(await self._parts.store.put_webhook(subscriber, url, secret, created_us=now_us()))
 
     async def remove_webhook(self, subscriber: int, secret: str | None = None) -> bool:
         """Returns whether there was one. With `secret`, removes only the webhook that has this secret."""
@@ -305,11 +317,24 @@ class BrokerService:
 
     # --- caching
 
-    @property
-    def caches(self) -> ResultCaches:
-        """The caches, to be read only."""
-        return self._parts.runtime.core.caches
+    def describe_policies(self) -> dict[str, Any]:
+        """The caching policy, its settings, and the counters of each policy since the start."""
+        caches = self._parts.runtime.core.caches
+        return {
+            "policy": caches.settings.policy,
+            "settings": dataclasses.asdict(caches.settings),
+            "resident_bytes": caches.resident_bytes,
+            "counters": {
+                policy: {**dataclasses.asdict(counters), "hit_ratio": counters.hit_ratio}
+                for policy, counters in caches.counters_by_policy.items()
+            },
+        }
 
     def change_policies(self, changes: Mapping[str, Any]) -> None:
         """Changes the named caching settings; the others stay. Raises ValueError for a wrong value."""
-        self._parts.runtime.handle(ev.CachePoliciesChanged(dataclasses.replace(self.caches.settings, **changes)))
+        runtime = self._parts.runtime
+        runtime.handle(ev.CachePoliciesChanged(dataclasses.replace(runtime.core.caches.settings, **changes)))
+
+
+def _webhook(row: WebhookRow) -> SubscriberWebhook:
+    return SubscriberWebhook(row.subscriber, row.application, row.url, row.secret)

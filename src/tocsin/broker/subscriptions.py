@@ -167,7 +167,7 @@ class SubscriptionService:
                 [request], backends=[backend.new_backend()], created_us=now_us(), at_most=at_most
             )
             faults.reach("delivery.subscription.stored")
-            recovered = await self._recovered(backend, asked.since) if outcome.made else None
+            recovered = await self._has_recovered(backend, asked.since) if outcome.made else None
             subscription = self.describe(outcome.frontend, recovered=recovered)
             if asked.since is not None:
                 # An existing subscription continues at its marker, so the client must learn that `since` has no effect.
@@ -254,7 +254,7 @@ class SubscriptionService:
     async def _hold(self, asked: SubscribeRequest, application: str) -> BackendSubscription:
         return await self._backends.hold(qualify(asked.channel), values_text(asked.parameters), application)
 
-    async def _recovered(self, backend: BackendSubscription, since: Cursor | None) -> bool | None:
+    async def _has_recovered(self, backend: BackendSubscription, since: Cursor | None) -> bool | None:
         """Whether all results after `since` still exist; None without `since`, or while the cluster does not answer."""
         if since is None:
             return None

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import structlog
 
-from tocsin.serving.addresses import NO_NETWORKS, IpAddress, Networks, parsed_address
+from tocsin.serving.addresses import NO_NETWORKS, IpAddress, Networks, parse_address
 from tocsin.serving.name_resolver import NameResolver
 from tocsin.wire.addresses import parse_endpoint
 from tocsin.wire.errors import InputError
@@ -108,10 +108,10 @@ class AddressGuard:
         defaults = {"resolver": NameResolver(), "use_dns_cache": False}
         return aiohttp.TCPConnector(socket_factory=self._socket, **{**defaults, **options})
 
-    def _socket(self, place: tuple[Any, ...]) -> socket.socket:
+    def _socket(self, info: tuple[Any, ...]) -> socket.socket:
         """Creates the socket of a connection, after its resolved address has been checked."""
-        family, kind, protocol, _, target = place
-        address = parsed_address(str(target[0]))
+        family, kind, protocol, _, target = info
+        address = parse_address(str(target[0]))
         if address is None or not self.allows(address, int(target[1])):
             raise PrivateAddressError(
                 errno.EACCES, f"{target[0]} is in a private network, see the setting {self._setting}"
@@ -149,7 +149,7 @@ def _written_address(host: str) -> IpAddress | None:
     """The address in a text, including the old notations that resolvers accept: 127.1, 2130706433, 0x7f.1, and digits
     and dots of other scripts, which they read as ours (IDNA)."""
     host = unicodedata.normalize("NFKC", host).replace("\u3002", ".")
-    address = parsed_address(host)
+    address = parse_address(host)
     if address is None and host.isascii() and not any(character.isspace() for character in host):
         try:
             return ipaddress.IPv4Address(socket.inet_aton(host))

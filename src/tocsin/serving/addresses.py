@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from aiohttp import HttpVersion11, hdrs, web
 
-UNKNOWN: Final = "unknown"
+_UNKNOWN: Final = "unknown"
 _OWN_BITS: Final = 64
 """The length of the IPv6 prefix that identifies a client: a client usually has the whole network."""
 
@@ -41,7 +41,7 @@ class Networks:
     def __contains__(self, address: object) -> bool:
         if not self._networks:
             return False
-        parsed = parsed_address(address) if isinstance(address, str) else address
+        parsed = parse_address(address) if isinstance(address, str) else address
         return parsed is not None and any(parsed in network for network in self._networks)
 
     def __bool__(self) -> bool:
@@ -54,7 +54,7 @@ NO_NETWORKS: Final = Networks()
 TRUSTED_PROXIES: Final = web.AppKey("TRUSTED_PROXIES", Networks)
 
 
-def parsed_address(text: str | None) -> IpAddress | None:
+def parse_address(text: str | None) -> IpAddress | None:
     """The address, with an IPv4-mapped IPv6 address as IPv4; None if the text is not an address."""
     try:
         parsed = ipaddress.ip_address((text or "").partition("%")[0])
@@ -67,10 +67,10 @@ def parsed_address(text: str | None) -> IpAddress | None:
 def address_key(address: str | None) -> str:
     """The unit that address limits count: the address itself for IPv4, its /64 network for IPv6."""
     if not address:
-        return UNKNOWN
+        return _UNKNOWN
     if ":" not in address:
         return address
-    parsed = parsed_address(address)
+    parsed = parse_address(address)
     if isinstance(parsed, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((int(parsed) >> _OWN_BITS << _OWN_BITS, _OWN_BITS)))
     return address if parsed is None else str(parsed)
@@ -78,7 +78,7 @@ def address_key(address: str | None) -> str:
 
 def is_loopback(address: str | None) -> bool:
     """Whether it is a loopback address of this machine."""
-    parsed = parsed_address(address)
+    parsed = parse_address(address)
     return parsed is not None and parsed.is_loopback
 
 
@@ -108,7 +108,7 @@ def client_address(request: web.Request) -> str | None:
     if client not in trusted:
         return client
     for count, hop in enumerate(_hops(request)):
-        hop_address = parsed_address(hop)
+        hop_address = parse_address(hop)
         # Hops beyond this one are claims of an untrusted client.
         if hop_address is None or count >= _HOPS_LIMIT:
             break

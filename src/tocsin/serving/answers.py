@@ -103,7 +103,7 @@ async def send_in_time(request: web.Request, response: web.StreamResponse, write
             request.transport.abort()
 
 
-def from_http(exc: web.HTTPException, request: web.BaseRequest) -> errors.TocsinError:
+def _from_http(exc: web.HTTPException, request: web.BaseRequest) -> errors.TocsinError:
     """Translates a refusal of the HTTP library into our error."""
     if isinstance(exc, web.HTTPMethodNotAllowed):
         allowed = sorted(exc.allowed_methods)
@@ -119,7 +119,7 @@ def from_http(exc: web.HTTPException, request: web.BaseRequest) -> errors.Tocsin
     return errors.UnsupportedError(HTTPStatus(exc.status).phrase, status=exc.status)
 
 
-def request_id(request: web.Request) -> str:
+def _request_id(request: web.Request) -> str:
     """The request id that the client chose, or a new one."""
     chosen = request.headers.get(REQUEST_ID_HEADER)
     if chosen is None:
@@ -140,14 +140,14 @@ async def answer_errors(request: web.Request, handler: RequestHandler) -> web.St
     HTTPException other than 4xx."""
     try:
         if REQUEST_ID not in request:
-            request[REQUEST_ID] = request_id(request)
+            request[REQUEST_ID] = _request_id(request)
         return await handler(request)
     except errors.TocsinError as error:
         return refusal(error)
     except web.HTTPException as exc:
         if not 400 <= exc.status < 500:
             raise
-        return refusal(from_http(exc, request))
+        return refusal(_from_http(exc, request))
     except Exception as exc:
         if is_gone(request, exc):
             raise

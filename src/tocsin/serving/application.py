@@ -35,7 +35,7 @@ _log = structlog.get_logger("tocsin.serving")
 
 LIMITS: Final = web.AppKey("LIMITS", ServerLimits)
 MEMORY_BUDGET: Final = web.AppKey("MEMORY_BUDGET", MemoryBudget)
-METRICS: Final = web.AppKey("METRICS", ServerMetrics)
+_METRICS: Final = web.AppKey("METRICS", ServerMetrics)
 
 _BACKLOG = 1024
 _LINGERING_S = 2.0
@@ -44,7 +44,7 @@ _COLLECT_AFTER: Final = (20_000, 20, 20)
 SWITCH_INTERVAL_S: Final = 0.000_5
 """The time after which a computing thread yields the GIL. A request changes threads several times, and each change
 waits for it while a thread parses or encodes another client's data. (Python's default is 5 ms.)"""
-RESERVED_FILES: Final = 256
+_RESERVED_FILES: Final = 256
 """Files for other purposes than client connections: stores, logs, datasets and outgoing connections."""
 _MOST_FILES: Final = 1 << 20
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -61,12 +61,12 @@ def application(
     """An application without routes that counts requests, answers in one form, and applies the middleware `access`.
     `budget` is the memory for bodies, if several servers share it. Only `message_routes` take messages that a cluster
     or a broker sends."""
-    middlewares = [metrics.counting, answer_middleware, count_forwarded, access, refuse_messages(message_routes)]
+    middlewares = [metrics.count_requests, answer_middleware, count_forwarded, access, refuse_messages(message_routes)]
     app = web.Application(middlewares=middlewares)
     app.on_response_prepare.append(finish_headers)
     app[LIMITS] = limits
     app[TRUSTED_PROXIES] = limits.trusted_proxies
-    app[METRICS] = metrics
+    app[_METRICS] = metrics
     app[MEMORY_BUDGET] = body_budget(limits, metrics) if budget is None else budget
     return app
 
@@ -80,7 +80,7 @@ def body_budget(limits: ServerLimits, metrics: ServerMetrics) -> MemoryBudget:
     )
 
 
-class ServedApplication(Protocol):
+class _ServedApplication(Protocol):
     """The application of a server, once it has started."""
 
     @property
@@ -88,7 +88,7 @@ class ServedApplication(Protocol):
 
 
 async def serve(
-    start: Callable[[str], AbstractAsyncContextManager[ServedApplication]],
+    start: Callable[[str], AbstractAsyncContextManager[_ServedApplication]],
     *,
     host: str,
     port: int,
@@ -117,11 +117,11 @@ async def serve(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with bind_socket(host, port) as (sock, address):
         try:
-            handle_signals(on_signal)
+            _handle_signals(on_signal)
             async with start(address) as served:
                 starting = False
                 # Install the handlers again: Spark replaces the handler of SIGINT.
-                handle_signals(on_signal)
+                _handle_signals(on_signal)
                 _spare_the_collector()
                 if not stop.is_set():
                     async with listen(served.app, sock):
@@ -132,7 +132,7 @@ async def serve(
                 raise
             task.uncancel()
         finally:
-            forget_signals()
+            _forget_signals()
 
 
 def _spare_the_collector() -> None:
@@ -143,13 +143,13 @@ def _spare_the_collector() -> None:
     gc.set_threshold(*_COLLECT_AFTER)
 
 
-def handle_signals(on_signal: Callable[[signal.Signals], None]) -> None:
+def _handle_signals(on_signal: Callable[[signal.Signals], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
 
 
-def forget_signals() -> None:
+def _forget_signals() -> None:
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.remove_signal_handler(number)
@@ -170,10 +170,10 @@ def bind_socket(host: str, port: int) -> Iterator[tuple[socket.socket, str]]:
             sock.bind(address)
         except OSError as exc:
             raise _not_bound(host, port, exc) from None
-        yield sock, url_of(host, sock.getsockname()[1])
+        yield sock, _url_of(host, sock.getsockname()[1])
 
 
-def url_of(host: str, port: int) -> str:
+def _url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host.strip("[]") else f"http://{host}:{port}"
 
 
@@ -213,7 +213,7 @@ async def listen(app: web.Application, sock: socket.socket) -> AsyncIterator[Lim
         await runner.cleanup()
 
 
-def raise_file_limit() -> int:
+def _raise_file_limit() -> int:
     """Raises the soft limit as far as the system allows and returns it. Shells and service managers set it to 1,024,
     for the sake of old programs that cannot handle more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -229,7 +229,7 @@ def raise_file_limit() -> int:
 
 def connections_within(files: int, connections_limit: int) -> int:
     """The number of connections for which `files` open files are enough, at most `connections_limit`."""
-    return min(connections_limit, max(1, files - min(RESERVED_FILES, files // 2)))
+    return min(connections_limit, max(1, files - min(_RESERVED_FILES, files // 2)))
 
 
 def _within_files(limits: ServerLimits, files: int) -> ServerLimits:
@@ -255,8 +255,8 @@ class _Runner(web.AppRunner):
 
         return LimitedServer(
             handle,
-            _within_files(self.app[LIMITS], raise_file_limit()),
-            refused=self.app[METRICS].count_refused,
+            _within_files(self.app[LIMITS], _raise_file_limit()),
+            refused=self.app[_METRICS].count_refused,
             request_factory=plain.request_factory,
             handler_cancellation=plain.handler_cancellation,
             loop=asyncio.get_running_loop(),

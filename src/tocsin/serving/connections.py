@@ -29,7 +29,7 @@ _OF_ONE_ADDRESS = 2_000
 _log = structlog.get_logger("tocsin.serving")
 
 
-class IdleReason(Enum):
+class _IdleReason(Enum):
     """Why a connection is idle, in the order in which connections give way to new ones when all slots are taken. So
     unfinished requests cannot keep out clients that send whole ones."""
 
@@ -38,11 +38,11 @@ class IdleReason(Enum):
     WITHOUT_BODY = "has sent a head and not all of its body"
 
 
-class WriteObserver(Protocol):
-    def changed(self) -> None:
+class _WriteObserver(Protocol):
+    def on_change(self) -> None:
         """The connection became writable or full, or was lost."""
 
-    def has_room(self) -> None:
+    def on_room(self) -> None:
         """The client has read most of what was sent, after the buffer was full."""
 
 
@@ -68,15 +68,15 @@ class ClientConnection(web.RequestHandler):
         self._unread_timer: asyncio.TimerHandle | None = None
         self._some_head = False
         self._lingering = False
-        self._spare: IdleReason | None = None
+        self._spare: _IdleReason | None = None
         self._counted_as: str | None = None
         # Writes directly to the transport and needs to know when that is possible.
-        self.outlet: WriteObserver | None = None
+        self.outlet: _WriteObserver | None = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
         if self.outlet is not None:
-            self.outlet.changed()
+            self.outlet.on_change()
         elif self.transport is not None and self._unread_timer is None:
             self._expect_reading(self.transport)
 
@@ -84,23 +84,23 @@ class ClientConnection(web.RequestHandler):
         super().resume_writing()
         self._stop_expecting_reading()
         if self.outlet is not None:
-            self.outlet.changed()
-            self.outlet.has_room()
+            self.outlet.on_change()
+            self.outlet.on_room()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         manager = cast("LimitedServer", self._manager)
         try:
-            self._counted_as = manager.joined(_peer(transport)) if manager.counts_addresses else None
+            self._counted_as = manager.count_connection(_peer(transport)) if manager.counts_addresses else None
         except LimitError as many:
             manager.refused("connections of one address")
             self._refuse(manager, cast("asyncio.Transport", transport), many)
             return
-        if not manager.make_place():
+        if not manager.make_room():
             self._leave_address(manager)
             self._refuse(manager, cast("asyncio.Transport", transport), manager.all_taken())
             return
         super().connection_made(transport)
-        self._set_spare(IdleReason.WITHOUT_HEAD)
+        self._set_spare(_IdleReason.WITHOUT_HEAD)
         self._expect_head()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -113,7 +113,7 @@ class ClientConnection(web.RequestHandler):
         self._leave_address(manager)
         super().connection_lost(exc)
         if self.outlet is not None:
-            self.outlet.changed()
+            self.outlet.on_change()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -123,16 +123,16 @@ class ClientConnection(web.RequestHandler):
         elif data:
             self._some_head = True
             self._expect_head()
-            self._set_spare(IdleReason.WITHOUT_HEAD)
+            self._set_spare(_IdleReason.WITHOUT_HEAD)
         if is_served and not self._force_close:
-            self._set_spare(IdleReason.WITHOUT_BODY if self._lacks_body() else None)
+            self._set_spare(_IdleReason.WITHOUT_BODY if self._lacks_body() else None)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         finished = await super().finish_response(request, resp, start_time)
         if self._manager is not None and not self._force_close:
-            self._set_spare(None if self._messages else IdleReason.BETWEEN_REQUESTS)
+            self._set_spare(None if self._messages else _IdleReason.BETWEEN_REQUESTS)
         return finished
 
     def give_way(self) -> None:
@@ -149,7 +149,7 @@ class ClientConnection(web.RequestHandler):
         self.transport = None
         if transport is None:
             return
-        if spare is IdleReason.BETWEEN_REQUESTS:
+        if spare is _IdleReason.BETWEEN_REQUESTS:
             transport.close()
         else:
             self._refuse(manager, transport, manager.all_taken())
@@ -160,7 +160,7 @@ class ClientConnection(web.RequestHandler):
             return len(self._messages) == 1 and not self._request_in_progress and not self._messages[0][1].is_eof()
         return self._current_request is not None and not self._current_request.content.is_eof()
 
-    def _set_spare(self, spare: IdleReason | None) -> None:
+    def _set_spare(self, spare: _IdleReason | None) -> None:
         """Registers why the connection is idle, or that it is busy (None)."""
         if spare is not self._spare:
             spares = cast("LimitedServer", self._manager).spares
@@ -172,7 +172,7 @@ class ClientConnection(web.RequestHandler):
 
     def _leave_address(self, manager: LimitedServer) -> None:
         if self._counted_as is not None:
-            manager.left(self._counted_as)
+            manager.uncount_connection(self._counted_as)
             self._counted_as = None
 
     def _expect_head(self) -> None:
@@ -260,14 +260,14 @@ class LimitedServer(web.Server):
         self.refused = refused
         self.lingering = 0
         # By reason, each in the order in which they became idle: dictionaries keep insertion order.
-        self.spares: dict[IdleReason, dict[ClientConnection, None]] = {reason: {} for reason in IdleReason}
+        self.spares: dict[_IdleReason, dict[ClientConnection, None]] = {reason: {} for reason in _IdleReason}
         self._of_address: Counter[str] = Counter()
         self._said_s = -_SAY_EVERY_S
 
     def __call__(self) -> ClientConnection:
         return ClientConnection(self, self._limits, loop=self._loop, **self._kwargs)
 
-    def make_place(self) -> bool:
+    def make_room(self) -> bool:
         """Whether there is a slot for one more connection, after the most dispensable idle one has given way."""
         if len(self._connections) < self._limits.connections_limit:
             return True
@@ -288,7 +288,7 @@ class LimitedServer(web.Server):
     def counts_addresses(self) -> bool:
         return self._limits.address_connections_limit is not None
 
-    def joined(self, address: str | None) -> str | None:
+    def count_connection(self, address: str | None) -> str | None:
         """Counts a connection of the address, if it is limited, and returns what it counts as; raises LimitError (429)
         if the limit is reached."""
         if address in self._limits.trusted_proxies:
@@ -311,7 +311,7 @@ class LimitedServer(web.Server):
     def _usual_share(self) -> int:
         return max(1, min(_OF_ONE_ADDRESS, self._limits.connections_limit // 4))
 
-    def left(self, key: str) -> None:
+    def uncount_connection(self, key: str) -> None:
         self._of_address[key] -= 1
         if not self._of_address[key]:
             del self._of_address[key]
@@ -328,9 +328,9 @@ async def count_forwarded(request: web.Request, handler: RequestHandler) -> web.
     server, client = request.protocol._manager, client_address(request)
     if client == request.remote or not isinstance(server, LimitedServer):
         return await handler(request)
-    key = server.joined(client) if server.counts_addresses else None
+    key = server.count_connection(client) if server.counts_addresses else None
     try:
         return await handler(request)
     finally:
         if key is not None:
-            server.left(key)
+            server.uncount_connection(key)

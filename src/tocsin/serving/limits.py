@@ -28,10 +28,10 @@ member costs as much as any other."""
 _STEP_BYTES: Final = 1 << 20
 _FEED_BYTES: Final = 1 << 16
 
-# A callback with the name of a limit that a client exceeded.
+# A callback with the name of a limit that a caller exceeded.
 RefusalCounter = Callable[[str], None]
 # Who waits in a line: the names that its limits count, and whether it is back for the rest of a request.
-_Client: TypeAlias = tuple[tuple[str, ...], bool]
+_LineKey: TypeAlias = tuple[tuple[str, ...], bool]
 
 
 def ignore_refusal(_limit: str) -> None:
@@ -60,9 +60,9 @@ class ServerLimits:
 
 
 class MemoryBudget:
-    """A memory budget for request bodies in flight, or for what `what` names, shared by all clients.
+    """A memory budget for request bodies in flight, or for what `what` names, shared by all callers.
 
-    Small bodies are free, so that clients with large or slow bodies do not keep others from sending. No client gets
+    Small bodies are free, so that callers with large or slow bodies do not keep others from sending. No caller gets
     more than `own_limit_bytes`.
     """
 
@@ -90,45 +90,45 @@ class MemoryBudget:
         return self._taken_bytes
 
     @contextmanager
-    def share(self, *askers: str) -> Iterator[BudgetShare]:
-        """Yields a client's share. The end of the block returns its memory."""
-        share = BudgetShare(self, askers)
+    def share(self, *callers: str) -> Iterator[BudgetShare]:
+        """Yields a caller's share. The end of the block returns its memory."""
+        share = BudgetShare(self, callers)
         try:
             yield share
         finally:
-            self.take(askers, -share.taken_bytes)
+            self.take(callers, -share.taken_bytes)
 
     def charged_bytes(self, size_bytes: int) -> int:
         return max(0, size_bytes - self._free_bytes)
 
-    def room(self, askers: tuple[str, ...]) -> tuple[int, str, int, str]:
-        """How much these clients may still take, and what limits it: whose bytes, the limit, and its name."""
+    def room(self, callers: tuple[str, ...]) -> tuple[int, str, int, str]:
+        """How much these callers may still take, and what limits it: whose bytes, the limit, and its name."""
         whole = (self._limit_bytes - self._taken_bytes, self._what, self._limit_bytes, self._name)
         own = (
-            (self._own_limit_bytes - self._taken_by[asker], f"{self._what} of {asker}", self._own_limit_bytes,
-             f"{self._name} of one asker")
-            for asker in askers
+            (self._own_limit_bytes - self._taken_by[caller], f"{self._what} of {caller}", self._own_limit_bytes,
+             f"{self._name} of one caller")
+            for caller in callers
         )  # fmt: skip
         return min((whole, *own), key=itemgetter(0))
 
-    def take(self, askers: tuple[str, ...], more_bytes: int) -> None:
+    def take(self, callers: tuple[str, ...], more_bytes: int) -> None:
         self._taken_bytes += more_bytes
-        for asker in askers:
-            self._taken_by[asker] += more_bytes
-            if not self._taken_by[asker]:
-                del self._taken_by[asker]
+        for caller in callers:
+            self._taken_by[caller] += more_bytes
+            if not self._taken_by[caller]:
+                del self._taken_by[caller]
 
     def count_refused(self, name: str) -> None:
         self._refused(name)
 
 
 class BudgetShare:
-    """What one client takes of a budget. To call it with the size so far raises LimitError (429) if the budget is
+    """What one caller takes of a budget. To call it with the size so far raises LimitError (429) if the budget is
     exhausted."""
 
-    def __init__(self, budget: MemoryBudget, askers: tuple[str, ...]) -> None:
+    def __init__(self, budget: MemoryBudget, callers: tuple[str, ...]) -> None:
         self._budget = budget
-        self._askers = askers
+        self._callers = callers
         self.taken_bytes = 0
 
     def __call__(self, size_bytes: int) -> None:
@@ -138,10 +138,10 @@ class BudgetShare:
     def take_what_fits(self, size_bytes: int, *, only_whole: bool = False) -> LimitError | None:
         """Takes as much as there is room for, or nothing with `only_whole`. Returns the error if that is too little."""
         more_bytes = self._budget.charged_bytes(size_bytes) - self.taken_bytes
-        room_bytes, whose, limit_bytes, name = self._budget.room(self._askers)
+        room_bytes, whose, limit_bytes, name = self._budget.room(self._callers)
         fits = more_bytes <= max(0, room_bytes)
         taken_bytes = more_bytes if fits else 0 if only_whole else max(0, room_bytes)
-        self._budget.take(self._askers, taken_bytes)
+        self._budget.take(self._callers, taken_bytes)
         self.taken_bytes += taken_bytes
         if fits:
             return None
@@ -195,10 +195,10 @@ async def read_body(
         raise InputError("the body is not valid HTTP", hint="check its length or its chunks") from exc
     if encoding != "gzip":
         return body.getvalue()
-    return await _unpacked(body.getvalue(), limits.body_limit_bytes, too_large, grow)
+    return await _unpack(body.getvalue(), limits.body_limit_bytes, too_large, grow)
 
 
-async def _unpacked(body: bytes, limit_bytes: int, too_large: LimitError, grow: Callable[[int], None]) -> bytes:
+async def _unpack(body: bytes, limit_bytes: int, too_large: LimitError, grow: Callable[[int], None]) -> bytes:
     """Decompresses the body in threads, a step at a time, within the limit."""
     reader, output = GzipReader(body), BytesIO()
     while not reader.is_done:
@@ -258,9 +258,9 @@ class GzipReader:
 class WaitingLine:
     """Runs `inside` requests at a time, lets `waiting` more wait, and refuses the rest (LimitError, 429).
 
-    Clients take turns, each with its oldest request. At most `own_inside` requests of one client run and at most
-    `own_waiting` more of them wait; a client at its limit does not hold up others. When the line is full, the newest
-    request of the client with the most waiting is refused, so that a flood of one client leaves room for all others.
+    Callers take turns, each with its oldest request. At most `own_inside` requests of one caller run and at most
+    `own_waiting` more of them wait; a caller at its limit does not hold up others. When the line is full, the newest
+    request of the caller with the most waiting is refused, so that a flood of one caller leaves room for all others.
     """
 
     def __init__(
@@ -280,54 +280,54 @@ class WaitingLine:
         self._own_waiting_limit = waiting if own_waiting is None else own_waiting
         self._refused = refused
         self._inside_of: Counter[str] = Counter()
-        self._lines: OrderedDict[_Client, deque[asyncio.Future[None]]] = OrderedDict()
+        self._lines: OrderedDict[_LineKey, deque[asyncio.Future[None]]] = OrderedDict()
         self.inside = 0
         self.waiting = 0
 
     @asynccontextmanager
-    async def passed(self, *askers: str, is_back: bool = False) -> AsyncIterator[None]:
+    async def hold_slot(self, *callers: str, is_back: bool = False) -> AsyncIterator[None]:
         """Holds a slot for the block. A request with `is_back` had a slot before, so it waits and is not refused."""
-        await self._enter(askers, is_back)
+        await self._enter(callers, is_back)
         try:
             yield
         finally:
-            self._leave(askers)
+            self._leave(callers)
 
-    async def _enter(self, askers: tuple[str, ...], is_back: bool) -> None:
-        if self._has_place(askers):
-            self._take(askers)
+    async def _enter(self, callers: tuple[str, ...], is_back: bool) -> None:
+        if self._has_slot(callers):
+            self._take(callers)
             return
         if not is_back:
-            self._check_own_waiting(askers)
+            self._check_own_waiting(callers)
             if self.waiting >= self._waiting_limit:
-                self._make_room(askers)
+                self._make_room(callers)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        client = (askers, is_back)
-        self._lines.setdefault(client, deque()).append(turn)
+        key = (callers, is_back)
+        self._lines.setdefault(key, deque()).append(turn)
         self.waiting += 1
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._leave(askers)  # The slot was already ours: pass it on.
-            elif turn in self._lines.get(client, ()):
-                self._take_out(client, turn)
+                self._leave(callers)  # The slot was already ours: pass it on.
+            elif turn in self._lines.get(key, ()):
+                self._take_out(key, turn)
             raise
 
-    def _check_own_waiting(self, askers: tuple[str, ...]) -> None:
-        for asker in askers:
-            waiting = sum(len(line) for (others, _), line in self._lines.items() if asker in others)
+    def _check_own_waiting(self, callers: tuple[str, ...]) -> None:
+        for caller in callers:
+            waiting = sum(len(line) for (others, _), line in self._lines.items() if caller in others)
             if waiting >= self._own_waiting_limit:
-                self._refused(f"{self._what} of one asker")
-                raise self._full(f" of {asker}", self._inside_of[asker], waiting)
+                self._refused(f"{self._what} of one caller")
+                raise self._full(f" of {caller}", self._inside_of[caller], waiting)
 
-    def _make_room(self, askers: tuple[str, ...]) -> None:
-        """Refuses the newest request of the client with the most waiting, or raises if that is this client."""
+    def _make_room(self, callers: tuple[str, ...]) -> None:
+        """Refuses the newest request of the caller with the most waiting, or raises if that is this caller."""
         self._refused(self._what)
-        lengths = {client: len(line) for client, line in self._lines.items() if not client[1]}
-        longest = max(lengths, key=lambda client: lengths[client], default=None)
-        # A client that would then have as many waiting as that one gets no preference.
-        if longest is None or lengths[longest] <= lengths.get((askers, False), 0) + 1:
+        lengths = {key: len(line) for key, line in self._lines.items() if not key[1]}
+        longest = max(lengths, key=lambda key: lengths[key], default=None)
+        # A caller that would then have as many waiting as that one gets no preference.
+        if longest is None or lengths[longest] <= lengths.get((callers, False), 0) + 1:
             raise self._full("", self.inside, self.waiting)
         last = self._lines[longest][-1]
         self._take_out(longest, last)
@@ -340,32 +340,32 @@ class WaitingLine:
             hint="try again in a moment", retry=True, retry_after_s=1,
         )  # fmt: skip
 
-    def _has_place(self, askers: tuple[str, ...]) -> bool:
+    def _has_slot(self, callers: tuple[str, ...]) -> bool:
         is_free = self.inside < self._inside_limit
-        return is_free and all(self._inside_of[asker] < self._own_inside_limit for asker in askers)
+        return is_free and all(self._inside_of[caller] < self._own_inside_limit for caller in callers)
 
-    def _take(self, askers: tuple[str, ...], more: int = 1) -> None:
+    def _take(self, callers: tuple[str, ...], more: int = 1) -> None:
         self.inside += more
-        for asker in askers:
-            self._inside_of[asker] += more
-            if not self._inside_of[asker]:
-                del self._inside_of[asker]
+        for caller in callers:
+            self._inside_of[caller] += more
+            if not self._inside_of[caller]:
+                del self._inside_of[caller]
 
-    def _take_out(self, client: _Client, turn: asyncio.Future[None]) -> None:
-        line = self._lines[client]
+    def _take_out(self, key: _LineKey, turn: asyncio.Future[None]) -> None:
+        line = self._lines[key]
         line.remove(turn)
         self.waiting -= 1
         if not line:
-            del self._lines[client]
+            del self._lines[key]
 
-    def _leave(self, askers: tuple[str, ...]) -> None:
-        """Frees the slot, and hands it to the next client that may have it."""
-        self._take(askers, -1)
-        while (client := next((client for client in self._lines if self._has_place(client[0])), None)) is not None:
-            turn = self._lines[client][0]
-            self._lines.move_to_end(client)
-            self._take_out(client, turn)
+    def _leave(self, callers: tuple[str, ...]) -> None:
+        """Frees the slot, and hands it to the next caller that may have it."""
+        self._take(callers, -1)
+        while (key := next((key for key in self._lines if self._has_slot(key[0])), None)) is not None:
+            turn = self._lines[key][0]
+            self._lines.move_to_end(key)
+            self._take_out(key, turn)
             if not turn.done():
-                self._take(client[0])
+                self._take(key[0])
                 turn.set_result(None)
                 return

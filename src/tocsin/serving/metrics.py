@@ -54,7 +54,7 @@ class ServerMetrics:
         self.refused.labels(limit).inc()
 
     @property
-    def counting(self) -> Middleware:
+    def count_requests(self) -> Middleware:
         """The middleware that counts requests. It must be outermost, to count the status that the client sees."""
 
         @web.middleware
@@ -104,12 +104,12 @@ class SeriesCollector(Collector, Generic[_T]):
         self._second_labels = second_labels
 
     def describe(self) -> Iterator[Metric]:
-        return self._collected(())
+        return self._collect(())
 
     def collect(self) -> Iterator[Metric]:
-        return self._collected(tuple(self._subjects()))
+        return self._collect(tuple(self._subjects()))
 
-    def _collected(self, subjects: Sequence[_T]) -> Iterator[Metric]:
+    def _collect(self, subjects: Sequence[_T]) -> Iterator[Metric]:
         for family_of, table in self._tables:
             for name, (help_text, value_of) in table.items():
                 second_label = self._second_labels.get(name)

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-KEPT_S: Final = 60.0
-NAMES_KEPT: Final = 10_000
+_KEPT_S: Final = 60.0
+_NAMES_KEPT: Final = 10_000
 
 # The signature of `socket.getaddrinfo`: (family, kind, protocol, canonical name, (address, port, …)) of each address.
-LookUp = Callable[..., list[tuple[Any, Any, int, str, tuple[Any, ...]]]]
+_LookUp = Callable[..., list[tuple[Any, Any, int, str, tuple[Any, ...]]]]
 _Key = tuple[str, int, int]
 
 
@@ -23,7 +23,7 @@ class NameResolver(AbstractResolver):
     """A caching resolver, for connectors without a cache. Concurrent lookups of a name share a thread, and a caller
     that times out does not cancel the lookup for the others."""
 
-    def __init__(self, look_up: LookUp = socket.getaddrinfo) -> None:
+    def __init__(self, look_up: _LookUp = socket.getaddrinfo) -> None:
         self._look_up = look_up
         self._kept: dict[_Key, tuple[float, list[ResolveResult]]] = {}
         self._coming: dict[_Key, asyncio.Future[list[ResolveResult]]] = {}
@@ -51,9 +51,9 @@ class NameResolver(AbstractResolver):
         del self._coming[key]
         self._kept.pop(key, None)
         if not done.cancelled() and done.exception() is None:
-            if len(self._kept) >= NAMES_KEPT:
+            if len(self._kept) >= _NAMES_KEPT:
                 del self._kept[next(iter(self._kept))]
-            self._kept[key] = asyncio.get_running_loop().time() + KEPT_S, done.result()
+            self._kept[key] = asyncio.get_running_loop().time() + _KEPT_S, done.result()
 
     def _run(
         self,

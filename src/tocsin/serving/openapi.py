@@ -15,7 +15,7 @@ from tocsin.wire.messages import JsonObject, components, schema_of
 from tocsin.wire.version import version
 
 _STATUS_TEXTS: Final = {
-    "400": "The request is invalid; the error names the place.",
+    "400": "The request is invalid; the error says where.",
     "401": "The token is missing or not valid.",
     "403": "The token or the origin of the web page does not allow this.",
     "404": "The named object does not exist.",
@@ -76,7 +76,7 @@ def document(
     paths: dict[str, JsonObject] = {}
     for operation in operations:
         statuses = f"{errors} {body_errors if operation.takes is not None else ''} {operation.errors}".split()
-        paths.setdefault(operation.path, {})[operation.method] = _described(operation, statuses)
+        paths.setdefault(operation.path, {})[operation.method] = _describe(operation, statuses)
     kinds = [kind for operation in operations for kind in (operation.takes, operation.answers)]
     kinds += [kind for answer in kinds if isinstance(answer, dict) for kind in answer.values()]
     licence = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
@@ -93,7 +93,7 @@ def document(
     }
 
 
-def _described(operation: Operation, statuses: Sequence[str]) -> JsonObject:
+def _describe(operation: Operation, statuses: Sequence[str]) -> JsonObject:
     summary = operation.summary
     if operation.role:
         summary = f"{summary.removesuffix('.')}; needs the role {operation.role}."
@@ -144,6 +144,6 @@ def path_parameter(name: str, description: str = "", example: Any = None, kind: 
     return {**parameter, **{key: value for key, value in more.items() if value}}
 
 
-def query_parameter(name: str, kind: Any, description: str = "", *, place: str = "query") -> JsonObject:
-    parameter = {"name": name, "in": place, "schema": schema_of(kind)}
+def query_parameter(name: str, kind: Any, description: str = "", *, where: str = "query") -> JsonObject:
+    parameter = {"name": name, "in": where, "schema": schema_of(kind)}
     return {**parameter, "description": description} if description else parameter

@@ -21,33 +21,33 @@ from tocsin.wire.messages import Message
 
 _M = TypeVar("_M", bound=Message)
 
-JSON_LIMIT_BYTES: Final = 16 << 20
-VALUES_LIMIT: Final = 2_000_000
+_JSON_LIMIT_BYTES: Final = 16 << 20
+_VALUES_LIMIT: Final = 2_000_000
 """The largest number of values in a JSON body: a value takes some 60 bytes of memory, though two may be enough to write
 it."""
 
 
-def askers_of(request: web.Request) -> tuple[str, ...]:
+def callers_of(request: web.Request) -> tuple[str, ...]:
     """The clients whose limits the request counts against: its token, and its address unless that is this machine's."""
     token = request.get(PRINCIPAL, EVERYBODY)
     address = client_address(request)
-    askers = () if token == EVERYBODY else (f"the token {token.name}",)
-    return askers if is_loopback(address) else (*askers, f"the address {address_key(address)}")
+    callers = () if token == EVERYBODY else (f"the token {token.name}",)
+    return callers if is_loopback(address) else (*callers, f"the address {address_key(address)}")
 
 
-async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
+async def read_json(request: web.Request, *, unpack: bool = False, limit_bytes: int = _JSON_LIMIT_BYTES) -> Any:
     """The JSON value of the body; with `unpack` the body may be compressed with gzip."""
     limits = request.app[LIMITS]
     limits = dataclasses.replace(limits, body_limit_bytes=min(limits.body_limit_bytes, limit_bytes))
-    with request.app[MEMORY_BUDGET].share(*askers_of(request)) as grow:
+    with request.app[MEMORY_BUDGET].share(*callers_of(request)) as grow:
         body = await read_body(request, limits, unpack=unpack, grow=grow)
     return parse_json(body)
 
 
 def parse_json(body: bytes) -> Any:
     """The JSON value of a body. Raises LimitError if it has too many values."""
-    if len(body) > VALUES_LIMIT and sum(map(body.count, (b",", b"[", b"{"))) > VALUES_LIMIT:
-        raise LimitError(f"the body holds more than {VALUES_LIMIT} values", hint="send it in parts")
+    if len(body) > _VALUES_LIMIT and sum(map(body.count, (b",", b"[", b"{"))) > _VALUES_LIMIT:
+        raise LimitError(f"the body holds more than {_VALUES_LIMIT} values", hint="send it in parts")
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as exc:
@@ -55,7 +55,7 @@ def parse_json(body: bytes) -> Any:
 
 
 async def read_message(
-    request: web.Request, kind: type[_M], *, unpack: bool = False, limit_bytes: int = JSON_LIMIT_BYTES
+    request: web.Request, kind: type[_M], *, unpack: bool = False, limit_bytes: int = _JSON_LIMIT_BYTES
 ) -> _M:
     """The message in the body."""
     return kind.parse(await read_json(request, unpack=unpack, limit_bytes=limit_bytes))

@@ -18,11 +18,11 @@ import structlog
 from tocsin.rules.backoff import BackOff
 from tocsin.wire.errors import EXIT_FENCED
 
-FIRST_PAUSE_S: Final = 0.5
-LAST_PAUSE_S: Final = 30.0
-STAYED_S: Final = 10.0
+_FIRST_PAUSE_S: Final = 0.5
+_LAST_PAUSE_S: Final = 30.0
+_STAYED_S: Final = 10.0
 """A process that ran longer counts as stable, and the back-off starts again."""
-STOP_S: Final = 15.0
+_STOP_S: Final = 15.0
 
 _log = structlog.get_logger("tocsin.supervisor")
 
@@ -39,7 +39,7 @@ class Command:
 class Supervisor:
     """Runs commands as child processes until it is stopped."""
 
-    def __init__(self, *, first_pause_s: float = FIRST_PAUSE_S, stayed_s: float = STAYED_S) -> None:
+    def __init__(self, *, first_pause_s: float = _FIRST_PAUSE_S, stayed_s: float = _STAYED_S) -> None:
         self._first_pause_s = first_pause_s
         self._stayed_s = stayed_s
         self._tasks: list[asyncio.Task[None]] = []
@@ -57,7 +57,7 @@ class Supervisor:
 
     async def _keep(self, command: Command) -> None:
         """Runs the command again and again, with back-off, until it is fenced or cancelled."""
-        back_off = BackOff(self._first_pause_s, LAST_PAUSE_S)
+        back_off = BackOff(self._first_pause_s, _LAST_PAUSE_S)
         while True:
             began_s = time.monotonic()
             try:
@@ -86,11 +86,11 @@ class Supervisor:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Asks the process to stop, and kills it after STOP_S."""
+    """Asks the process to stop, and kills it after _STOP_S."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(STOP_S):
+            async with asyncio.timeout(_STOP_S):
                 await process.wait()
         except TimeoutError:
             process.kill()

@@ -21,8 +21,8 @@ from tocsin.wire.messages import qualify
 
 PREFIX: Final = "tocsin_"
 SECRET_BYTES: Final = 32
-NAME_LIMIT: Final = 128
-FEED_LIMIT: Final = 800
+_NAME_LIMIT: Final = 128
+_FEED_LIMIT: Final = 800
 # The name of clients without a token, where none is needed; no token can have it.
 EVERYBODY_NAME: Final = "everybody"
 # The hint does not name the data folder: a client without a token must not learn the layout of the cluster's machine.
@@ -40,7 +40,7 @@ ROLES: Final[dict[str, str]] = {
 }
 
 
-class StoredToken(Protocol):
+class _StoredToken(Protocol):
     """The stored part of a token."""
 
     @property
@@ -65,7 +65,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class MintedToken:
+class _MintedToken:
     """A new token. Show the secret once; it is not part of `repr`, so that no log contains it."""
 
     name: str
@@ -75,10 +75,10 @@ class MintedToken:
     feeds: tuple[str, ...] = ()
 
 
-def mint(name: str, role: str, feeds: Iterable[str] = ()) -> MintedToken:
+def mint(name: str, role: str, feeds: Iterable[str] = ()) -> _MintedToken:
     """Makes a token with an unguessable secret of 32 random bytes."""
-    if not name or len(name) > NAME_LIMIT or not name.isprintable():
-        raise InputError(f"a token's name has 1 to {NAME_LIMIT} printable characters")
+    if not name or len(name) > _NAME_LIMIT or not name.isprintable():
+        raise InputError(f"a token's name has 1 to {_NAME_LIMIT} printable characters")
     if name == EVERYBODY_NAME:
         raise InputError(
             f"no token can have the name {name}", hint="it stands for all who ask without one; choose another"
@@ -89,13 +89,13 @@ def mint(name: str, role: str, feeds: Iterable[str] = ()) -> MintedToken:
     if feed_names and role != "broker":
         raise InputError(f"a token of the role {role} names no feeds", hint="those of the role broker may")
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
-    return MintedToken(name, role, digest(secret), secret, feed_names)
+    return _MintedToken(name, role, digest(secret), secret, feed_names)
 
 
 def _feed(text: str) -> str:
     """The full name of a feed."""
     dataverse, dot, name = text.rpartition(".")
-    if not name or (dot and not dataverse) or not text.isprintable() or len(text) > FEED_LIMIT:
+    if not name or (dot and not dataverse) or not text.isprintable() or len(text) > _FEED_LIMIT:
         raise InputError(f"expected a feed's name, got {text[:80]!r}", hint="such as emergency.ReportFeed")
     return qualify(text)
 
@@ -113,10 +113,10 @@ def secret_in(authorization: str | None) -> str:
     return secret.strip()
 
 
-def check(secret: str, kept: Iterable[StoredToken]) -> Token:
+def check(secret: str, kept: Iterable[_StoredToken]) -> Token:
     """The token of this secret. A wrong secret takes as long as a right one, and no message repeats it."""
     shown_digest = digest(secret)
-    match: StoredToken | None = None
+    match: _StoredToken | None = None
     for token in kept:
         if hmac.compare_digest(token.digest, shown_digest):
             match = token

@@ -31,11 +31,11 @@ __all__ = [
     "SettingsError", "StatementSettings", "find_file", "is_secret", "known_settings", "read",
 ]  # fmt: skip
 
-PREFIX: Final = "TOCSIN_"
+_PREFIX: Final = "TOCSIN_"
 # Variables that Kubernetes sets in every container for a Service whose name begins with "tocsin"; also …_PORT=tcp://….
 _KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _SPARK_CONF: Final = "cluster.spark.conf."
-DEFAULT_FILE: Final = Path("tocsin.toml")
+_DEFAULT_FILE: Final = Path("tocsin.toml")
 # Variables with our prefix that are not settings.
 OTHER_VARIABLES: Final[dict[str, str]] = {
     "TOCSIN_CONFIG": "the settings file, if --config names none",
@@ -49,7 +49,7 @@ OTHER_VARIABLES: Final[dict[str, str]] = {
     "TOCSIN_CRASH_AT": "the place where a test kills the process",
 }
 _FIRST_PARTS: Final = frozenset(
-    {"DATA", "CLUSTER", *(name.removeprefix(PREFIX).partition("_")[0] for name in OTHER_VARIABLES)}
+    {"DATA", "CLUSTER", *(name.removeprefix(_PREFIX).partition("_")[0] for name in OTHER_VARIABLES)}
 )
 
 _log = logging.getLogger("tocsin.settings")
@@ -136,7 +136,7 @@ def read(
         for key, value in _parse(chosen).items():
             draft.put((key,), value, f"in {chosen}")
     for name, text in sorted(env.items()):
-        if name.startswith(PREFIX) and name not in OTHER_VARIABLES:
+        if name.startswith(_PREFIX) and name not in OTHER_VARIABLES:
             _put_variable(draft, name, text)
     if draft.foreign:
         _log.warning("variables are ignored that are no settings of Tocsin: %s", ", ".join(draft.foreign))
@@ -157,7 +157,7 @@ def find_file(file: Path | None, env: Mapping[str, str] = os.environ) -> Path | 
     chosen = file or (Path(env_file) if (env_file := env.get("TOCSIN_CONFIG")) else None)
     if chosen is not None and not chosen.is_file():
         raise SettingsError([f"{chosen}: no such settings file"])
-    return chosen or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
+    return chosen or (_DEFAULT_FILE if _DEFAULT_FILE.is_file() else None)
 
 
 def known_settings() -> dict[str, typing.Any]:
@@ -179,7 +179,7 @@ def is_secret(path: str, value: object = "") -> bool:
     """Whether this value of the setting is never shown: a token, or an entry for Spark with a secret in its key or
     value."""
     if path.startswith(_SPARK_CONF):
-        return names_secret(path.removeprefix(_SPARK_CONF)) or mask_secrets(str(value)) != str(value)
+        return _names_secret(path.removeprefix(_SPARK_CONF)) or _mask_secrets(str(value)) != str(value)
     info = known_settings().get(path)
     return info is not None and info.annotation is SecretStr
 
@@ -202,7 +202,7 @@ def _parse(file: Path) -> dict[str, Any]:
 
 
 def _put_variable(draft: _Draft, name: str, text: str) -> None:
-    path = name.removeprefix(PREFIX).lower().replace("__", ".")
+    path = name.removeprefix(_PREFIX).lower().replace("__", ".")
     info = known_settings().get(path)
     if info is None:
         hint = _nearest_variable(name)
@@ -228,7 +228,7 @@ def _is_foreign(name: str, text: str, hint: str) -> bool:
         return False
     if _KUBERNETES.fullmatch(name) or (name.endswith("_PORT") and "://" in text):
         return True
-    return name.removeprefix(PREFIX).partition("_")[0] not in _FIRST_PARTS and not hint
+    return name.removeprefix(_PREFIX).partition("_")[0] not in _FIRST_PARTS and not hint
 
 
 def _nearest_variable(name: str) -> str:
@@ -236,19 +236,19 @@ def _nearest_variable(name: str) -> str:
     if "__" in name:
         return _nearest(name, candidates)
     # Compare without the common prefix, which says nothing about similarity.
-    without_prefix = {candidate.removeprefix(PREFIX): candidate for candidate in reversed(candidates)}
+    without_prefix = {candidate.removeprefix(_PREFIX): candidate for candidate in reversed(candidates)}
     for similar in (
         {short.replace("__", "_"): candidate for short, candidate in without_prefix.items()},
         {short.rpartition("__")[2]: candidate for short, candidate in without_prefix.items()},
     ):
-        hint = did_you_mean(name.removeprefix(PREFIX), similar, similarity=0.8, write=similar.__getitem__)
+        hint = did_you_mean(name.removeprefix(_PREFIX), similar, similarity=0.8, write=similar.__getitem__)
         if hint:
             return f"; {hint}"
     return ""
 
 
 def _variable(path: str) -> str:
-    return PREFIX + path.upper().replace(".", "__")
+    return _PREFIX + path.upper().replace(".", "__")
 
 
 # Our words for Pydantic's kinds of error; other kinds keep Pydantic's words.
@@ -284,7 +284,7 @@ def _problem(detail: ErrorDetails, draft: _Draft) -> str:
     if _may_hold_secret(path):
         return f"{path}: {message} {where}"
     given = detail["input"]
-    shown = repr(mask_secrets(given)) if isinstance(given, str) else mask_secrets(repr(given))
+    shown = repr(_mask_secrets(given)) if isinstance(given, str) else _mask_secrets(repr(given))
     return f"{path}: {message}, got {shown} {where}"
 
 
@@ -317,11 +317,11 @@ _USER_INFO: Final = re.compile(r"^([\[({'\"]*(?:[\w+.-]+://)?).*@", re.DOTALL)
 _TOKEN: Final = re.compile(r"\b(?:eyJ|AKIA|ASIA|gh[oprsu]_|github_pat_|glpat-|xox[a-z]-|tocsin_)[\w.+/=-]{16,}")
 
 
-def names_secret(key: str) -> bool:
+def _names_secret(key: str) -> bool:
     """Whether the key of a setting says that its value is a secret."""
     return _SECRET_KEY.search(key) is not None
 
 
-def mask_secrets(text: str) -> str:
+def _mask_secrets(text: str) -> str:
     """Returns the text without tokens, without user information, and without what follows the name of a secret."""
     return _TOKEN.sub("…", _SECRET_PARAMETER.sub(r"\1…", _USER_INFO.sub(r"\1…@", text)))

@@ -16,9 +16,9 @@ from tocsin.wire.messages import qualify
 
 _CACHING = CachingSettings()
 
-Count = Annotated[sections.Whole, Field(ge=1, le=1_000_000_000)]
-Real = Annotated[float, BeforeValidator(sections.number)]
-Pause = Annotated[float, BeforeValidator(sections.number), Field(ge=0, le=86_400)]
+_Count = Annotated[sections.Whole, Field(ge=1, le=1_000_000_000)]
+_Real = Annotated[float, BeforeValidator(sections.number)]
+_Pause = Annotated[float, BeforeValidator(sections.number), Field(ge=0, le=86_400)]
 
 
 def _full_name(text: str) -> str:
@@ -38,10 +38,10 @@ def _address(text: str) -> str:
     return text
 
 
-HttpAddress = Annotated[str, AfterValidator(_address)]
+_HttpAddress = Annotated[str, AfterValidator(_address)]
 
 
-class BrokerHttpSettings(sections.HttpSection):
+class _BrokerHttpSettings(sections.HttpSection):
     """The broker's server."""
 
     port: sections.Port = 8480
@@ -52,10 +52,10 @@ class BrokerHttpSettings(sections.HttpSection):
     """Web pages of these origins may use the broker, separated by spaces; * for all. Those of its own always may."""
 
 
-class BrokerClusterSettings(sections.Section):
+class _BrokerClusterSettings(sections.Section):
     """The cluster that the broker takes results from."""
 
-    url: HttpAddress = "http://127.0.0.1:8470"
+    url: _HttpAddress = "http://127.0.0.1:8470"
     """The cluster's address."""
     token: SecretStr = SecretStr("")
     """The token for the cluster, with the role `broker`; it names the feeds that subscribers may publish to."""
@@ -75,7 +75,7 @@ class BrokerClusterSettings(sections.Section):
     """The most concurrent fetches of results; each covers many interests."""
 
 
-class BrokerCacheSettings(sections.Section):
+class _BrokerCacheSettings(sections.Section):
     """The caching policies."""
 
     budget_bytes: sections.Whole = _CACHING.budget_bytes
@@ -92,25 +92,25 @@ class BrokerCacheSettings(sections.Section):
     """Whether the new result itself may be evicted when it does not fit."""
     ties: str = _CACHING.ties
     """Which of two results of equal value is evicted: the `oldest`, the `newest` or the `largest`."""
-    fresh_s: Real = _CACHING.fresh_s
+    fresh_s: _Real = _CACHING.fresh_s
     """`worth`, `saving`: how long after arrival online readers may still fetch a result."""
     fetched_enters: bool = _CACHING.fetched_enters
     """Whether results that were fetched after a miss enter the cache."""
-    ceiling: Real = _CACHING.ceiling
+    ceiling: _Real = _CACHING.ceiling
     """`ttl`: the cache never holds more than this many times its budget."""
-    ttl_every_s: Real = _CACHING.ttl_every_s
+    ttl_every_s: _Real = _CACHING.ttl_every_s
     """How often times to live are recomputed."""
-    ttl_first_s: Real = _CACHING.ttl_first_s
+    ttl_first_s: _Real = _CACHING.ttl_first_s
     """The time to live before a cache's growth is known."""
-    ttl_cap_s: Real = _CACHING.ttl_cap_s
+    ttl_cap_s: _Real = _CACHING.ttl_cap_s
     """The longest time to live; a cache that does not grow has it."""
     weights: str = _CACHING.weights
     """How times to live share the budget: `subscribers` or `equal`."""
-    rate_window_s: Real = _CACHING.rate_window_s
+    rate_window_s: _Real = _CACHING.rate_window_s
     """The time constant of the moving averages of growth."""
-    latency_first_s: Real = _CACHING.latency_first_s
+    latency_first_s: _Real = _CACHING.latency_first_s
     """`lsd`: the assumed duration of a fetch until the first one is measured."""
-    latency_share: Real = _CACHING.latency_share
+    latency_share: _Real = _CACHING.latency_share
     """The weight of the newest fetch in the moving average of the latency."""
     buffer_learns_first: bool = _CACHING.buffer_learns_first
     """`buffer`: whether a result moves the threshold before it is compared with it."""
@@ -125,12 +125,12 @@ class BrokerCacheSettings(sections.Section):
         return CachingSettings(**self.model_dump())
 
 
-class DeliverySettings(sections.Section):
+class _DeliverySettings(sections.Section):
     """How results reach subscribers."""
 
-    grace_s: Pause = 60.0
+    grace_s: _Pause = 60.0
     """How long a backend subscription is kept after its last frontend subscription ended."""
-    page_results: Count = 1_000
+    page_results: _Count = 1_000
     """The most results in one envelope."""
     page_bytes: Annotated[sections.Whole, Field(ge=1_024, le=1 << 30)] = 256 << 10
     """The size in bytes at which an envelope, and the fetch for it, ends."""
@@ -138,9 +138,9 @@ class DeliverySettings(sections.Section):
     """A client with more unread bytes than this is a slow consumer: it gets nothing more until it has read them."""
     patience_s: sections.Seconds = 5.0
     """How long the slowest connection of a subscriber may delay its other connections before it is closed."""
-    fetch_retry_s: Pause = 1.0
+    fetch_retry_s: _Pause = 1.0
     """How long the broker waits after a failed fetch."""
-    report_every_s: Pause = 30.0
+    report_every_s: _Pause = 30.0
     """How often the broker reports to the cluster what all its subscribers have acknowledged."""
     ack_every_s: Annotated[float, BeforeValidator(sections.number), Field(ge=0, le=60)] = 0.05
     """How long acknowledgements without a waiting client are batched before they are written."""
@@ -150,7 +150,7 @@ class DeliverySettings(sections.Section):
     """The longest wait of a long poll."""
 
 
-class AccountSettings(sections.Section):
+class _AccountSettings(sections.Section):
     """Subscribers and their tokens."""
 
     registration: Literal["auto", "open", "application"] = "auto"
@@ -165,42 +165,42 @@ class AccountSettings(sections.Section):
     """The fewest characters of a password."""
     password_threads: Annotated[sections.Whole, Field(ge=1, le=64)] = 1
     """How many passwords are checked at once; each takes about 20 ms of a core and 19 MiB."""
-    password_waiting: Count = 500
+    password_waiting: _Count = 500
     """How many password checks may wait."""
 
 
 class BrokerLimitSettings(sections.Section):
     """What subscribers may use, where their application has no limit of its own."""
 
-    subscribers: Count = 1_000_000
+    subscribers: _Count = 1_000_000
     """The most subscribers of one application."""
-    groups: Count = 10_000
+    groups: _Count = 10_000
     """The most groups of one application."""
-    members: Count = 10_000
+    members: _Count = 10_000
     """The most members of one group."""
-    group_subscriptions: Count = 1_000
+    group_subscriptions: _Count = 1_000
     """The most subscriptions of one group."""
-    connections: Count = 10
+    connections: _Count = 10
     """The most connections of one subscriber."""
-    subscriptions: Count = 1_000
+    subscriptions: _Count = 1_000
     """The most subscriptions of one subscriber."""
     message_bytes: Annotated[sections.Whole, Field(ge=256, le=1 << 30)] = 64 << 10
     """The largest message that a subscriber sends over a WebSocket."""
-    messages_per_s: Count = 200
+    messages_per_s: _Count = 200
     """Token bucket per connection: messages per second."""
-    messages_burst: Count = 1_000
+    messages_burst: _Count = 1_000
     """Token bucket per connection: burst of messages."""
-    requests_per_s: Count = 100
+    requests_per_s: _Count = 100
     """Token bucket per subscriber: requests per second (HTTP, subscribe, pull)."""
-    requests_burst: Count = 1_000
+    requests_burst: _Count = 1_000
     """Token bucket per subscriber: burst of requests."""
-    logins_per_s: Count = 50
+    logins_per_s: _Count = 50
     """Token bucket per address: registrations and logins per second."""
-    logins_burst: Count = 1_000
+    logins_burst: _Count = 1_000
     """Token bucket per address: burst of registrations and logins."""
-    wrong_passwords_per_hour: Count = 60
+    wrong_passwords_per_hour: _Count = 60
     """Token bucket per user: wrong passwords per hour. Beyond it all logins are refused, correct ones too."""
-    wrong_passwords_burst: Count = 20
+    wrong_passwords_burst: _Count = 20
     """Token bucket per user: burst of wrong passwords."""
 
 
@@ -223,7 +223,7 @@ class WebhookSettings(sections.Section):
     """Private addresses of receivers: `allowed`, `refused`, or networks. `auto`: only on loopback without a proxy."""
 
 
-class PublishSettings(sections.Section):
+class _PublishSettings(sections.Section):
     """Publishing through the broker."""
 
     user_field: str = ""
@@ -237,14 +237,14 @@ class BrokerSettings(sections.Section):
 
     name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_full_name)] = "Default.broker"
     """The name under which the broker registers at the cluster: dataverse.name."""
-    http: BrokerHttpSettings = BrokerHttpSettings()
-    cluster: BrokerClusterSettings = BrokerClusterSettings()
-    cache: BrokerCacheSettings = BrokerCacheSettings()
-    delivery: DeliverySettings = DeliverySettings()
-    accounts: AccountSettings = AccountSettings()
+    http: _BrokerHttpSettings = _BrokerHttpSettings()
+    cluster: _BrokerClusterSettings = _BrokerClusterSettings()
+    cache: _BrokerCacheSettings = _BrokerCacheSettings()
+    delivery: _DeliverySettings = _DeliverySettings()
+    accounts: _AccountSettings = _AccountSettings()
     limits: BrokerLimitSettings = BrokerLimitSettings()
     webhooks: WebhookSettings = WebhookSettings()
-    publish: PublishSettings = PublishSettings()
+    publish: _PublishSettings = _PublishSettings()
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from tocsin.settings import sections
 
 
-class HttpSettings(sections.HttpSection):
+class _HttpSettings(sections.HttpSection):
     """The cluster's HTTP server."""
 
     port: sections.Port = 8470
@@ -24,7 +24,7 @@ class HttpSettings(sections.HttpSection):
     connections_limit: sections.ConnectionsLimit = 1_000
 
 
-class AuthSettings(sections.Section):
+class _AuthSettings(sections.Section):
     """Who may send requests to the cluster."""
 
     mode: Literal["auto", "on", "off"] = "auto"
@@ -80,7 +80,7 @@ class DatasetSettings(sections.Section):
     """The most bytes of removed files that stay on disk per dataset; beyond it the oldest are deleted early."""
 
 
-class PythonSettings(sections.Section):
+class _PythonSettings(sections.Section):
     """Functions in Python."""
 
     folder: sections.Folder = Path("python")
@@ -89,7 +89,7 @@ class PythonSettings(sections.Section):
     """How long one call of a Python function may take."""
 
 
-class FeedSettings(sections.Section):
+class _FeedSettings(sections.Section):
     """Feeds."""
 
     private: sections.Private = "auto"
@@ -126,13 +126,13 @@ class ChannelSettings(sections.Section):
 class ClusterSettings(sections.Section):
     """The cluster process."""
 
-    http: HttpSettings = HttpSettings()
-    auth: AuthSettings = AuthSettings()
+    http: _HttpSettings = _HttpSettings()
+    auth: _AuthSettings = _AuthSettings()
     statements: StatementSettings = StatementSettings()
     spark: SparkSettings = SparkSettings()
     datasets: DatasetSettings = DatasetSettings()
-    python: PythonSettings = PythonSettings()
-    feeds: FeedSettings = FeedSettings()
+    python: _PythonSettings = _PythonSettings()
+    feeds: _FeedSettings = _FeedSettings()
     channels: ChannelSettings = ChannelSettings()
 
     @property

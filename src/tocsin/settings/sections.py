@@ -22,7 +22,7 @@ def number(value: object) -> object:
     return value
 
 
-def folder(value: object) -> object:
+def _folder(value: object) -> object:
     if isinstance(value, str) and (not value.strip() or "\0" in value):
         raise ValueError("must name a folder")
     # Shells expand `~` and files do not; a folder that is really called `~` is a mistake.
@@ -42,7 +42,7 @@ def dotted_path(value: object) -> object:
     return flat
 
 
-def networks(text: str) -> str:
+def _networks(text: str) -> str:
     for part in text.split():
         try:
             ipaddress.ip_network(part, strict=False)
@@ -53,20 +53,20 @@ def networks(text: str) -> str:
     return text
 
 
-def private(text: str) -> str:
+def _private(text: str) -> str:
     if text not in ("auto", "allowed", "refused"):
         try:
-            networks(" ".join(part for part in text.split() if parse_endpoint(part) is None) if text else "-")
+            _networks(" ".join(part for part in text.split() if parse_endpoint(part) is None) if text else "-")
         except ValueError:
             raise ValueError("must be auto, allowed, refused, or networks such as 10.0.0.0/8 or 10.0.0.5:80") from None
     return text
 
 
-NetworkList = Annotated[str, AfterValidator(networks)]
-Private = Annotated[str, AfterValidator(private)]
+_NetworkList = Annotated[str, AfterValidator(_networks)]
+Private = Annotated[str, AfterValidator(_private)]
 Whole = Annotated[int, BeforeValidator(number)]
 Seconds = Annotated[float, BeforeValidator(number), Field(gt=0, le=86_400)]
-Folder = Annotated[Path, BeforeValidator(folder)]
+Folder = Annotated[Path, BeforeValidator(_folder)]
 Port = Annotated[Whole, Field(ge=0, le=65_535, description="The port to listen on; 0 takes a free one.")]
 BodyLimit = Annotated[Whole, Field(ge=1_024, le=1 << 34)]
 _CONNECTIONS = "The most connections. Beyond it, a new one replaces one that is idle or whose request is incomplete."
@@ -92,7 +92,7 @@ class HttpSection(Section):
     """The most connections of one address. 0: a quarter of all, at most 2000; those of this machine do not count."""
     read_timeout_s: Seconds = 30.0
     """How long a client may take to send its request."""
-    trusted_proxies: NetworkList = ""
+    trusted_proxies: _NetworkList = ""
     """Proxies whose X-Forwarded-For header is believed: addresses or networks, separated by spaces."""
 
     @property

@@ -92,6 +92,11 @@ class WebhookRequest(Message):
 # --- answers
 
 
+def _null() -> Any:
+    """A field that is written as null while it has no value, and may be absent in what is read."""
+    return field(default_factory=lambda: None)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupSubscription(Message):
     """A subscription of a group; `unsubscribe_group` ends it for all members by its `id`."""
@@ -99,6 +104,14 @@ class GroupSubscription(Message):
     id: str
     interest: InterestText
     mode: DeliveryMode
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup(Message):
+    """A group in a list of groups."""
+
+    name: str
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,15 @@ class Group(Message):
 class GroupPage(Group):
     """A group with a page of its members."""
 
-    next: Annotated[str | None, Mark("`after` of the next page, if there is one.")] = None
+    next: Annotated[str | None, Mark("`after` of the next page, if there is one.")] = _null()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSubscriber(Message):
+    """A subscriber in a list of subscribers."""
+
+    user: str
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +149,7 @@ class Subscriber(Message):
     online: bool | None = None
     subscriptions: tuple[Subscription, ...] = ()
     more: bool = False
-    webhook: str | None = None
+    webhook: str | None = _null()
 
 
 @dataclass(frozen=True, slots=True)

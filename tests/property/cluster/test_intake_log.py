@@ -119,7 +119,7 @@ class LogAndList(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1) | st.just(1.0))
     def land(self, part: float) -> None:
         self.landed += round(part * (self.end - self.landed))
-        self.log.landed(self.landed)
+        self.log.record_landed(self.landed)
 
     @rule(seconds=st.sampled_from([0.5, 30.0, REMEMBER_S, 1_000.0]))
     def pass_time(self, seconds: float) -> None:
@@ -130,7 +130,7 @@ class LogAndList(RuleBasedStateMachine):
         self.runner.run(self.log.close())
         self.open(self.landed if told else None)
         if not told:
-            self.log.landed(self.landed)
+            self.log.record_landed(self.landed)
 
     @precondition(lambda self: self.entries)
     @rule()

@@ -13,8 +13,7 @@ from typing import Final
 
 from tocsin.broker.accounts.accounts import NewApplicationToken, Principal, Removed, Session
 from tocsin.broker.accounts.directory import APPLICATION_PREFIX, Directory
-from tocsin.broker.accounts.limits import validate_limit_settings
-from tocsin.broker.accounts.policy import name_of
+from tocsin.broker.accounts.policy import name_of, validate_limit_settings
 from tocsin.serving.tokens import SECRET_BYTES, digest
 from tocsin.store.broker.rows import EVERYTHING, ApplicationRights, ApplicationRow, FrontendRow
 from tocsin.wire.errors import ConflictError, ForbiddenError, NotFoundError

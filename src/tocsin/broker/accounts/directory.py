@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tocsin.broker.accounts.accounts import OPERATOR, ManagerIdentity, Principal, Rights, Session
-from tocsin.broker.accounts.limits import account_limit
-from tocsin.broker.accounts.policy import AccountPolicy, name_of, normalize
+from tocsin.broker.accounts.policy import AccountPolicy, account_limit, name_of, normalize
 from tocsin.clock import now_us
 from tocsin.serving.tokens import PREFIX, digest
 from tocsin.store.broker.interface import BrokerStore
@@ -21,8 +20,8 @@ from tocsin.wire.errors import ForbiddenError, NotFoundError, UnauthorizedError
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
 APPLICATION_PREFIX: Final = f"{PREFIX}app_"
-REMEMBERED: Final = 20_000
-NOTHING: Final = Rights(frozenset(), frozenset())
+_REMEMBERED: Final = 20_000
+_NOTHING: Final = Rights(frozenset(), frozenset())
 
 
 class Directory:
@@ -48,7 +47,7 @@ class Directory:
             self.put(application)
 
     def rights(self, application: int) -> Rights:
-        return self._rights.get(application, NOTHING)
+        return self._rights.get(application, _NOTHING)
 
     # --- authentication and scope
 
@@ -112,7 +111,7 @@ class Directory:
         # A change during the read may have been missed, so do not cache the row then.
         if subscriber is not None and before == self._changes:
             self._seen[id_] = subscriber
-            if len(self._seen) > REMEMBERED:
+            if len(self._seen) > _REMEMBERED:
                 self._seen.popitem(last=False)
         return subscriber
 
@@ -136,7 +135,7 @@ class Directory:
         if application.digest is not None:
             self._by_digest[application.digest] = application.id
         self.by_id[application.id] = self.by_name[application.name] = application
-        self._rights[application.id] = NOTHING if application.closed else Rights.of(application.allowed)
+        self._rights[application.id] = _NOTHING if application.closed else Rights.of(application.allowed)
 
     def forget(self, application: ApplicationRow) -> None:
         for by_id in (self.by_id, self._rights):

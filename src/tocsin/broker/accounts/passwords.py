@@ -76,7 +76,7 @@ class Passwords:
             return False
 
     async def _run(self, work: Callable[[], _T], origin: str | None) -> _T:
-        async with self._line.passed(origin or ""):
+        async with self._line.hold_slot(origin or ""):
             # A thread cannot be cancelled, so it occupies its slot until it is done.
             return await wait_despite_cancel(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
@@ -87,11 +87,11 @@ def _give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PATIENCE)
 
 
-REMEMBERED: Final = 50_000
+_REMEMBERED: Final = 50_000
 """The number of users with recent failures, and of addresses with recent logins, that are remembered. An attacker gains
 nothing by pushing an entry out with failures of other users: password checks are slow, so waiting is faster."""
 
-User = tuple[str, str]
+_User = tuple[str, str]
 
 
 class LoginThrottle:
@@ -101,21 +101,21 @@ class LoginThrottle:
     bucket of its own: an attacker elsewhere cannot lock the user out there.
     """
 
-    def __init__(self, burst: int, per_hour: int, *, remembered: int = REMEMBERED) -> None:
+    def __init__(self, burst: int, per_hour: int, *, remembered: int = _REMEMBERED) -> None:
         self._remembered = remembered
         self._limiter = RateLimiter(
             per_hour / 3_600, burst, refusal="too many wrong passwords were given for this user",
             hint="try again later", most=remembered,
         )  # fmt: skip
-        self._homes: OrderedDict[tuple[User, str | None], None] = OrderedDict()
+        self._homes: OrderedDict[tuple[_User, str | None], None] = OrderedDict()
 
     @contextmanager
-    def attempt(self, user: User, origin: str | None, now_us: int) -> Iterator[LoginAttempt]:
+    def attempt(self, user: _User, origin: str | None, now_us: int) -> Iterator[_LoginAttempt]:
         """Counts one try of a password; raises LimitError (429) if none is left. The try counts from the start, so that
         parallel tries gain nothing. It is given back if the password was right, or was not checked after all."""
         key = (user, origin if (user, origin) in self._homes else None)
         self._limiter.check(key, now_us / 1e6)
-        attempt = LoginAttempt()
+        attempt = _LoginAttempt()
         try:
             yield attempt
         finally:
@@ -129,7 +129,7 @@ class LoginThrottle:
 
 
 @dataclass(slots=True)
-class LoginAttempt:
+class _LoginAttempt:
     """The outcome of a try; None if the password was not checked."""
 
     right: bool | None = None

@@ -23,7 +23,7 @@ from tocsin.store.broker.rows import ReboundBackend
 from tocsin.wire.cluster import GrantedSubscription
 from tocsin.wire.errors import InputError, LimitError, NotFoundError, TocsinError, UnavailableError
 
-TOGETHER = 10_000
+_TOGETHER = 10_000
 
 _log = structlog.get_logger("tocsin.broker.backend_subscriptions")
 
@@ -181,8 +181,8 @@ class BackendSubscriptions:
                 wants.setdefault((item.channel, item.application), {}).setdefault(item.parameters, []).append(item)
         for (channel, application), of_channel in wants.items():
             values = list(of_channel.items())
-            for begin in range(0, len(values), TOGETHER):
-                await self._ask(channel, application, values[begin : begin + TOGETHER])
+            for begin in range(0, len(values), _TOGETHER):
+                await self._ask(channel, application, values[begin : begin + _TOGETHER])
         await self._register_shares([(item.backend, item.application) for item in now if isinstance(item, _Share)])
 
     async def _end(self, backends: Sequence[BackendSubscription]) -> None:
@@ -266,8 +266,8 @@ class BackendSubscriptions:
             if self._index.get(shared.interest) is shared and application in shared.shares:
                 by_channel.setdefault((shared.channel, application), []).append(shared)
         for (channel, application), backends in by_channel.items():
-            for begin in range(0, len(backends), TOGETHER):
-                batch = backends[begin : begin + TOGETHER]
+            for begin in range(0, len(backends), _TOGETHER):
+                batch = backends[begin : begin + _TOGETHER]
                 try:
                     await self._subscribe(
                         channel, [(backend.shares[application], backend.parameters) for backend in batch], application
@@ -291,7 +291,7 @@ class BackendSubscriptions:
             held_interests: dict[str, int] = {}
             orphaned: list[BackendSubscription] = []
             ours = {backend.subscription: backend for backend in self._index}
-            async for page in self._client.held():
+            async for page in self._client.subscription_pages():
                 for held in page:
                     held_interests[held.id] = held.interest
                     own = ours.get(held.id) or self._index.get(held.interest)
@@ -320,8 +320,8 @@ class BackendSubscriptions:
         for backend in lost:
             by_channel.setdefault((backend.channel, backend.application), []).append(backend)
         for (channel, application), backends in by_channel.items():
-            for begin in range(0, len(backends), TOGETHER):
-                await self._subscribe_batch_again(channel, application, backends[begin : begin + TOGETHER], changed)
+            for begin in range(0, len(backends), _TOGETHER):
+                await self._subscribe_batch_again(channel, application, backends[begin : begin + _TOGETHER], changed)
         return changed
 
     async def _subscribe_batch_again(

@@ -33,7 +33,7 @@ _HEALTH_PATIENCE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrationAnswer:
+class _RegistrationAnswer:
     """The cluster's answer to a registration. `secret`: the new secret, or None if the known one is still valid.
     `dropped`: how many channels were ever dropped. `generation`: the generation of this broker from now on."""
 
@@ -60,7 +60,7 @@ class ClusterClient:
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._broker = broker
-        self._place = f"/v1/brokers/{quote(broker, safe='')}"
+        self._path = f"/v1/brokers/{quote(broker, safe='')}"
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
         self.generation: Position | None = None
@@ -81,27 +81,27 @@ class ClusterClient:
 
     async def register(
         self, callback: str, *, store: str, generation: Position | None, starts: bool
-    ) -> RegistrationAnswer:
+    ) -> _RegistrationAnswer:
         request = wire.RegistrationRequest(callback, store, generation, starts)
-        answer = wire.BrokerInfo.parse(await self._ask("PUT", self._place, request.to_json()))
+        answer = wire.BrokerInfo.parse(await self._ask("PUT", self._path, request.to_json()))
         if answer.generation is None or answer.position is None:
             raise UnavailableError("the cluster is older than this broker", hint="upgrade the cluster first")
-        return RegistrationAnswer(answer.position, answer.generation, answer.secret, answer.dropped)
+        return _RegistrationAnswer(answer.position, answer.generation, answer.secret, answer.dropped)
 
-    async def known(self) -> wire.BrokerInfo:
+    async def broker_info(self) -> wire.BrokerInfo:
         """What the cluster knows of us; raises NotFoundError if it does not know us."""
-        return wire.BrokerInfo.parse(await self._ask("GET", self._place))
+        return wire.BrokerInfo.parse(await self._ask("GET", self._path))
 
     async def new_secret(self) -> str:
-        return str((await self._ask("POST", f"{self._place}/secret", {}))["secret"])
+        return str((await self._ask("POST", f"{self._path}/secret", {}))["secret"])
 
     async def announcement(self, after: Position) -> Announcement:
         """The announcement of everything after the position."""
-        return parse_announcement(await self._raw("GET", f"{self._place}/announcements?after={position_text(after)}"))
+        return parse_announcement(await self._raw("GET", f"{self._path}/announcements?after={position_text(after)}"))
 
     async def acknowledge(self, cursors: Mapping[InterestId, Cursor]) -> None:
         """Reports up to which cursor each interest is consumed."""
-        await self._ask("POST", f"{self._place}/acks", wire.BrokerAcks(dict(cursors.items())).to_json())
+        await self._ask("POST", f"{self._path}/acks", wire.BrokerAcks(dict(cursors.items())).to_json())
 
     # --- subscriptions
 
@@ -121,12 +121,12 @@ class ClusterClient:
         ids = wire.SubscriptionIds(tuple(subscriptions))
         await self._ask("POST", f"{self._channel(channel)}:remove", ids.to_json())
 
-    async def held(self) -> AsyncIterator[list[wire.BrokerSubscription]]:
+    async def subscription_pages(self) -> AsyncIterator[list[wire.BrokerSubscription]]:
         """Yields pages of all backend subscriptions that the cluster has for this broker."""
         next_page: str | None = None
         while True:
             after = "" if next_page is None else f"&after={quote(next_page, safe='')}"
-            answer = await self._ask("GET", f"{self._place}/subscriptions?limit={_PAGE}{after}")
+            answer = await self._ask("GET", f"{self._path}/subscriptions?limit={_PAGE}{after}")
             yield [wire.BrokerSubscription.parse(row) for row in answer["subscriptions"]]
             next_page = answer["next"]
             if next_page is None:
@@ -231,7 +231,7 @@ class ClusterHealth:
     async def _ask(self) -> bool:
         try:
             async with asyncio.timeout(_HEALTH_PATIENCE_S):
-                await self._client.known()
+                await self._client.broker_info()
         except TimeoutError:
             self._client.on_unreachable()
             return False

@@ -24,7 +24,7 @@ from tocsin.rules.model.cursors import RESULT_BYTES, Cursor, InterestId, Range
 from tocsin.wire.errors import TocsinError
 from tocsin.wire.results import FetchedPart, NextRange, list_remaining_ranges
 
-TOGETHER: Final = 2_000
+_TOGETHER: Final = 2_000
 """The largest number of ranges in one request, so that a very large request does not hold up the others."""
 _BREATH: Final = 50
 
@@ -81,12 +81,12 @@ class ResultFetcher:
     def _begin(self) -> None:
         self._begins_soon = False
         while self._queue and len(self._running) < self._at_once:
-            batch, self._queue = self._queue[:TOGETHER], self._queue[TOGETHER:]
+            batch, self._queue = self._queue[:_TOGETHER], self._queue[_TOGETHER:]
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._running.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._log_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _log_end(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a fetch failed unexpectedly", exc_info=error)
@@ -141,7 +141,7 @@ class ResultFetcher:
         if part.gap is not None:
             in_progress.gap = part.gap
 
-    async def _finish(self, in_progress: _FetchInProgress, place: int, began_s: float) -> None:
+    async def _finish(self, in_progress: _FetchInProgress, index: int, began_s: float) -> None:
         """Reports one fetch to the core."""
         if in_progress.done:
             return
@@ -156,7 +156,7 @@ class ResultFetcher:
         took_s = time.monotonic() - began_s
         self._runtime.handle(ev.FetchSucceeded(fetch.fetch, to, tuple(in_progress.results), took_s, in_progress.gap))
         self._runtime.wake_waiters(fetch.interest)
-        if place % _BREATH == _BREATH - 1:
+        if index % _BREATH == _BREATH - 1:
             await asyncio.sleep(0)
 
 

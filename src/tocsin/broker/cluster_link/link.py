@@ -42,7 +42,7 @@ _RECHECK_EVERY_S: Final = 10.0
 """The shortest time between two such checks of the cluster: anybody can send a message with a bad signature."""
 TURN_EVENTS: Final = 100
 """The number of events of an announcement that are handled before other tasks run."""
-LARGE_BYTES: Final = 64 << 10
+_LARGE_BYTES: Final = 64 << 10
 """A larger announcement is parsed in a thread."""
 
 
@@ -169,7 +169,7 @@ class ClusterLink:
                 delay_s = back_off.next_s()
             except Exception as error:
                 _log.error("the link to the cluster failed", exc_info=error)
-                delay_s = self._last_retry_s
+                delay_s = back_off.next_s()
             try:
                 async with asyncio.timeout(delay_s):
                     await self._wake.wait()
@@ -222,7 +222,7 @@ class ClusterLink:
             except BaseException:
                 self.is_compared = False
                 raise
-        return await self.catch_up()
+        return await self._catch_up()
 
     async def _register(self) -> None:
         """Registers the broker, and stores the secret, the epoch and the position that the cluster gave it."""
@@ -247,7 +247,7 @@ class ClusterLink:
     async def _check(self) -> None:
         """Registers again if the cluster was restored from a backup that does not know us, or knows us differently."""
         try:
-            registration = await self._client.known()
+            registration = await self._client.broker_info()
         except NotFoundError:
             registration = None
         if (
@@ -290,7 +290,7 @@ class ClusterLink:
             self._secret_is_doubtful = True
             self._recheck_soon()
             raise
-        large = len(body) > LARGE_BYTES
+        large = len(body) > _LARGE_BYTES
         announcement = await asyncio.to_thread(parse_announcement, body) if large else parse_announcement(body)
         if announcement.dropped > self._dropped:
             self._wake.set()
@@ -313,7 +313,7 @@ class ClusterLink:
             self._rechecked_s = now_s
             self._wake.set()
 
-    async def catch_up(self) -> bool:
+    async def _catch_up(self) -> bool:
         """Asks for everything since our position; returns whether there was anything."""
         async with self._announcing:
             return await self._ask()

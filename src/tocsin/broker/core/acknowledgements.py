@@ -23,13 +23,13 @@ class Acknowledgements:
         self._report_every_s = report_every_s
         self.report_due_s = now_s + report_every_s
 
-    def acknowledged(self, event: ev.ResultsAcknowledged, _now_s: float, _actions: list[Action]) -> None:
+    def acknowledge(self, event: ev.ResultsAcknowledged, _now_s: float, _actions: list[Action]) -> None:
         state = self._state.interests.get(event.interest)
         if state is not None and state.cache is not None:
             self._acknowledge(state, event.cursor, event.subscriptions)
             self._state.unreported[state.interest] = state
 
-    def acknowledged_by_many(self, event: ev.ResultsAcknowledgedByMany, _now_s: float, _actions: list[Action]) -> None:
+    def acknowledge_many(self, event: ev.ResultsAcknowledgedByMany, _now_s: float, _actions: list[Action]) -> None:
         for subscription, cursor in event.acks:
             frontend = self._state.frontends.get(subscription)
             if frontend is not None and frontend.attached:

@@ -52,12 +52,12 @@ class Broker:
         self._handlers: dict[type, Callable[[Any, float, list[Action]], None]] = {
             ev.SubscribeRequested: merged.subscribe,
             ev.UnsubscribeRequested: merged.unsubscribe,
-            ev.SubscriberLoggedIn: self._logged_in,
-            ev.SubscriberLoggedOut: self._logged_out,
+            ev.SubscriberLoggedIn: self._log_in,
+            ev.SubscriberLoggedOut: self._log_out,
             ev.ResultsRequested: self._get_results,
             ev.ResultsRequestedByMany: self._get_each,
-            ev.ResultsAcknowledged: acks.acknowledged,
-            ev.ResultsAcknowledgedByMany: acks.acknowledged_by_many,
+            ev.ResultsAcknowledged: acks.acknowledge,
+            ev.ResultsAcknowledgedByMany: acks.acknowledge_many,
             ev.SubscriberFellBehind: self._fell_behind,
             ev.SubscriberReady: self._ready,
             ev.BackendSubscribed: arrivals.backend_subscribed,
@@ -108,7 +108,7 @@ class Broker:
     def subscriptions_of(self, subscriber: Hashable) -> Sequence[SubscriptionId]:
         return tuple(self._state.of_subscriber.get(subscriber, ()))
 
-    def lacking(self, subscriber: Hashable) -> Iterator[tuple[InterestId, ev.Mode, Cursor]]:
+    def unacknowledged_interests(self, subscriber: Hashable) -> Iterator[tuple[InterestId, ev.Mode, Cursor]]:
         """Interest, mode and head of every subscription that has unacknowledged results."""
         for frontend in self._state.of_subscriber.get(subscriber, {}).values():
             head = frontend.interest_state.open_cache.head if frontend.attached else START
@@ -117,7 +117,7 @@ class Broker:
 
     # --- subscribers
 
-    def _logged_in(self, event: ev.SubscriberLoggedIn, now_s: float, actions: list[Action]) -> None:
+    def _log_in(self, event: ev.SubscriberLoggedIn, now_s: float, actions: list[Action]) -> None:
         self._state.online.add(event.subscriber)
         for frontend in self._state.of_subscriber.get(event.subscriber, {}).values():
             if frontend.online:
@@ -127,7 +127,7 @@ class Broker:
             frontend.sent = frontend.marker
             self._getter.catch_up(frontend.interest_state, frontend, now_s, actions)
 
-    def _logged_out(self, event: ev.SubscriberLoggedOut, _now_s: float, _actions: list[Action]) -> None:
+    def _log_out(self, event: ev.SubscriberLoggedOut, _now_s: float, _actions: list[Action]) -> None:
         self._state.online.discard(event.subscriber)
         for frontend in self._state.of_subscriber.get(event.subscriber, {}).values():
             frontend.online = False
@@ -145,7 +145,7 @@ class Broker:
             elif type(subscriptions) is CohortSnapshot and state.together(subscriptions):
                 self._ask_together(state, subscriptions, now_s, actions)
                 return
-        askers_by_cursor: dict[Cursor, list[FrontendState]] = {}
+        receivers_by_cursor: dict[Cursor, list[FrontendState]] = {}
         for subscription in subscriptions:
             frontend = state.frontends.get(subscription) if state is not None else None
             if state is None or frontend is None:
@@ -154,11 +154,11 @@ class Broker:
                 actions.append(_refuse_early(subscription))
             else:
                 after = frontend.acknowledged if event.after is None else max(event.after, frontend.since)
-                askers_by_cursor.setdefault(after, []).append(frontend)
+                receivers_by_cursor.setdefault(after, []).append(frontend)
         if state is not None:
-            for after, askers in askers_by_cursor.items():
+            for after, receivers in receivers_by_cursor.items():
                 self._getter.get(
-                    state, askers, after, DeliveryReason.PULLED, now_s=now_s, actions=actions, limit=event.limit
+                    state, receivers, after, DeliveryReason.PULLED, now_s=now_s, actions=actions, limit=event.limit
                 )
 
     def _get_each(self, event: ev.ResultsRequestedByMany, now_s: float, actions: list[Action]) -> None:

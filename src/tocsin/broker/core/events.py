@@ -1,4 +1,5 @@
-"""The events that the broker core handles. Interests, subscriptions and subscribers are opaque hashable ids.
+"""Defines the events that the broker core handles. Interests and subscriptions have ids of their own types
+(`InterestId`, `SubscriptionId`); a subscriber is any hashable value.
 
 Events and actions are immutable by convention only: a frozen dataclass takes six times as long to create, and the
 broker creates several for each thing that happens.

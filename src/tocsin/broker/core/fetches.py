@@ -50,29 +50,29 @@ class SharedFetch:
 
 
 # A part of an answer comes from the cache, from a fetch of its own, or from a fetch that is already under way.
-AnswerPart = CachedRun | PendingFetch | SharedFetch
+_AnswerPart = CachedRun | PendingFetch | SharedFetch
 
 
 class PendingAnswer:
-    """An answer that waits for fetches. `askers` pairs each subscription with its `turn` when it asked; `groups` are
+    """An answer that waits for fetches. `receivers` pairs each subscription with its `turn` when it asked; `groups` are
     cohort snapshots that asked together."""
 
-    __slots__ = ("after", "asked", "askers", "groups", "lacking", "parts", "to", "why")
+    __slots__ = ("after", "asked", "groups", "lacking", "parts", "receivers", "to", "why")
 
     def __init__(
         self,
         after: Cursor,
         to: Cursor,
         why: DeliveryReason,
-        askers: list[tuple[FrontendState, int]],
+        receivers: list[tuple[FrontendState, int]],
         groups: list[CohortSnapshot],
     ) -> None:
         self.after = after
         self.to = to
         self.why = why
-        self.askers = askers
+        self.receivers = receivers
         self.groups = groups
-        self.parts: list[AnswerPart] = []
+        self.parts: list[_AnswerPart] = []
         # The number of fetches that have not been answered.
         self.lacking = 0
         self.asked: AnswerKey = (after, to, why is DeliveryReason.PULLED)
@@ -81,9 +81,9 @@ class PendingAnswer:
 # The range, and whether it was pulled. Pulls and catch-ups of the same range are kept apart.
 AnswerKey = tuple[Cursor, Cursor, bool]
 # The cursor up to which the parts can be delivered, their results, and the end of a gap.
-Delivered = tuple[Cursor, tuple[BrokerResult, ...], Cursor | None]
+_Delivered = tuple[Cursor, tuple[BrokerResult, ...], Cursor | None]
 # Hits, their bytes, misses, their bytes.
-Counts = tuple[int, int, int, int]
+_Counts = tuple[int, int, int, int]
 
 
 _AFTER: Final = attrgetter("after")
@@ -176,10 +176,10 @@ def missing_bytes(runs: Iterable[CacheRun]) -> int:
 
 def split_runs(
     runs: Iterable[CacheRun], under_way: Sequence[PendingFetch], begin: Callable[[Cursor, Cursor], PendingFetch]
-) -> list[AnswerPart]:
+) -> list[_AnswerPart]:
     """Splits the runs into parts. A missing range uses pending fetches; `begin` starts a fetch for the rest."""
     fetches = sorted(under_way, key=_AFTER)
-    parts: list[AnswerPart] = []
+    parts: list[_AnswerPart] = []
     for run in runs:
         if type(run) is CachedRun:
             parts.append(run)
@@ -199,7 +199,7 @@ def split_runs(
     return parts
 
 
-def join_parts(after: Cursor, parts: Sequence[AnswerPart]) -> tuple[Delivered, Counts]:
+def join_parts(after: Cursor, parts: Sequence[_AnswerPart]) -> tuple[_Delivered, _Counts]:
     """Joins the parts, up to the first whose fetch did not reach the end of the part."""
     to, gap = after, None
     results: tuple[BrokerResult, ...] = ()

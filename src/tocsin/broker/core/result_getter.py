@@ -38,7 +38,7 @@ class ResultGetter:
     def get(
         self,
         state: InterestState,
-        askers: Sequence[FrontendState] | CohortSnapshot,
+        receivers: Sequence[FrontendState] | CohortSnapshot,
         after: Cursor,
         why: DeliveryReason,
         *,
@@ -48,7 +48,7 @@ class ResultGetter:
     ) -> None:
         """Algorithm 1's GET of `(after, head]`: one page of it, for several subscriptions that lack the same range."""
         cache = state.open_cache
-        runs = self._caches.get(cache, after, cache.head, now_s, len(askers))
+        runs = self._caches.get(cache, after, cache.head, now_s, len(receivers))
         limits = self._settings
         limit_results = limits.page_results if limit is None else min(limit, limits.page_results)
         if (
@@ -60,18 +60,20 @@ class ResultGetter:
         to = runs[-1].to if runs else after
         if len(runs) == 1 and type(runs[0]) is CachedRun and why is DeliveryReason.PULLED:
             # The fast path: everything is cached, as for nearly all subscribers that pull after a notification.
-            audience = askers if type(askers) is CohortSnapshot else tuple([asker.id for asker in askers])
+            audience = (
+                receivers if type(receivers) is CohortSnapshot else tuple([receiver.id for receiver in receivers])
+            )
             results = runs[0].results
             self._caches.count_reads(len(audience), len(results), size_bytes(results))
             actions.append(Deliver(state.interest, after, to, results, audience, why, None, to < cache.head))
             return
-        if type(askers) is CohortSnapshot:
-            waiting = PendingAnswer(after, to, why, [], [askers])
+        if type(receivers) is CohortSnapshot:
+            waiting = PendingAnswer(after, to, why, [], [receivers])
         else:
-            waiting = PendingAnswer(after, to, why, [(asker, asker.turn) for asker in askers], [])
+            waiting = PendingAnswer(after, to, why, [(receiver, receiver.turn) for receiver in receivers], [])
         if state.fetches:
             if (same := state.waiting.get(waiting.asked)) is not None:
-                same.askers += waiting.askers
+                same.receivers += waiting.receivers
                 same.groups += waiting.groups
                 return
             waiting.parts = split_runs(
@@ -133,12 +135,14 @@ class ResultGetter:
         return pending
 
     def _answer(self, state: InterestState, waiting: PendingAnswer, now_s: float, actions: list[Action]) -> None:
-        """Delivers a complete answer to the askers that still wait for it."""
-        askers = [frontend for frontend, turn in waiting.askers if frontend.turn == turn]
+        """Delivers a complete answer to the receivers that still wait for it."""
+        receivers = [frontend for frontend, turn in waiting.receivers if frontend.turn == turn]
         catches_up = waiting.why is DeliveryReason.CAUGHT_UP
         if catches_up:
-            askers = self._still_there(state, askers, waiting.after, now_s, actions)
-        audience = _audience(askers, waiting.groups) if waiting.groups else tuple([frontend.id for frontend in askers])
+            receivers = self._still_there(state, receivers, waiting.after, now_s, actions)
+        audience = (
+            _audience(receivers, waiting.groups) if waiting.groups else tuple([frontend.id for frontend in receivers])
+        )
         if not audience:
             return
         (to, results, gap), counts = join_parts(waiting.after, waiting.parts)
@@ -152,28 +156,33 @@ class ResultGetter:
         more = to < head
         actions.append(Deliver(state.interest, waiting.after, to, results, audience, waiting.why, gap, more))
         if catches_up:
-            for frontend in askers:
+            for frontend in receivers:
                 frontend.waits = False
                 frontend.sent = max(frontend.sent, to)
                 if not more:
                     frontend.cohort.join(frontend)
 
     def _still_there(
-        self, state: InterestState, askers: Sequence[FrontendState], after: Cursor, now_s: float, actions: list[Action]
+        self,
+        state: InterestState,
+        receivers: Sequence[FrontendState],
+        after: Cursor,
+        now_s: float,
+        actions: list[Action],
     ) -> list[FrontendState]:
-        """The askers that still wait at `after`. An asker that acknowledged meanwhile resumes from its new position."""
-        for frontend in askers:
+        """The receivers that still wait at `after`. One that acknowledged meanwhile resumes from its new position."""
+        for frontend in receivers:
             frontend.waits = frontend.sent == after
             if not frontend.waits:
                 self.catch_up(state, frontend, now_s, actions)
-        return [frontend for frontend in askers if frontend.waits and frontend.sent == after]
+        return [frontend for frontend in receivers if frontend.waits and frontend.sent == after]
 
 
-def _audience(askers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[SubscriptionId]:
-    """The subscriptions of askers and snapshots; a current snapshot alone is passed on as an object."""
-    if not askers and len(groups) == 1 and groups[0].current:
+def _audience(receivers: Sequence[FrontendState], groups: Sequence[CohortSnapshot]) -> Collection[SubscriptionId]:
+    """The subscriptions of receivers and snapshots; a current snapshot alone is passed on as an object."""
+    if not receivers and len(groups) == 1 and groups[0].current:
         return groups[0]
-    subscriptions = [frontend.id for frontend in askers]
+    subscriptions = [frontend.id for frontend in receivers]
     for group in groups:
         subscriptions += group.still_there()
     return tuple(subscriptions)

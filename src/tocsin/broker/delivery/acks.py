@@ -16,22 +16,23 @@ from tocsin import faults
 from tocsin.broker.core import events as ev
 from tocsin.broker.core_runtime import CoreRuntime
 from tocsin.broker.metrics import BrokerCounters
+from tocsin.rules.backoff import BackOff
 from tocsin.rules.model.cursors import Cursor, InterestId, SubscriptionId
 from tocsin.store.broker.interface import BrokerStore
 
-GATHER_S: Final = 0.002
+_GATHER_S: Final = 0.002
 
 _log = structlog.get_logger("tocsin.broker.acks")
 
 
 class AckBatcher:
-    """Hands acknowledgements to the core within GATHER_S, and writes markers within `every_s` or on `durable`; a write
-    that failed is repeated after `retry_s`."""
+    """Hands acknowledgements to the core within _GATHER_S, and writes markers within `every_s` or on `durable`; a write
+    that failed is repeated with back-off, first after `retry_s`."""
 
     def __init__(
         self, runtime: CoreRuntime, store: BrokerStore, counters: BrokerCounters, every_s: float, retry_s: float = 0.5
     ) -> None:
-        self._retry_s = retry_s
+        self._back_off = BackOff(retry_s, 20 * retry_s)
         self._runtime = runtime
         self._store = store
         self._counters = counters
@@ -49,7 +50,7 @@ class AckBatcher:
         if subscriptions is None:
             self._gathered[key] = [subscription]
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._hand_to_core)
+                self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._hand_to_core)
         else:
             subscriptions.append(subscription)
 
@@ -118,10 +119,12 @@ class AckBatcher:
             succeeded = await self._write_once()
         finally:
             self._writing = None
+        if succeeded:
+            self._back_off.reset()
         if self._waiting:
             self._write_soon(0.0)
         elif self._markers:
-            self._write_soon(self._every_s if succeeded else self._retry_s)
+            self._write_soon(self._every_s if succeeded else self._back_off.next_s())
 
     async def _write_once(self) -> bool:
         """Writes the queued markers; returns whether it succeeded. After a failure the markers stay queued."""

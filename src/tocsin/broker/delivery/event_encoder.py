@@ -1,6 +1,6 @@
 """Encodes deliveries as events on the wire. An event is encoded once for all subscribers, in each form that is needed.
 
-fetched result ─▶ CachedPayload: its item of an envelope ─▶ envelope of a delivery ─▶ frame or chunk of a connection
+fetched result ─▶ _CachedPayload: its item of an envelope ─▶ envelope of a delivery ─▶ frame or chunk of a connection
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tocsin.wire.envelopes import AVAILABLE, ENDED, RESULTS, EnvelopeWriter, ite
 from tocsin.wire.results import FetchedResult
 
 
-class CachedPayload(NamedTuple):
+class _CachedPayload(NamedTuple):
     """The payload of a cached result."""
 
     item: bytes
@@ -29,7 +29,7 @@ class CachedPayload(NamedTuple):
 def to_broker_result(result: FetchedResult) -> BrokerResult:
     """A fetched result as the cache keeps it, with its envelope item as the payload."""
     text = item(result.cursor, result.executed_us, result.payload)
-    return BrokerResult(result.cursor, len(text), CachedPayload(text, result.executed_us))
+    return BrokerResult(result.cursor, len(text), _CachedPayload(text, result.executed_us))
 
 
 class OutletForm(IntEnum):
@@ -54,7 +54,7 @@ class EncodedEvent:
         self.to = to
         self._framed: list[bytes | None] = [None, None, envelope]
 
-    def framed(self, form: OutletForm) -> bytes:
+    def frame_as(self, form: OutletForm) -> bytes:
         """The bytes in this form, encoded on first use."""
         framed = self._framed[form]
         if framed is None:
@@ -102,7 +102,7 @@ class EventEncoder:
         envelope = self._writer.available(channel, interest, action.to, at_us=now_us())
         return EncodedEvent(AVAILABLE, envelope, interest, None, f"available_{cursor_text(action.to)}")
 
-    def ended(self, action: ac.EndSubscriptions) -> EncodedEvent:
+    def encode_end(self, action: ac.EndSubscriptions) -> EncodedEvent:
         interest = action.interest
         channel = self._channel_of(interest)
         at_us = now_us()

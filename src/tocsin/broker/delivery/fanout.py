@@ -171,7 +171,7 @@ class FanOut:
 
     def end(self, action: ac.EndSubscriptions) -> None:
         """Notifies the online subscribers of these subscriptions of their end and the reason."""
-        event = self._encoder.ended(action)
+        event = self._encoder.encode_end(action)
         for subscription in action.audience:
             listener = self._of_subscription.get(subscription)
             self.remove_subscription(subscription)
@@ -257,7 +257,7 @@ class FanOut:
     def _write_frames(self, job: FanOutJob, names: Sequence[SubscriptionId]) -> None:
         """Writes the job's events to a batch of subscriptions, and reports slow consumers to the core."""
         listeners, passed_over, turn, events = self._of_subscription, self._passed_over, job.turn, job.events
-        frame = events[0].framed(OutletForm.WEBSOCKET)
+        frame = events[0].frame_as(OutletForm.WEBSOCKET)
         at_once = len(events) == 1
         behind: list[tuple[SubscriptionId, Listener, Cursor | None]] = []
         reached = 0

@@ -16,7 +16,7 @@ from tocsin.wire.errors import LimitError
 
 _SWEEP_S = 1.0
 _EXPIRED = "the token has expired"
-ENDED = "the token was ended"
+_ENDED = "the token was ended"
 STOPPING = "the broker is stopping"
 
 
@@ -96,9 +96,9 @@ class OpenConnections:
         """Closes all connections of the session, because its tokens have ended."""
         for session, close in list(self._of_subscriber.get(who.subscriber, ())):
             if session == who.session_id:
-                close(ENDED)
+                close(_ENDED)
 
     def end_all(self, subscriber: int) -> None:
         """Closes all connections of the subscriber, because all its tokens have ended."""
         for _, close in list(self._of_subscriber.get(subscriber, ())):
-            close(ENDED)
+            close(_ENDED)

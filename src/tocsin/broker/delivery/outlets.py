@@ -140,17 +140,17 @@ class ConnectionOutlet:
         """The transport, if bytes may be written to it now."""
         return None if self.full or self.connection.transport is None else self._transport
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         if self.listener is not None:
             self.listener.update_direct()
 
-    def has_room(self) -> None:
+    def on_room(self) -> None:
         self._on_room(self)
 
     def write(self, event: EncodedEvent) -> None:
         # A lost connection has no transport; the handler of the connection learns of the loss a little later.
         if self.connection.transport is not None:
-            self._transport.write(event.framed(self.form))
+            self._transport.write(event.frame_as(self.form))
 
     def write_raw(self, data: bytes) -> None:
         if self.connection.transport is not None:

@@ -16,7 +16,7 @@ from tocsin.broker.delivery.event_encoder import EncodedEvent, EventEncoder
 from tocsin.rules.model.cursors import START, Cursor, InterestId, SubscriptionId
 from tocsin.wire.errors import NotFoundError, UnavailableError
 
-PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 30.0
 """The time that a pull waits for the cluster."""
 
 Pulled = tuple[list[EncodedEvent], bool]
@@ -90,7 +90,7 @@ class Pulls:
         try:
             if len(futures) == 1:
                 self._runtime.handle(ev.ResultsRequested(interest, (subscription,), begin, limit))
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(_PATIENCE_S):
                 return await answer
         except TimeoutError:
             raise UnavailableError("the cluster has not answered", hint="ask again later") from None

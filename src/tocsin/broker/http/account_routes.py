@@ -16,13 +16,25 @@ from tocsin.broker.accounts.accounts import Accounts, GroupChanged, ManagerIdent
 from tocsin.broker.http.requests import principal, token_of
 from tocsin.broker.service import BrokerService
 from tocsin.broker.transports.transport import Transport
+from tocsin.clock import from_us
 from tocsin.serving.addresses import address_key, client_address, is_forwarded
 from tocsin.serving.answers import answer
 from tocsin.serving.rate_limit import RateLimiter
 from tocsin.serving.requests import check_query, positive_int, read_json, read_message
-from tocsin.store.broker.rows import PAGE, ApplicationRights, ApplicationRow, GroupRow, SubscriberRow
-from tocsin.wire.accounts import GroupMembers, NewApplication, NewGroup, PasswordChange, RightsChange
-from tocsin.wire.envelopes import moment_text
+from tocsin.store.broker.rows import PAGE, ApplicationRights, ApplicationRow
+from tocsin.wire.accounts import (
+    Application,
+    GroupMembers,
+    GroupPage,
+    GroupSubscription,
+    ListedGroup,
+    ListedSubscriber,
+    NewApplication,
+    NewGroup,
+    PasswordChange,
+    RightsChange,
+    Subscriber,
+)
 from tocsin.wire.errors import ForbiddenError, UnauthorizedError
 from tocsin.wire.messages import qualify
 from tocsin.wire.subscriber import Credentials
@@ -42,27 +54,27 @@ class AccountRoutes:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.post("/v1/register", self.register),
-            web.post("/v1/login", self.login),
-            web.post("/v1/token", self.renew),
-            web.post("/v1/logout", self.logout),
-            web.get("/v1/subscribers", self.subscribers, allow_head=False),
+            web.post("/v1/register", self._register),
+            web.post("/v1/login", self._login),
+            web.post("/v1/token", self._renew),
+            web.post("/v1/logout", self._logout),
+            web.get("/v1/subscribers", self._subscribers, allow_head=False),
             web.get("/v1/subscribers/{user}", self.subscriber, allow_head=False),
-            web.delete("/v1/subscribers/{user}", self.remove_subscriber),
-            web.put("/v1/subscribers/{user}/password", self.set_password),
-            web.post("/v1/groups", self.create_group),
-            web.get("/v1/groups", self.groups, allow_head=False),
+            web.delete("/v1/subscribers/{user}", self._remove_subscriber),
+            web.put("/v1/subscribers/{user}/password", self._set_password),
+            web.post("/v1/groups", self._create_group),
+            web.get("/v1/groups", self._groups, allow_head=False),
             web.get("/v1/groups/{name}", self.group, allow_head=False),
-            web.delete("/v1/groups/{name}", self.remove_group),
-            web.post("/v1/groups/{name}/members", self.add_members),
-            web.delete("/v1/groups/{name}/members/{user}", self.remove_member),
-            web.delete("/v1/groups/{name}/subscriptions/{id}", self.unsubscribe_group),
-            web.post("/v1/applications", self.create_application),
-            web.get("/v1/applications", self.applications, allow_head=False),
+            web.delete("/v1/groups/{name}", self._remove_group),
+            web.post("/v1/groups/{name}/members", self._add_members),
+            web.delete("/v1/groups/{name}/members/{user}", self._remove_member),
+            web.delete("/v1/groups/{name}/subscriptions/{id}", self._unsubscribe_group),
+            web.post("/v1/applications", self._create_application),
+            web.get("/v1/applications", self._applications, allow_head=False),
             web.get("/v1/applications/{name}", self.application, allow_head=False),
-            web.patch("/v1/applications/{name}", self.change_application),
-            web.delete("/v1/applications/{name}", self.remove_application),
-            web.post("/v1/applications/{name}/token", self.renew_application_token),
+            web.patch("/v1/applications/{name}", self._change_application),
+            web.delete("/v1/applications/{name}", self._remove_application),
+            web.post("/v1/applications/{name}/token", self._renew_application_token),
         ]
 
     async def _who(self, request: web.Request) -> Principal:
@@ -73,7 +85,7 @@ class AccountRoutes:
 
     # --- subscribers, for themselves
 
-    async def register(self, request: web.Request) -> web.Response:
+    async def _register(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
         credentials = await read_message(request, Credentials, limit_bytes=_CREDENTIALS_BYTES)
         by = await self._registrar(request)
@@ -98,7 +110,7 @@ class AccountRoutes:
             )
         return None
 
-    async def login(self, request: web.Request) -> web.Response:
+    async def _login(self, request: web.Request) -> web.Response:
         origin = self._origin(request)
         credentials = await read_message(request, Credentials, limit_bytes=_CREDENTIALS_BYTES)
         return answer((await self._accounts.login(credentials, origin=origin)).to_json())
@@ -109,10 +121,10 @@ class AccountRoutes:
         self._logins.check(origin, time.monotonic())
         return origin
 
-    async def renew(self, request: web.Request) -> web.Response:
+    async def _renew(self, request: web.Request) -> web.Response:
         return answer((await self._accounts.renew(await self._session(request))).to_json())
 
-    async def logout(self, request: web.Request) -> web.Response:
+    async def _logout(self, request: web.Request) -> web.Response:
         who = await self._session(request)
         await self._accounts.logout(who)
         self._service.end_session(who)
@@ -120,31 +132,32 @@ class AccountRoutes:
 
     # --- subscribers, for managers
 
-    async def subscribers(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request, "after", "limit")
+    async def _subscribers(self, request: web.Request) -> web.Response:
+        by, application = await self._managed_application(request, "after", "limit")
         limit = positive_int(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
         rows = await self._accounts.subscribers(by, application, after=after, limit=limit)
         next_page = rows[-1].user if len(rows) == limit else None
-        return answer({"subscribers": [_subscriber(row) for row in rows], "next": next_page})
+        subscribers = [ListedSubscriber(row.user, from_us(row.created_us)).to_json() for row in rows]
+        return answer({"subscribers": subscribers, "next": next_page})
 
     async def subscriber(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+        by, application = await self._managed_application(request)
         subscriber = await self._accounts.subscriber(by, request.match_info["user"], application)
         page = await self._service.list_subscriptions(subscriber.id)
         webhook = await self._service.webhook(subscriber.id)
-        return answer(
-            {
-                **_subscriber(subscriber),
-                "online": self._service.is_online(subscriber.id),
-                "subscriptions": [subscription.to_json() for subscription in page.subscriptions],
-                "more": page.next is not None,
-                "webhook": None if webhook is None else webhook.url,
-            }
+        described = Subscriber(
+            subscriber.user,
+            from_us(subscriber.created_us),
+            online=self._service.is_online(subscriber.id),
+            subscriptions=page.subscriptions,
+            more=page.next is not None,
+            webhook=None if webhook is None else webhook.url,
         )
+        return answer(described.to_json())
 
-    async def remove_subscriber(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+    async def _remove_subscriber(self, request: web.Request) -> web.Response:
+        by, application = await self._managed_application(request)
 
         async def whole() -> None:
             await self._end_removed(await self._accounts.remove_subscriber(by, request.match_info["user"], application))
@@ -152,8 +165,8 @@ class AccountRoutes:
         await self._service.finish(whole())
         return answer({})
 
-    async def set_password(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+    async def _set_password(self, request: web.Request) -> web.Response:
+        by, application = await self._managed_application(request)
         change = await read_message(request, PasswordChange)
         # This checks passwords, too, so the rate limit of logins applies.
         origin = self._origin(request)
@@ -171,59 +184,66 @@ class AccountRoutes:
 
     # --- groups
 
-    async def create_group(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+    async def _create_group(self, request: web.Request) -> web.Response:
+        by, application = await self._managed_application(request)
         new = await read_message(request, NewGroup)
-        changed = await self._changed(lambda: self._accounts.create_group(by, new.name, new.members, application))
-        return answer({"name": changed.group.name, "members": new.members}, status=201)
+        changed = await self._change_group(lambda: self._accounts.create_group(by, new.name, new.members, application))
+        return answer(NewGroup(changed.group.name, new.members).to_json(), status=201)
 
-    async def groups(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request, "after", "limit")
+    async def _groups(self, request: web.Request) -> web.Response:
+        by, application = await self._managed_application(request, "after", "limit")
         limit = positive_int(request, "limit", PAGE, most=PAGE)
         after = request.query.get("after", "")
         rows = await self._accounts.groups(by, application, after=after, limit=limit)
         next_page = rows[-1].name if len(rows) == limit else None
-        return answer({"groups": [_group(row) for row in rows], "next": next_page})
+        groups = [ListedGroup(row.name, from_us(row.created_us)).to_json() for row in rows]
+        return answer({"groups": groups, "next": next_page})
 
     async def group(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request, "after")
+        by, application = await self._managed_application(request, "after")
         name, after = request.match_info["name"], request.query.get("after", "")
         group = await self._accounts.group(by, name, application)
         members = await self._accounts.members(by, name, application, after=after, limit=PAGE)
         group_subscriptions = await self._service.group_subscriptions(group)
         next_page = members[-1] if len(members) == PAGE else None
-        items = [
-            {"id": subscription.public_id, "interest": str(subscription.interest), "mode": subscription.mode}
+        subscriptions = tuple(
+            GroupSubscription(subscription.public_id, subscription.interest, subscription.mode)
             for subscription in group_subscriptions
-        ]
-        return answer({**_group(group), "members": members, "next": next_page, "subscriptions": items})
+        )
+        created_at = from_us(group.created_us)
+        return answer(GroupPage(group.name, created_at, tuple(members), subscriptions, next_page).to_json())
 
-    async def remove_group(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+    async def _remove_group(self, request: web.Request) -> web.Response:
+        by, application = await self._managed_application(request)
         name = request.match_info["name"]
-        await self._changed(lambda: self._accounts.remove_group(by, name, application), f"the group {name} is gone")
+        await self._change_group(
+            lambda: self._accounts.remove_group(by, name, application), f"the group {name} is gone"
+        )
         return answer({})
 
-    async def add_members(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
-        members = (await read_message(request, GroupMembers)).members
-        await self._changed(lambda: self._accounts.add_members(by, request.match_info["name"], members, application))
-        return answer({"members": members})
+    async def _add_members(self, request: web.Request) -> web.Response:
+        by, application = await self._managed_application(request)
+        added = await read_message(request, GroupMembers)
+        name = request.match_info["name"]
+        await self._change_group(lambda: self._accounts.add_members(by, name, added.members, application))
+        return answer(added.to_json())
 
-    async def remove_member(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+    async def _remove_member(self, request: web.Request) -> web.Response:
+        by, application = await self._managed_application(request)
         name, user = request.match_info["name"], request.match_info["user"]
         reason = f"you are not in the group {name} any more"
-        await self._changed(lambda: self._accounts.remove_members(by, name, [user], application), reason)
+        await self._change_group(lambda: self._accounts.remove_members(by, name, [user], application), reason)
         return answer({})
 
-    async def unsubscribe_group(self, request: web.Request) -> web.Response:
-        by, application = await self._managed(request)
+    async def _unsubscribe_group(self, request: web.Request) -> web.Response:
+        by, application = await self._managed_application(request)
         group = await self._accounts.group(by, request.match_info["name"], application)
         await self._service.unsubscribe_group(group, request.match_info["id"])
         return answer({})
 
-    async def _changed(self, change: Callable[[], Awaitable[GroupChanged]], reason: str | None = None) -> GroupChanged:
+    async def _change_group(
+        self, change: Callable[[], Awaitable[GroupChanged]], reason: str | None = None
+    ) -> GroupChanged:
         """Performs a change of a group, and passes its subscriptions on to the core."""
 
         async def whole() -> GroupChanged:
@@ -235,14 +255,14 @@ class AccountRoutes:
 
     # --- applications
 
-    async def create_application(self, request: web.Request) -> web.Response:
+    async def _create_application(self, request: web.Request) -> web.Response:
         by = await self._who(request)
         new = await read_message(request, NewApplication)
         rights = ApplicationRights(_full_names(new.channels), _full_names(new.feeds), new.limits)
         created = await self._accounts.create_application(by, new.name, rights)
-        return answer({**_application(created.application), "token": created.token}, status=201)
+        return answer(_application(created.application, created.token), status=201)
 
-    async def applications(self, request: web.Request) -> web.Response:
+    async def _applications(self, request: web.Request) -> web.Response:
         return answer(
             {
                 "applications": [
@@ -256,7 +276,7 @@ class AccountRoutes:
         by = await self._who(request)
         return answer(_application(await self._accounts.application(by, request.match_info["name"])))
 
-    async def change_application(self, request: web.Request) -> web.Response:
+    async def _change_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]
         body = await read_json(request)
         change = RightsChange.parse(body)
@@ -272,7 +292,7 @@ class AccountRoutes:
 
         return answer(_application(await self._service.finish(whole())))
 
-    async def remove_application(self, request: web.Request) -> web.Response:
+    async def _remove_application(self, request: web.Request) -> web.Response:
         by, name = await self._who(request), request.match_info["name"]
 
         async def whole() -> None:
@@ -282,12 +302,12 @@ class AccountRoutes:
         await self._service.finish(whole())
         return answer({})
 
-    async def renew_application_token(self, request: web.Request) -> web.Response:
+    async def _renew_application_token(self, request: web.Request) -> web.Response:
         by = await self._who(request)
         renewed = await self._accounts.renew_application_token(by, request.match_info["name"])
-        return answer({**_application(renewed.application), "token": renewed.token})
+        return answer(_application(renewed.application, renewed.token))
 
-    async def _managed(self, request: web.Request, *known: str) -> tuple[Principal, str | None]:
+    async def _managed_application(self, request: web.Request, *known: str) -> tuple[Principal, str | None]:
         """The principal, and the application that the request is about; the operator may name any."""
         check_query(request, "application", *known)
         by, application = await self._who(request), request.query.get("application")
@@ -300,20 +320,14 @@ def _full_names(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else [qualify(name) for name in names]
 
 
-def _application(row: ApplicationRow) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "channels": None if row.allowed.channels is None else list(row.allowed.channels),
-        "feeds": None if row.allowed.feeds is None else list(row.allowed.feeds),
-        "limits": dict(row.allowed.limits),
-        "subscribers": row.subscribers,
-        "created_at": moment_text(row.created_us),
-    }
-
-
-def _subscriber(row: SubscriberRow) -> dict[str, Any]:
-    return {"user": row.user, "created_at": moment_text(row.created_us)}
-
-
-def _group(row: GroupRow) -> dict[str, Any]:
-    return {"name": row.name, "created_at": moment_text(row.created_us)}
+def _application(row: ApplicationRow, token: str | None = None) -> dict[str, Any]:
+    allowed = row.allowed
+    return Application(
+        row.name,
+        None if allowed.channels is None else tuple(allowed.channels),
+        None if allowed.feeds is None else tuple(allowed.feeds),
+        dict(allowed.limits),
+        row.subscribers,
+        from_us(row.created_us),
+        token,
+    ).to_json()

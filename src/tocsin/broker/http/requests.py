@@ -31,8 +31,8 @@ class RequestBodies:
     room: MemoryBudget
 
     @asynccontextmanager
-    async def read(self, request: web.Request, *askers: str) -> AsyncIterator[bytes]:
-        with self.room.share(*askers) as grow:
+    async def read(self, request: web.Request, *callers: str) -> AsyncIterator[bytes]:
+        with self.room.share(*callers) as grow:
             yield await read_body(request, self.limits, unpack=True, grow=lambda size_bytes: grow(2 * size_bytes))
 
 

@@ -32,7 +32,7 @@ from tocsin.serving.requests import check_query, read_json
 from tocsin.settings.broker import BrokerSettings
 from tocsin.wire.errors import ForbiddenError, InputError
 
-SMALL_BYTES: Final = 1 << 20
+_SMALL_BYTES: Final = 1 << 20
 _BODIES_BYTES: Final = 128 << 20
 """The memory that all large bodies may take together."""
 _PREFLIGHT_S: Final = "600"
@@ -52,12 +52,14 @@ def broker_application(
         trusted_proxies=Networks(http.trusted_proxies.split()),
     )
     # Requests of subscribers are small; only records for feeds may be as large as the settings allow.
-    small = dataclasses.replace(limits, body_limit_bytes=min(SMALL_BYTES, http.body_limit_bytes))
+    small = dataclasses.replace(limits, body_limit_bytes=min(_SMALL_BYTES, http.body_limit_bytes))
     # A body is in memory twice while the user is written into its records.
     bodies_bytes = max(_BODIES_BYTES, 4 * http.body_limit_bytes)
     room = MemoryBudget(bodies_bytes, own_limit_bytes=bodies_bytes // 2, refused=metrics.count_refused)
     announcements = AnnouncementRoute(service.receive_announcement, limits, refused=metrics.count_refused)
-    app = application(limits=small, metrics=metrics, access=origins(service.settings), message_routes=(_ANNOUNCEMENTS,))
+    app = application(
+        limits=small, metrics=metrics, access=_origins(service.settings), message_routes=(_ANNOUNCEMENTS,)
+    )
     app.add_routes(_StatusRoutes(service, metrics, announcements).routes())
     app.add_routes(AccountRoutes(service, transports).routes())
     app.add_routes(SubscriberRoutes(service, RequestBodies(limits, room)).routes())
@@ -144,7 +146,7 @@ class _StatusRoutes:
 
     async def policies(self, request: web.Request) -> web.Response:
         await operator(self._service.accounts, request)
-        return answer(self._policies())
+        return answer(self._service.describe_policies())
 
     async def choose(self, request: web.Request) -> web.Response:
         """Changes the named caching settings; the others stay."""
@@ -160,19 +162,7 @@ class _StatusRoutes:
             self._service.change_policies(changes)
         except ValueError as error:
             raise InputError(str(error)) from None
-        return answer(self._policies())
-
-    def _policies(self) -> dict[str, Any]:
-        caches = self._service.caches
-        return {
-            "policy": caches.settings.policy,
-            "settings": dataclasses.asdict(caches.settings),
-            "resident_bytes": caches.resident_bytes,
-            "counters": {
-                policy: {**dataclasses.asdict(counters), "hit_ratio": counters.hit_ratio}
-                for policy, counters in caches.counters_by_policy.items()
-            },
-        }
+        return answer(self._service.describe_policies())
 
 
 @functools.cache
@@ -197,7 +187,7 @@ def _fits(value: object, kind: str) -> bool:
 _ALLOWED: Final = web.RequestKey("ALLOWED_ORIGIN", str)
 
 
-def origins(settings: BrokerSettings) -> Any:
+def _origins(settings: BrokerSettings) -> Any:
     """A middleware that refuses web pages, except those of the broker's own origin and of configured origins (CORS).
 
     If every program on this machine is the operator, it also checks the Host header, against DNS rebinding.

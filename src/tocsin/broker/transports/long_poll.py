@@ -21,11 +21,11 @@ from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import NotFoundError
 from tocsin.wire.subscriber import PullRequest
 
-GATHER_S: Final = 0.01
+_GATHER_S: Final = 0.01
 """Events that follow the first one within this time are answered with it."""
 
 _FIRST: Final = 4
-TOGETHER: Final = 100
+_TOGETHER: Final = 100
 """The number of subscriptions that are pulled at a time: FIRST at first, because each may have a full page of results,
 and twice as many in each further round, up to TOGETHER."""
 
@@ -35,9 +35,9 @@ class LongPoll(Transport):
     the time that the client waits."""
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/v1/poll", self.poll, allow_head=False)]
+        return [web.get("/v1/poll", self._poll, allow_head=False)]
 
-    async def poll(self, request: web.Request) -> web.Response:
+    async def _poll(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request, whole=True)
         check_query(request, "wait")
         wait_s = seconds(request, "wait", most=self._service.settings.delivery.wait_limit_s)
@@ -49,12 +49,12 @@ class LongPoll(Transport):
     async def _unacknowledged_events(self, who: Session) -> list[EncodedEvent]:
         """The unacknowledged events, pulled from all subscriptions up to the buffer size."""
         service = self._service
-        events, interests = service.lacking(who)
+        events, interests = service.list_unacknowledged(who)
         size_bytes, failed = 0, None
         begin, count = 0, _FIRST
         while begin < len(interests) and size_bytes < service.settings.delivery.buffer_bytes:
             requests = [PullRequest(interest, None, None) for interest in interests[begin : begin + count]]
-            begin, count = begin + count, min(2 * count, TOGETHER)
+            begin, count = begin + count, min(2 * count, _TOGETHER)
             pulls = (service.pull(who, request) for request in requests)
             for answer in await asyncio.gather(*pulls, return_exceptions=True):
                 if isinstance(answer, NotFoundError):
@@ -88,7 +88,7 @@ class LongPoll(Transport):
                 async with asyncio.timeout(wait_s):
                     await arrived.wait()
                 if events and wait_s > 0:
-                    await asyncio.sleep(GATHER_S)
+                    await asyncio.sleep(_GATHER_S)
             except TimeoutError:
                 pass
             finally:

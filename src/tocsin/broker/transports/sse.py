@@ -29,15 +29,15 @@ class ServerSentEvents(Transport):
     """Streams events to clients until they disconnect or their token ends."""
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/v1/events", self.events, allow_head=False)]
+        return [web.get("/v1/events", self._events, allow_head=False)]
 
-    async def events(self, request: web.Request) -> web.StreamResponse:
+    async def _events(self, request: web.Request) -> web.StreamResponse:
         service = self._service
         # Browsers cannot send headers with an EventSource, so the token may be a query parameter.
         who = await service.identify(token_of(request) or request.query.get("access_token"))
         service.check_rate(who, whole=True)
         if (last := request.headers.get("Last-Event-ID")) is not None:
-            service.acknowledge(who.subscriber, last_event(last))
+            service.acknowledge(who.subscriber, _last_event(last))
             await service.acks_durable()
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8"})
         response.enable_chunked_encoding()
@@ -66,7 +66,7 @@ class ServerSentEvents(Transport):
         return response
 
 
-def last_event(text: str) -> dict[InterestId, Cursor]:
+def _last_event(text: str) -> dict[InterestId, Cursor]:
     """The acknowledgement in a browser's Last-Event-ID: it has everything of that interest up to the cursor."""
     interest, slash, cursor = text.partition("/")
     if not slash:

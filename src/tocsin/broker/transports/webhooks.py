@@ -25,7 +25,7 @@ from yarl import URL
 from tocsin.broker.delivery.event_encoder import EncodedEvent
 from tocsin.broker.delivery.outlets import PlainOutlet
 from tocsin.broker.http.requests import subscriber_of
-from tocsin.broker.service import BrokerService
+from tocsin.broker.service import BrokerService, SubscriberWebhook
 from tocsin.broker.transports.transport import Transport
 from tocsin.rules.backoff import BackOff
 from tocsin.serving.address_guard import AddressGuard
@@ -33,8 +33,6 @@ from tocsin.serving.answers import answer
 from tocsin.serving.name_resolver import NameResolver
 from tocsin.serving.requests import read_message
 from tocsin.settings.broker import WebhookSettings
-from tocsin.store.broker.checks import URL_LIMIT
-from tocsin.store.broker.rows import WebhookRow
 from tocsin.wire.accounts import Webhook, WebhookRequest
 from tocsin.wire.envelopes import RESULTS
 from tocsin.wire.errors import InputError, NotFoundError, TocsinError
@@ -57,16 +55,16 @@ class Webhooks(Transport):
         self._resolver = resolver or NameResolver()
         self._settings = service.settings.webhooks
         self._guard = guard
-        self._senders: dict[int, WebhookSender] = {}
-        self._back_offs: dict[int, WebhookBackOff] = {}
+        self._senders: dict[int, _WebhookSender] = {}
+        self._back_offs: dict[int, _WebhookBackOff] = {}
         self._connections = WebhookConnections(self._settings, service.count_waiting_webhooks)
         self._session: aiohttp.ClientSession | None = None
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.put("/v1/webhook", self.put),
-            web.get("/v1/webhook", self.get, allow_head=False),
-            web.delete("/v1/webhook", self.remove),
+            web.put("/v1/webhook", self._put),
+            web.get("/v1/webhook", self._get, allow_head=False),
+            web.delete("/v1/webhook", self._remove),
         ]
 
     async def start(self) -> None:
@@ -94,7 +92,7 @@ class Webhooks(Transport):
         if self._session is not None:
             await self._session.close()
 
-    async def put(self, request: web.Request) -> web.Response:
+    async def _put(self, request: web.Request) -> web.Response:
         """Replaces the subscriber's webhook. Everything that is not acknowledged is posted to the new address."""
         subscriber = (await subscriber_of(self._service, request)).subscriber
         url = (await read_message(request, WebhookRequest)).url
@@ -110,14 +108,14 @@ class Webhooks(Transport):
             await previous.stop()
         return answer(Webhook(webhook.url, webhook.secret).to_json())
 
-    async def get(self, request: web.Request) -> web.Response:
+    async def _get(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         webhook = await self._service.webhook(who.subscriber)
         if webhook is None:
             raise NotFoundError("you have no webhook", hint="PUT /v1/webhook makes one")
         return answer(Webhook(webhook.url).to_json())
 
-    async def remove(self, request: web.Request) -> web.Response:
+    async def _remove(self, request: web.Request) -> web.Response:
         who = await subscriber_of(self._service, request)
         existed = await self._service.remove_webhook(who.subscriber)
         await self._end(who.subscriber)
@@ -130,11 +128,11 @@ class Webhooks(Transport):
             await self._end(subscriber)
             self._back_offs.pop(subscriber, None)
 
-    def _begin(self, webhook: WebhookRow) -> None:
+    def _begin(self, webhook: SubscriberWebhook) -> None:
         """Starts the sender of a webhook."""
         assert self._session is not None
-        back_off = self._back_offs.setdefault(webhook.subscriber, WebhookBackOff(self._settings))
-        self._senders[webhook.subscriber] = WebhookSender(
+        back_off = self._back_offs.setdefault(webhook.subscriber, _WebhookBackOff(self._settings))
+        self._senders[webhook.subscriber] = _WebhookSender(
             webhook,
             self._service,
             connections=self._connections,
@@ -155,7 +153,7 @@ class Webhooks(Transport):
         if sender is not None:
             await sender.stop()
 
-    async def _end_gone(self, webhook: WebhookRow) -> None:
+    async def _end_gone(self, webhook: SubscriberWebhook) -> None:
         """The receiver answered 410. A webhook that replaced it in the meantime stays."""
         sender = self._senders.get(webhook.subscriber)
         if sender is not None and sender.webhook == webhook:
@@ -174,7 +172,7 @@ class Webhooks(Transport):
             usable = False
         if (
             not usable
-            or len(url) > URL_LIMIT
+            or len(url) > BrokerService.WEBHOOK_URL_LIMIT
             or any(character.isspace() or not character.isprintable() for character in url)
         ):
             raise InputError("url: must be an address such as https://example.org/hook")
@@ -183,7 +181,7 @@ class Webhooks(Transport):
         self._guard.check(url, "the webhook's address")
 
 
-class WebhookBackOff:
+class _WebhookBackOff:
     """The back-off of one subscriber across addresses: the number of failures in a row, and when to retry."""
 
     def __init__(self, settings: WebhookSettings) -> None:
@@ -205,19 +203,19 @@ class WebhookBackOff:
         await asyncio.sleep(max(0.0, self._until_s - time.monotonic()))
 
 
-class WebhookSender:
+class _WebhookSender:
     """Posts one subscriber's events, one after the other."""
 
     def __init__(
         self,
-        webhook: WebhookRow,
+        webhook: SubscriberWebhook,
         service: BrokerService,
         *,
         connections: WebhookConnections,
-        back_off: WebhookBackOff,
+        back_off: _WebhookBackOff,
         session: aiohttp.ClientSession,
         resolver: NameResolver,
-        on_gone: Callable[[WebhookRow], Awaitable[None]],
+        on_gone: Callable[[SubscriberWebhook], Awaitable[None]],
     ) -> None:
         self.webhook = webhook
         self._service = service
@@ -232,7 +230,7 @@ class WebhookSender:
         self._attached = False
         self._outlet = PlainOutlet(self._take, lambda: len(self._waiting) >= _WAITING, self._shed)
         self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(_ended)
+        self._task.add_done_callback(_log_failure)
         self._attach()
 
     def _attach(self) -> None:
@@ -369,6 +367,6 @@ class _KeyedSlots:
                 del self.by_key[key]
 
 
-def _ended(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a webhook's sender failed", exc_info=error)

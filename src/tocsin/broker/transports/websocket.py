@@ -35,21 +35,21 @@ it. In the small form of `./dev bench hostile` the p99 of other clients was 1.3 
 _BAD_LIMIT: Final = 20
 """The number of invalid messages in a row after which the connection is closed."""
 _UNAUTHORIZED: Final = 4401
-LIMITED: Final = 4429
+_LIMITED: Final = 4429
 
 CLOSES: Final[dict[int, str]] = {
     WSCloseCode.GOING_AWAY: "the broker stops",
     WSCloseCode.POLICY_VIOLATION: f"{_BAD_LIMIT} messages in a row made no sense",
     WSCloseCode.MESSAGE_TOO_BIG: "a message was larger than broker.limits.message_bytes",
     _UNAUTHORIZED: "nobody has logged in, or the token has ended",
-    LIMITED: "the subscriber has too many connections, or asks too much",
+    _LIMITED: "the subscriber has too many connections, or asks too much",
 }
 """Close codes and the reasons for them."""
 
 _log = structlog.get_logger("tocsin.broker.websocket")
 
 
-class WebSocketStream(web.WebSocketResponse):
+class _WebSocketStream(web.WebSocketResponse):
     """Adds the reason where aiohttp closes the connection itself because a message is too large."""
 
     __slots__ = ()
@@ -64,11 +64,11 @@ class WebSockets(Transport):
     """Serves WebSockets: authenticates by header or by a first login message, then runs the session."""
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/v1/stream", self.stream, allow_head=False)]
+        return [web.get("/v1/stream", self._stream, allow_head=False)]
 
-    async def stream(self, request: web.Request) -> web.WebSocketResponse:
+    async def _stream(self, request: web.Request) -> web.WebSocketResponse:
         service, settings = self._service, self._service.settings
-        websocket = WebSocketStream(
+        websocket = _WebSocketStream(
             compress=False,
             heartbeat=settings.delivery.heartbeat_s,
             max_msg_size=settings.limits.message_bytes,
@@ -87,7 +87,7 @@ class WebSockets(Transport):
                     await websocket.send_str(error_reply(None, error).decode())
                     await websocket.close(code=_UNAUTHORIZED, message=error.message.encode()[:120])
                 return websocket
-        await WebSocketSession(service, websocket, who, cast("ClientConnection", request.protocol)).run(ref)
+        await _WebSocketSession(service, websocket, who, cast("ClientConnection", request.protocol)).run(ref)
         return websocket
 
     async def _login(self, websocket: web.WebSocketResponse) -> tuple[Session, int | None]:
@@ -107,7 +107,7 @@ class WebSockets(Transport):
         return await self._service.identify(request.body.token), request.ref
 
 
-class WebSocketSession:
+class _WebSocketSession:
     """One connection of an authenticated subscriber."""
 
     __slots__ = ("_bad", "_closing", "_connection", "_outlet", "_pace", "_service", "_tasks", "_websocket", "_who")
@@ -147,7 +147,7 @@ class WebSocketSession:
         except TocsinError as error:
             with suppress(ConnectionError, RuntimeError):
                 self._send(error_reply(ref, error))
-                await self._websocket.close(code=LIMITED, message=error.message.encode()[:120])
+                await self._websocket.close(code=_LIMITED, message=error.message.encode()[:120])
 
     async def _listen(self) -> None:
         """Reads requests until the connection closes, at the pace that the limits allow."""

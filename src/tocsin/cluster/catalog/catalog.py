@@ -73,10 +73,10 @@ class Catalog:
 
     @staticmethod
     def empty() -> Catalog:
-        return Catalog.of(())
+        return Catalog._of(())
 
     @staticmethod
-    def of(entries: Iterable[CatalogEntry]) -> Catalog:
+    def _of(entries: Iterable[CatalogEntry]) -> Catalog:
         """Returns the catalog with these entries, in this order. They come from the store, so they are not checked
         again."""
         return Catalog(MappingProxyType({entry.ref: entry for entry in (*_BUILT_IN, *entries)}))
@@ -153,10 +153,10 @@ class Catalog:
         entry = None if ref is None else self.entries.get(ref)
         return entry if isinstance(entry, ChannelEntry) else None
 
-    def missing(self, ref: Ref) -> NotFoundError:
+    def not_found_error(self, ref: Ref) -> NotFoundError:
         """Returns the error that this entry does not exist, with a hint to a similar name."""
         if ref.kind != "dataverse" and dataverse_ref(ref.dataverse) not in self.entries:
-            return self.missing(dataverse_ref(ref.dataverse))
+            return self.not_found_error(dataverse_ref(ref.dataverse))
         if ref.kind == "dataset" and (channel := self.channel_behind(ref)) is not None:
             return NotFoundError(
                 f"{ref} belongs to {channel.ref} and is no dataset of its own",
@@ -170,7 +170,7 @@ class Catalog:
             dataset, name = split_names(ref.name)
             holder = dataset_ref(ref.dataverse, dataset)
             if holder not in self.entries and self.channel_behind(holder) is None:
-                return self.missing(holder)
+                return self.not_found_error(holder)
             peers = list(self.indexes_of(ref.dataverse, dataset))
         elif ref.kind in ("function", "procedure"):
             name, _, arity = ref.name.rpartition("@")
@@ -237,16 +237,16 @@ class Catalog:
 
         Raises NotFoundError, or ConflictError, which names the entries that still use it."""
         if ref not in self.entries:
-            raise self.missing(ref)
+            raise self.not_found_error(ref)
         if any(ref == built_in.ref for built_in in _BUILT_IN):
             raise ConflictError(f"{ref} cannot be dropped", hint="drop what is in it" if ref.name == DEFAULT else None)
         if users := self.users_of(ref):
             what = "something in it" if ref.kind == "dataverse" else "it"
             raise ConflictError(f"{ref} cannot be dropped: {what} is used by {list_some(users)}")
-        removed_refs = {entry.ref for entry in self.belonging_to(ref)}
+        removed_refs = {entry.ref for entry in self.entries_with(ref)}
         return Catalog(MappingProxyType({key: entry for key, entry in self.entries.items() if key not in removed_refs}))
 
-    def belonging_to(self, ref: Ref) -> list[CatalogEntry]:
+    def entries_with(self, ref: Ref) -> list[CatalogEntry]:
         """Returns this entry and all entries that a drop removes with it."""
         match ref.kind:
             case "dataverse":
@@ -266,7 +266,7 @@ class Catalog:
     def _look_up(self, ref: Ref, kind: type[_Found]) -> _Found:
         entry = self.entries.get(ref)
         if not isinstance(entry, kind):
-            raise self.missing(ref)
+            raise self.not_found_error(ref)
         return entry
 
     def _check_uses(self, entry: CatalogEntry) -> None:
@@ -341,7 +341,7 @@ class CatalogStore:
 
     async def load(self) -> Catalog:
         async with self._lock:
-            self._catalog = Catalog.of(entry_from_json(row) for row in await self._store.entries())
+            self._catalog = Catalog._of(entry_from_json(row) for row in await self._store.entries())
             return self._catalog
 
     async def apply(self, changes: Sequence[Change]) -> Catalog:
@@ -360,7 +360,7 @@ class CatalogStore:
                         for step in steps:
                             await step(transaction)
                 finally:
-                    if transaction is not None and transaction.committed:
+                    if transaction is not None and transaction.is_committed:
                         self._catalog = next_catalog
             return next_catalog
 
@@ -374,24 +374,24 @@ def _plan(catalog: Catalog, changes: Sequence[Change]) -> tuple[Catalog, list[Re
             case Put(entry=entry, when_taken=when_taken):
                 exists = entry.ref in catalog.entries
                 catalog = catalog.with_(entry, replace=when_taken == "replace")
-                steps.append(_writing(entry, replace=exists))
+                steps.append(_write_step(entry, replace=exists))
             case Remove(ref=ref, if_exists=True) if ref not in catalog.entries:
                 pass
             case Remove(ref=ref):
-                removed_refs = [entry.ref for entry in catalog.belonging_to(ref)] if ref in catalog.entries else []
+                removed_refs = [entry.ref for entry in catalog.entries_with(ref)] if ref in catalog.entries else []
                 catalog = catalog.without(ref)
-                steps += [_removing(removed_ref) for removed_ref in removed_refs]
+                steps += [_remove_step(removed_ref) for removed_ref in removed_refs]
     return catalog, steps
 
 
-def _writing(entry: CatalogEntry, *, replace: bool) -> RemovalStep:
+def _write_step(entry: CatalogEntry, *, replace: bool) -> RemovalStep:
     ref, body = entry.ref, entry_to_json(entry)
     if replace:
         return lambda tx: tx.replace_entry(ref.kind, ref.dataverse, ref.name, body)
     return lambda tx: tx.add_entry(ref.kind, ref.dataverse, ref.name, body)
 
 
-def _removing(ref: Ref) -> RemovalStep:
+def _remove_step(ref: Ref) -> RemovalStep:
     return lambda tx: tx.remove_entry(ref.kind, ref.dataverse, ref.name)
 
 

@@ -13,13 +13,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from tocsin.cluster.catalog.catalog import METADATA, Catalog
-from tocsin.cluster.catalog.channel_types import (
-    ACTIVE_TYPE,
-    RESULTS_KEYS,
-    RESULTS_TYPE,
-    SUBSCRIPTIONS_KEYS,
-    SUBSCRIPTIONS_TYPE,
-)
 from tocsin.cluster.catalog.entries import ChannelEntry, DatasetEntry, FunctionEntry, IndexEntry, ProcedureEntry
 from tocsin.cluster.catalog.refs import Ref, join_names, split_names
 from tocsin.language.syntax import statements as st
@@ -28,6 +21,26 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.open_form import loads_value
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
 from tocsin.rules.model.values import duration_text
+
+# The types of the datasets of channels have the names that the original BAD platform gives them, so that its queries of
+# Metadata find them. A `subscriptionId` is a uuid, as there, unless the client chose an id that is none.
+SUBSCRIPTIONS_TYPE: Final = ObjectType(
+    (Field("subscriptionId", t.ANY), Field("DataverseName", t.STRING), Field("BrokerName", t.STRING)),
+    open=True,
+    name="ChannelSubscriptionsType",
+)  # each channel's own has also `param0`, `param1`, …
+RESULTS_TYPE: Final = ObjectType(
+    (
+        Field("resultId", t.UUID), Field("channelExecutionTime", t.DATETIME), Field("subscriptionId", t.ANY),
+        Field("deliveryTime", t.DATETIME), Field("result", t.ANY),
+    ),
+    open=False,
+    name="ChannelResultsType",
+)  # fmt: skip
+# What the records of an active dataset have besides their own fields.
+_ACTIVE_TYPE: Final = ObjectType((Field("_active_timestamp", t.DATETIME),), open=True, name="ActiveRecordType")
+SUBSCRIPTIONS_KEYS: Final = (("subscriptionId",),)
+RESULTS_KEYS: Final = (("resultId",),)
 
 
 class RunHistory(Enum):
@@ -38,7 +51,7 @@ class RunHistory(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataDataset:
+class _MetadataDataset:
     """`rows` computes the rows from the catalog and the folder of the datasets, or says whose runs they are."""
 
     name: str
@@ -69,7 +82,7 @@ def _type(**fields: t.Type | _Perhaps) -> ObjectType:
     )
 
 
-def _dataset(name: str, entries: Callable[[Catalog], Iterable[Any]], **columns: _Column) -> MetadataDataset:
+def _dataset(name: str, entries: Callable[[Catalog], Iterable[Any]], **columns: _Column) -> _MetadataDataset:
     def value(entry: Any, folder: Path, read: str | Callable[[Any, Path], Any]) -> Any:
         return getattr(entry, read) if isinstance(read, str) else read(entry, folder)
 
@@ -79,7 +92,7 @@ def _dataset(name: str, entries: Callable[[Catalog], Iterable[Any]], **columns: 
         ]
         return [{column: known for column, known in row.items() if known is not None} for row in all_rows]
 
-    return MetadataDataset(name, _type(**{column: type_ for column, (type_, _) in columns.items()}), rows)
+    return _MetadataDataset(name, _type(**{column: type_ for column, (type_, _) in columns.items()}), rows)
 
 
 def _parts(function: Ref) -> list[str]:
@@ -141,7 +154,7 @@ def _types(catalog: Catalog) -> Iterator[tuple[str, ObjectType, str | None]]:
     """Yields the dataverse, the type and the statement of each named type."""
     for entry in catalog.types:
         yield entry.dataverse, entry.type, entry.text
-    for type_ in (SUBSCRIPTIONS_TYPE, RESULTS_TYPE, ACTIVE_TYPE):
+    for type_ in (SUBSCRIPTIONS_TYPE, RESULTS_TYPE, _ACTIVE_TYPE):
         yield METADATA, type_, None
 
 
@@ -164,7 +177,7 @@ def _indexes(catalog: Catalog) -> Iterator[_ListedIndex]:
         yield _ListedIndex(index.dataverse, index.dataset, index.name, index.structure, index.fields, index)
 
 
-def _derived(type_: ObjectType) -> dict[str, Any]:
+def _derive(type_: ObjectType) -> dict[str, Any]:
     declared = [
         {
             "FieldName": field.name, "FieldType": str(field.type), "IsNullable": field.optional,
@@ -218,7 +231,7 @@ _DEPENDENCIES: Final = (
 )  # fmt: skip
 _VALUES: Final = ArrayType(t.ANY)
 
-DATASETS: Final[dict[str, MetadataDataset]] = {
+DATASETS: Final[dict[str, _MetadataDataset]] = {
     dataset.name: dataset
     for dataset in (
         _dataset("Dataverse", lambda catalog: catalog.dataverses, DataverseName=_NAME, PendingOp=_NOTHING_PENDING),
@@ -235,7 +248,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                         ),
                     ),
                 ),
-                lambda row, _: _derived(row[1]),
+                lambda row, _: _derive(row[1]),
             ),
             IsOpen=(t.BOOLEAN, lambda row, _: row[1].open), Definition=(_Perhaps(t.STRING), lambda row, _: row[2]),
         ),
@@ -253,7 +266,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
             ),
             PendingOp=_NOTHING_PENDING,
             MetatypeDataverseName=(_Perhaps(t.STRING), lambda row, _: METADATA if row.active else None),
-            MetatypeName=(_Perhaps(t.STRING), lambda row, _: ACTIVE_TYPE.name if row.active else None),
+            MetatypeName=(_Perhaps(t.STRING), lambda row, _: _ACTIVE_TYPE.name if row.active else None),
             PrimaryKey=(_PATHS, lambda row, _: _paths(row.keys)),
             Autogenerated=(t.BOOLEAN, "autogenerated"), IsActive=(t.BOOLEAN, "active"),
             History=(_Perhaps(t.BIGINT), "history"),
@@ -325,7 +338,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
             RetentionSeconds=(_Perhaps(t.DOUBLE), "retention_s"),
             RetentionBytes=(_Perhaps(t.BIGINT), "retention_bytes"),
         ),
-        MetadataDataset(
+        _MetadataDataset(
             "ChannelExecution",
             _type(
                 DataverseName=t.STRING, ChannelName=t.STRING, Execution=t.BIGINT, Tick=_Perhaps(t.DATETIME),
@@ -349,7 +362,7 @@ DATASETS: Final[dict[str, MetadataDataset]] = {
                 ],
             ),
         ),
-        MetadataDataset(
+        _MetadataDataset(
             "ProcedureExecution",
             _type(
                 DataverseName=t.STRING, ProcedureName=t.STRING, Arguments=_VALUES, Tick=t.DATETIME,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-EntryKind = Literal["dataverse", "type", "dataset", "index", "function", "feed", "broker", "channel", "procedure"]
+_EntryKind = Literal["dataverse", "type", "dataset", "index", "function", "feed", "broker", "channel", "procedure"]
 
 _PLAIN: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
@@ -60,7 +60,7 @@ class Ref:
     `dataset.index`, because its name is unique only within its dataset; a function or procedure has `name@arity`, so
     that overloads coexist."""
 
-    kind: EntryKind
+    kind: _EntryKind
     dataverse: str
     name: str
 

@@ -1,6 +1,6 @@
 """Manages all channels of a cluster: executes their statements, starts and stops them, and keeps their subscriptions.
 
-The catalog decides which channels exist. `settle` makes the running channels equal to the catalog after each change.
+The catalog decides which channels exist. `_settle` makes the running channels equal to the catalog after each change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from tocsin.clock import from_us, to_us
 from tocsin.cluster.catalog.catalog import Catalog, CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import ChannelEntry, FunctionEntry
 from tocsin.cluster.catalog.refs import Ref, channel_ref, full_name
-from tocsin.cluster.channels.channel_queries import compile_channel, plan_of, query_of, used_by
 from tocsin.cluster.channels.executions.commit_range import entry_of
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
 from tocsin.cluster.channels.executions.limits import ExecutionLimits
@@ -32,11 +31,14 @@ from tocsin.cluster.data_folder.lost_folder import LostFolder
 from tocsin.cluster.data_folder.removals import CHANNEL
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.statements.outcomes import StatementSummary
-from tocsin.cluster.statements.statement_scope import StatementScope
-from tocsin.language.channels.compiler import SharedQuery
+from tocsin.cluster.statements.statement_scope import CatalogNames, StatementScope
+from tocsin.language.channels.compiler import SharedQuery, compile_shared_query
 from tocsin.language.syntax import statements as st
+from tocsin.language.syntax.script import parse_body
 from tocsin.language.translate.expressions import TranslationError
 from tocsin.language.types.declarations import resolve_type
+from tocsin.pipeline.channels.interests import InterestTable
+from tocsin.pipeline.channels.plan_review import checked_plan
 from tocsin.rules.model.types import ObjectType, Type
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import Execution
@@ -90,7 +92,7 @@ class Channels:
             if query is None:
                 async with self._context.runs.cold_starts:
                     query = await self._context.runs.ask(
-                        lambda: query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
+                        lambda: _query_of(self._engine, self._catalog.catalog, entry), f"channel {entry.name}"
                     )
             if state.last_execution == 0:
                 first = self._first(query, from_us(self._tables.clock.now_us()))
@@ -134,9 +136,9 @@ class Channels:
         try:
             yield
         finally:
-            await asyncio.shield(self.settle())
+            await asyncio.shield(self._settle())
 
-    async def settle(self) -> None:
+    async def _settle(self) -> None:
         """Makes the running channels equal to the catalog: stops dropped channels and removes their rows, and starts
         new ones."""
         async with self._changing:
@@ -153,17 +155,17 @@ class Channels:
                 if channel_id not in self._known:
                     await self._begin(entry)
 
-    def subscribed(self, channel_id: int) -> None:
+    def note_interest(self, channel_id: int) -> None:
         """Must be called on the event loop when a channel may have a new interest."""
         if (channel := self._running.get(channel_id)) is not None:
-            channel.subscribed()
+            channel.note_interest()
 
     def compile_again(self, entry: ChannelEntry, catalog: Catalog) -> SharedQuery:
         """Compiles a channel's query with another catalog. It must watch the same datasets, because the channel's
         position has a commit number for each of them."""
-        query = query_of(self._engine, catalog, entry)
-        plan_of(self._engine, query)
-        before = query_of(self._engine, self._catalog.catalog, entry)
+        query = _query_of(self._engine, catalog, entry)
+        _plan_of(self._engine, query)
+        before = _query_of(self._engine, self._catalog.catalog, entry)
         old, new = ({entry_of(watched).ref for watched in compiled.watched} for compiled in (before, query))
         if old != new:
             raise ConflictError("it would watch other datasets", hint="drop the channel first")
@@ -183,12 +185,12 @@ class Channels:
                 finally:
                     del self._compiled[channel_id]
 
-    def running(self) -> Sequence[RunningChannel]:
+    def list_running(self) -> Sequence[RunningChannel]:
         return list(self._running.values())
 
     def figures(self) -> list[ChannelMetrics]:
         """May be called from any thread."""
-        return [ChannelMetrics(full_name(channel.entry), channel.counts) for channel in self.running()]
+        return [ChannelMetrics(full_name(channel.entry), channel.counts) for channel in self.list_running()]
 
     # ------------------------------------------------------------ statements
 
@@ -199,17 +201,17 @@ class Channels:
             return {"name": statement.name.name, "existed": True}
         scope.catalog.dataverse(dataverse)
         function, where, body, parameters = self._body(statement, scope, dataverse)
-        declared = self._declared(statement, scope)
+        declared = self._declared_types(statement, scope)
 
         def prepared() -> SharedQuery:
             try:
-                query = compile_channel(
+                query = _compile_channel(
                     self._engine, scope.catalog, where, body,
                     parameters=parameters, declared=declared, continuous=statement.continuous,
                 )  # fmt: skip
             except TranslationError as error:
                 raise _within(statement, error) from None
-            plan_of(self._engine, query)
+            _plan_of(self._engine, query)
             return query
 
         options = channel_options(statement, scope.now)
@@ -227,7 +229,7 @@ class Channels:
             body=None if function is not None else body, period=statement.period,
             anchor=from_us(self._tables.clock.now_us()),
             retention_s=options.retention_s, retention_bytes=options.retention_bytes,
-            uses=(function,) if function is not None else used_by(query), from_beginning=options.from_beginning,
+            uses=(function,) if function is not None else _used_by(query), from_beginning=options.from_beginning,
         )  # fmt: skip
         await self._catalog.removals.intend(entry)
         faults.reach("create-channel.intended")
@@ -240,7 +242,7 @@ class Channels:
             faults.reach("create-channel.recorded")
         finally:
             # Also settle if the statement was cancelled after the catalog took the entry.
-            await asyncio.shield(self._settled(entry))
+            await asyncio.shield(self._settle_new(entry))
         if self._known.get(channel_id) != entry:
             return {"name": entry.name, "existed": True}
         return {
@@ -248,9 +250,9 @@ class Channels:
             "parameters": {n: str(k) for n, k in zip(parameters, query.parameters, strict=True)},
         }
 
-    async def _settled(self, entry: ChannelEntry) -> None:
+    async def _settle_new(self, entry: ChannelEntry) -> None:
         try:
-            await self.settle()
+            await self._settle()
         finally:
             del self._compiled[entry.channel_id]
         if entry.channel_id not in self._known:
@@ -292,7 +294,7 @@ class Channels:
         function: FunctionEntry = functions[0]
         return function.ref, function.dataverse, function.body, function.parameters
 
-    def _declared(self, statement: st.CreateChannel, scope: StatementScope) -> dict[str, Type]:
+    def _declared_types(self, statement: st.CreateChannel, scope: StatementScope) -> dict[str, Type]:
         def look_up(name: st.Name) -> ObjectType | None:
             try:
                 return scope.catalog.type_(name.dataverse or scope.dataverse, name.name).type
@@ -310,11 +312,11 @@ class Channels:
         if scope.catalog.find(ref) is None:
             if statement.if_exists:
                 return {"name": ref.name, "existed": False}
-            raise scope.catalog.missing(ref)
+            raise scope.catalog.not_found_error(ref)
         try:
             await self._catalog.apply([Remove(ref, if_exists=statement.if_exists)])
         finally:
-            await asyncio.shield(self.settle())
+            await asyncio.shield(self._settle())
         return {"name": ref.name}
 
     async def explain(self, statement: st.ExplainChannel, scope: StatementScope) -> Mapping[str, Any]:
@@ -322,14 +324,14 @@ class Channels:
         entry = self._entry(statement.channel, scope)
 
         def work() -> Mapping[str, Any]:
-            query = query_of(self._engine, scope.catalog, entry)
+            query = _query_of(self._engine, scope.catalog, entry)
             return {
                 "channel": entry.name,
                 "parameters": {name: str(kind) for name, kind in zip(entry.parameters, query.parameters, strict=True)},
                 "watches": [watched.dataset.name for watched in query.watched],
                 "matched by": list(query.matched_by),
                 "depends on time": query.depends_on_time,
-                "plan": plan_of(self._engine, query),
+                "plan": _plan_of(self._engine, query),
             }
 
         return await self._engine.work(work, statement.text)
@@ -344,3 +346,50 @@ def _within(statement: st.CreateChannel, error: TranslationError) -> Translation
     if statement.function is not None:
         return TranslationError(f"in function {statement.function}: {error.message}", statement.offset, error.hint)
     return TranslationError(error.message, statement.body_offset + (error.offset or 0), error.hint)
+
+
+def _compile_channel(
+    engine: Engine,
+    catalog: Catalog,
+    dataverse: str,
+    body: str,
+    *,
+    parameters: Sequence[str],
+    declared: Mapping[str, Type],
+    continuous: bool,
+) -> SharedQuery:
+    return compile_shared_query(
+        parse_body(body), parameters, declared,
+        names=CatalogNames(catalog), type_analyser=engine.type_analyser, dataverse=dataverse, continuous=continuous,
+    )  # fmt: skip
+
+
+def _query_of(engine: Engine, catalog: Catalog, entry: ChannelEntry) -> SharedQuery:
+    """Compiles the query of an existing channel. Its parameters keep the types of its creation."""
+    dataverse, body = entry.dataverse, entry.body
+    if entry.function is not None:
+        function = catalog.find(entry.function)
+        assert isinstance(function, FunctionEntry)
+        dataverse, body = function.dataverse, function.body
+    assert body is not None
+    return _compile_channel(
+        engine, catalog, dataverse, body,
+        parameters=entry.parameters, declared=dict(zip(entry.parameters, entry.types, strict=True)),
+        continuous=entry.continuous,
+    )  # fmt: skip
+
+
+def _plan_of(engine: Engine, query: SharedQuery) -> str:
+    """Returns Spark's plan. Raises StatementError if the plan would test every interest against every record."""
+    interests = InterestTable(engine.spark, query)
+    return checked_plan(
+        engine.spark, query, interests.schema, lambda call: engine.python.called(call.function, call.arguments)
+    )
+
+
+def _used_by(query: SharedQuery) -> tuple[Ref, ...]:
+    """Returns the datasets and functions that the body names."""
+    refs = []
+    for kind, dataverse, name in sorted(query.uses):
+        refs.append(Ref("dataset" if kind == "dataset" else "function", dataverse, name))
+    return tuple(refs)

@@ -16,7 +16,7 @@ from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.catalog.refs import full_name
 from tocsin.cluster.channels.parameters import ParameterValues
 from tocsin.cluster.channels.subscriptions import Subscriptions, check_many
-from tocsin.cluster.channels.virtual_datasets import VirtualDataset, shown_results
+from tocsin.cluster.channels.virtual_datasets import VirtualDataset, visible_results
 from tocsin.rules.model.cursors import Cursor, InterestId
 from tocsin.rules.model.values import MISSING
 from tocsin.store.channels.interface import ChannelStore
@@ -24,7 +24,7 @@ from tocsin.store.channels.rows import BackendRequest, BrokerName
 from tocsin.wire.errors import ConflictError, InputError, LimitError, StatementError, TocsinError
 
 # One transaction deletes at most this many results: other writers wait for it.
-DELETED_LIMIT: Final = 200_000
+_DELETED_LIMIT: Final = 200_000
 _UNKNOWN: Final = (None, MISSING)
 
 
@@ -78,12 +78,12 @@ class ChannelDatasetChanges:
             _text("BrokerName", record.get("BrokerName"), shown.channel),
         )
         parameters = ParameterValues(shown.channel.parameters, shown.channel.types)
-        given = [record.get(f"param{place}", MISSING) for place in range(len(parameters.names))]
+        given = [record.get(f"param{number}", MISSING) for number in range(len(parameters.names))]
         id_ = record.get("subscriptionId", MISSING)
         if not isinstance(id_, str | UUID) and id_ not in _UNKNOWN:
             raise InputError("subscriptionId: must be a text or a uuid", hint="leave it out to get one")
         return BackendRequest(
-            parameters.text(parameters.checked(given)), BrokerName(entry.dataverse, entry.name),
+            parameters.text(parameters.check(given)), BrokerName(entry.dataverse, entry.name),
             None if id_ in _UNKNOWN else str(id_),
         )  # fmt: skip
 
@@ -92,7 +92,7 @@ class ChannelDatasetChanges:
         the statement must select its rows for all of them."""
         selected: list[tuple[InterestId, Cursor]] = []
         rows = 0
-        async for interest, result, ids in shown_results(self._store, channel.channel_id):
+        async for interest, result, ids in visible_results(self._store, channel.channel_id):
             count = len(ids) if keys is None else sum(id_ in keys for id_ in ids)
             if 0 < count < len(ids):
                 raise ConflictError(
@@ -103,9 +103,9 @@ class ChannelDatasetChanges:
             if count:
                 selected.append((interest, result.cursor))
                 rows += count
-            if len(selected) > DELETED_LIMIT:
+            if len(selected) > _DELETED_LIMIT:
                 raise LimitError(
-                    f"the statement deletes more than {DELETED_LIMIT:,} results of {full_name(channel)}",
+                    f"the statement deletes more than {_DELETED_LIMIT:,} results of {full_name(channel)}",
                     hint="delete them in parts: add a condition on channelExecutionTime",
                 )
         deleted = await self._store.delete_results(channel.channel_id, selected)
@@ -120,5 +120,5 @@ def _text(name: str, value: Any, channel: ChannelEntry) -> str:
 
 
 def _example(channel: ChannelEntry) -> str:
-    parameters = "".join(f', "param{place}": …' for place in range(len(channel.parameters)))
+    parameters = "".join(f', "param{number}": …' for number in range(len(channel.parameters)))
     return f'write {{"DataverseName": "{channel.dataverse}", "BrokerName": …{parameters}}}'

@@ -17,7 +17,7 @@ from tocsin.rules.model.types import Field, ObjectType, Type
 from tocsin.rules.model.values import MISSING, Circle, Line, Point, Polygon, Rectangle
 from tocsin.wire.errors import InputError
 
-Values = tuple[Any, ...]
+_Values = tuple[Any, ...]
 
 
 class ParameterValues:
@@ -30,15 +30,15 @@ class ParameterValues:
         self._check = checker(record)
         self._read = json_form.reader(record)
 
-    def checked(self, values: Sequence[Any]) -> Values:
+    def check(self, values: Sequence[Any]) -> _Values:
         """Checks values from a statement. Raises InputError, which names the value that does not fit."""
         return self._with(self._check, values)
 
-    def from_json(self, values: Sequence[Any]) -> Values:
+    def from_json(self, values: Sequence[Any]) -> _Values:
         """Checks values that come from JSON."""
         return self._with(self._read, values)
 
-    def _with(self, check: Callable[[Any], Any], values: Sequence[Any]) -> Values:
+    def _with(self, check: Callable[[Any], Any], values: Sequence[Any]) -> _Values:
         if len(values) != len(self.names):
             signature = ", ".join(f"{name}: {kind}" for name, kind in zip(self.names, self.types, strict=True))
             raise InputError(
@@ -56,12 +56,12 @@ class ParameterValues:
         return tuple(_normal(record[f"p{i}"], kind) for i, kind in enumerate(self.types))
 
     @staticmethod
-    def text(values: Values) -> str:
+    def text(values: _Values) -> str:
         """Returns the canonical text: equal values have equal texts."""
         return open_form.dumps_value(list(values))
 
     @staticmethod
-    def values(text: str) -> Values:
+    def values(text: str) -> _Values:
         return tuple(open_form.loads_value(text))
 
 

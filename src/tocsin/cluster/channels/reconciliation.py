@@ -51,12 +51,12 @@ async def remove_unknown_channels(catalog: CatalogStore, store: ChannelStore, lo
         channel_id for channel_id in unknown if str(channel_id) not in intended and await _was_used(store, channel_id)
     ]
     if unexplained:
-        place = lost.choose_place("channels.db")
-        await store.backup_to(place)
+        path = lost.choose_place("channels.db")
+        await store.backup_to(path)
         # Record intents first: if the start is killed from here on, the next start makes no second copy.
         await removals.record([Removal(CHANNEL, str(channel_id), removals.clock()) for channel_id in unexplained])
         about = f"rows of {len(unexplained)} channels, numbers {', '.join(map(str, unexplained))}"
-        lost.report("channels in the channels' store", about, place)
+        lost.report("channels in the channels' store", about, path)
     for channel_id in unknown:
         await store.drop_channel(channel_id)
     await removals.forget(CHANNEL, intended | {str(channel_id) for channel_id in unexplained})

@@ -28,7 +28,7 @@ from tocsin.wire.errors import NotFoundError
 _log = structlog.get_logger()
 
 # A result outlives its retention by at most 1/LATE of it, even if no commit wakes the retention.
-LATE = 20
+_LATE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Retention:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def committed(self, _execution: CommittedExecution) -> None:
+    def note_commit(self, _execution: CommittedExecution) -> None:
         """Must be called on the event loop after each commit: there may be too many results now."""
         self.wake()
 
@@ -133,7 +133,7 @@ class Retention:
                 has_results = True
                 _log.warning("old results could not be removed", channel=entry.name, reason=str(error))
             if has_results:
-                late_s = self._age_s(entry) / LATE
+                late_s = self._age_s(entry) / _LATE
                 next_s = late_s if next_s is None else min(next_s, late_s)
         return next_s
 
@@ -142,7 +142,9 @@ class Retention:
         state = await self._store.state(channel_id)
         last_check = self._looked.get(channel_id)
         is_overdue = (
-            last_check is not None and state.results and time.monotonic() - last_check.at_s >= self._age_s(entry) / LATE
+            last_check is not None
+            and state.results
+            and time.monotonic() - last_check.at_s >= self._age_s(entry) / _LATE
         )
         if last_check is not None and last_check.state == state and not is_overdue and channel_id not in self._trim:
             return

@@ -60,7 +60,7 @@ class SubscriptionStatements:
 
     async def _text(self, entry: ChannelEntry, arguments: Sequence[exp.Expr], scope: StatementScope) -> str:
         parameters = ParameterValues(entry.parameters, entry.types)
-        return parameters.text(parameters.checked([await self._value(argument, scope) for argument in arguments]))
+        return parameters.text(parameters.check([await self._value(argument, scope) for argument in arguments]))
 
     async def _value(self, node: exp.Expr, scope: StatementScope) -> Any:
         try:

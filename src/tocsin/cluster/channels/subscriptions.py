@@ -49,7 +49,7 @@ class Subscriptions:
         """Adds all subscriptions, or none if one of them is invalid."""
         check_many(len(requests))
         # Check on a thread: ten thousand take a while, and the event loop has other work.
-        return await self.request(entry, await asyncio.to_thread(_wanted, entry, broker, requests))
+        return await self.request(entry, await asyncio.to_thread(_read_requests, entry, broker, requests))
 
     async def request(
         self, entry: ChannelEntry, requests: Sequence[BackendRequest], *, when_taken: WhenTaken = "repeat"
@@ -108,13 +108,15 @@ def check_many(count: int) -> None:
         raise LimitError(f"{count} subscriptions, at most {SUBSCRIPTIONS_LIMIT} in one call", hint="send them in parts")
 
 
-def _wanted(entry: ChannelEntry, broker: BrokerName, requests: Sequence[SubscriptionRequest]) -> list[BackendRequest]:
+def _read_requests(
+    entry: ChannelEntry, broker: BrokerName, requests: Sequence[SubscriptionRequest]
+) -> list[BackendRequest]:
     parameters = ParameterValues(entry.parameters, entry.types)
     backend_requests = []
-    for place, request in enumerate(requests):
+    for number, request in enumerate(requests):
         try:
             text = parameters.text(parameters.from_json(request.parameters))
         except InputError as error:
-            raise InputError(f"subscription {place}: {error.message}", hint=error.hint) from None
+            raise InputError(f"subscription {number}: {error.message}", hint=error.hint) from None
         backend_requests.append(BackendRequest(text, broker, request.id, request.application))
     return backend_requests

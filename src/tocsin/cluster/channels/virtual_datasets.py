@@ -19,8 +19,8 @@ import orjson
 import pyarrow as pa
 
 from tocsin.clock import from_us
-from tocsin.cluster.catalog.channel_types import RESULTS_KEYS, RESULTS_TYPE, SUBSCRIPTIONS_KEYS, SUBSCRIPTIONS_TYPE
 from tocsin.cluster.catalog.entries import ChannelEntry, ProcedureEntry
+from tocsin.cluster.catalog.metadata import RESULTS_KEYS, RESULTS_TYPE, SUBSCRIPTIONS_KEYS, SUBSCRIPTIONS_TYPE
 from tocsin.cluster.catalog.refs import Ref
 from tocsin.cluster.channels.execution_ends import ExecutionEnds
 from tocsin.cluster.channels.parameters import ParameterValues
@@ -33,7 +33,7 @@ from tocsin.store.channels.rows import RecordedExecution, ResultRow, Subscriptio
 from tocsin.wire.errors import NotFoundError
 
 # At most this many executions are shown per channel, the latest.
-EXECUTIONS: Final = 10_000
+_EXECUTIONS: Final = 10_000
 _NAMESPACE = UUID("6a0ba7c6-51f5-4c3e-9a3d-2f2f0f6f7b11")
 
 
@@ -113,14 +113,14 @@ class VirtualDatasets:
             with suppress(NotFoundError):  # the channel was dropped meanwhile
                 rows += [
                     _execution(channel, execution)
-                    for execution in await self._store.executions(channel.channel_id, limit=EXECUTIONS)
+                    for execution in await self._store.executions(channel.channel_id, limit=_EXECUTIONS)
                 ]
         return rows
 
     async def _subscriptions(self, shown: VirtualDataset) -> list[dict[str, Any]]:
         return [
             {
-                "subscriptionId": id_value(subscription.id), "DataverseName": subscription.broker.dataverse,
+                "subscriptionId": _id_value(subscription.id), "DataverseName": subscription.broker.dataverse,
                 "BrokerName": subscription.broker.name,
                 **{f"param{i}": value for i, value in enumerate(ParameterValues.values(subscription.parameters))},
             }
@@ -130,20 +130,20 @@ class VirtualDatasets:
     async def _results(self, shown: VirtualDataset) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         ends = ExecutionEnds(self._store, shown.channel.channel_id)
-        async for _, result, ids in shown_results(self._store, shown.channel.channel_id):
+        async for _, result, ids in visible_results(self._store, shown.channel.channel_id):
             value = orjson.loads(result.payload)
             delivered = from_us(await ends.of(result))
             rows += [
                 {
                     "resultId": result_id, "channelExecutionTime": from_us(result.executed_us),
-                    "subscriptionId": id_value(subscription_id), "deliveryTime": delivered, "result": value,
+                    "subscriptionId": _id_value(subscription_id), "deliveryTime": delivered, "result": value,
                 }
                 for result_id, subscription_id in ids.items()
             ]  # fmt: skip
         return rows
 
 
-def id_value(subscription_id: str) -> UUID | str:
+def _id_value(subscription_id: str) -> UUID | str:
     """Returns the id of a subscription as queries see it: a uuid, or the text that the client chose."""
     try:
         value = UUID(subscription_id)
@@ -161,7 +161,7 @@ async def all_subscriptions(store: ChannelStore, channel_id: int) -> list[Subscr
         subscriptions += page
 
 
-async def shown_results(
+async def visible_results(
     store: ChannelStore, channel_id: int
 ) -> AsyncIterator[tuple[InterestId, ResultRow, dict[UUID, str]]]:
     """Yields each stored result with the subscriptions that see it, as `resultId` → `subscriptionId`."""

@@ -1,6 +1,6 @@
 """Applies a function of the catalog to a batch of records (APPLY FUNCTION).
 
-A function in SQL++ becomes one Spark query over the whole batch. Each row carries its index (`place`), because Spark
+A function in SQL++ becomes one Spark query over the whole batch. Each row carries its `index`, because Spark
 returns rows in any order.
 """
 
@@ -62,12 +62,12 @@ class AppliedFunction:
                 return _call_python(entry, scope, self._engine)
             translated = self._translate(scope)
             outputs = decode_rows(self._engine.rows(translated.sql), translated)
-            return [output.get("made") for output in sorted(outputs, key=itemgetter("place"))]
+            return [output.get("made") for output in sorted(outputs, key=itemgetter("index"))]
 
     def failing(self, rows: pa.Table) -> Sequence[bool]:
         """Returns for each record whether the function fails on it, by one query."""
         with self._scope(rows) as scope:
-            rows_tried = self._engine.rows(render(_try_each_record(self._translate(scope).query))).sort_by("place")
+            rows_tried = self._engine.rows(render(_try_each_record(self._translate(scope).query))).sort_by("index")
             failed: list[bool] = rows_tried.column("failed").to_pylist()
             return failed
 
@@ -85,7 +85,7 @@ class AppliedFunction:
         name = self._function.name.rpartition("@")[0]
         call = exp.Anonymous(this=name, expressions=[exp.column("record", table="batch")])
         # Spark returns rows in any order, so each output carries the index of its record.
-        fields = {"place": exp.column("place", table="batch"), "made": call}
+        fields = {"index": exp.column("index", table="batch"), "made": call}
         return scope.translate_batch(
             ObjectOf(
                 expressions=[FieldOf(this=exp.Literal.string(key), expression=value) for key, value in fields.items()]
@@ -94,42 +94,42 @@ class AppliedFunction:
 
 
 def _try_each_record(query: exp.Query) -> exp.Query:
-    """Rewrites a query for `place` and `made` to return `place` and whether computing `made` `failed`."""
+    """Rewrites a query for `index` and `made` to return `index` and whether computing `made` `failed`."""
     first = query.selects[0]
     if len(query.selects) > 1:
-        return _wrap(query, exp.column("place", table="out"), exp.column("made", table="out"))
+        return _wrap(query, exp.column("index", table="out"), exp.column("made", table="out"))
     parts = _parts(first.unalias())
     if parts is not None and isinstance(query, exp.Select):
         # Replace the columns instead of wrapping the query: Spark may evaluate a subquery before the guard applies.
         return query.select(*_with_failed(*parts), append=False)
     value = exp.column("value", table="out")
-    fields = [exp.Dot(this=value.copy(), expression=exp.to_identifier(name)) for name in ("place", "made")]
+    fields = [exp.Dot(this=value.copy(), expression=exp.to_identifier(name)) for name in ("index", "made")]
     return _wrap(query, *fields)
 
 
-def _wrap(query: exp.Query, place: exp.Expr, made: exp.Expr) -> exp.Query:
-    return exp.select(*_with_failed(place, made)).from_(query.subquery("out"))
+def _wrap(query: exp.Query, index: exp.Expr, made: exp.Expr) -> exp.Query:
+    return exp.select(*_with_failed(index, made)).from_(query.subquery("out"))
 
 
 def _parts(sql: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
-    """Returns the two values of NAMED_STRUCT('place', …, 'made', …)."""
+    """Returns the two values of NAMED_STRUCT('index', …, 'made', …)."""
     if isinstance(sql, exp.Anonymous) and str(sql.this).lower() == "named_struct" and len(sql.expressions) == 4:
-        _, place, _, made = sql.expressions
-        return place, made
+        _, index, _, made = sql.expressions
+        return index, made
     return None
 
 
-def _with_failed(place: exp.Expr, made: exp.Expr) -> list[exp.Expr]:
+def _with_failed(index: exp.Expr, made: exp.Expr) -> list[exp.Expr]:
     # Spark's try_to_binary returns NULL for any error while its argument is computed.
     text = values.call("to_json", values.record([("made", made)]))
     attempt = values.call("try_to_binary", text, exp.Literal.string("utf-8"))
-    return [exp.alias_(place, "place"), exp.alias_(exp.Is(this=attempt, expression=exp.null()), "failed")]
+    return [exp.alias_(index, "index"), exp.alias_(exp.Is(this=attempt, expression=exp.null()), "failed")]
 
 
 def _call_python(function: FunctionEntry, scope: BatchScope, engine: Engine) -> Sequence[Any]:
     """Calls a Python function. It reports by itself on which records it fails, so no retry is needed to find them."""
     decode = layout.decoder(function.returns)
-    rows = engine.rows(scope.called_batch(function)).sort_by("place")
+    rows = engine.rows(scope.call_query(function)).sort_by("index")
     outputs = rows.column("made").to_pylist()
     return [
         decode(output["value"]) if output["failed"] is None else FailedRecord(output["failed"]) for output in outputs

@@ -121,14 +121,14 @@ def rows_in(payloads: Iterable[bytes], kind: ObjectType) -> tuple[pa.Table, list
     return pa.concat_tables(tables), counts
 
 
-def refused_in(payload: bytes) -> Sequence[dict[str, Any]]:
+def read_refused(payload: bytes) -> Sequence[dict[str, Any]]:
     """The refused records, each with its index, field, reason and text."""
     rest = _rest(payload)
     refused: Sequence[dict[str, Any]] = rest["refused"] if isinstance(rest, dict) else rest
     return refused
 
 
-def seen_marks(payload: bytes) -> list[bytes]:
+def read_marks(payload: bytes) -> list[bytes]:
     """Returns the marks that were packed with the payload."""
     rest = _rest(payload)
     if not isinstance(rest, dict):

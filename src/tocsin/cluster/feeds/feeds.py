@@ -32,9 +32,9 @@ from tocsin.cluster.feeds.options import FeedOptions, feed_options, policy_note
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
 from tocsin.cluster.feeds.running_feeds import AnyFeed, RunningFeeds, decoder_of
 from tocsin.cluster.intake.log import IntakeLog
+from tocsin.cluster.statements.options import with_notes
 from tocsin.cluster.statements.outcomes import StatementSummary
 from tocsin.cluster.statements.statement_scope import StatementScope
-from tocsin.cluster.statements.storage_notes import with_notes
 from tocsin.language.functions.constants import NotConstantError, evaluate
 from tocsin.language.syntax import statements as st
 from tocsin.language.translate.expressions import TranslationError
@@ -99,7 +99,7 @@ class Feeds:
     async def close(self) -> None:
         await self._started.close()
 
-    async def settle(self) -> None:
+    async def _settle(self) -> None:
         """Ends the feeds that a drop removed from the catalog, and deletes their logs."""
         for ref in self._started.refs():
             if self._catalog.catalog.find(ref) is None:
@@ -122,7 +122,7 @@ class Feeds:
             for entry, feed in closed:
                 if self._started.is_started(entry):
                     feed.open()
-        await self.settle()
+        await self._settle()
 
     @asynccontextmanager
     async def backup_barrier(self) -> AsyncIterator[None]:
@@ -131,7 +131,7 @@ class Feeds:
         async with self._catalog.backup_barrier, self._started.backup_barrier.acquire(alone=True):
             yield
 
-    def running(self, ref: Ref) -> AnyFeed | None:
+    def find_running(self, ref: Ref) -> AnyFeed | None:
         return self._started.find(ref)
 
     def troubles(self, ref: Ref) -> list[Trouble]:
@@ -161,7 +161,7 @@ class Feeds:
     def describe(self, name: str) -> StatementSummary:
         """Describes the format of the feed's records for publishers."""
         entry = self._find_entry(name)
-        return {"feed": full_name(entry), **self._started.options(entry).written()}
+        return {"feed": full_name(entry), **self._started.options(entry).describe()}
 
     def _find_entry(self, name: str) -> FeedEntry:
         dataverse, dot, feed_name = name.rpartition(".")
@@ -344,7 +344,7 @@ class Feeds:
         self._check_address(options)
         feed = await self._started.prepare(entry)
         # A feed acknowledges nothing before the catalog says that it is started, so a crash leaves nothing behind.
-        async with self._following_catalog(entry, feed):
+        async with self._follow_catalog(entry, feed):
             await self._started.listen(feed)
             faults.reach("feeds.start.ready")
             await self._put(replace(entry, started=True))
@@ -358,14 +358,14 @@ class Feeds:
             return {"name": entry.name, "already": True}
         feed = await self._started.resume(entry)
         await feed.drain(f"the feed {entry.name} cannot be stopped")
-        async with self._following_catalog(entry, feed):
+        async with self._follow_catalog(entry, feed):
             faults.reach("feeds.stop.landed")
             await self._put(replace(entry, started=False))
             faults.reach("feeds.stop.recorded")
         return {"name": entry.name}
 
     @asynccontextmanager
-    async def _following_catalog(self, entry: FeedEntry, feed: AnyFeed | None) -> AsyncIterator[None]:
+    async def _follow_catalog(self, entry: FeedEntry, feed: AnyFeed | None) -> AsyncIterator[None]:
         """Opens or ends the feed at the end, as the catalog says then: a commit may succeed although this task was
         cancelled."""
         try:
@@ -383,7 +383,7 @@ class Feeds:
         if not isinstance(entry, FeedEntry):
             if statement.if_exists:
                 return {"name": name, "existed": False}
-            raise scope.catalog.missing(feed_ref(dataverse, name))
+            raise scope.catalog.not_found_error(feed_ref(dataverse, name))
         rejected = scope.catalog.find(entry.rejected)
         changes: list[Change] = [Remove(entry.ref)]
         if isinstance(rejected, DatasetEntry):
@@ -392,7 +392,7 @@ class Feeds:
         if entry.started and not statement.force:
             feed = await self._resume_to_drop(entry)
             await feed.drain(f"the feed {entry.name} cannot be dropped", "DROP … FORCE")
-        async with self._following_catalog(entry, feed):
+        async with self._follow_catalog(entry, feed):
             await self._catalog.apply(changes)
             faults.reach("feeds.drop.recorded")
         if isinstance(rejected, DatasetEntry):

@@ -58,71 +58,71 @@ class FailureIsolation:
             self._apply(rows, range(rows.num_rows))
         if self._is_logged:
             _log.warning("a function failed on records, which are set aside", **self._about, records=len(self.refused))
-        return [(place, output) for place, value in sorted(self._outputs, key=_place) for output in _several(value)]
+        return [(index, output) for index, value in sorted(self._outputs, key=_index) for output in _several(value)]
 
-    def _apply(self, rows: pa.Table, places: Sequence[int]) -> None:
+    def _apply(self, rows: pa.Table, indexes: Sequence[int]) -> None:
         try:
             values = self._enrich(rows)
         except (FunctionError, TranslationError) as error:
             # The function does not fit this type of records, so it fails on every one.
-            self.refused += [RefusedRow(place, "", str(error)) for place in places]
+            self.refused += [RefusedRow(index, "", str(error)) for index in indexes]
         except CapacityError as error:
             if self._halted():
                 raise
-            self._in_parts(rows, places, error)
+            self._in_parts(rows, indexes, error)
         except StatementError as error:
             if self._halted():
                 raise  # the feed's end stopped the Spark job, which says nothing about the records
             if rows.num_rows == 1:
-                self.refused.append(RefusedRow(places[0], "", error.message))
+                self.refused.append(RefusedRow(indexes[0], "", error.message))
                 return
             if not self._is_logged:
                 self._is_logged = True
                 _log.warning(
                     "a function fails on records of a batch", **self._about, records=rows.num_rows, reason=error.message
                 )
-            self._apply_apart(rows, places)
+            self._apply_apart(rows, indexes)
         else:
             self._lacking = 0
-            for place, value in zip(places, values, strict=True):
+            for index, value in zip(indexes, values, strict=True):
                 if isinstance(value, FailedRecord):
-                    self.refused.append(RefusedRow(place, "", value.reason))
+                    self.refused.append(RefusedRow(index, "", value.reason))
                 else:
-                    self._outputs.append((place, value))
+                    self._outputs.append((index, value))
 
-    def _in_parts(self, rows: pa.Table, places: Sequence[int], error: CapacityError) -> None:
+    def _in_parts(self, rows: pa.Table, indexes: Sequence[int], error: CapacityError) -> None:
         """Splits a batch that exceeds the engine's memory or time. A single record is refused after two retries."""
         if rows.num_rows > 1:
-            self._in_pieces(rows, places)
+            self._in_pieces(rows, indexes)
             return
         self._lacking += 1
         if self._lacking > _TRIES_ALONE:
             self._lacking = 0
-            self.refused.append(RefusedRow(places[0], "", error.message))
+            self.refused.append(RefusedRow(indexes[0], "", error.message))
         else:
-            self._apply(rows, places)
+            self._apply(rows, indexes)
 
-    def _in_pieces(self, rows: pa.Table, places: Sequence[int]) -> None:
+    def _in_pieces(self, rows: pa.Table, indexes: Sequence[int]) -> None:
         size = -(-rows.num_rows // _PIECES)
         for start in range(0, rows.num_rows, size):
-            self._apply(rows.slice(start, size), places[start : start + size])
+            self._apply(rows.slice(start, size), indexes[start : start + size])
 
-    def _apply_apart(self, rows: pa.Table, places: Sequence[int]) -> None:
+    def _apply_apart(self, rows: pa.Table, indexes: Sequence[int]) -> None:
         failing = self._find_failing(rows)
         failing_indexes = [index for index, fails in enumerate(failing) if fails]
         if not failing_indexes:
-            self._in_pieces(rows, places)
+            self._in_pieces(rows, indexes)
             return
         passing_indexes = [index for index, fails in enumerate(failing) if not fails]
         if passing_indexes:
-            self._apply(rows.take(pa.array(passing_indexes, pa.int64())), [places[i] for i in passing_indexes])
+            self._apply(rows.take(pa.array(passing_indexes, pa.int64())), [indexes[i] for i in passing_indexes])
         for position in failing_indexes:
             if self._reasons_left:
                 self._reasons_left -= 1
-                self._apply(rows.slice(position, 1), [places[position]])
+                self._apply(rows.slice(position, 1), [indexes[position]])
             else:
                 reason = f"the function fails on this record, and on {len(failing_indexes) - 1} others of its batch"
-                self.refused.append(RefusedRow(places[position], "", reason))
+                self.refused.append(RefusedRow(indexes[position], "", reason))
 
     def _find_failing(self, rows: pa.Table) -> Sequence[bool]:
         find_failing: Callable[[pa.Table], Sequence[bool]] | None = getattr(self._enrich, "failing", None)
@@ -136,7 +136,7 @@ class FailureIsolation:
             return ()
 
 
-def _place(made: tuple[int, Any]) -> int:
+def _index(made: tuple[int, Any]) -> int:
     return made[0]
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tocsin import faults
 from tocsin.cluster.catalog.entries import DatasetEntry, FeedEntry
 from tocsin.cluster.catalog.refs import Ref, full_name
-from tocsin.cluster.feeds.batches import refused_in, rows_in
+from tocsin.cluster.feeds.batches import read_refused, rows_in
 from tocsin.cluster.feeds.isolate_failures import Enrich, FailureIsolation
 from tocsin.cluster.feeds.limits import USUAL_LIMITS, FeedLimits
 from tocsin.cluster.feeds.metrics import FeedCounts
@@ -156,7 +156,7 @@ class Landing:
         if not fitted.refused:
             return FittedRows(fitted.rows, fitted.keys_are_new, tuple(failed))
         output_counts = Counter(index for index, _ in outputs)
-        first = {index: place for place, (index, _) in reversed(list(enumerate(outputs)))}
+        first = {index: number for number, (index, _) in reversed(list(enumerate(outputs)))}
         refused_outputs = {refusal.index for refusal in fitted.refused}
         unfit: dict[int, RefusedRow] = {}
         for refused_output in fitted.refused:
@@ -166,11 +166,11 @@ class Landing:
             )
             reason = (nth if output_counts[index] > 1 else "") + refused_output.reason
             unfit.setdefault(index, RefusedRow(index, refused_output.field, reason))
-        is_whole = [index not in unfit for place, (index, _) in enumerate(outputs) if place not in refused_outputs]
+        is_whole = [index not in unfit for number, (index, _) in enumerate(outputs) if number not in refused_outputs]
         rows = fitted.rows.filter(pa.array(is_whole, pa.bool_()))
         return FittedRows(rows, fitted.keys_are_new, (*failed, *unfit.values()))
 
-    def _reject(self, refused: Sequence[RefusedRow], rows: pa.Table, places: Sequence[int]) -> None:
+    def _reject(self, refused: Sequence[RefusedRow], rows: pa.Table, indexes: Sequence[int]) -> None:
         records = layout.from_arrow(
             rows.take(pa.array([refusal.index for refusal in refused], pa.int64())), self._feed.type
         )
@@ -178,7 +178,13 @@ class Landing:
             self._rejected,
             self._feed,
             [
-                (places[refusal.index], refusal.field, refusal.reason, orjson.dumps(plain(record)).decode(), self._into)
+                (
+                    indexes[refusal.index],
+                    refusal.field,
+                    refusal.reason,
+                    orjson.dumps(plain(record)).decode(),
+                    self._into,
+                )
                 for refusal, record in zip(refused, records, strict=True)
             ],
         )
@@ -206,7 +212,7 @@ class Rejections:
         rejections = [
             (entry.first + refusal["index"], refusal["field"], refusal["reason"], refusal["record"], None)
             for entry in entries
-            for refusal in refused_in(entry.payload)
+            for refusal in read_refused(entry.payload)
         ]
         if rejections:
             _add_rejected(self._rejected, self._feed, rejections, {self._name: after})
@@ -223,13 +229,13 @@ def _add_rejected(
     now = datetime.now(UTC)
     records = [
         {
-            "id": _key(feed, place, dataset), "at": now, "reason": reason, "field": field, "record": record,
+            "id": _key(feed, position, dataset), "at": now, "reason": reason, "field": field, "record": record,
             **({} if dataset is None else {"dataset": dataset}),
         }
-        for place, field, reason, record, dataset in found
+        for position, field, reason, record, dataset in found
     ]  # fmt: skip
     rejected.upsert(layout.to_arrow(records, REJECTED), positions=positions or {})
 
 
-def _key(feed: FeedEntry, place: int | str, dataset: str | None) -> UUID:
-    return uuid5(NAMESPACE_OID, f"{feed.folder}/{place}/{dataset or ''}")
+def _key(feed: FeedEntry, position: int | str, dataset: str | None) -> UUID:
+    return uuid5(NAMESPACE_OID, f"{feed.folder}/{position}/{dataset or ''}")

@@ -122,7 +122,7 @@ class LandingWorker:
             try:
                 await self._engine.land(self._batch, f"feed {self._feed}", asks_spark=self.target.asks_spark)
             except Exception as error:
-                self._failed(error)
+                self._note_failure(error)
             else:
                 self._back_off.reset()
                 self.trouble = None
@@ -144,7 +144,7 @@ class LandingWorker:
             async with asyncio.timeout(seconds):
                 await self._hurry.wait()
 
-    def _failed(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
         self.trouble = Trouble.of(f"landing in {self.target.dataset}", error, self.trouble)
         with suppress(Exception):  # an error in logging must not end the worker
             context = {"feed": self._feed, "dataset": str(self.target.dataset)}

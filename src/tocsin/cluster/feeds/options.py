@@ -20,17 +20,17 @@ from tocsin.rules.did_you_mean import did_you_mean
 from tocsin.rules.model.values import parse_duration
 from tocsin.wire.errors import InputError, NotFoundError
 
-HTTP: Final = "http_adapter"
-SOCKET: Final = "socket_adapter"
-URL: Final = "url_adapter"
-FILES: Final = "localfs"
+_HTTP: Final = "http_adapter"
+_SOCKET: Final = "socket_adapter"
+_URL: Final = "url_adapter"
+_FILES: Final = "localfs"
 
 # The options of each adapter; the options of the format come on top.
-ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
-    HTTP: ("addresses", "address-type", "path"),
-    SOCKET: ("sockets", "address-type"),
-    URL: ("url", "period", "interval"),
-    FILES: ("path", "period"),
+_ADAPTERS: Final[dict[str, tuple[str, ...]]] = {
+    _HTTP: ("addresses", "address-type", "path"),
+    _SOCKET: ("sockets", "address-type"),
+    _URL: ("url", "period", "interval"),
+    _FILES: ("path", "period"),
 }
 _COMMON: Final = ("adapter-name", "type-name", "format", "insert-feed")
 
@@ -40,7 +40,7 @@ _ISLANDS: Final = (
     "START FEED asks no other cluster for a subscription; there, run CREATE BROKER … AT the feed's address WITH "
     '{"broker-type": "BAD"}, and SUBSCRIBE'
 )
-WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "dynamic": "a feed's function always reads the current state of datasets",
     "queue-size": _QUEUES,
     "queue_size": _QUEUES,
@@ -61,7 +61,7 @@ _POLICIES: Final = (
 _POLICY_NOTE: Final = "every acknowledged record is durable, and a feed that is behind slows its publishers"
 _LINES: Final = ("csv", "delimited-text")
 _STREAMED: Final = ("json", "adm", *_LINES)
-_SAME_ADAPTER: Final = {"http": HTTP, "socket": SOCKET, "url": URL}  # short names of newer scripts
+_SAME_ADAPTER: Final = {"http": _HTTP, "socket": _SOCKET, "url": _URL}  # short names of newer scripts
 # The formats of an answer, with the options of each: none.
 _POLLED: Final[Mapping[str, tuple[str, ...]]] = dict.fromkeys(items.FORMATS, ())
 
@@ -133,7 +133,7 @@ class FeedOptions:
         """Whether the first line names the columns."""
         return self.by_lines and self.reading.get("header", str(self.format == "csv")).strip().lower() == "true"
 
-    def written(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Describes the format, as far as a client needs it to split a text into records."""
         description: dict[str, Any] = {"adapter": self.adapter, "format": self.format}
         if self.by_lines:
@@ -151,26 +151,26 @@ def feed_options(
     texts = {name: _text(name, value) for name, value in given.items()}
     adapter = texts.get("adapter-name", "")
     adapter = _SAME_ADAPTER.get(adapter, adapter)
-    if adapter not in ADAPTERS:
-        raise InputError(f'adapter-name: must be one of {", ".join(ADAPTERS)}, got "{adapter}"')
+    if adapter not in _ADAPTERS:
+        raise InputError(f'adapter-name: must be one of {", ".join(_ADAPTERS)}, got "{adapter}"')
     if not texts.get("type-name"):
         raise InputError("type-name: must name the type of the feed's records")
     format_ = texts.get("format", "json").lower()
-    formats = _POLLED if adapter == URL else load_files.FORMATS if adapter == FILES else FORMATS
+    formats = _POLLED if adapter == _URL else load_files.FORMATS if adapter == _FILES else FORMATS
     if format_ not in formats:
         raise InputError(f'format: must be one of {", ".join(formats)}, got "{format_}"')
-    if adapter == SOCKET and format_ not in _STREAMED:
+    if adapter == _SOCKET and format_ not in _STREAMED:
         raise InputError(f'format: a socket takes one of {", ".join(_STREAMED)}, got "{format_}"')
-    _check_names(texts, (*_COMMON, *ADAPTERS[adapter], *formats[format_]))
+    _check_names(texts, (*_COMMON, *_ADAPTERS[adapter], *formats[format_]))
     reading = {name: texts[name] for name in formats[format_] if name in texts}
-    places, notes = _places(adapter, texts, node_host)
+    addresses, notes = _addresses(adapter, texts, node_host)
     return FeedOptions(
         adapter, texts["type-name"], format_, reading,
-        sockets=places if adapter == SOCKET else (),
-        polling=_url_options(texts, format_, least_poll_s) if adapter == URL else None,
-        files=_file_options(texts, format_, reading) if adapter == FILES else None,
-        addresses=places if adapter == HTTP else (),
-        entry=_entry(texts) if adapter == HTTP else "/",
+        sockets=addresses if adapter == _SOCKET else (),
+        polling=_url_options(texts, format_, least_poll_s) if adapter == _URL else None,
+        files=_file_options(texts, format_, reading) if adapter == _FILES else None,
+        addresses=addresses if adapter == _HTTP else (),
+        entry=_entry(texts) if adapter == _HTTP else "/",
         inserts=_flag("insert-feed", texts.get("insert-feed", "false")),
         notes=(*notes, *_notes(texts)),
     )  # fmt: skip
@@ -186,8 +186,8 @@ def policy_note(policy: str) -> str:
 
 def _check_names(texts: Mapping[str, str], known_options: Sequence[str]) -> None:
     for name in texts:
-        if name not in known_options and name not in WITHOUT_EFFECT:
-            hint = did_you_mean(name, [*known_options, *WITHOUT_EFFECT])
+        if name not in known_options and name not in _WITHOUT_EFFECT:
+            hint = did_you_mean(name, [*known_options, *_WITHOUT_EFFECT])
             raise InputError(f"unknown option {name}", hint=hint or f"known here: {', '.join(known_options)}")
 
 
@@ -195,27 +195,27 @@ def _notes(texts: Mapping[str, str]) -> list[str]:
     """Says once what several options have in common."""
     named: dict[str, list[str]] = {}
     for name in texts:
-        if name in WITHOUT_EFFECT:
-            named.setdefault(WITHOUT_EFFECT[name], []).append(name)
+        if name in _WITHOUT_EFFECT:
+            named.setdefault(_WITHOUT_EFFECT[name], []).append(name)
     return [
         f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect: {instead}"
         for instead, names in named.items()
     ]
 
 
-def _places(adapter: str, texts: Mapping[str, str], node_host: str) -> tuple[tuple[tuple[str, int], ...], list[str]]:
+def _addresses(adapter: str, texts: Mapping[str, str], node_host: str) -> tuple[tuple[tuple[str, int], ...], list[str]]:
     """Returns where the feed listens, and notes. AsterixDB's `NC` names nodes, each of which is this machine here."""
     kind = texts.get("address-type", "IP").upper()
     if kind not in ("IP", "NC"):
         raise InputError(f'address-type: must be "IP" or "NC", got "{texts["address-type"]}"')
-    name = "addresses" if adapter == HTTP else "sockets"
-    if adapter != SOCKET and name not in texts:
+    name = "addresses" if adapter == _HTTP else "sockets"
+    if adapter != _SOCKET and name not in texts:
         return (), []
-    places = _sockets(name, texts.get(name, ""))
+    addresses = _sockets(name, texts.get(name, ""))
     if kind == "IP":
-        return places, []
-    ports = tuple((node_host, port) for _, port in places)
-    nodes = ", ".join(dict.fromkeys(host for host, _ in places))
+        return addresses, []
+    ports = tuple((node_host, port) for _, port in addresses)
+    nodes = ", ".join(dict.fromkeys(host for host, _ in addresses))
     shown = ", ".join(f"{host}:{port}" for host, port in ports)
     return ports, [f"address-type NC: {nodes} is this machine, and the feed listens at {shown}"]
 

@@ -112,7 +112,7 @@ class RunningFeed:
         return next(worker for worker in self._workers if worker.target.dataset == dataset)
 
     def _trim(self) -> None:
-        self._log.landed(min(worker.position for worker in list(self._workers)))
+        self._log.record_landed(min(worker.position for worker in list(self._workers)))
 
     @property
     def troubles(self) -> list[Trouble]:
@@ -147,12 +147,12 @@ class RunningFeed:
 
     # ------------------------------------------------------------ accepting
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         for worker in self._workers:
             worker.start()
 
     def open(self) -> None:
-        self.begin()
+        self._begin()
         self._state = "started"
         self._accepting.set()
 

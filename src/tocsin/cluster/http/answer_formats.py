@@ -38,15 +38,15 @@ class AnswerFormat(Protocol):
 
     def end(self) -> bytes: ...
 
-    def failed(self, error: TocsinError) -> bytes:
+    def error_end(self, error: TocsinError) -> bytes:
         """The end of an answer whose script has failed."""
         ...
 
-    def broke(self, request_id: str, exc: BaseException) -> bytes: ...
+    def crash_end(self, request_id: str, exc: BaseException) -> bytes: ...
 
-    def refused(self, error: TocsinError) -> web.Response: ...
+    def error_response(self, error: TocsinError) -> web.Response: ...
 
-    def broken(self, request_id: str, exc: BaseException) -> web.Response: ...
+    def crash_response(self, request_id: str, exc: BaseException) -> web.Response: ...
 
 
 class LineFormat:
@@ -67,16 +67,16 @@ class LineFormat:
     def end(self) -> bytes:
         return b""
 
-    def failed(self, error: TocsinError) -> bytes:
+    def error_end(self, error: TocsinError) -> bytes:
         return orjson.dumps({"error": error_json(error)}) + b"\n"
 
-    def broke(self, request_id: str, exc: BaseException) -> bytes:
+    def crash_end(self, request_id: str, exc: BaseException) -> bytes:
         return orjson.dumps({"error": internal_error(request_id, exc)}) + b"\n"
 
-    def refused(self, error: TocsinError) -> web.Response:
+    def error_response(self, error: TocsinError) -> web.Response:
         return refusal(error, results=[])
 
-    def broken(self, request_id: str, exc: BaseException) -> web.Response:
+    def crash_response(self, request_id: str, exc: BaseException) -> web.Response:
         return internal_answer(request_id, exc, results=[])
 
 
@@ -126,18 +126,18 @@ class ServiceFormat:
             fields["warnings"] = self._shown_warnings
         return self._finish({**fields, "status": "success", "metrics": self._metrics()})
 
-    def failed(self, error: TocsinError) -> bytes:
+    def error_end(self, error: TocsinError) -> bytes:
         return self._fail(str(error), retriable=bool(error.to_json()["retry"]), status=_service_status(error)[0])
 
-    def broke(self, request_id: str, exc: BaseException) -> bytes:
+    def crash_end(self, request_id: str, exc: BaseException) -> bytes:
         fields = internal_error(request_id, exc)
         return self._fail(f"{fields['message']} (id {request_id})", retriable=False, status="fatal")
 
-    def refused(self, error: TocsinError) -> web.Response:
-        return self.whole(self.failed(error), _service_status(error)[1], error_headers(error))
+    def error_response(self, error: TocsinError) -> web.Response:
+        return self.whole(self.error_end(error), _service_status(error)[1], error_headers(error))
 
-    def broken(self, request_id: str, exc: BaseException) -> web.Response:
-        return self.whole(self.broke(request_id, exc), 500)
+    def crash_response(self, request_id: str, exc: BaseException) -> web.Response:
+        return self.whole(self.crash_end(request_id, exc), 500)
 
     def whole(self, body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
         return web.Response(body=body, status=status, headers={hdrs.CONTENT_TYPE: self.media_type, **(headers or {})})

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from tocsin.cluster.channels.subscriptions import PAGE_LIMIT
 from tocsin.cluster.http.answer_formats import NDJSON
-from tocsin.cluster.http.registration_routes import WAIT_LIMIT_S
+from tocsin.cluster.http.broker_api import WAIT_LIMIT_S
 from tocsin.cluster.intake.frames import KEY_LIMIT_BYTES
 from tocsin.rules.model.cursors import Cursor, Position
 from tocsin.serving.answers import REQUEST_ID_HEADER, REQUEST_ID_PATTERN
@@ -107,7 +107,7 @@ _OPERATIONS: Final = (
                                   "The time limit in seconds; the cluster's settings may set a lower one."),
                   query_parameter(REQUEST_ID_HEADER, Annotated[str, Mark(schema={"pattern": REQUEST_ID_PATTERN})],
                                   "An id of your choice, by which the script can be cancelled. The answer repeats it; "
-                                  "without it the cluster makes one.", place="header"),
+                                  "without it the cluster makes one.", where="header"),
               ]),
     Operation("post", "/query/service", "runQueryService",
               "Run a script of statements, with the request and the answer of AsterixDB's query service.",
@@ -136,8 +136,8 @@ _OPERATIONS: Final = (
                                   "`visible`: wait with the answer until queries see the records."),
                   query_parameter("Idempotency-Key", Annotated[str, Mark(schema={"maxLength": KEY_LIMIT_BYTES})],
                                   "Makes a repeated request harmless: it gets the answer of the first request with "
-                                  "this key.", place="header"),
-                  query_parameter("Content-Encoding", Literal["identity", "gzip"], place="header"),
+                                  "this key.", where="header"),
+                  query_parameter("Content-Encoding", Literal["identity", "gzip"], where="header"),
               ],
               others={
                   "200": ("The accepted records are durable; rejected ones are listed.", PublishAnswer),

@@ -52,7 +52,7 @@ class QueryService:
         form = ServiceFormat(request[REQUEST_ID])
 
         async def read(body: bytes) -> ScriptCall:
-            given = await _given_parameters(request, body)
+            given = await _read_parameters(request, body)
             form.client_context_id = _text(given, "client_context_id")[:_CONTEXT_LIMIT]
             form.has_signature = _flag(given, "signature", default=True)
             form.warnings_limit = _whole_number(given, "max-warnings")
@@ -68,10 +68,10 @@ class QueryService:
         try:
             return await self._scripts.answer(request, read, respond)
         except TocsinError as error:
-            return form.refused(error)
+            return form.error_response(error)
 
 
-async def _given_parameters(request: web.Request, body: bytes) -> dict[str, Any]:
+async def _read_parameters(request: web.Request, body: bytes) -> dict[str, Any]:
     """The parameters of the body of a POST, a form or JSON, or of the address of a GET. In an address or a form, values
     are texts, and those of statement parameters are JSON."""
     if request.query and request.method != hdrs.METH_GET:

@@ -1,6 +1,6 @@
 """Parses what several routes read from a request: a script, its time limit, the form of the answer, and names.
 
-Errors name the place, as those of a script do, because people write these requests by hand.
+Errors say where, as those of a script do, because people write these requests by hand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tocsin.wire.cluster import ScriptRequest
 from tocsin.wire.errors import InputError, UnsupportedError
 
 
-def asked_timeout_s(request: web.Request) -> float:
+def read_timeout_s(request: web.Request) -> float:
     text = request.query.get("timeout")
     if text is None:
         return math.inf

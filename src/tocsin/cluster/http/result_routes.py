@@ -1,6 +1,6 @@
 """Fetches results over HTTP: many ranges of many interests in one streamed answer, or one range as JSON.
 
-A fetch holds a place in the waiting line only while the store reads a chunk for it, so a slow client blocks no other
+A fetch holds a slot of the waiting line only while the store reads a chunk for it, so a slow client blocks no other
 fetch. The bytes that clients have not read yet count against a memory budget.
 """
 
@@ -21,7 +21,7 @@ from tocsin.serving.answers import REQUEST_ID, answer, error_json, internal_erro
 from tocsin.serving.authentication import PRINCIPAL
 from tocsin.serving.limits import MemoryBudget, WaitingLine
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.requests import askers_of, positive_int, read_message
+from tocsin.serving.requests import callers_of, positive_int, read_message
 from tocsin.serving.tokens import require
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import FetchedRange
@@ -72,9 +72,9 @@ class ResultRoutes:
         )
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/results:fetch", self.fetch), web.get("/v1/results/{interest}", self.fetch_one)]
+        return [web.post("/v1/results:fetch", self.fetch), web.get("/v1/results/{interest}", self._fetch_one)]
 
-    async def fetch_one(self, request: web.Request) -> web.Response:
+    async def _fetch_one(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         interest_text = request.match_info["interest"]
         if not (interest_text.isascii() and interest_text.isdecimal() and len(interest_text) <= 20):
@@ -86,9 +86,9 @@ class ResultRoutes:
         # A number beyond 63 bits is simply not found.
         interest = InterestId(int(interest_text) if int(interest_text) < 1 << 63 else 0)
         requested = Range(interest, parse_cursor(after), None if to is None else parse_cursor(to), limit + 1)
-        askers = askers_of(request)
-        with self._unread.share(*askers) as grow:
-            async with aclosing(self._fetch([requested], askers)) as chunks:
+        callers = callers_of(request)
+        with self._unread.share(*callers) as grow:
+            async with aclosing(self._fetch([requested], callers)) as chunks:
                 response = answer((await self._whole(requested, limit, chunks, grow)).to_json())
             await send_in_time(request, response, self._limits.write_timeout_s)
         return response
@@ -116,26 +116,26 @@ class ResultRoutes:
         require(request[PRINCIPAL], "reader")
         wanted = await read_message(request, FetchRequest, unpack=True)
         ranges = [Range(part.interest, part.after, part.to, part.limit, part.limit_bytes) for part in wanted.ranges]
-        askers = askers_of(request)
-        with self._unread.share(*askers) as grow:
-            async with aclosing(self._fetch(ranges, askers)) as chunks:
-                return await self._streamed(request, ranges, chunks, grow)
+        callers = callers_of(request)
+        with self._unread.share(*callers) as grow:
+            async with aclosing(self._fetch(ranges, callers)) as chunks:
+                return await self._stream(request, ranges, chunks, grow)
 
-    async def _fetch(self, ranges: Sequence[Range], askers: tuple[str, ...]) -> AsyncGenerator[_Chunk, None]:
+    async def _fetch(self, ranges: Sequence[Range], callers: tuple[str, ...]) -> AsyncGenerator[_Chunk, None]:
         """Yields each chunk with the chunk after it. A short answer then waits in line only once."""
         fetched = self._store.fetch(ranges, chunk_bytes=self._limits.chunk_bytes)
         async with aclosing(cast("AsyncGenerator[list[FetchedRange], None]", fetched)) as chunks:
-            async with self._gate.passed(*askers):
+            async with self._gate.hold_slot(*callers):
                 chunk = await anext(chunks, None)
                 following = None if chunk is None else await anext(chunks, None)
             while chunk is not None:
                 yield chunk, following
                 chunk = following
                 if chunk is not None:
-                    async with self._gate.passed(*askers, is_back=True):
+                    async with self._gate.hold_slot(*callers, is_back=True):
                         following = await anext(chunks, None)
 
-    async def _streamed(
+    async def _stream(
         self, request: web.Request, ranges: Sequence[Range], chunks: AsyncIterator[_Chunk], grow: Callable[[int], None]
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: FRAMES})
@@ -199,13 +199,13 @@ class _Sent:
             total += len(part.results)
         return total
 
-    def next(self, ranges: Sequence[Range], place: int) -> NextRange:
+    def next(self, ranges: Sequence[Range], index: int) -> NextRange:
         """Returns where to continue if the next results belong to this range."""
-        _, after, _, limit, limit_bytes = ranges[place]
-        if place != self.range or self.cursor is None:
-            return NextRange(place, after, limit, limit_bytes)
+        _, after, _, limit, limit_bytes = ranges[index]
+        if index != self.range or self.cursor is None:
+            return NextRange(index, after, limit, limit_bytes)
         return NextRange(
-            place,
+            index,
             self.cursor,
             None if limit is None else limit - self.count,
             None if limit_bytes is None else limit_bytes - self.size_bytes,

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from prometheus_client import Gauge
 
 from tocsin.clock import from_us
 from tocsin.cluster.channels.metrics import ChannelCollector, ChannelMetrics
 from tocsin.cluster.data_folder.clock_guard import ClockGuard
 from tocsin.cluster.engine.watchdog_thread import EngineCollector, EngineWatch
+from tocsin.cluster.feeds.adapters.http_port import publish_records
 from tocsin.cluster.feeds.feeds import Feeds
 from tocsin.cluster.feeds.metrics import FeedCollector
-from tocsin.cluster.feeds.publish import publish_records
 from tocsin.cluster.feeds.running_feed import AcceptedRecords
-from tocsin.cluster.http.access import server_authentication, server_limits
 from tocsin.cluster.http.broker_api import BrokerApi
 from tocsin.cluster.http.openapi import document
 from tocsin.cluster.http.query_service import QueryService
@@ -29,10 +29,11 @@ from tocsin.cluster.http.requests import path_name
 from tocsin.cluster.http.script_responses import StatementLimits
 from tocsin.cluster.http.script_routes import ScriptRoutes
 from tocsin.cluster.statements.outcomes import ScriptExecutor
+from tocsin.serving.addresses import Networks
 from tocsin.serving.answers import answer
 from tocsin.serving.application import application
-from tocsin.serving.authentication import PRINCIPAL, TokenLookup
-from tocsin.serving.limits import MemoryBudget
+from tocsin.serving.authentication import PRINCIPAL, TokenLookup, optional_authentication, token_authentication
+from tocsin.serving.limits import MemoryBudget, ServerLimits
 from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.requests import read_json
 from tocsin.serving.tokens import require, require_feed
@@ -42,7 +43,7 @@ from tocsin.wire.errors import InputError, UnavailableError
 _BACKUP_BYTES: Final = 64 << 10
 _FEED: Final = "/v1/feeds/{name}"
 # Writes a backup to a path on this machine and returns its summary.
-Backup = Callable[[Path], Awaitable[Mapping[str, Any]]]
+_Backup = Callable[[Path], Awaitable[Mapping[str, Any]]]
 
 
 _KEPT: Final = {
@@ -60,7 +61,7 @@ def cluster_application(
     engine: EngineWatch | None = None,
     limits: StatementLimits | None = None,
     metrics: ServerMetrics | None = None,
-    backup: Backup | None = None,
+    backup: _Backup | None = None,
     feeds: Feeds | None = None,
     channel_figures: Callable[[], Iterable[ChannelMetrics]] | None = None,
     kept_for_readers: Callable[[], tuple[int, int, int]] | None = None,
@@ -71,7 +72,7 @@ def cluster_application(
     """Builds the application of a cluster with these settings. `engine` says whether scripts can run now. `budget` is
     the memory for bodies, if other servers share it."""
     metrics = metrics or ServerMetrics()
-    access = server_authentication(settings, credentials)
+    access = _server_authentication(settings, credentials)
     app = application(
         limits=server_limits(settings), metrics=metrics, access=access, budget=budget,
         message_routes=(_FEED,),  # a broker of the kind `bad` is the feed of a cluster
@@ -110,11 +111,11 @@ def cluster_application(
     )
 
     if backup is not None:
-        app.add_routes([web.post("/v1/backup", _backing_up(backup))])
+        app.add_routes([web.post("/v1/backup", _back_up(backup))])
 
     if feeds is not None:
         metrics.registry.register(FeedCollector(feeds.figures))
-        app.add_routes([web.post(_FEED, _publishing(feeds)), web.get(_FEED, _describing(feeds), allow_head=False)])
+        app.add_routes([web.post(_FEED, _publish(feeds)), web.get(_FEED, _describe_feed(feeds), allow_head=False)])
 
     if channel_figures is not None:
         metrics.registry.register(ChannelCollector(channel_figures))
@@ -135,7 +136,7 @@ def cluster_application(
             registry=metrics.registry,
         )
         suspect.set_function(lambda: float(watch.suspicion() is not None))
-        app.add_routes([web.post("/v1/clock:accept", _accepting(guard))])
+        app.add_routes([web.post("/v1/clock:accept", _accept_clock(guard))])
 
     if brokers is not None:
         app.add_routes(brokers.routes(metrics))
@@ -175,7 +176,7 @@ async def _openapi(_request: web.Request) -> web.Response:
     return answer(document())
 
 
-def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _back_up(backup: _Backup) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def back_up(request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "admin")
         body = await read_json(request, limit_bytes=_BACKUP_BYTES)
@@ -187,7 +188,7 @@ def _backing_up(backup: Backup) -> Callable[[web.Request], Awaitable[web.Respons
     return back_up
 
 
-def _accepting(guard: ClockGuard) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _accept_clock(guard: ClockGuard) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def accept_clock(request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "admin")
         accepted_us = await asyncio.to_thread(guard.accept)
@@ -196,7 +197,7 @@ def _accepting(guard: ClockGuard) -> Callable[[web.Request], Awaitable[web.Respo
     return accept_clock
 
 
-def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _publish(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def publish(request: web.Request) -> web.Response:
         require_feed(request[PRINCIPAL], ".".join(path_name(request)))
 
@@ -209,9 +210,42 @@ def _publishing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]
     return publish
 
 
-def _describing(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _describe_feed(feeds: Feeds) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def describe(request: web.Request) -> web.Response:
         require_feed(request[PRINCIPAL], ".".join(path_name(request)))
         return answer(dict(feeds.describe(request.match_info["name"])))
 
     return describe
+
+
+_OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+
+
+def server_limits(settings: ClusterSettings) -> ServerLimits:
+    return ServerLimits(
+        body_limit_bytes=settings.http.body_limit_bytes,
+        bodies_limit_bytes=settings.http.bodies_limit_bytes,
+        connections_limit=settings.http.connections_limit,
+        address_connections_limit=settings.http.address_connections_limit,
+        read_timeout_s=settings.http.read_timeout_s,
+        write_timeout_s=2 * settings.statements.write_timeout_s,
+        trusted_proxies=Networks(settings.http.trusted_proxies.split()),
+    )
+
+
+def _server_authentication(settings: ClusterSettings, credentials: TokenLookup) -> Middleware:
+    """The authentication of the cluster's own server."""
+    if settings.token_needed:
+        return token_authentication(credentials, _OPEN_PATHS)
+    return optional_authentication(
+        credentials, _OPEN_PATHS, loopback=settings.http.loopback, forwarded=settings.auth.mode == "off"
+    )
+
+
+def port_authentication(settings: ClusterSettings, credentials: TokenLookup, loopback: bool) -> Middleware:
+    """The authentication of a feed's port, by the rule of the cluster's server: `auto` needs a token unless the port is
+    on loopback and no proxy is trusted."""
+    mode = settings.auth.mode
+    if mode == "on" or (mode == "auto" and not (loopback and not settings.http.trusted_proxies.strip())):
+        return token_authentication(credentials, ())
+    return optional_authentication(credentials, (), loopback=loopback, forwarded=mode == "off")

@@ -23,7 +23,7 @@ from tocsin.serving.limits import BudgetShare
 from tocsin.settings import StatementSettings
 from tocsin.wire.errors import LimitError, TocsinError
 
-LEAST_BYTES_PER_S: Final = 1 << 20
+_LEAST_BYTES_PER_S: Final = 1 << 20
 """The script waits without a limit for a client that reads at least this fast."""
 
 
@@ -127,13 +127,13 @@ class BufferedResponse:
             result["rows"] = orjson.Fragment(b"[" + b",".join(rows) + b"]")
         self._results.append(orjson.Fragment(orjson.dumps(result)))
 
-    async def finished(self) -> web.Response:
+    async def finish(self) -> web.Response:
         return answer({"results": self._results})
 
-    async def failed(self, error: TocsinError) -> web.Response:
+    async def fail(self, error: TocsinError) -> web.Response:
         return refusal(error, results=self._results)
 
-    async def broke(self, request_id: str, exc: BaseException) -> web.Response:
+    async def crash(self, request_id: str, exc: BaseException) -> web.Response:
         return internal_answer(request_id, exc, results=self._results)
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -168,14 +168,14 @@ class BufferedAnswer:
                     self._pieces.append(self._form.rows(outcome, batch))
         self._pieces.append(self._form.statement(outcome, count))
 
-    async def finished(self) -> web.Response:
+    async def finish(self) -> web.Response:
         return self._form.whole(b"".join([*self._pieces, self._form.end()]))
 
-    async def failed(self, error: TocsinError) -> web.Response:
-        return self._with_results(self._form.refused(error))
+    async def fail(self, error: TocsinError) -> web.Response:
+        return self._with_results(self._form.error_response(error))
 
-    async def broke(self, request_id: str, exc: BaseException) -> web.Response:
-        return self._with_results(self._form.broken(request_id, exc))
+    async def crash(self, request_id: str, exc: BaseException) -> web.Response:
+        return self._with_results(self._form.crash_response(request_id, exc))
 
     def _with_results(self, response: web.Response) -> web.Response:
         """Puts what the script had answered before it failed in front."""
@@ -237,19 +237,19 @@ class StreamedResponse:
         if self._error is not None:
             raise self._error
 
-    async def finished(self) -> web.StreamResponse:
+    async def finish(self) -> web.StreamResponse:
         """Waits until the client has read everything, or is gone. Raises the error that has ended the sending."""
         await self._end(self._form.end)
         if self._error is not None and not isinstance(self._error, ConnectionResetError):
             raise self._error
         return self._response
 
-    async def failed(self, error: TocsinError) -> web.StreamResponse:
-        return await self._end_with(lambda: self._form.failed(error)) or self._form.refused(error)
+    async def fail(self, error: TocsinError) -> web.StreamResponse:
+        return await self._end_with(lambda: self._form.error_end(error)) or self._form.error_response(error)
 
-    async def broke(self, request_id: str, exc: BaseException) -> web.StreamResponse:
-        end = await self._end_with(lambda: self._form.broke(request_id, exc))
-        return end or self._form.broken(request_id, exc)
+    async def crash(self, request_id: str, exc: BaseException) -> web.StreamResponse:
+        end = await self._end_with(lambda: self._form.crash_end(request_id, exc))
+        return end or self._form.crash_response(request_id, exc)
 
     async def send(self, request: web.Request, response: web.StreamResponse) -> None:
         """Does nothing: the answer was sent while the script ran."""
@@ -360,4 +360,4 @@ class StreamedResponse:
                 hint="read faster, ask for less with LIMIT, or raise cluster.statements.spool_limit_bytes",
             ) from None  # fmt: skip
         read_bytes = self._sent_bytes - sent_before_bytes
-        self._patience_s -= max(0.0, clock() - began_s - read_bytes / LEAST_BYTES_PER_S)
+        self._patience_s -= max(0.0, clock() - began_s - read_bytes / _LEAST_BYTES_PER_S)

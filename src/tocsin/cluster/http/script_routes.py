@@ -17,7 +17,7 @@ from aiohttp import web
 from prometheus_client import Counter, Gauge, Histogram
 
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
-from tocsin.cluster.http.requests import asked_timeout_s, script_of, wants_stream
+from tocsin.cluster.http.requests import read_timeout_s, script_of, wants_stream
 from tocsin.cluster.http.script_responses import BufferedAnswer, BufferedResponse, StatementLimits, StreamedResponse
 from tocsin.cluster.statements.outcomes import USUAL_OPTIONS, ScriptExecutor, ScriptOptions, StatementOutcome
 from tocsin.cluster.statements.running_scripts import RunningScript, RunningScripts
@@ -26,7 +26,7 @@ from tocsin.serving.application import LIMITS, MEMORY_BUDGET
 from tocsin.serving.authentication import EVERYBODY, PRINCIPAL
 from tocsin.serving.limits import BudgetShare, MemoryBudget, ServerLimits, WaitingLine, read_body
 from tocsin.serving.metrics import ServerMetrics
-from tocsin.serving.requests import askers_of
+from tocsin.serving.requests import callers_of
 from tocsin.serving.tokens import allows, require
 from tocsin.wire.errors import TocsinError, UnavailableError
 
@@ -119,7 +119,7 @@ class ScriptRoutes:
         await self._running.close(self._limits.grace_s)
 
     async def list(self, request: web.Request) -> web.Response:
-        return answer({"running": [script.info().to_json() for script in self._running.seen_by(request[PRINCIPAL])]})
+        return answer({"running": [script.info().to_json() for script in self._running.visible_to(request[PRINCIPAL])]})
 
     async def cancel(self, request: web.Request) -> web.Response:
         identity = request.match_info["id"]
@@ -135,7 +135,7 @@ class ScriptRoutes:
                 return StreamedResponse(request, grow, limits.write_timeout_s, count_rows)
             return BufferedResponse(limits, grow, count_rows)
 
-        timeout_s = asked_timeout_s(request)
+        timeout_s = read_timeout_s(request)
         return await self.answer(request, read, respond)
 
     async def answer(
@@ -146,14 +146,14 @@ class ScriptRoutes:
     ) -> web.StreamResponse:
         """Runs the script that `read` finds in the body, and answers in the form that `respond` chooses."""
         require(request[PRINCIPAL], "reader")
-        askers = askers_of(request)
-        with request.app[MEMORY_BUDGET].share(*askers) as grow:
+        callers = callers_of(request)
+        with request.app[MEMORY_BUDGET].share(*callers) as grow:
             call = await read(await read_body(request, self._body_limits(request), grow=grow))
             self.check_ready()
-            with (self._spools if call.is_streamed else self._answers).share(*askers) as grow_answer:
+            with (self._spools if call.is_streamed else self._answers).share(*callers) as grow_answer:
                 to = respond(call, grow_answer, self._limits, self._rows_out.inc)
                 try:
-                    response = await self._run(request, call, to, askers)
+                    response = await self._run(request, call, to, callers)
                     await to.send(request, response)
                 finally:
                     await to.close()
@@ -165,7 +165,7 @@ class ScriptRoutes:
         return replace(limits, body_limit_bytes=min(limits.body_limit_bytes, self._limits.script_limit_bytes))
 
     async def _run(
-        self, request: web.Request, call: ScriptCall, to: _Response, askers: tuple[str, ...]
+        self, request: web.Request, call: ScriptCall, to: _Response, callers: tuple[str, ...]
     ) -> web.StreamResponse:
         timeout_s = min(call.timeout_s, self._limits.timeout_s)
         running: RunningScript | None = None
@@ -173,16 +173,16 @@ class ScriptRoutes:
             with self._running.register(request[REQUEST_ID], call.script, request[PRINCIPAL], timeout_s) as running:
                 async with (
                     running.scope,
-                    self._gate.passed(*askers),
-                    self._asked_by(askers),
-                    _closed(self._outcomes(running, call)) as outcomes,
+                    self._gate.hold_slot(*callers),
+                    self._attribute_work(callers),
+                    _closing(self._outcomes(running, call)) as outcomes,
                 ):
                     async for outcome in outcomes:
                         await to.take(outcome)
                         _go_no_further(running)
-            return await to.finished()
+            return await to.finish()
         except TocsinError as error:
-            return await self._failed(error, to)
+            return await self._fail(error, to)
         except asyncio.CancelledError:
             self._failures.labels("disconnected").inc()
             raise
@@ -193,31 +193,31 @@ class ScriptRoutes:
             if isinstance(exc, TimeoutError) and running is not None and running.scope.expired():
                 if running.stopped is None and (trouble := self._trouble()) is not None:
                     running.stopped = trouble  # the engine is at fault, not the statement
-                return await self._failed(running.why_ended(), to)
+                return await self._fail(running.why_ended(), to)
             self._failures.labels("internal").inc()
-            return await to.broke(request[REQUEST_ID], exc)
+            return await to.crash(request[REQUEST_ID], exc)
 
     @asynccontextmanager
-    async def _asked_by(self, askers: tuple[str, ...]) -> AsyncIterator[None]:
+    async def _attribute_work(self, callers: tuple[str, ...]) -> AsyncIterator[None]:
         """Attributes the work to the caller's token, or to its address if it has none."""
-        with nullcontext() if self._engine is None or not askers else self._engine.asked_by(askers[0]):
+        with nullcontext() if self._engine is None or not callers else self._engine.asked_by(callers[0]):
             yield
 
-    async def _failed(self, error: TocsinError, to: _Response) -> web.StreamResponse:
+    async def _fail(self, error: TocsinError, to: _Response) -> web.StreamResponse:
         self._failures.labels(error.code).inc()
-        return await to.failed(error)
+        return await to.fail(error)
 
     async def _outcomes(self, running: RunningScript, call: ScriptCall) -> AsyncIterator[StatementOutcome]:
         """Yields the script's outcomes and measures them; `running` records the current statement."""
         running.statement = 1
         began_s = time.perf_counter()
-        asker = running.principal
-        async with _closed(
+        principal = running.principal
+        async with _closing(
             self._statements.run(
                 running.script,
                 stream=call.is_streamed,
-                may_write=allows(asker, "writer"),
-                may_run_code=asker is not EVERYBODY and allows(asker, "admin"),
+                may_write=allows(principal, "writer"),
+                may_run_code=principal is not EVERYBODY and allows(principal, "admin"),
                 options=call.options,
             )
         ) as outcomes:
@@ -243,7 +243,7 @@ def _go_no_further(running: RunningScript) -> None:
 
 
 @asynccontextmanager
-async def _closed(iterator: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
+async def _closing(iterator: AsyncIterator[_T]) -> AsyncIterator[AsyncIterator[_T]]:
     """Closes the iterator at the end of the block, however the block ends, so that its work is over."""
     try:
         yield iterator

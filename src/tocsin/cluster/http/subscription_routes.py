@@ -47,14 +47,14 @@ class SubscriptionRoutes:
     def routes(self) -> list[web.RouteDef]:
         all_, single = "/v1/channels/{name}/subscriptions", "/v1/channels/{name}/subscriptions/{id}"
         return [
-            web.get("/v1/channels", self.channels, allow_head=False),
-            web.post(all_, self.subscribe),
-            web.get(all_, self.list),
-            web.post(f"{all_}:remove", self.remove),
-            web.get(single, self.show),
-            web.patch(single, self.change),
-            web.delete(single, self.delete),
-            web.get("/v1/brokers/{name}/subscriptions", self.of_broker),
+            web.get("/v1/channels", self._channels, allow_head=False),
+            web.post(all_, self._subscribe),
+            web.get(all_, self._list),
+            web.post(f"{all_}:remove", self._remove),
+            web.get(single, self._show),
+            web.patch(single, self._change),
+            web.delete(single, self._delete),
+            web.get("/v1/brokers/{name}/subscriptions", self._of_broker),
         ]
 
     def _channel(self, request: web.Request) -> ChannelEntry:
@@ -63,15 +63,15 @@ class SubscriptionRoutes:
     async def _broker(self, request: web.Request, name: str) -> BrokerName:
         """Returns the broker of that name, after a check that the caller may act for it."""
         broker = BrokerName(*split_full_name(name))
-        await self._brokers.registered(broker, request[PRINCIPAL])
+        await self._brokers.find_registration(broker, request[PRINCIPAL])
         return broker
 
-    async def channels(self, request: web.Request) -> web.Response:
+    async def _channels(self, request: web.Request) -> web.Response:
         """Lists the channels with their parameters."""
         require(request[PRINCIPAL], "reader")
         return answer({"channels": [_channel_info(channel).to_json() for channel in self._subscriptions.channels()]})
 
-    async def subscribe(self, request: web.Request) -> web.Response:
+    async def _subscribe(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel = self._channel(request)
         wanted = await read_message(request, SubscriptionRequests, unpack=True)
@@ -80,7 +80,7 @@ class SubscriptionRoutes:
         granted = [GrantedSubscription(row.id, row.interest, row.since).to_json() for row in rows]
         return answer({"subscriptions": granted, "made": sum(row.made for row in rows)})
 
-    async def remove(self, request: web.Request) -> web.Response:
+    async def _remove(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel = self._channel(request)
         ids = (await read_message(request, SubscriptionIds, unpack=True)).ids
@@ -89,7 +89,7 @@ class SubscriptionRoutes:
         self._retention.wake()
         return answer({"removed": removal.removed})
 
-    async def delete(self, request: web.Request) -> web.Response:
+    async def _delete(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel, identity = self._channel(request), request.match_info["id"]
         await self._check_owned(request, channel, [identity])
@@ -99,7 +99,7 @@ class SubscriptionRoutes:
         self._retention.wake()
         return answer({"removed": removal.removed})
 
-    async def change(self, request: web.Request) -> web.Response:
+    async def _change(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "broker")
         channel, identity = self._channel(request), request.match_info["id"]
         change = await read_message(request, BrokerChange, unpack=True)
@@ -107,22 +107,22 @@ class SubscriptionRoutes:
         broker = await self._broker(request, change.broker)
         return answer(_json(await self._subscriptions.change(channel, identity, broker)))
 
-    async def show(self, request: web.Request) -> web.Response:
+    async def _show(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         return answer(_json(await self._subscriptions.one(self._channel(request), request.match_info["id"])))
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def _list(self, request: web.Request) -> web.Response:
         require(request[PRINCIPAL], "reader")
         limit = positive_int(request, "limit", PAGE, most=PAGE_LIMIT)
         page = await self._subscriptions.page(self._channel(request), request.query.get("after", ""), limit)
         following = page[-1].id if len(page) == limit else None
         return answer({"subscriptions": [_json(row) for row in page], "next": following})
 
-    async def of_broker(self, request: web.Request) -> web.Response:
+    async def _of_broker(self, request: web.Request) -> web.Response:
         """Lists a broker's subscriptions in all channels, so that a returning broker can compare them with its own."""
         require(request[PRINCIPAL], "broker")
         broker = BrokerName(*path_name(request))
-        await self._brokers.registered(broker, request[PRINCIPAL])
+        await self._brokers.find_registration(broker, request[PRINCIPAL])
         limit = positive_int(request, "limit", PAGE, most=PAGE_LIMIT)
         channel, _, identity = request.query.get("after", "0 ").partition(" ")
         if not (channel.isascii() and channel.isdecimal() and len(channel) <= 18):
@@ -144,7 +144,7 @@ class SubscriptionRoutes:
             except NotFoundError:
                 continue
             if broker not in checked:
-                await self._brokers.registered(broker, request[PRINCIPAL])
+                await self._brokers.find_registration(broker, request[PRINCIPAL])
                 checked.add(broker)
 
 

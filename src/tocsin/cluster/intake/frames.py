@@ -71,7 +71,7 @@ class LogObserver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LogFrame:
+class _LogFrame:
     entry: LogEntry
     synced_bytes: int
     size_bytes: int
@@ -120,7 +120,7 @@ def frame_parts(entry: LogEntry, key: bytes | None, synced_bytes: int, salt: int
     return _CHECK.pack(FRAME_MAGIC, crc32(fields, salt)) + fields, body_key, entry.answer, entry.payload
 
 
-def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> LogFrame:
+def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> _LogFrame:
     """Reads the frame at the file's current offset. It must end within `room_bytes`."""
     head = file.read(min(FRAME_HEAD_BYTES, room_bytes))
     if len(head) < FRAME_HEAD_BYTES:
@@ -141,4 +141,6 @@ def read_frame(file: BinaryIO, room_bytes: int, salt: int) -> LogFrame:
     if body_check != crc32(payload, crc32(answer, crc32(key, salt))):
         raise DamagedBytesError("a frame fails its check")
     key_text = key.decode("utf-8", "surrogatepass") if has_key else None
-    return LogFrame(LogEntry(first, rows, payload, key_text, answer, at_s), synced_bytes, FRAME_HEAD_BYTES + body_bytes)
+    return _LogFrame(
+        LogEntry(first, rows, payload, key_text, answer, at_s), synced_bytes, FRAME_HEAD_BYTES + body_bytes
+    )

@@ -257,7 +257,7 @@ class IntakeLog:
 
     # ------------------------------------------------------------ trimming
 
-    def landed(self, position: int) -> None:
+    def record_landed(self, position: int) -> None:
         """Records that everything below the position is durable in its datasets, and deletes segments that are not
         needed.
 

@@ -34,7 +34,7 @@ _RESTORE: Final = "the log was left as it is; bring the file back from a copy of
 _log = structlog.get_logger("tocsin.cluster")
 
 
-def damage_error(path: Path, where_bytes: int, why: str) -> StoreError:
+def _damage_error(path: Path, where_bytes: int, why: str) -> StoreError:
     return StoreError(f"the intake log {path} is damaged at byte {where_bytes}: {why}", hint=_RESTORE)
 
 
@@ -79,7 +79,7 @@ class Segment:
         self.end = first + rows
         self.size_bytes += size_bytes
 
-    def near(self, position: int) -> tuple[int, int]:
+    def _near(self, position: int) -> tuple[int, int]:
         """Returns an offset from which to scan for the position, and the position at that offset."""
         index = bisect_right(self._marked_positions, position) - 1
         if index < 0:
@@ -88,16 +88,16 @@ class Segment:
 
     def read(self, position: int, size_bytes: int) -> Iterator[tuple[int, frames.LogEntry]]:
         """Yields the entries from the one that holds the position on, each with its offset, up to the given size."""
-        offset, expected = self.near(position)
+        offset, expected = self._near(position)
         with self.path.open("rb", buffering=_READ_BYTES) as file:
             file.seek(offset)
             while offset < size_bytes:
                 try:
                     frame = frames.read_frame(file, size_bytes - offset, self.salt)
                 except frames.DamagedBytesError as problem:
-                    raise damage_error(self.path, offset, str(problem)) from None
+                    raise _damage_error(self.path, offset, str(problem)) from None
                 if frame.entry.first != expected:
-                    raise damage_error(self.path, offset, f"there is position {frame.entry.first}, not {expected}")
+                    raise _damage_error(self.path, offset, f"there is position {frame.entry.first}, not {expected}")
                 if frame.entry.end > position:
                     yield offset, frame.entry
                 offset += frame.size_bytes
@@ -170,14 +170,14 @@ def _open_segment(folder: Path, first: int, before_bytes: int) -> Segment:
         try:
             version, salt, stored_first = frames.read_segment_head(file.read(frames.SEGMENT_HEAD_BYTES))
         except frames.DamagedBytesError as problem:
-            raise damage_error(path, 0, str(problem)) from None
+            raise _damage_error(path, 0, str(problem)) from None
     if version > frames.VERSION:
         raise StoreError(
             f"the intake log {path} was written by a newer Tocsin (format {version}, this one knows {frames.VERSION})",
             hint="start the newer one",
         )
     if stored_first != first:
-        raise damage_error(path, 0, f"it begins at position {stored_first}, its name says {first}")
+        raise _damage_error(path, 0, f"it begins at position {stored_first}, its name says {first}")
     return Segment(path, first, salt, before_bytes)
 
 
@@ -191,7 +191,7 @@ def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[f
                 frame = frames.read_frame(file, size_bytes - offset, segment.salt)
             except frames.DamagedBytesError as problem:
                 if not newest or _was_synced(segment, offset):
-                    raise damage_error(segment.path, offset, str(problem)) from None
+                    raise _damage_error(segment.path, offset, str(problem)) from None
                 if not isinstance(problem, frames.CutShortError) and any(_read_tail(segment)):
                     segment.doubt = str(problem)
                 elif warn:
@@ -201,7 +201,7 @@ def _entries(segment: Segment, *, newest: bool, warn: bool = True) -> Iterator[f
                     )  # fmt: skip
                 return
             if frame.entry.first != segment.end or frame.entry.rows < 1:
-                raise damage_error(segment.path, offset, f"there is position {frame.entry.first}, not {segment.end}")
+                raise _damage_error(segment.path, offset, f"there is position {frame.entry.first}, not {segment.end}")
             segment.grow(frame.entry.first, frame.entry.rows, frame.size_bytes)
             yield frame.entry
 
@@ -235,14 +235,14 @@ def find_first(folder: Path) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class InspectedLog:
+class _InspectedLog:
     end: int
     """The position after the last whole entry."""
     doubt: str | None
     """What is wrong with the bytes after it, if they may have been acknowledged."""
 
 
-def inspect(folder: Path) -> InspectedLog:
+def inspect(folder: Path) -> _InspectedLog:
     """Reads a log that another process may be writing to, without changes.
 
     Raises StoreError for damage, and FileNotFoundError if segments were deleted meanwhile because they had landed.
@@ -262,7 +262,7 @@ def inspect(folder: Path) -> InspectedLog:
         end = segment.end
         if segment.doubt is not None:
             doubt = f"{segment.path.name}, byte {segment.size_bytes}: {segment.doubt}"
-    return InspectedLog(end or 0, doubt)
+    return _InspectedLog(end or 0, doubt)
 
 
 def writer(segment: Segment, lost: LostFolder | None, sync: Callable[[int], None]) -> SegmentWriter:
@@ -274,13 +274,13 @@ def writer(segment: Segment, lost: LostFolder | None, sync: Callable[[int], None
     try:
         if segment.doubt is not None:
             if lost is None:
-                raise damage_error(segment.path, segment.size_bytes, segment.doubt)
+                raise _damage_error(segment.path, segment.size_bytes, segment.doubt)
             tail = _read_tail(segment)
-            place = lost.store_copy(tail, f"{TAIL}-{segment.path.parent.name}-{segment.path.name}-{segment.size_bytes}")
+            copy = lost.store_copy(tail, f"{TAIL}-{segment.path.parent.name}-{segment.path.name}-{segment.size_bytes}")
             _log.error(
                 "the end of the intake log fails its check: an unfinished write, or acknowledged records that were "
                 "damaged; it is set aside",
-                file=str(segment.path), at_bytes=segment.size_bytes, cut_bytes=len(tail), now=str(place),
+                file=str(segment.path), at_bytes=segment.size_bytes, cut_bytes=len(tail), now=str(copy),
                 reason=segment.doubt,
             )  # fmt: skip
             segment.doubt = None

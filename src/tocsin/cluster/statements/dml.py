@@ -100,7 +100,7 @@ class DmlHandler:
     def _turn(self, entry: DatasetEntry) -> asyncio.Lock:
         return self._turns.setdefault(entry.folder, asyncio.Lock())
 
-    async def _carried_out(
+    async def _carry_out(
         self, work: Callable[[CancellationToken], Commit], entry: DatasetEntry, statement: st.Statement
     ) -> Commit:
         token = CancellationToken()
@@ -193,7 +193,7 @@ class DmlHandler:
                 return table.upsert(rows, positions=new_positions)
             return table.insert(rows, keys_are_new=generated, positions=new_positions)
 
-        commit = await self._carried_out(work, entry, statement)
+        commit = await self._carry_out(work, entry, statement)
         return {"upserted" if statement.upsert else "inserted": commit.rows, "commit": commit.number}
 
     def _values(self, source: exp.Expr, scope: StatementScope) -> list[Any]:
@@ -225,7 +225,7 @@ class DmlHandler:
             cancellation.commit()
             return table.delete(keys, positions=positions)
 
-        commit = await self._carried_out(work, entry, statement)
+        commit = await self._carry_out(work, entry, statement)
         return {"deleted": commit.rows, "commit": commit.number}
 
     # ------------------------------------------------------------ LOAD
@@ -244,7 +244,7 @@ class DmlHandler:
             batches = load_files.batches(statement.options, entry.type, adapter=statement.adapter, generate=generate)
             return self._tables.table(entry).load(_arrow(batches, entry, cancellation))
 
-        commit = await self._carried_out(work, entry, statement)
+        commit = await self._carry_out(work, entry, statement)
         return {"loaded": commit.rows, "commit": commit.number}
 
 

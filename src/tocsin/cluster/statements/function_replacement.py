@@ -26,7 +26,7 @@ from tocsin.rules.model import types as t
 from tocsin.wire.errors import ConflictError, StatementError
 
 
-class ChannelUsers(Protocol):
+class _ChannelUsers(Protocol):
     """The channels, as far as they depend on functions."""
 
     def compile_again(self, entry: ChannelEntry, catalog: Catalog) -> SharedQuery:
@@ -38,7 +38,7 @@ class ChannelUsers(Protocol):
         ...
 
 
-class ProcedureUsers(Protocol):
+class _ProcedureUsers(Protocol):
     """The procedures, as far as they depend on functions."""
 
     def check(self, entry: ProcedureEntry, scope: StatementScope) -> None:
@@ -48,7 +48,7 @@ class ProcedureUsers(Protocol):
 
 class FunctionReplacement:
     def __init__(
-        self, catalog: CatalogStore, engine: Engine, channels: ChannelUsers, procedures: ProcedureUsers
+        self, catalog: CatalogStore, engine: Engine, channels: _ChannelUsers, procedures: _ProcedureUsers
     ) -> None:
         self._catalog = catalog
         self._engine = engine

@@ -21,7 +21,7 @@ from tocsin.pipeline.result_json import result_json
 from tocsin.uncancellable import wait_despite_cancel
 
 ENCODED_AT_ONCE_ROWS: Final = 500
-PIECE_BYTES: Final = 256 << 10
+_PIECE_BYTES: Final = 256 << 10
 
 _T = TypeVar("_T")
 
@@ -49,7 +49,7 @@ class RowEncoder:
         def pieces() -> Iterator[list[bytes]]:
             for batch in batches:
                 rows = pa.Table.from_batches([batch])
-                step = max(1, rows.num_rows * PIECE_BYTES // (rows.nbytes or 1))
+                step = max(1, rows.num_rows * _PIECE_BYTES // (rows.nbytes or 1))
                 for start in range(0, rows.num_rows, step):
                     yield self.encode(rows.slice(start, step), translated)
 

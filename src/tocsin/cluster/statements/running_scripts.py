@@ -104,7 +104,7 @@ class RunningScripts:
             if not self._by_id:
                 self._idle.set()
 
-    def seen_by(self, principal: Token) -> list[RunningScript]:
+    def visible_to(self, principal: Token) -> list[RunningScript]:
         """Returns the scripts that the principal may see and stop: its own, or all for an administrator."""
         return [
             running for running in self._by_id.values() if principal.role == "admin" or running.principal == principal
@@ -116,7 +116,7 @@ class RunningScripts:
             raise NotFoundError(
                 f"no script with the id {identity} is running", hint="GET /v1/statements lists those that are"
             )
-        if running not in self.seen_by(principal):
+        if running not in self.visible_to(principal):
             raise ForbiddenError("this script was sent with another token", hint="an admin token may stop it")
         running.stop(ScriptCancelledError("the script was cancelled"))
 

@@ -25,10 +25,10 @@ from tocsin.cluster.channels.subscription_statements import SubscriptionStatemen
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.feeds.feeds import Feeds
-from tocsin.cluster.procedures.procedures import Procedures
 from tocsin.cluster.statements.ddl import DdlHandler
 from tocsin.cluster.statements.dml import DmlHandler
 from tocsin.cluster.statements.function_replacement import FunctionReplacement
+from tocsin.cluster.statements.options import SetOptions
 from tocsin.cluster.statements.outcomes import (
     USUAL_OPTIONS,
     DataverseUser,
@@ -37,8 +37,8 @@ from tocsin.cluster.statements.outcomes import (
     StatementOutcome,
     StatementSummary,
 )
+from tocsin.cluster.statements.procedures import Procedures
 from tocsin.cluster.statements.row_encoder import RowEncoder
-from tocsin.cluster.statements.set_options import SetOptions
 from tocsin.cluster.statements.statement_scope import StatementScope
 from tocsin.language.syntax import script as scripts
 from tocsin.language.syntax import statements as st
@@ -48,7 +48,7 @@ from tocsin.language.types.typed_sql import FunctionError
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ForbiddenError, InputError, StatementError, StoppedError, TocsinError
 
-StatementHandler: TypeAlias = Callable[[Any, StatementScope], Awaitable[StatementSummary | QueryRows]]
+_StatementHandler: TypeAlias = Callable[[Any, StatementScope], Awaitable[StatementSummary | QueryRows]]
 """Executes one statement; returns a summary of what it did, or rows."""
 
 # A writer may run every statement but these.
@@ -95,12 +95,12 @@ class ScriptRunner:
         self._subscriptions = subscriptions
         self.handlers = {streamed: self._table(streamed) for streamed in (False, True)}
 
-    def _table(self, streamed: bool) -> Mapping[type[st.Statement], StatementHandler]:
+    def _table(self, streamed: bool) -> Mapping[type[st.Statement], _StatementHandler]:
         """Returns the handler of every statement except USE, SET and WRITE OUTPUT, which concern only the rest of their
         script."""
         definitions, changes, procedures = self._definitions, self._changes, self._procedures
         feeds, brokers, channels = self._feeds, self._brokers, self._channels
-        query = self._streamed_rows if streamed else self._whole_rows
+        query = self._stream_rows if streamed else self._whole_rows
         return {
             st.Query: query,
             st.Explain: self._explain,
@@ -275,7 +275,7 @@ class ScriptRunner:
             scope.close()
         return _whole(rows)
 
-    async def _streamed_rows(self, statement: st.Query, scope: StatementScope) -> QueryRows:
+    async def _stream_rows(self, statement: st.Query, scope: StatementScope) -> QueryRows:
         """Returns when Spark has written the rows. They are encoded when they are read: a client that reads slowly
         costs only disk space."""
 

@@ -64,7 +64,7 @@ class CatalogNames:
     def suggest_dataset(self, dataverse: str, name: str) -> str | None:
         if dataverse == METADATA:
             return did_you_mean(name, DATASETS) or f"Metadata has {', '.join(sorted(DATASETS))}"
-        return self.catalog.missing(dataset_ref(dataverse, name)).hint
+        return self.catalog.not_found_error(dataset_ref(dataverse, name)).hint
 
 
 class StatementScope:
@@ -111,7 +111,7 @@ class StatementScope:
 
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
         if not isinstance(dataset, DatasetEntry):
-            self._views.append(self._engine.views.of_rows(self._computed_rows(dataset)))
+            self._views.append(self._engine.views.of_rows(self._compute_rows(dataset)))
             return self._views[-1]
         table = self._tables.table(dataset)
         if commit is not None:
@@ -123,7 +123,7 @@ class StatementScope:
         self._held.append(snapshot)
         return self._engine.views.of_snapshot(dataset.folder, snapshot, dataset.type)
 
-    def _computed_rows(self, dataset: Dataset) -> pa.Table:
+    def _compute_rows(self, dataset: Dataset) -> pa.Table:
         """Returns the rows of a dataset that is not stored: one of a channel, or of the dataverse Metadata."""
         rows = dataset if isinstance(dataset, VirtualDataset) else DATASETS[dataset.name].rows
         if not isinstance(rows, VirtualDataset | RunHistory):
@@ -171,7 +171,7 @@ class _BatchNames(CatalogNames):
 
 
 class BatchScope(StatementScope):
-    """A scope for records that are in no dataset yet. Expressions read each `record` and its `place` in the batch."""
+    """A scope for records that are in no dataset yet. Expressions read each `record` and its `index` in the batch."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -187,13 +187,13 @@ class BatchScope(StatementScope):
     ) -> None:
         super().__init__(catalog, tables, engine, dataverse, now, values=values)
         self._kind = kind
-        self._batch = _BatchDataset(ObjectType((Field("place", BIGINT), Field("record", kind)), open=False))
+        self._batch = _BatchDataset(ObjectType((Field("index", BIGINT), Field("record", kind)), open=False))
         self.names = _BatchNames(catalog, self._batch)
         records = pa.StructArray.from_arrays(
             [column.combine_chunks() for column in rows.columns], fields=list(rows.schema)
         )
-        places = pa.array(range(rows.num_rows), pa.int64())
-        self._rows = pa.table([places, records], schema=layout.record_schema(self._batch.type))
+        indexes = pa.array(range(rows.num_rows), pa.int64())
+        self._rows = pa.table([indexes, records], schema=layout.record_schema(self._batch.type))
 
     def translate_batch(self, expression: exp.Expr) -> TranslatedQuery:
         """Translates `SELECT VALUE expression FROM the batch AS batch`."""
@@ -215,15 +215,15 @@ class BatchScope(StatementScope):
         record = Let(this=part("record"), alias=exp.to_identifier(variable, quoted=True), is_range=True)
         query = exp.Select(expressions=[ValueOf(this=expression)], from_=exp.From(this=source))
         query.set("joins", [exp.Join(this=record)])
-        query.set("order", exp.Order(expressions=[exp.Ordered(this=part("place"))]))
+        query.set("order", exp.Order(expressions=[exp.Ordered(this=part("index"))]))
         return self.translate(query)
 
-    def called_batch(self, function: Function) -> str:
-        """Returns a query that applies a Python function to each record: its `place`, and what the function `made` of
+    def call_query(self, function: Function) -> str:
+        """Returns a query that applies a Python function to each record: its `index`, and what the function `made` of
         it. See `Signature.each`."""
         name = self._engine.python.called(function, [self._kind], each=True)
         made_column = exp.alias_(exp.Anonymous(this=name, expressions=[exp.column("record")]), "made")
-        return render(exp.select("place", made_column).from_(self.scan(self._batch, None, None)))
+        return render(exp.select("index", made_column).from_(self.scan(self._batch, None, None)))
 
     def scan(self, dataset: Dataset, commit: int | None, at: datetime | None) -> str:
         if dataset is not self._batch:

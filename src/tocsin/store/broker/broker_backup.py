@@ -29,7 +29,7 @@ from tocsin.uncancellable import wait_despite_cancel
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StoreError
 
 CHECKSUM: Final = "saved-sha256"
-NAME: Final = "saved-name"
+_NAME: Final = "saved-name"
 """The broker's name, which a broker's store does not contain otherwise."""
 
 
@@ -65,7 +65,7 @@ def name_in(saved: Path) -> str | None:
     """The full name of the broker in the saved file; None if the file does not say, or is no such file."""
     try:
         with closing(sqlite3.connect(f"{saved.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as copy:
-            row = copy.execute("SELECT value FROM facts WHERE name = ?", (NAME,)).fetchone()
+            row = copy.execute("SELECT value FROM facts WHERE name = ?", (_NAME,)).fetchone()
     except sqlite3.DatabaseError:
         return None
     return None if row is None else str(row[0])
@@ -85,8 +85,8 @@ def _save(source: Path, target: Path) -> None:
             SqliteBrokerStore(source).copy_to(unfinished)
             with closing(sqlite3.connect(unfinished, isolation_level=None)) as copy:
                 _check_kind(copy, source)
-                copy.execute("DELETE FROM facts WHERE name IN (?, ?)", (CHECKSUM, NAME))
-                copy.execute("INSERT INTO facts VALUES (?, ?)", (NAME, broker_of(source.name)))
+                copy.execute("DELETE FROM facts WHERE name IN (?, ?)", (CHECKSUM, _NAME))
+                copy.execute("INSERT INTO facts VALUES (?, ?)", (_NAME, broker_of(source.name)))
                 copy.execute("INSERT INTO facts VALUES (?, ?)", (CHECKSUM, _checksum(copy)))
             sync_file(unfinished)
             # Check what was really written.
@@ -133,7 +133,7 @@ def _settle(path: Path, called: Path | None = None) -> None:
     with explain_sqlite_errors(called), closing(sqlite3.connect(path, isolation_level=None)) as copy:
         _check_kind(copy, called)
         _check(copy, called)
-        dropped = (CHECKSUM, NAME, *NOT_RESTORED)
+        dropped = (CHECKSUM, _NAME, *NOT_RESTORED)
         copy.execute(f"DELETE FROM facts WHERE name IN ({', '.join('?' * len(dropped))})", dropped)  # noqa: S608
         # The old key signed these tokens, so they are invalid anyway.
         copy.execute("DELETE FROM revoked")

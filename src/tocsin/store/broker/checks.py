@@ -24,10 +24,10 @@ TEXT_LIMIT: Final = 4_096
 """The maximum length of a fact, a secret, a hash or a token's id, in characters."""
 LISTED: Final = 10_000
 """How many channels or feeds an application may list."""
-LIMITS: Final = 100
+_LIMITS: Final = 100
 """How many limits of its own an application may have."""
 
-MODES: Final = get_args(DeliveryMode)
+_MODES: Final = get_args(DeliveryMode)
 
 
 def person(what: str, name: str) -> None:
@@ -49,20 +49,20 @@ def position(value: Position) -> None:
 
 
 def mode(name: str) -> None:
-    if name not in MODES:
-        raise InputError(f"there is no mode {name!r}", hint=f"modes: {', '.join(MODES)}")
+    if name not in _MODES:
+        raise InputError(f"there is no mode {name!r}", hint=f"modes: {', '.join(_MODES)}")
 
 
 def backend(row: NewBackendRow) -> None:
     check_text("channel", row.channel, _CHANNEL_LIMIT)
     check_text("list of parameters", row.parameters, PARAMETERS_LIMIT)
     _subscription(row)
-    number("interest", row.interest)
+    _number("interest", row.interest)
 
 
 def rebound(row: ReboundBackend) -> None:
     _subscription(row)
-    number("interest", row.new_interest)
+    _number("interest", row.new_interest)
 
 
 def _subscription(row: NewBackendRow | ReboundBackend) -> None:
@@ -78,7 +78,7 @@ def request(subscription: FrontendRequest) -> None:
         cursor(subscription.since)
 
 
-def number(what: str, value: int) -> None:
+def _number(what: str, value: int) -> None:
     if not 1 <= value <= HIGHEST:
         raise InputError(f"there is no {what} {value}")
 
@@ -98,8 +98,8 @@ def rights(allowed: ApplicationRights) -> None:
             raise LimitError(f"an application cannot name {len(names or ())} {what}", hint=f"at most {LISTED}")
         for name in names or ():
             check_text(f"name among the {what}", name, _CHANNEL_LIMIT)
-    if len(allowed.limits) > LIMITS:
-        raise LimitError(f"an application cannot have {len(allowed.limits)} limits", hint=f"at most {LIMITS}")
+    if len(allowed.limits) > _LIMITS:
+        raise LimitError(f"an application cannot have {len(allowed.limits)} limits", hint=f"at most {_LIMITS}")
     for name, limit in allowed.limits.items():
         person("name of a limit", name)
         if not 0 <= limit <= HIGHEST:

@@ -91,7 +91,7 @@ class StoreTransaction(StoreReads, Protocol):
     """
 
     @property
-    def committed(self) -> bool:
+    def is_committed(self) -> bool:
         """Whether the changes are durable. Only this distinguishes a cancellation before the commit from one during
         it.
         """

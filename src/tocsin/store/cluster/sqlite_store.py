@@ -84,16 +84,18 @@ def entries(connection: sqlite3.Connection) -> list[CatalogRow]:
     return [CatalogRow(kind, dataverse, name, decode_json(body), id_) for kind, dataverse, name, body, id_ in rows]
 
 
-def entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str) -> CatalogRow | None:
+def _entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str) -> CatalogRow | None:
     sql = "SELECT body, id FROM entries WHERE kind = ? AND dataverse = ? AND name = ?"
     row = connection.execute(sql, (kind, dataverse, name)).fetchone()
     return None if row is None else CatalogRow(kind, dataverse, name, decode_json(row[0]), row[1])
 
 
-def add_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str, body: dict[str, Any]) -> CatalogRow:
+def _add_entry(
+    connection: sqlite3.Connection, kind: str, dataverse: str, name: str, body: dict[str, Any]
+) -> CatalogRow:
     check_key(kind, dataverse, name)
     text = encode_json(body)
-    if entry(connection, kind, dataverse, name) is not None:
+    if _entry(connection, kind, dataverse, name) is not None:
         raise ConflictError(f"{kind} {name} exists already in {dataverse}")
     sql = "INSERT INTO entries (kind, dataverse, name, body) VALUES (?, ?, ?, ?)"
     return CatalogRow(
@@ -101,25 +103,25 @@ def add_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: s
     )
 
 
-def replace_entry(
+def _replace_entry(
     connection: sqlite3.Connection, kind: str, dataverse: str, name: str, body: dict[str, Any]
 ) -> CatalogRow:
     check_key(kind, dataverse, name)
     text = encode_json(body)
-    old = entry(connection, kind, dataverse, name)
+    old = _entry(connection, kind, dataverse, name)
     if old is None:
         raise NotFoundError(f"there is no {kind} {name} in {dataverse}")
     connection.execute("UPDATE entries SET body = ? WHERE id = ?", (text, old.id))
     return CatalogRow(kind, dataverse, name, decode_json(text), old.id)
 
 
-def remove_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str) -> bool:
+def _remove_entry(connection: sqlite3.Connection, kind: str, dataverse: str, name: str) -> bool:
     check_key(kind, dataverse, name)
     sql = "DELETE FROM entries WHERE kind = ? AND dataverse = ? AND name = ?"
     return connection.execute(sql, (kind, dataverse, name)).rowcount > 0
 
 
-def tokens(connection: sqlite3.Connection) -> list[TokenRow]:
+def _tokens(connection: sqlite3.Connection) -> list[TokenRow]:
     sql = "SELECT id, name, digest, role, created_at, revoked_at, feeds FROM tokens ORDER BY id"
     return [
         TokenRow(
@@ -130,12 +132,12 @@ def tokens(connection: sqlite3.Connection) -> list[TokenRow]:
     ]  # fmt: skip
 
 
-def add_token(  # noqa: PLR0917 - as in the interface
+def _add_token(  # noqa: PLR0917 - as in the interface
     connection: sqlite3.Connection, name: str, digest: str, role: str, created_at: datetime, feeds: tuple[str, ...] = ()
 ) -> TokenRow:
     for what, text in (("token's name", name), ("digest", digest), ("role", role)):
         check_text(what, text, NAME_LIMIT)
-    for token in tokens(connection):
+    for token in _tokens(connection):
         if token.name == name and token.revoked_at is None:
             hint = "revoke it first, or choose another name"
             raise ConflictError(f"there is a token named {name} already", hint=hint)
@@ -146,18 +148,18 @@ def add_token(  # noqa: PLR0917 - as in the interface
     return TokenRow(id_, name, digest, role, created_at, feeds=feeds)
 
 
-def revoke_token(connection: sqlite3.Connection, token_id: int, revoked_at: datetime) -> bool:
+def _revoke_token(connection: sqlite3.Connection, token_id: int, revoked_at: datetime) -> bool:
     sql = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
     return connection.execute(sql, (revoked_at.isoformat(), token_id)).rowcount > 0
 
 
-def facts(connection: sqlite3.Connection) -> dict[str, Any]:
+def _facts(connection: sqlite3.Connection) -> dict[str, Any]:
     return {
         name: decode_json(value) for name, value in connection.execute("SELECT name, value FROM facts ORDER BY name")
     }
 
 
-def set_fact(connection: sqlite3.Connection, name: str, value: Any) -> None:
+def _set_fact(connection: sqlite3.Connection, name: str, value: Any) -> None:
     check_text("fact", name, NAME_LIMIT)
     sql = "INSERT INTO facts (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
     connection.execute(sql, (name, encode_json(value)))
@@ -171,16 +173,16 @@ def removals(connection: sqlite3.Connection) -> list[Removal]:
     ]
 
 
-def add_removal(connection: sqlite3.Connection, removal: Removal) -> None:
+def _add_removal(connection: sqlite3.Connection, removal: Removal) -> None:
     check_text("kind", removal.kind, KIND_LIMIT)
     check_text("name", removal.name, DATAVERSE_LIMIT + 1 + NAME_LIMIT)
-    forget_removal(connection, removal.kind, removal.name)
+    _forget_removal(connection, removal.kind, removal.name)
     dropped = removal.dropped_at.isoformat() if removal.dropped_at is not None else None
     sql = "INSERT INTO removals (kind, name, dropped_at) VALUES (?, ?, ?)"
     connection.execute(sql, (removal.kind, removal.name, dropped))
 
 
-def forget_removal(connection: sqlite3.Connection, kind: str, name: str) -> bool:
+def _forget_removal(connection: sqlite3.Connection, kind: str, name: str) -> bool:
     return connection.execute("DELETE FROM removals WHERE kind = ? AND name = ?", (kind, name)).rowcount > 0
 
 
@@ -203,9 +205,9 @@ class SqliteStore(SqliteFile):
         self._owner: asyncio.Task[Any] | None = None
 
     entries = ReadCall(entries)
-    entry = ReadCall(entry)
-    tokens = ReadCall(tokens)
-    facts = ReadCall(facts)
+    entry = ReadCall(_entry)
+    tokens = ReadCall(_tokens)
+    facts = ReadCall(_facts)
     removals = ReadCall(removals)
 
     @contextlib.asynccontextmanager
@@ -225,11 +227,11 @@ class SqliteStore(SqliteFile):
                 await self.call(transaction.end)
 
     def first_rows(self, writer: sqlite3.Connection, now: datetime) -> None:
-        set_fact(writer, EPOCH, next_epoch(None, now))
-        set_fact(writer, CREATED_AT, now.isoformat())
+        _set_fact(writer, EPOCH, next_epoch(None, now))
+        _set_fact(writer, CREATED_AT, now.isoformat())
 
 
-class TransactionCall(ReadCall[CallParameters, _T]):
+class _TransactionCall(ReadCall[CallParameters, _T]):
     """A method that reads or writes within the transaction."""
 
     def run(self, store: SqliteTransaction, work: Callable[[sqlite3.Connection], _T]) -> Coroutine[Any, Any, _T]:
@@ -246,22 +248,22 @@ class SqliteTransaction:
         self._committed = False
 
     @property
-    def committed(self) -> bool:
+    def is_committed(self) -> bool:
         return self._committed
 
-    entries = TransactionCall(entries)
-    entry = TransactionCall(entry)
-    tokens = TransactionCall(tokens)
-    facts = TransactionCall(facts)
-    removals = TransactionCall(removals)
-    add_entry = TransactionCall(add_entry)
-    replace_entry = TransactionCall(replace_entry)
-    remove_entry = TransactionCall(remove_entry)
-    set_fact = TransactionCall(set_fact)
-    add_removal = TransactionCall(add_removal)
-    forget_removal = TransactionCall(forget_removal)
-    add_token = TransactionCall(add_token)
-    revoke_token = TransactionCall(revoke_token)
+    entries = _TransactionCall(entries)
+    entry = _TransactionCall(_entry)
+    tokens = _TransactionCall(_tokens)
+    facts = _TransactionCall(_facts)
+    removals = _TransactionCall(removals)
+    add_entry = _TransactionCall(_add_entry)
+    replace_entry = _TransactionCall(_replace_entry)
+    remove_entry = _TransactionCall(_remove_entry)
+    set_fact = _TransactionCall(_set_fact)
+    add_removal = _TransactionCall(_add_removal)
+    forget_removal = _TransactionCall(_forget_removal)
+    add_token = _TransactionCall(_add_token)
+    revoke_token = _TransactionCall(_revoke_token)
 
     def begin(self) -> None:
         with explain_sqlite_errors(self._store.path):

@@ -28,7 +28,7 @@ def find_problems(path: Path, layout: StoreLayout) -> list[str]:
     with path.open("rb"):
         pass  # the OSError says why the file cannot be opened; SQLite's error does not
     try:
-        with open_read_only(path) as connection:
+        with _open_read_only(path) as connection:
             application = connection.execute("PRAGMA application_id").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if application != layout.application_id:
@@ -45,7 +45,7 @@ def read_catalog(path: Path) -> tuple[list[CatalogRow], list[Removal]]:
     """Returns the entries of a cluster's store, and the objects that may be removed. Raises sqlite3.DatabaseError or
     ValueError if the store is damaged.
     """
-    with open_read_only(path) as connection:
+    with _open_read_only(path) as connection:
         connection.execute("BEGIN")
         # A store of an older version has no such table. The next start upgrades it, not this function.
         has_removals = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'removals'").fetchone()[0]
@@ -57,7 +57,7 @@ def read_channel_vectors(path: Path) -> dict[int, dict[str, int]]:
 
     Raises sqlite3.DatabaseError or ValueError if the store is damaged.
     """
-    with open_read_only(path) as connection:
+    with _open_read_only(path) as connection:
         channels = connection.execute("SELECT id, vector FROM channels WHERE NOT dropped")
         vectors = {channel_id: json.loads(vector) for channel_id, vector in channels}
     for channel_id, vector in vectors.items():
@@ -67,7 +67,7 @@ def read_channel_vectors(path: Path) -> dict[int, dict[str, int]]:
 
 
 @contextmanager
-def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """Opens a connection that sees the last committed state.
 
     If a killed process left a log, SQLite would create a shared-memory file beside it, which might then belong to the
@@ -75,10 +75,10 @@ def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
     """
     log, shared_memory = _beside(path, "-wal"), _beside(path, "-shm")
     if not log.exists():
-        with closing(_connected(path, "mode=ro&immutable=1")) as connection:
+        with closing(_connect(path, "mode=ro&immutable=1")) as connection:
             yield connection
     elif shared_memory.exists():
-        with closing(_connected(path, "mode=ro")) as connection:
+        with closing(_connect(path, "mode=ro")) as connection:
             yield connection
     else:
         with tempfile.TemporaryDirectory(prefix="tocsin-check-") as folder:
@@ -93,6 +93,6 @@ def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _connected(path: Path, options: str) -> sqlite3.Connection:
+def _connect(path: Path, options: str) -> sqlite3.Connection:
     address = f"{path.absolute().as_uri()}?{options}"
     return sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None)

@@ -24,7 +24,7 @@ async def test_what_was_committed_is_there_after_opening_again(
         await tx.set_fact("answer", {"is": 42})
         await tx.add_token("ops", "d" * 64, "admin", NOON)
         await tx.add_removal(Removal("dataset", "a", NOON))
-    assert tx.committed
+    assert tx.is_committed
     before = await contents(store)
     await store.close()
     async with opened(backend.store()) as again:
@@ -44,7 +44,7 @@ async def test_a_full_disk_is_said_clearly_and_loses_nothing(
         async with store.transaction() as tx:
             await tx.add_entry("type", "Default", "Small", {})
             await tx.add_entry("type", "Default", "Large", {"text": "x" * 1_000_000})
-    assert not tx.committed
+    assert not tx.is_committed
     assert await names(store) == ["Kept"]
     async with store.transaction() as tx:
         await tx.add_entry("type", "Default", "Fits", {})

@@ -23,7 +23,7 @@ async def test_an_exception_undoes_the_whole_transaction(store: ClusterStore) ->
             await tx.set_fact("gone", 1)
             await tx.add_token("gone", "e" * 64, "admin", NOON)
             raise ZeroDivisionError
-    assert not tx.committed
+    assert not tx.is_committed
     assert await contents(store) == before
 
 
@@ -64,7 +64,7 @@ async def test_a_cancellation_at_any_step_leaves_all_or_nothing_and_committed_te
         task.cancel()
         await asyncio.wait([task])
         there = [entry.dataverse for entry in await store.entries() if entry.name == str(steps)]
-        committed = bool(seen) and seen[0].committed
+        committed = bool(seen) and seen[0].is_committed
         assert there == (["a", "b"] if committed else [])
         assert task.cancelled() or committed
         outcomes.add(committed)
@@ -85,7 +85,7 @@ async def test_a_cancellation_during_the_commit_comes_after_it(store: ClusterSto
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert seen[0].committed
+    assert seen[0].is_committed
     assert await names(store) == ["Kept"]
 
 

@@ -139,7 +139,7 @@ def test_what_a_channel_uses_cannot_be_dropped_and_the_dataverse_takes_all_with_
             place.run(drop)
     ids = {place.running(text).entry.channel_id for text in ("c", "r")}
     place.run(f"DROP DATAVERSE {place.dataverse}; CREATE DATAVERSE {place.dataverse}")
-    assert not ids & {channel.entry.channel_id for channel in place.parts.channels.running()}
+    assert not ids & {channel.entry.channel_id for channel in place.parts.channels.list_running()}
     assert not ids & set(place.wait(place.parts.channel_store.channel_ids()))
 
 

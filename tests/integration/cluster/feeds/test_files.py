@@ -228,7 +228,7 @@ def test_a_stopped_feed_goes_on_where_it_was(place: FeedDataverse, folder: Path)
 
 
 def reader(place: FeedDataverse) -> FileReader:
-    feed_ = place.cluster.cluster.feeds.running(feed_ref(place.dataverse, "F"))
+    feed_ = place.cluster.cluster.feeds.find_running(feed_ref(place.dataverse, "F"))
     assert isinstance(feed_, FileFeed)
     assert feed_.reader is not None
     return feed_.reader

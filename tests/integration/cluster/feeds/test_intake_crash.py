@@ -79,7 +79,7 @@ async def live(folder: Path, life: int, begun: list[int]) -> None:
                 position = entry.end
             file.flush()
             os.fsync(file.fileno())
-            await asyncio.to_thread(log.landed, position)
+            await asyncio.to_thread(log.record_landed, position)
 
         async def land_what_comes() -> None:
             while True:

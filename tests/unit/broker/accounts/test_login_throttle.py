@@ -93,12 +93,12 @@ async def test_one_origin_that_sends_many_passwords_waits_for_itself() -> None:
     went: list[str] = []
 
     async def one(origin: str) -> None:
-        async with turns.passed(origin):
+        async with turns.hold_slot(origin):
             went.append(origin)
             await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as group:
-        async with turns.passed("a"):
+        async with turns.hold_slot("a"):
             greedy = [asyncio.create_task(one("a")) for _ in range(6)]
             await asyncio.sleep(0)
             assert turns.waiting == 4

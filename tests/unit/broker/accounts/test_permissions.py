@@ -8,9 +8,8 @@ import pytest
 
 from tests.support.local_accounts import SECRET, manager, session
 from tocsin.broker.accounts.accounts import OPERATOR, Principal
-from tocsin.broker.accounts.limits import LIMITS
 from tocsin.broker.accounts.local import LocalAccounts
-from tocsin.broker.accounts.policy import AccountPolicy
+from tocsin.broker.accounts.policy import LIMITS, AccountPolicy
 from tocsin.store.broker.rows import EVERYTHING
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.wire.errors import ForbiddenError, NotFoundError

@@ -90,5 +90,5 @@ def test_what_brokers_send_is_what_the_document_says() -> None:
     assert events[-1]["data"]["to"] == "1-9-0"
     available = encoder.available(ac.NotifyAvailable(17, Cursor(1, 9, 0), (1,)))
     checked({"$ref": "#/components/schemas/Available"}).validate(orjson.loads(available.envelope))
-    ended = encoder.ended(ac.EndSubscriptions(17, (1,), "gone"))
+    ended = encoder.encode_end(ac.EndSubscriptions(17, (1,), "gone"))
     checked({"$ref": "#/components/schemas/Ended"}).validate(orjson.loads(ended.envelope))

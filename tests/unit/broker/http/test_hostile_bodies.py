@@ -19,8 +19,8 @@ from tests.support.in_process_broker import InProcessBroker, Listener, both
 from tests.support.sparkless_cluster import SparklessCluster
 from tests.support.waiting import WITHIN_S, until
 from tests.unit.cluster.http.http_requests import error_in
-from tocsin.broker.http import announcement_route, publish_route
-from tocsin.broker.http.publish_route import with_user
+from tocsin.broker.http import announcement_route, subscriber_routes
+from tocsin.broker.http.subscriber_routes import with_user
 from tocsin.wire.errors import InputError, LimitError
 
 
@@ -170,7 +170,7 @@ async def test_records_are_read_beside_the_event_loop(
         threads.append(threading.get_ident())
         return with_user(body, field, user)
 
-    monkeypatch.setattr(publish_route, "with_user", noted)
+    monkeypatch.setattr(subscriber_routes, "with_user", noted)
     async with cluster as here, both(tmp_path / "broker", here, publish__user_field="user") as made:
         await made.ask("POST", "/v1/feeds/v.Nowhere", data=b"{}", user="ada")
     assert threads

@@ -149,7 +149,7 @@ def test_many_users_are_counted_rather_than_listed() -> None:
 
 def test_a_dataset_takes_its_indexes_with_it() -> None:
     catalog = emergency().without(near_3.ref).without(near.ref)
-    assert catalog.belonging_to(reports.ref) == [reports, by_place]
+    assert catalog.entries_with(reports.ref) == [reports, by_place]
     after = catalog.without(reports.ref)
     assert after.indexes == ()
     assert after.datasets == ()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from tocsin.clock import from_us
-from tocsin.cluster.channels import schedule
+from tocsin.cluster import schedule
 from tocsin.cluster.data_folder.clock_guard import RECORD, STEP_US, ClockGuard, Clocks, ClockSuspicion, parse_record
 from tocsin.rules.model.values import Duration
 

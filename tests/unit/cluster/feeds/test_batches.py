@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.strategies import same, typed_records
-from tocsin.cluster.feeds.batches import FEW, pack_batch, refused_in, rows_in
+from tocsin.cluster.feeds.batches import FEW, pack_batch, read_refused, rows_in
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
@@ -26,7 +26,7 @@ def test_accepted_records_come_out_as_they_went_in(
     rows, counts = rows_in([payload], kind)
     assert same(layout.from_arrow(rows, kind), records)
     assert counts == [len(records)]
-    assert not refused_in(payload)
+    assert not read_refused(payload)
 
 
 @given(typed_records())
@@ -47,7 +47,7 @@ def test_refused_records_keep_their_place_their_field_their_reason_and_their_tex
     ]
     payload = pack_batch(decoded, KIND)
     assert layout.from_arrow(rows_in([payload], KIND)[0], KIND) == [{"id": 1}]
-    assert refused_in(payload) == [
+    assert read_refused(payload) == [
         {"index": 0, "field": "id", "reason": "expected a bigint", "record": '{"id": "x"}'},
         {"index": 2, "field": "", "reason": "not JSON", "record": "\ufffd{"},
     ]

@@ -382,7 +382,7 @@ async def test_a_broker_that_a_writer_has_registered_is_no_other_brokers(tmp_pat
             ("DELETE", "/v1/brokers/v.b", None),
         ):  # fmt: skip
             assert (await here.ask(method, path, said))[0] == 403, path
-        assert here.brokers.known("v", "b").url == "http://127.0.0.1:1/"
+        assert here.brokers.find("v", "b").url == "http://127.0.0.1:1/"
         here.token = "tocsin_dan"  # Another writer may do by a statement what it does here.
         assert (await here.ask("PUT", "/v1/brokers/v.b", {"url": None}))[0] == 200
         kept = await here.store.registration(BrokerName("v", "b"))
@@ -402,7 +402,7 @@ async def test_a_broker_that_a_statement_made_is_not_claimed_with_its_subscripti
             status, refused = await here.ask("PUT", "/v1/brokers/v.north", said)
             assert status == 403
             assert "role writer" in refused["error"]["hint"]
-        assert here.brokers.known("v", "north").url is None
+        assert here.brokers.find("v", "north").url is None
         kept = await here.store.registration(BrokerName("v", "north"))
         assert kept is not None
         assert (kept.owner, kept.secret) == (None, "s")

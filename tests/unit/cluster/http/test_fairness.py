@@ -108,7 +108,7 @@ async def test_a_body_is_unpacked_beside_the_event_loop(monkeypatch: pytest.Monk
 # ---------------------------------------------------------------- bytes
 
 
-def test_one_asker_has_only_its_share_of_a_room_and_gives_it_back() -> None:
+def test_one_caller_has_only_its_share_of_a_room_and_gives_it_back() -> None:
     refused: list[str] = []
     room = MemoryBudget(100, free_bytes=10, own_limit_bytes=50, refused=refused.append)
     with room.share("ann") as first, room.share("ann") as second, room.share("bob") as other:
@@ -124,7 +124,7 @@ def test_one_asker_has_only_its_share_of_a_room_and_gives_it_back() -> None:
         with pytest.raises(LimitError, match="the bodies on their way may take 100 bytes"), room.share("eve") as third:
             third(40)
     assert room.taken_bytes == 0
-    assert refused == ["body bytes of one asker", "body bytes"]
+    assert refused == ["body bytes of one caller", "body bytes"]
     with room.share("ann") as again:
         again(60)
 
@@ -146,7 +146,7 @@ async def test_bodies_of_scripts_that_wait_are_bounded_in_bytes_for_each_token()
         assert (await ask(url, data="insert 1; " + " " * 1_000_000, headers=holder("bob")))[0] == 200
         assert (await ask(url, data="rows 1", headers=holder("cy")))[0] == 200
         exposed = (await ask(url, "GET", "/metrics", headers=holder("ada")))[1].decode()
-        assert 'tocsin_http_refused_total{limit="body bytes of one asker"} 1.0' in exposed
+        assert 'tocsin_http_refused_total{limit="body bytes of one caller"} 1.0' in exposed
         for number in range(2):
             await ask(url, "DELETE", f"/v1/statements/large{number}", headers=holder("cy"))
 
@@ -162,14 +162,14 @@ async def test_a_request_in_json_holds_only_so_many_values() -> None:
 # ---------------------------------------------------------------- places
 
 
-async def test_a_gate_lets_one_asker_have_only_its_places_and_others_pass_it_by() -> None:
+async def test_a_line_lets_one_caller_have_only_its_slots_and_others_pass_it_by() -> None:
     refused: list[str] = []
     gate = WaitingLine(2, 3, own_inside=1, own_waiting=1, refused=refused.append)
     order: list[str] = []
     leave = asyncio.Event()
 
     async def pass_as(who: str) -> None:
-        async with gate.passed(who):
+        async with gate.hold_slot(who):
             order.append(who)
             await leave.wait()
 
@@ -187,21 +187,21 @@ async def test_a_gate_lets_one_asker_have_only_its_places_and_others_pass_it_by(
         leave.set()
     assert sorted(order) == ["ann", "ann", "bob", "eve"]
     assert (gate.inside, gate.waiting) == (0, 0)
-    assert refused == ["scripts of one asker"]
+    assert refused == ["scripts of one caller"]
 
 
 async def test_who_is_back_for_the_rest_of_a_request_waits_though_the_queue_is_full() -> None:
     gate, order = WaitingLine(1, 0), []
 
     async def come_back() -> None:
-        async with gate.passed(is_back=True):
+        async with gate.hold_slot(is_back=True):
             order.append("back")
 
-    async with asyncio.TaskGroup() as tasks, gate.passed():
+    async with asyncio.TaskGroup() as tasks, gate.hold_slot():
         tasks.create_task(come_back())
         await asyncio.sleep(0)
         with pytest.raises(LimitError):
-            await gate.passed().__aenter__()
+            await gate.hold_slot().__aenter__()
         order.append("first")
     assert order == ["first", "back"]
 

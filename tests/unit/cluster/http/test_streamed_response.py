@@ -97,7 +97,7 @@ async def test_all_rows_of_all_statements_come_in_their_order(statements: list[l
     stored = [FakeRows(*batches) for batches in statements]
     for number, rows in enumerate(stored, start=1):
         await answer.take(rows.outcome(number))
-    await answer.finished()
+    await answer.finish()
     expected = [lines_of(number, list(chain(*batches))) for number, batches in enumerate(statements, start=1)]
     assert client.lines == list(chain(*expected))
     assert all(rows.closed for rows in stored)
@@ -113,7 +113,7 @@ async def test_rows_come_in_their_order_however_the_client_reads_meanwhile(steps
         client.read(reads)
         await asyncio.sleep(0)
     client.read()
-    await answer.finished()
+    await answer.finish()
     assert client.lines == list(chain(*(lines_of(number, range(rows)) for number, (rows, _) in enumerate(steps, 1))))
     await answer.close()
 
@@ -126,7 +126,7 @@ async def test_a_script_goes_on_although_its_client_reads_nothing() -> None:
         await answer.take(rows.outcome(number))
     assert client.received == b""
     client.read()
-    await answer.finished()
+    await answer.finish()
     assert client.lines == list(chain(*(lines_of(number, [number]) for number in range(20))))
     await answer.close()
 
@@ -140,7 +140,7 @@ async def test_rows_that_nobody_has_read_take_their_space_until_they_are_sent() 
             await answer.take(FakeRows([number], held_bytes=100).outcome(number))
         assert budget.taken_bytes == 1_000
         client.read()
-        await answer.finished()
+        await answer.finish()
         assert budget.taken_bytes == 0
         await answer.close()
 
@@ -157,7 +157,7 @@ async def test_beyond_the_limit_a_script_waits_until_its_client_has_read() -> No
         client.read(2)  # the row and the end of the first statement
         await taking
         client.read()
-        await answer.finished()
+        await answer.finish()
         assert client.lines == [*lines_of(1, ["a"]), *lines_of(2, ["b"])]
         await answer.close()
 
@@ -167,7 +167,7 @@ async def test_an_answer_larger_than_the_limit_is_sent_to_a_client_that_reads() 
         client = FakeClient()
         answer = client.respond(space)
         await answer.take(FakeRows(*([number] * 50 for number in range(50)), held_bytes=10_000).outcome())
-        await answer.finished()
+        await answer.finish()
         assert len(client.lines) == 2_501
         await answer.close()
 
@@ -181,7 +181,7 @@ async def test_a_client_that_reads_nothing_ends_the_script_when_its_patience_is_
             await answer.take(FakeRows(["b"], held_bytes=1).outcome(2))
         assert caught.value.status == 429
         client.read()
-        await answer.failed(caught.value)
+        await answer.fail(caught.value)
         assert client.lines[0] == {"statement": 1, "row": "a"}
         assert client.lines[-1]["error"]["message"].startswith("the client reads too slowly")
         assert not any(line.get("row") == "b" for line in client.lines), "the answer is cut off"
@@ -198,7 +198,7 @@ async def test_an_answer_over_the_limit_takes_all_the_space_that_is_left() -> No
         assert budget.taken_bytes == 100
         client.read()
         await taking
-        await answer.finished()
+        await answer.finish()
         assert budget.taken_bytes == 0
         await answer.close()
 
@@ -223,8 +223,8 @@ async def test_rows_that_cannot_be_encoded_get_a_status_of_their_own_before_anyt
     error = StatementError("nested too deep")
     await answer.take(FakeRows(error=error).outcome())
     with pytest.raises(StatementError):
-        await answer.finished()
-    refused = await answer.failed(error)
+        await answer.finish()
+    refused = await answer.fail(error)
     assert (refused.status, client.received) == (400, b"")
     await answer.close()
 
@@ -235,8 +235,8 @@ async def test_rows_that_cannot_be_encoded_end_an_answer_that_has_begun() -> Non
     error = StatementError("nested too deep")
     await answer.take(FakeRows(["a"], error=error).outcome())
     with pytest.raises(StatementError):
-        await answer.finished()
-    await answer.failed(error)
+        await answer.finish()
+    await answer.fail(error)
     assert client.lines[0] == {"statement": 1, "row": "a"}
     assert [line["error"]["message"] for line in client.lines[1:]] == ["nested too deep"]
     await answer.close()

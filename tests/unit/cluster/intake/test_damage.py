@@ -148,7 +148,7 @@ async def test_a_missing_segment_is_an_error(tmp_path: Path) -> None:
 async def test_a_log_that_is_not_where_the_datasets_are_is_an_error(tmp_path: Path) -> None:
     async with opened(tmp_path / "log", segment_bytes=1, landed=100) as log:
         assert (await log.append(b"x", 5)).position == 105
-        log.landed(105)
+        log.record_landed(105)
     for landed in (99, 106):
         with pytest.raises(StoreError, match=f"to 105, not {landed}"):
             IntakeLog.open(tmp_path / "log", landed=landed)

@@ -103,7 +103,7 @@ async def test_a_position_that_the_log_does_not_hold_is_an_error(tmp_path: Path)
             with pytest.raises(StoreError, match=f"holds the positions 10 to 15, not {position}"):
                 log.read(position, **ALL)
         with pytest.raises(StoreError, match="not 16"):
-            log.landed(16)
+            log.record_landed(16)
 
 
 async def test_an_entry_without_records_is_refused(tmp_path: Path) -> None:
@@ -253,12 +253,12 @@ async def test_landed_segments_go_when_their_keys_are_forgotten(tmp_path: Path) 
     async with opened(tmp_path / "log", clock=clock, segment_bytes=1) as log:
         for each in range(4):
             await log.append(b"x", 1, key="k" if each == 1 else None)
-        log.landed(3)
+        log.record_landed(3)
         assert log.first == 1
         clock.now_s += 601
-        log.landed(3)
+        log.record_landed(3)
         assert log.first == 3
-        log.landed(2)
+        log.record_landed(2)
         assert (log.first, log.end) == (3, 4)
 
 
@@ -267,7 +267,7 @@ async def test_positions_go_on_after_everything_was_trimmed(tmp_path: Path) -> N
     async with opened(folder, segment_bytes=1) as log:
         await log.append(b"x", 7)
     async with opened(folder, segment_bytes=1) as log:
-        log.landed(7)
+        log.record_landed(7)
         assert (log.first, log.end, log.unlanded_bytes) == (7, 7, 0)
         assert [path.name for path in folder.iterdir()] == [f"{7:020d}.log"]
     for _ in range(2):
@@ -292,7 +292,7 @@ async def test_what_has_not_landed_is_counted_to_the_byte(tmp_path: Path, recent
             assert log.size_bytes == sum(path.stat().st_size for path in folder.iterdir())
     async with opened(folder, recent_bytes=recent_bytes) as log:
         for position, entries in marks:
-            log.landed(position)
+            log.record_landed(position)
             assert log.unlanded_bytes == entries * each_bytes
 
 
@@ -304,7 +304,7 @@ async def test_a_log_that_is_behind_refuses_until_something_lands(tmp_path: Path
         assert refused.value.status == 429
         assert refused.value.details == {"retry": True, "retry_after_s": 1}
         assert (await log.append(bytes(600), 1, key="k")).repeated
-        log.landed(1)
+        log.record_landed(1)
         assert (await log.append(bytes(600), 1)).position == 2
         with pytest.raises(LimitError, match="at once") as refused:
             await log.append(bytes(1_001), 1)

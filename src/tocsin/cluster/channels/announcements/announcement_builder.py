@@ -19,13 +19,13 @@ from tocsin.wire.announcements import Announcement, PushedResults
 from tocsin.wire.results import FetchedResult
 
 # The number of results read for one announcement, which also bounds its interests.
-ITEMS: Final = 10_000
-PUSHED_BYTES: Final = 1 << 20
+_ITEMS: Final = 10_000
+_PUSHED_BYTES: Final = 1 << 20
 
 
 class AnnouncementBuilder:
     def __init__(
-        self, catalog: CatalogStore, store: ChannelStore, *, items: int = ITEMS, pushed_bytes: int = PUSHED_BYTES
+        self, catalog: CatalogStore, store: ChannelStore, *, items: int = _ITEMS, pushed_bytes: int = _PUSHED_BYTES
     ) -> None:
         self._catalog = catalog
         self._store = store
@@ -72,11 +72,11 @@ class AnnouncementBuilder:
                     gap_ranges.add(last)
         # The last range of a chunk may continue in the next chunk, so it is not complete.
         complete_ranges = [
-            place for place in results_by_range if (is_complete or place < last) and place not in gap_ranges
+            index for index in results_by_range if (is_complete or index < last) and index not in gap_ranges
         ]
-        for place in _fitting(complete_ranges, results_by_range, self._pushed_bytes):
-            item = items[place]
-            yield PushedResults(full_name(channels[item.channel_id]), item.interest, results_by_range[place])
+        for index in _take_fitting(complete_ranges, results_by_range, self._pushed_bytes):
+            item = items[index]
+            yield PushedResults(full_name(channels[item.channel_id]), item.interest, results_by_range[index])
 
 
 def before(cursor: Cursor) -> Cursor:
@@ -85,10 +85,10 @@ def before(cursor: Cursor) -> Cursor:
     return Cursor(epoch, execution, ordinal - 1) if ordinal else Cursor(epoch, execution - 1, LAST_ORDINAL)
 
 
-def _fitting(places: Sequence[int], held: dict[int, list[FetchedResult]], limit_bytes: int) -> Iterator[int]:
+def _take_fitting(indexes: Sequence[int], held: dict[int, list[FetchedResult]], limit_bytes: int) -> Iterator[int]:
     size_bytes = 0
-    for place in places:
-        size_bytes += sum(len(result.payload) for result in held[place])
+    for index in indexes:
+        size_bytes += sum(len(result.payload) for result in held[index])
         if size_bytes > limit_bytes:
             return
-        yield place
+        yield index

@@ -37,7 +37,7 @@ from tocsin.store.channels.rows import BrokerName, CommittedExecution
 from tocsin.wire.announcements import Announcement
 from tocsin.wire.signatures import secret_text
 
-SECRET_BYTES: Final = 32
+_SECRET_BYTES: Final = 32
 
 _log = structlog.get_logger()
 
@@ -106,14 +106,14 @@ class Announcer:
                 await asyncio.gather(*(notifier.stop() for notifier in started.notifiers.values()))
                 await started.session.close()
 
-    def committed(self, committed: CommittedExecution) -> None:
+    def announce_commit(self, committed: CommittedExecution) -> None:
         """Must be called on the event loop after each commit: any broker may have new results."""
         if committed.results:
             self._last = committed.position
             self._wake_pollers()
             self._wake_notifiers()
 
-    def dropped(self) -> None:
+    def announce_drop(self) -> None:
         """Must be called on the event loop after a channel was dropped, so that the brokers with subscriptions to it
         learn of it."""
         self._wake_notifiers()
@@ -165,7 +165,7 @@ class Announcer:
         await removals.forget(BROKER, intended)
 
     @contextmanager
-    def expecting(self, broker: BrokerName) -> Iterator[None]:
+    def expect(self, broker: BrokerName) -> Iterator[None]:
         """Protects a broker while it is created: `settle` keeps its registration although the catalog does not have the
         broker yet."""
         self._expected[broker] += 1
@@ -176,7 +176,7 @@ class Announcer:
             if not self._expected[broker]:
                 del self._expected[broker]
 
-    async def changed(self, broker: BrokerName) -> None:
+    async def notify_now(self, broker: BrokerName) -> None:
         """Notifies the broker at once, without back-off, because it has registered or has a new address or secret."""
         await self.settle()
         registration = await self._store.registration(broker)
@@ -241,4 +241,4 @@ class Announcer:
 
 
 def new_secret() -> str:
-    return secret_text(secrets.token_bytes(SECRET_BYTES))
+    return secret_text(secrets.token_bytes(_SECRET_BYTES))

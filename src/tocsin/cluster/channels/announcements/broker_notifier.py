@@ -33,7 +33,7 @@ from tocsin.wire.signatures import sign
 
 _log = structlog.get_logger()
 
-MANY_PUSHED: Final = 200
+_MANY_PUSHED: Final = 200
 """An announcement that pushes results of more interests than this is encoded on a thread."""
 
 
@@ -149,7 +149,7 @@ class BrokerNotifier:
         return message.more
 
     async def _send(self, url: str, message: Announcement) -> None:
-        has_many_results = len(message.pushed) > MANY_PUSHED
+        has_many_results = len(message.pushed) > _MANY_PUSHED
         body = await asyncio.to_thread(message.to_bytes) if has_many_results else message.to_bytes()
         await self._post(url, body, message.id, FRAMES)
         await self._record(message.position)

@@ -30,11 +30,11 @@ from tocsin.rules.model.values import datetime_text
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.channels.rows import BrokerName, NewResults, NewResultsPage, ResultRow
 
-ITEMS: Final = 10_000
+_ITEMS: Final = 10_000
 """The number of results read for one page. Its messages are sent again as a whole if one of them fails."""
-IDS: Final = 10_000
+_IDS: Final = 10_000
 """The number of subscriptions in one message."""
-BODY_BYTES: Final = 512 << 10
+_BODY_BYTES: Final = 512 << 10
 """The size of one message, unless a single result is larger: many servers take bodies of up to 1 MB."""
 
 _Found = dict[InterestId, list[ResultRow]]
@@ -47,9 +47,9 @@ class NotificationBuilder:
         catalog: CatalogStore,
         store: ChannelStore,
         *,
-        items: int = ITEMS,
-        ids: int = IDS,
-        body_bytes: int = BODY_BYTES,
+        items: int = _ITEMS,
+        ids: int = _IDS,
+        body_bytes: int = _BODY_BYTES,
     ) -> None:
         self._catalog = catalog
         self._store = store

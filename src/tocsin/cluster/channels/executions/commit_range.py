@@ -28,10 +28,10 @@ from tocsin.rules.model.columns import AT, COMMIT, physical
 from tocsin.wire.errors import CapacityError
 
 Vector = dict[str, int]  # dataset folder → commit number
-SMALL_ROWS: Final = 200_000  # at most this many new rows in memory count as small
+_SMALL_ROWS: Final = 200_000  # at most this many new rows in memory count as small
 # One task reads up to this much quickly.
-ONE_TASK_BYTES: Final = 8 << 20
-ONE_TASK_FILES: Final = 256
+_ONE_TASK_BYTES: Final = 8 << 20
+_ONE_TASK_FILES: Final = 256
 
 
 @dataclass(slots=True)
@@ -63,15 +63,15 @@ class CommitRange:
     @property
     def vector(self) -> Vector:
         """The commit that this execution reads, per watched dataset."""
-        return {folder: self.snapshots[folder].number for folder in self.watched}
+        return {folder: self.snapshots[folder].number for folder in self.watched_folders}
 
     @property
-    def watched(self) -> list[str]:
+    def watched_folders(self) -> list[str]:
         return [folder_of(watched) for watched in self.query.watched]
 
     def is_empty(self) -> bool:
         """Returns whether there can be no results: every part of the query needs new rows, and there are none."""
-        new_commits = [self.snapshots[folder].number - self.since.get(folder, 0) for folder in self.watched]
+        new_commits = [self.snapshots[folder].number - self.since.get(folder, 0) for folder in self.watched_folders]
         return self.query.needs_new and max(new_commits, default=0) <= 0
 
     def new_rows_in_memory(self, folder: str) -> pa.Table | None:
@@ -89,7 +89,7 @@ class CommitRange:
 
     def is_small(self, folder: str) -> bool:
         rows = self.new_rows_in_memory(folder)
-        return rows is not None and rows.num_rows <= SMALL_ROWS
+        return rows is not None and rows.num_rows <= _SMALL_ROWS
 
     def fits_one_task(self) -> bool:
         """Returns whether one task reads all the data quickly, in memory and in files."""
@@ -97,7 +97,7 @@ class CommitRange:
         for scan in self.query.scans:
             if not scan.new or not self.is_small(folder_of(scan)):
                 paths.update(self.snapshots[folder_of(scan)].files)
-        return len(paths) <= ONE_TASK_FILES and sum(Path(path).stat().st_size for path in paths) <= ONE_TASK_BYTES
+        return len(paths) <= _ONE_TASK_FILES and sum(Path(path).stat().st_size for path in paths) <= _ONE_TASK_BYTES
 
     def collect_new_rows(self, folder: str) -> pa.Table:
         """Returns the new rows, from memory or else from the files. Runs on an engine thread."""
@@ -121,7 +121,7 @@ class CommitRange:
                 self.engine.views.drop(view)
         return rows
 
-    def identity_of(self, folder: str, rows: pa.Table, place: int) -> tuple[str, list[str]]:
+    def identity_of(self, folder: str, rows: pa.Table, index: int) -> tuple[str, list[str]]:
         """Returns the full name of the dataset and the key of one of its records."""
 
         def value(row: Any, path: Sequence[str]) -> str:
@@ -129,7 +129,7 @@ class CommitRange:
                 row = row.get(physical(name)) if isinstance(row, dict) else None
             return str(row)
 
-        (row,) = rows.slice(place, 1).to_pylist()
+        (row,) = rows.slice(index, 1).to_pylist()
         entry = self.entries[folder]
         return full_name(entry), [value(row, path) for path in entry.keys]
 

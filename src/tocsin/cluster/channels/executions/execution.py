@@ -39,11 +39,11 @@ from tocsin.rules.model.columns import COMMIT
 from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.errors import CapacityError, StatementError, TocsinError, UnavailableError
 
-Record = tuple[str, tuple[str, ...], int]
+_Record = tuple[str, tuple[str, ...], int]
 """A record version: its dataset, its key and its commit."""
 
 
-class ExecutionObserver(Protocol):
+class _ExecutionObserver(Protocol):
     """The channel that is executed. An execution calls it on its own thread."""
 
     def is_stopped(self) -> bool: ...
@@ -69,7 +69,7 @@ class ChannelExecution:
     new_rows: NewRowViews
     size: ExecutionSize
     limits: ExecutionLimits
-    channel: ExecutionObserver
+    channel: _ExecutionObserver
     ask: SparkQuestion
     _moment: ExecutionMoment = field(init=False)
     _rows: dict[str, pa.Table] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class ChannelExecution:
         default_factory=dict
     )  # interests that are set aside, where records cannot be divided
     # Records that are set aside for one interest only.
-    _lost_records: dict[InterestId, dict[Record, TocsinError]] = field(default_factory=dict)
+    _lost_records: dict[InterestId, dict[_Record, TocsinError]] = field(default_factory=dict)
     _took_s: float = 0.0  # duration of the last query
     _has_interests: bool = True  # False after an engine was lost: the next one does not have the interests yet
 
@@ -111,7 +111,7 @@ class ChannelExecution:
         interests over, and lets Spark plan the query and generate its code."""
         self._moment = self._moment_of(now, now)
         self._prepare()
-        self._ask_spark({folder: self.reading.old_row(folder) for folder in self.reading.watched}, None)
+        self._ask_spark({folder: self.reading.old_row(folder) for folder in self.reading.watched_folders}, None)
 
     def _moment_of(self, now: datetime, previous: datetime) -> ExecutionMoment:
         reading = self.reading
@@ -119,7 +119,7 @@ class ChannelExecution:
             now,
             previous,
             {watched.since: reading.since.get(folder_of(watched), 0) for watched in reading.query.watched},
-            many=not reading.watched or not all(reading.is_small(folder) for folder in reading.watched),
+            many=not reading.watched_folders or not all(reading.is_small(folder) for folder in reading.watched_folders),
             in_one_task=self.size.fits_one_task and reading.fits_one_task(),
         )
 
@@ -261,8 +261,8 @@ class ChannelExecution:
             [results for _, results in sorted(outcome.passed, key=lambda passed: passed[0].records.start)]
         )
 
-    def _ids(self, ordered: Sequence[InterestId], places: range) -> Ids:
-        chosen_ids = ordered[places.start : places.stop]
+    def _ids(self, ordered: Sequence[InterestId], indexes: range) -> Ids:
+        chosen_ids = ordered[indexes.start : indexes.stop]
         if len(chosen_ids) == 1:
             return Ids(chosen_ids[0], chosen_ids[0])
         within = Ids(chosen_ids[0], chosen_ids[-1]).among(self.interests.identities())
@@ -282,46 +282,46 @@ class ChannelExecution:
             interest = ordered[piece.interests.start]
             if not axis:
                 self._lost[interest] = error
-            for place in piece.records if axis else ():
-                self._lost_records.setdefault(interest, {})[self._record(axis, place)] = error
-        for place in {piece.interests.start for piece, _ in made.aside}:
-            interest = ordered[place]
-            has_passed = any(place in piece.interests for piece, _ in made.passed)
+            for index in piece.records if axis else ():
+                self._lost_records.setdefault(interest, {})[self._record(axis, index)] = error
+        for index in {piece.interests.start for piece, _ in made.aside}:
+            interest = ordered[index]
+            has_passed = any(index in piece.interests for piece, _ in made.passed)
             if has_passed and all(
                 len(piece.records) == 1 and piece.records.start in made.lethal
                 for piece, _ in made.aside
-                if place in piece.interests
+                if index in piece.interests
             ):
                 continue  # the record is to blame, not the interest
             self.size.slow.add(interest)
-            is_cut_off = any(len(piece.records) > 1 for piece, _ in made.aside if place in piece.interests)
+            is_cut_off = any(len(piece.records) > 1 for piece, _ in made.aside if index in piece.interests)
             if interest not in self._lost and has_passed and not is_cut_off:
                 self.interests.mark_suspect(interest)
             else:
-                reasons = [error.message for piece, error in made.aside if place in piece.interests]
+                reasons = [error.message for piece, error in made.aside if index in piece.interests]
                 self.interests.count_failure_of(interest, reasons[-1])
 
     # ------------------------------------------------------------ records
 
-    def _record(self, axis: Mapping[str, pa.Table], place: int) -> Record:
+    def _record(self, axis: Mapping[str, pa.Table], index: int) -> _Record:
         for folder, rows in axis.items():
-            if place < len(rows):
-                return self._identity(folder, rows, place)
-            place -= len(rows)
-        raise IndexError(place)
+            if index < len(rows):
+                return self._identity(folder, rows, index)
+            index -= len(rows)
+        raise IndexError(index)
 
-    def _identity(self, folder: str, rows: pa.Table, place: int) -> Record:
-        dataset, key = self.reading.identity_of(folder, rows, place)
-        return dataset, tuple(key), rows.column(COMMIT)[place].as_py()
+    def _identity(self, folder: str, rows: pa.Table, index: int) -> _Record:
+        dataset, key = self.reading.identity_of(folder, rows, index)
+        return dataset, tuple(key), rows.column(COMMIT)[index].as_py()
 
     def _without_lost(self, interest: InterestId, folder: str, rows: pa.Table) -> pa.Table:
         """Returns the rows without the records that are set aside for this interest."""
         if interest in self._lost:
             return rows.slice(0, 0)
         lost = self._lost_records[interest]
-        kept_places = [place for place in range(len(rows)) if self._identity(folder, rows, place) not in lost]
+        kept_indexes = [index for index in range(len(rows)) if self._identity(folder, rows, index) not in lost]
         # pyarrow cannot `take` zero rows of a struct column.
-        return rows.take(pa.array(kept_places)) if kept_places else rows.slice(0, 0)
+        return rows.take(pa.array(kept_indexes)) if kept_indexes else rows.slice(0, 0)
 
     # ------------------------------------------------------------ one query
 

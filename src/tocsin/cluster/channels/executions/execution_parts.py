@@ -105,7 +105,7 @@ class _FailedPart:
     size_bytes: int = 0  # of their results
 
 
-class RunPart(Protocol[_T_co]):
+class _RunPart(Protocol[_T_co]):
     """Runs one part and returns its results, or raises an error of `RESOURCE_ERRORS`. With `alone`, nothing else
     runs meanwhile; `deadline_s` shortens the usual deadline."""
 
@@ -120,7 +120,7 @@ class PartedRun(Generic[_T]):
         self,
         interests: int,
         records: int,
-        run: RunPart[_T],
+        run: _RunPart[_T],
         size: ExecutionSize,
         *,
         apart: int = 0,
@@ -251,36 +251,36 @@ class PartedRun(Generic[_T]):
         """Returns the part's records before the first dangerous record, one that has crashed the engine or a worker
         with other interests. Sets that record aside if it is lethal, one that crashes them with any interest. Else
         queues it as a part of its own. Queues the records after it."""
-        for place in part.records if self._lost_interests or self._lost_worker_interests else ():
-            lethal_error = self._lethal_error(place)
-            if lethal_error is None and (len(part.records) == 1 or not self._lost_worker_interests[place]):
+        for index in part.records if self._lost_interests or self._lost_worker_interests else ():
+            lethal_error = self._lethal_error(index)
+            if lethal_error is None and (len(part.records) == 1 or not self._lost_worker_interests[index]):
                 continue
-            before, after = range(part.records.start, place), range(place + 1, part.records.stop)
+            before, after = range(part.records.start, index), range(index + 1, part.records.stop)
             if after:
                 self._queue.appendleft(ExecutionPart(part.interests, after))
             if lethal_error is None:
-                itself = ExecutionPart(part.interests, range(place, place + 1))
+                itself = ExecutionPart(part.interests, range(index, index + 1))
                 if not before:
                     return itself
                 self._queue.appendleft(itself)
             else:
-                self._made.lethal.add(place)
+                self._made.lethal.add(index)
                 for interest in part.interests:
-                    pair = ExecutionPart(range(interest, interest + 1), range(place, place + 1))
+                    pair = ExecutionPart(range(interest, interest + 1), range(index, index + 1))
                     self._made.aside.append((pair, lethal_error))
             return ExecutionPart(part.interests, before)
         return part
 
-    def _lethal_error(self, place: int) -> ResourceError | None:
+    def _lethal_error(self, index: int) -> ResourceError | None:
         """Returns the error for a lethal record; None for other records."""
         error: ResourceError
-        if self._lost_interests[place] >= self._limits.lethal_interests:
-            error = EngineLostError(LETHAL)
-        elif self._lost_worker_interests[place] >= self._limits.lethal_interests_to_workers:
-            error = WorkerLostError(LETHAL_TO_WORKERS)
+        if self._lost_interests[index] >= self._limits.lethal_interests:
+            error = EngineLostError(_LETHAL)
+        elif self._lost_worker_interests[index] >= self._limits.lethal_interests_to_workers:
+            error = WorkerLostError(_LETHAL_TO_WORKERS)
         else:
             return None
-        return None if any(place in passed.records for passed, _ in self._made.passed) else error
+        return None if any(index in passed.records for passed, _ in self._made.passed) else error
 
     def _share_records(self, ways: int) -> None:
         """Gives all parts fewer records if several interests have failed by themselves, and since then only interests
@@ -336,7 +336,7 @@ class PartedRun(Generic[_T]):
                 self._made.aside.append((rest, _too_slow(self._overruns[interest])))
                 return
             if self._lost_records[interest] >= self._limits.lost_records and rest.pairs > 1:
-                self._made.aside.append((rest, EngineLostError(LOST)))
+                self._made.aside.append((rest, EngineLostError(_LOST)))
                 return
             if len(records) > limit.size:
                 pending.append(records[limit.size :])
@@ -371,7 +371,7 @@ class PartedRun(Generic[_T]):
             raise error  # a full disk says nothing about this part
         self._probe()
         is_lost = isinstance(error, EngineLostError)
-        self._made.aside.append((part, EngineLostError(LOST) if is_lost else error))
+        self._made.aside.append((part, EngineLostError(_LOST) if is_lost else error))
         self._explain(part)
         if is_lost:
             self._lost_records[part.interests.start] += 1
@@ -465,10 +465,10 @@ class PartedRun(Generic[_T]):
         return 2 if expected_bytes and expected_bytes <= 2 * self._capacity.passed_bytes else self._limits.pieces
 
 
-LOST: Final = "the engine was lost whenever this was run"
-LETHAL: Final = "the engine was lost whenever this record was run, with other interests"
+_LOST: Final = "the engine was lost whenever this was run"
+_LETHAL: Final = "the engine was lost whenever this record was run, with other interests"
 
-LETHAL_TO_WORKERS: Final = "a function in Python ended its process whenever this record was run, with other interests"
+_LETHAL_TO_WORKERS: Final = "a function in Python ended its process whenever this record was run, with other interests"
 
 
 def _too_slow(records: int) -> DeadlineError:

@@ -18,8 +18,8 @@ from tocsin.cluster.engine.engine import CHANNEL_THREADS, Engine
 _T = TypeVar("_T")
 _A = TypeVar("_A")
 
-COLD_STARTS: Final = 2  # channels that compile or warm up at the same time; more would only make each of them slower
-LOOK_EVERY_S: Final = 0.5  # how often to check whether a lost engine has been replaced
+_COLD_STARTS: Final = 2  # channels that compile or warm up at the same time; more would only make each of them slower
+_LOOK_EVERY_S: Final = 0.5  # how often to check whether a lost engine has been replaced
 
 
 class SparkQuestion(Protocol):
@@ -35,7 +35,7 @@ class ExecutionRuns:
 
     def __init__(self, engine: Engine, deadline_s: float) -> None:
         self.deadline_s = deadline_s
-        self.cold_starts = asyncio.Semaphore(COLD_STARTS)
+        self.cold_starts = asyncio.Semaphore(_COLD_STARTS)
         self._engine = engine
         # As many as the engine has channel threads: a leader only waits for its queries, so leaders cannot block each
         # other.
@@ -82,7 +82,7 @@ class ExecutionRuns:
         # A hurried try follows others of the same interest, whose tasks may still run: they count against it.
         async with self._engine.alone(is_clear=not is_hurried) if alone else nullcontext():
             while self._engine.trouble() is not None or not self._engine.is_alive():
-                await self._engine.pause(LOOK_EVERY_S)
+                await self._engine.pause(_LOOK_EVERY_S)
             return await self._engine.execution(question, what, deadline_s=deadline_s, is_alone=alone)
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class NewRowViews:
         finally:
             with self._lock:
                 view.users -= 1
-                dropped_names = self._unneeded()
+                dropped_names = self._unneeded_views()
             for name in dropped_names:
                 self._engine.views.drop(name)
 
@@ -68,7 +68,7 @@ class NewRowViews:
             view.snapshot = reading.rows_in_files(folder)
             view.name = self._engine.views.of_part(view.snapshot, reading.entries[folder].type)
 
-    def _unneeded(self) -> list[str]:
+    def _unneeded_views(self) -> list[str]:
         """Removes idle views above the limits, the least recently used first, and returns their names. The caller holds
         the lock."""
         idle = [(key, view) for key, view in self._views.items() if not view.users]

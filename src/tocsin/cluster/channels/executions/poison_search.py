@@ -65,7 +65,7 @@ class PoisonSearch:
                     poison_records.append(PoisonRecord("", [str(interest)], aside[interest].message, interest))
                 continue
             parts.append(partial[0])
-            group_records = self._records.named(partial[1])
+            group_records = self._records.name_records(partial[1])
             for interest in group:
                 self._interests.mark_suspect(interest)
                 poison_records += [replace(record, interest=interest) for record in group_records]
@@ -120,13 +120,13 @@ class PoisonSearch:
                 left_out = [records[number] for number in sorted(for_all | without)]
                 outcome = self._records.outcome(self._records.rows_without(left_out), among)
                 if isinstance(outcome, StatementError):
-                    return found, self._records.named(records)
+                    return found, self._records.name_records(records)
                 parts.append(outcome)
-        poison_records = self._records.named([records[number] for number in sorted(for_all)])
+        poison_records = self._records.name_records([records[number] for number in sorted(for_all)])
         for interest, reasons in sorted(failures.items()):
             own_records = [replace(records[number], reason=reason) for number, reason in sorted(reasons.items())]
             poison_records += [
-                replace(poison_record, interest=interest) for poison_record in self._records.named(own_records)
+                replace(poison_record, interest=interest) for poison_record in self._records.name_records(own_records)
             ]
         return (merge_results(parts) if parts else found), poison_records
 
@@ -135,7 +135,7 @@ class PoisonSearch:
     ) -> dict[InterestId, StatementError]:
         """Returns the interests that fail on this record, with their errors. Returns nothing if all interests may fail,
         or if the search would take too long; then the record is poison for everybody."""
-        part = {**self._records.no_rows, record.folder: self._records.rows[record.folder].slice(record.place, 1)}
+        part = {**self._records.no_rows, record.folder: self._records.rows[record.folder].slice(record.index, 1)}
         outcomes = {
             interest: self._records.outcome(part, Ids(interest, interest))
             for interest in spread(ids, self._limits.sample)

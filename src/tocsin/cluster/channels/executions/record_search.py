@@ -19,6 +19,7 @@ from tocsin.cluster.channels.executions.commit_range import CommitRange, folder_
 from tocsin.cluster.channels.executions.limits import SearchLimits
 from tocsin.pipeline.channels.interests import Ids, InterestTable
 from tocsin.pipeline.channels.run_query import ExecutionResults
+from tocsin.rules.model.cursors import InterestId
 from tocsin.wire.errors import StatementError
 
 _E = TypeVar("_E", bound=Exception)
@@ -36,7 +37,7 @@ class PoisonRecord:
     dataset: str
     key: Sequence[str]
     reason: str
-    interest: int | None = None
+    interest: InterestId | None = None
     known: bool = False  # an earlier execution found it, and later executions leave it out
 
 
@@ -45,7 +46,7 @@ class FailingRecord:
     """A new record on which the query fails, by its position in the new rows of its dataset, with the error."""
 
     folder: str
-    place: int
+    index: int
     reason: str
 
 
@@ -117,10 +118,10 @@ class RecordSearch:
             remaining_rows[folder] = rows.take(pa.array(positions)) if len(positions) else rows.slice(0, 0)
         return remaining_rows
 
-    def named(self, bad: Sequence[FailingRecord]) -> list[PoisonRecord]:
+    def name_records(self, bad: Sequence[FailingRecord]) -> list[PoisonRecord]:
         reading = self._execution.reading
         return [
-            PoisonRecord(*reading.identity_of(record.folder, self.rows[record.folder], record.place), record.reason)
+            PoisonRecord(*reading.identity_of(record.folder, self.rows[record.folder], record.index), record.reason)
             for record in bad
         ]
 
@@ -156,7 +157,7 @@ class RecordSearch:
 
 def _stays(rows: pa.Table, folder: str, bad: Sequence[FailingRecord]) -> npt.NDArray[np.int64]:
     """Returns the positions of the rows that are not bad."""
-    return np.setdiff1d(np.arange(rows.num_rows), [record.place for record in bad if record.folder == folder])
+    return np.setdiff1d(np.arange(rows.num_rows), [record.index for record in bad if record.folder == folder])
 
 
 def find_failing(

@@ -21,8 +21,8 @@ import structlog
 
 from tocsin import faults
 from tocsin.clock import from_us, to_us
+from tocsin.cluster import schedule
 from tocsin.cluster.catalog.entries import ChannelEntry
-from tocsin.cluster.channels import schedule
 from tocsin.cluster.channels.executions.commit_range import CommitRange, Vector, entry_of
 from tocsin.cluster.channels.executions.execution import ChannelExecution
 from tocsin.cluster.channels.executions.execution_runs import ExecutionRuns
@@ -104,7 +104,7 @@ class RunningChannel:
         for table in self._watched.values():
             table.recent.want()
             if self.entry.period is None:
-                table.listen(self._committed)
+                table.listen(self._note_commit)
         # Commits from before the listener was added have no event, so run once at the start.
         self._due.set()
         self._task = asyncio.create_task(self._run(), name=f"channel {self.entry.name}")
@@ -114,7 +114,7 @@ class RunningChannel:
         stored completely or not at all."""
         self._stopping.set()
         for table in self._watched.values():
-            table.unlisten(self._committed)
+            table.unlisten(self._note_commit)
             table.recent.let_go()
         self._watched.clear()
         if self._task is not None:
@@ -124,12 +124,12 @@ class RunningChannel:
             with suppress(TocsinError, ConnectionError):  # Spark may be gone, and its views with it
                 await self.context.engine.work(self._interests.close)
 
-    def subscribed(self) -> None:
+    def note_interest(self) -> None:
         """Runs a channel that waits for its first interest."""
         if self.entry.from_beginning and self.entry.period is None:
             self._due.set()
 
-    def _committed(self, _number: int) -> None:
+    def _note_commit(self, _number: int) -> None:
         """Runs on the thread that committed to a watched dataset."""
         with suppress(RuntimeError):  # the event loop is closed, so the channel has ended too
             self._loop.call_soon_threadsafe(self._due.set)
@@ -251,7 +251,7 @@ class RunningChannel:
         faults.reach("channel.execution.begun")
         if not self._interests and self._awaits_first(state):
             return state
-        if not self._interests and not reading.watched and not uses_previous:
+        if not self._interests and not reading.watched_folders and not uses_previous:
             return state
         now = tick or started
         interests: list[InterestId] = []

@@ -36,7 +36,7 @@ _PART_BITS: Final = 16
 _PLACE_BITS: Final = 20  # more than the records of a piece
 
 
-def position(batch: int, file: int = 0, part: int = 0) -> int:
+def _position(batch: int, file: int = 0, part: int = 0) -> int:
     """The position just before this part of this file of this batch."""
     if file >> _FILE_BITS or part >> _PART_BITS:
         raise ValueError(f"there is no position for part {part} of file {file}")
@@ -45,7 +45,7 @@ def position(batch: int, file: int = 0, part: int = 0) -> int:
 
 def after_last(checkpoint: Checkpoint) -> int:
     """The position after the last known batch: newly found files come after it."""
-    return position(checkpoint.last_batch + 1)
+    return _position(checkpoint.last_batch + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class FileReader:
             self._checkpoint.sync()
             faults.reach("files.batch.synced")
             for group in self._groups(batch, files):
-                asyncio.run_coroutine_threadsafe(_awaited(self._land(group)), self._loop).result()
+                asyncio.run_coroutine_threadsafe(_wait_for(self._land(group)), self._loop).result()
                 if self._halting.is_set():
                     raise ReaderStopped
             faults.reach("files.batch.landed")
@@ -167,7 +167,7 @@ class FileReader:
         landed = self._landed()
         group: list[FilePiece] = []
         for number, path in enumerate(files):
-            if position(batch, number + 1) <= landed:
+            if _position(batch, number + 1) <= landed:
                 continue
             if self.is_ending:
                 if group:
@@ -185,11 +185,11 @@ class FileReader:
             yield group
 
     def _piece(self, batch: int, file: int, count: int, part: FilePart) -> FilePiece:
-        end = position(batch, file + 1) if part.is_last else position(batch, file, count + 1)
+        end = _position(batch, file + 1) if part.is_last else _position(batch, file, count + 1)
         refused = sum(item.record is None for item in part.records)
         payload = pack_batch(part.records, self._kind)
-        return FilePiece(position(batch, file, count), end, len(part.records), refused, payload)
+        return FilePiece(_position(batch, file, count), end, len(part.records), refused, payload)
 
 
-async def _awaited(work: Awaitable[None]) -> None:
+async def _wait_for(work: Awaitable[None]) -> None:
     await work

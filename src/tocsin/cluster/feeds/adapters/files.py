@@ -30,7 +30,7 @@ from tocsin.wire.errors import ConflictError, TocsinError
 _log = structlog.get_logger()
 
 
-class FileReceiver:
+class _FileReceiver:
     """One dataset of a feed of files. No piece lands in any dataset until all of them have started."""
 
     def __init__(self, target: LandingTarget) -> None:
@@ -85,7 +85,7 @@ class FileFeed:
         self._engine = engine
         self._backup_barrier = backup_barrier
         # The receiver for rejected records is the first: a position that all datasets have reached is then wholly done.
-        self._receivers: list[FileReceiver] = []
+        self._receivers: list[_FileReceiver] = []
         self.reader: FileReader | None = None
         self._trouble: Trouble | None = None
 
@@ -93,7 +93,7 @@ class FileFeed:
 
     def add(self, target: LandingTarget) -> LandingProgress:
         """Adds a dataset to land in, from its position on."""
-        receiver = FileReceiver(target)
+        receiver = _FileReceiver(target)
         self._receivers.append(receiver)
         return receiver
 
@@ -130,7 +130,7 @@ class FileFeed:
         if self.reader is None:
             self.reader = FileReader(
                 self.entry, self._wanted, self._checkpoint, self._engine, self._limits,
-                land=self._land, landed=self._landed, troubled=self._set_trouble,
+                land=self._land, landed=self._landed_position, troubled=self._set_trouble,
             )  # fmt: skip
             self.reader.start()
 
@@ -145,7 +145,7 @@ class FileFeed:
 
     # ------------------------------------------------------------ landing
 
-    def _landed(self) -> int:
+    def _landed_position(self) -> int:
         """The position that every dataset has reached."""
         return min(receiver.position for receiver in list(self._receivers) if receiver.target.counted)
 
@@ -162,7 +162,7 @@ class FileFeed:
         self.counts.accepted += sum(piece.rows - piece.refused for piece in group)
         self.counts.rejected += sum(piece.refused for piece in group)
 
-    async def _land_in(self, receiver: FileReceiver, group: Sequence[FilePiece]) -> bool:
+    async def _land_in(self, receiver: _FileReceiver, group: Sequence[FilePiece]) -> bool:
         target = receiver.target
         async with receiver.turn, self._backup_barrier.acquire(alone=False):
             pieces = [piece for piece in group if piece.end > target.position]

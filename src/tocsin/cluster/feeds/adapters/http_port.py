@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -16,18 +16,18 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from tocsin.cluster.catalog.refs import full_name
-from tocsin.cluster.feeds.publish import publish_records
 from tocsin.cluster.feeds.running_feed import AcceptedRecords, RunningFeed
 from tocsin.serving.addresses import is_loopback
 from tocsin.serving.answers import answer
-from tocsin.serving.application import application, bind_socket, listen
+from tocsin.serving.application import LIMITS, MEMORY_BUDGET, application, bind_socket, listen
 from tocsin.serving.authentication import PRINCIPAL, optional_authentication, token_authentication
 from tocsin.serving.connections import LimitedServer
-from tocsin.serving.limits import MemoryBudget, ServerLimits
+from tocsin.serving.limits import MemoryBudget, ServerLimits, read_body
 from tocsin.serving.metrics import ServerMetrics
+from tocsin.serving.requests import callers_of, check_query
 from tocsin.serving.tokens import Token, require_feed
 from tocsin.serving.trouble import reason_of
-from tocsin.wire.errors import ConflictError, NotFoundError, TocsinError, UnauthorizedError
+from tocsin.wire.errors import ConflictError, InputError, NotFoundError, TocsinError, UnauthorizedError
 
 
 class _NoTokens:
@@ -62,9 +62,9 @@ class HttpPort:
         self._stack = AsyncExitStack()
         self._servers: list[LimitedServer] = []
 
-    async def listen(self, places: Sequence[tuple[str, int]]) -> None:
+    async def listen(self, addresses: Sequence[tuple[str, int]]) -> None:
         try:
-            for host, port in places:
+            for host, port in addresses:
                 await self._listen(host, port)
         except (TocsinError, OSError, UnicodeError) as error:
             await self.close()
@@ -118,3 +118,18 @@ class HttpPort:
         if visible:
             await self._feed.until_landed(accepted.position)
         return accepted
+
+
+async def publish_records(
+    request: web.Request, accept: Callable[[bytes, str | None, bool], Awaitable[AcceptedRecords]]
+) -> AcceptedRecords:
+    """Calls `accept` with the body, the idempotency key, and whether to wait until queries see the records."""
+    check_query(request, "wait")
+    wait = request.query.get("wait", "")
+    if wait not in ("", "visible"):
+        raise InputError(f'wait: must be "visible", got "{wait}"')
+    key = request.headers.get("Idempotency-Key")
+    with request.app[MEMORY_BUDGET].share(*callers_of(request)) as grow:
+        # Count the body twice: decoding makes a log payload of about the same size.
+        body = await read_body(request, request.app[LIMITS], unpack=True, grow=lambda size_bytes: grow(2 * size_bytes))
+        return await accept(body, key, wait == "visible")

@@ -19,14 +19,14 @@ from typing import Final, Self
 from zlib import crc32
 
 from tocsin import faults
-from tocsin.cluster.feeds.batches import MARK_BYTES, seen_marks
+from tocsin.cluster.feeds.batches import MARK_BYTES, read_marks
 from tocsin.cluster.intake.frames import LogEntry
 from tocsin.durable_files import sync_folder, write_synced
 from tocsin.wire.errors import StoreError
 
 # More than one answer may hold, so an item of the newest answer is never forgotten.
 LIMIT: Final = 200_000
-VERSION: Final = 1
+_VERSION: Final = 1
 NAME: Final = "seen"
 _UNFINISHED: Final = "seen.new"
 KEEP_EVERY: Final = 50_000
@@ -84,7 +84,7 @@ class SeenItems:
             }
         return sorted(indexes.values())
 
-    def answered(self, marks: Iterable[bytes]) -> None:
+    def note_answer(self, marks: Iterable[bytes]) -> None:
         """Marks these items as part of the newest answer, all of them taken. Above the limit, the marks that were in no
         answer for longest go.
 
@@ -106,7 +106,7 @@ class SeenItems:
     def recall(self, entry: LogEntry) -> None:
         if entry.end <= self._position:
             return  # the file covers this entry
-        marks = seen_marks(entry.payload)
+        marks = read_marks(entry.payload)
         with self._lock:
             self._marks.update(dict.fromkeys(marks))
             self._position = entry.end
@@ -137,7 +137,7 @@ class SeenItems:
 
 
 def _head(position: int, marks: bytes) -> bytes:
-    head = _HEAD.pack(_MAGIC, 0, VERSION, position)[_CHECKED_FROM:]
+    head = _HEAD.pack(_MAGIC, 0, _VERSION, position)[_CHECKED_FROM:]
     return _MAGIC + crc32(marks, crc32(head)).to_bytes(4, "little") + head
 
 
@@ -145,7 +145,7 @@ def _position(content: bytes, path: Path) -> int:
     """Returns the position in the header, after the checks."""
     if len(content) >= _HEAD.size:
         magic, check, version, position = _HEAD.unpack_from(content)
-        if magic == _MAGIC and version > VERSION:
+        if magic == _MAGIC and version > _VERSION:
             raise StoreError(f"{path} was written by a newer Tocsin", hint="start the newer one")
         whole = (len(content) - _HEAD.size) % MARK_BYTES == 0
         if magic == _MAGIC and whole and check == crc32(content[_CHECKED_FROM:]):

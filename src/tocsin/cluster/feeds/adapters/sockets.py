@@ -25,7 +25,7 @@ from tocsin.wire.errors import ConflictError, InputError, TocsinError
 
 _log = structlog.get_logger()
 
-RECORD_LIMIT_BYTES: Final = 1 << 20
+_RECORD_LIMIT_BYTES: Final = 1 << 20
 _CHUNK_BYTES: Final = 1 << 18
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 2.0
@@ -47,9 +47,9 @@ class SocketServer:
         self._connections: OrderedDict[asyncio.Task[None], str] = OrderedDict()
         self._open_of: Counter[str] = Counter()
 
-    async def listen(self, places: Sequence[tuple[str, int]]) -> None:
+    async def listen(self, addresses: Sequence[tuple[str, int]]) -> None:
         try:
-            for host, port in places:
+            for host, port in addresses:
                 self._servers.append(await asyncio.start_server(self._serve, host, port, limit=_CHUNK_BYTES))
         except OSError as error:
             await self.close()
@@ -77,11 +77,11 @@ class SocketServer:
         assert task is not None
         peer = writer.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) else None
-        place = address_key(address)
-        self._make_room(place, is_counted=not self._limits.is_exempt(address))
-        self._connections[task] = place
-        self._open_of[place] += 1
-        framing: RecordFraming = Lines(RECORD_LIMIT_BYTES) if self._by_lines else Braces(RECORD_LIMIT_BYTES)
+        key = address_key(address)
+        self._make_room(key, is_counted=not self._limits.is_exempt(address))
+        self._connections[task] = key
+        self._open_of[key] += 1
+        framing: RecordFraming = Lines(_RECORD_LIMIT_BYTES) if self._by_lines else Braces(_RECORD_LIMIT_BYTES)
         try:
             await self._read(reader, framing, task)
         except FrameError as error:
@@ -97,30 +97,30 @@ class SocketServer:
             with suppress(ConnectionError):
                 writer.close()
 
-    def _make_room(self, place: str, *, is_counted: bool) -> None:
+    def _make_room(self, key: str, *, is_counted: bool) -> None:
         """Makes room for a new connection, so that no client can take all connections from the others. If an address is
         at its limit, its longest silent connection is dropped. If all connections are taken, the longest silent
         connection of the address with the most connections is dropped."""
         of_all, of_one = self._limits.connections, self._limits.address_connections
-        if is_counted and self._open_of[place] >= of_one:
-            self._drop_silent(place, f"{place} may have {of_one}")
+        if is_counted and self._open_of[key] >= of_one:
+            self._drop_silent(key, f"{key} may have {of_one}")
         elif len(self._connections) >= of_all:
             most = max(self._open_of.values())
             silent = next(address for address in self._connections.values() if self._open_of[address] == most)
             self._drop_silent(silent, f"there may be {of_all}, and {silent} has most of them")
 
-    def _drop_silent(self, place: str, reason: str) -> None:
-        silent = next(task for task, address in self._connections.items() if address == place)
+    def _drop_silent(self, key: str, reason: str) -> None:
+        silent = next(task for task, address in self._connections.items() if address == key)
         self._forget(silent)
         silent.cancel()
         self._count_drop(f"{reason}; this one has been silent for longest")
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        place = self._connections.pop(task, None)
-        if place is not None:
-            self._open_of[place] -= 1
-            if not self._open_of[place]:
-                del self._open_of[place]
+        key = self._connections.pop(task, None)
+        if key is not None:
+            self._open_of[key] -= 1
+            if not self._open_of[key]:
+                del self._open_of[key]
 
     def _count_drop(self, reason: str) -> None:
         self._counts.sockets_dropped += 1

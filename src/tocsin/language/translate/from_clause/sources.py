@@ -25,6 +25,7 @@ from tocsin.language.translate.scope import (
     Relation,
     RowVariable,
     WithTable,
+    as_table,
     column,
     column_names,
     free_tables,

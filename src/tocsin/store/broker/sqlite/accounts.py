@@ -15,9 +15,9 @@ from tocsin.store.broker import rows
 from tocsin.store.broker.sqlite import subscriptions
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 
-APPLICATIONS: Final = """SELECT id, name, digest, channels, feeds, limits, created_us, subscribers, closed
+_APPLICATIONS: Final = """SELECT id, name, digest, channels, feeds, limits, created_us, subscribers, closed
     FROM applications """
-WEBHOOKS: Final = """SELECT w.subscriber, s.application, w.url, w.created_us, w.secret
+_WEBHOOKS: Final = """SELECT w.subscriber, s.application, w.url, w.created_us, w.secret
     FROM webhooks w JOIN subscribers s ON s.id = w.subscriber """
 SUBSCRIBERS: Final = (
     "SELECT s.id, s.application, s.user, s.created_us, s.tokens_from_us, s.password FROM subscribers s "
@@ -78,10 +78,10 @@ def add_application(
     _check_digest(connection, digest)
     inserted = connection.execute(
         """INSERT INTO applications (name, digest, channels, feeds, limits, created_us) VALUES (?, ?, ?, ?, ?, ?)""",
-        (name, digest, *_written(allowed), created_us),
+        (name, digest, *_write_rights(allowed), created_us),
     )
     assert inserted.lastrowid is not None, "a row was inserted"
-    return _existing_application(connection, inserted.lastrowid)
+    return _find_application(connection, inserted.lastrowid)
 
 
 def change_application(
@@ -89,20 +89,21 @@ def change_application(
 ) -> rows.ApplicationRow:
     check.rights(allowed)
     connection.execute(
-        "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?", (*_written(allowed), application)
+        "UPDATE applications SET channels = ?, feeds = ?, limits = ? WHERE id = ?",
+        (*_write_rights(allowed), application),
     )
-    return _existing_application(connection, application)
+    return _find_application(connection, application)
 
 
 def renew_application_token(connection: sqlite3.Connection, application: int, digest: str) -> rows.ApplicationRow:
     check.texts("digest", digest)
     _check_digest(connection, digest)
     connection.execute("UPDATE applications SET digest = ? WHERE id = ?", (digest, application))
-    return _existing_application(connection, application)
+    return _find_application(connection, application)
 
 
 def close_application(connection: sqlite3.Connection, application: int) -> None:
-    _existing_application(connection, application)
+    _find_application(connection, application)
     connection.execute("UPDATE applications SET closed = 1 WHERE id = ?", (application,))
 
 
@@ -124,15 +125,15 @@ def remove_application(connection: sqlite3.Connection, application: int) -> None
 
 
 def applications(connection: sqlite3.Connection) -> list[rows.ApplicationRow]:
-    return [_application(row) for row in connection.execute(APPLICATIONS + "ORDER BY name")]
+    return [_application(row) for row in connection.execute(_APPLICATIONS + "ORDER BY name")]
 
 
 def application(connection: sqlite3.Connection, application: int) -> rows.ApplicationRow | None:
-    row = connection.execute(APPLICATIONS + "WHERE id = ?", (application,)).fetchone()
+    row = connection.execute(_APPLICATIONS + "WHERE id = ?", (application,)).fetchone()
     return None if row is None else _application(row)
 
 
-def _existing_application(connection: sqlite3.Connection, id_: int) -> rows.ApplicationRow:
+def _find_application(connection: sqlite3.Connection, id_: int) -> rows.ApplicationRow:
     row = application(connection, id_)
     if row is None:
         raise NotFoundError(f"there is no application {id_}")
@@ -140,7 +141,7 @@ def _existing_application(connection: sqlite3.Connection, id_: int) -> rows.Appl
 
 
 def check_open(connection: sqlite3.Connection, id_: int) -> rows.ApplicationRow:
-    row = _existing_application(connection, id_)
+    row = _find_application(connection, id_)
     if row.closed:
         raise NotFoundError(f"the application {row.name} is being removed")
     return row
@@ -254,15 +255,15 @@ def remove_webhook(connection: sqlite3.Connection, subscriber: int, *, secret: s
 
 
 def webhook(connection: sqlite3.Connection, subscriber: int) -> rows.WebhookRow | None:
-    row = connection.execute(WEBHOOKS + "WHERE w.subscriber = ?", (subscriber,)).fetchone()
+    row = connection.execute(_WEBHOOKS + "WHERE w.subscriber = ?", (subscriber,)).fetchone()
     return None if row is None else rows.WebhookRow(*row)
 
 
 def webhooks(connection: sqlite3.Connection) -> list[rows.WebhookRow]:
-    return [rows.WebhookRow(*row) for row in connection.execute(WEBHOOKS + "ORDER BY w.subscriber")]
+    return [rows.WebhookRow(*row) for row in connection.execute(_WEBHOOKS + "ORDER BY w.subscriber")]
 
 
-def _written(allowed: rows.ApplicationRights) -> tuple[str | None, str | None, str]:
+def _write_rights(allowed: rows.ApplicationRights) -> tuple[str | None, str | None, str]:
     channels, feeds = (
         None if names is None else json.dumps(list(names)) for names in (allowed.channels, allowed.feeds)
     )

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class PendingWrite:
+class _PendingWrite:
     """A write that waits for its transaction, and the future of its answer."""
 
     work: Callable[[sqlite3.Connection], Any]
@@ -46,7 +46,7 @@ class GroupCommits(SqliteFile):
         super().__init__(path, **opening)
         self._commit_writes = commit_writes
         self.commits = 0
-        self._waiting: list[PendingWrite] = []
+        self._waiting: list[_PendingWrite] = []
         self._markers: dict[SubscriptionId, Cursor] = {}
         self._marked: asyncio.Future[None] | None = None
         self._committing: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class GroupCommits(SqliteFile):
         """
         self.check_open()
         answer: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(PendingWrite(work, answer))
+        self._waiting.append(_PendingWrite(work, answer))
         self._begin()
         return await wait_despite_cancel(answer)
 
@@ -101,7 +101,7 @@ class GroupCommits(SqliteFile):
 
     async def _commit(
         self,
-        works: Sequence[PendingWrite],
+        works: Sequence[_PendingWrite],
         markers: Mapping[SubscriptionId, Cursor],
         marked: asyncio.Future[None] | None,
     ) -> None:

@@ -28,7 +28,7 @@ from tocsin.store.broker.sqlite.subscriptions import PUBLIC_BYTES
 from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 from tocsin.wire.subscriber import DeliveryMode
 
-GROUPS: Final = "SELECT g.id, g.application, g.name, g.created_us FROM user_groups g "
+_GROUPS: Final = "SELECT g.id, g.application, g.name, g.created_us FROM user_groups g "
 _HELD: Final = """SELECT g.public_id, g.group_id, b.interest, g.mode, g.created_us
     FROM group_subscriptions g JOIN backends b ON b.id = g.backend """
 
@@ -63,21 +63,21 @@ def remove_group(connection: sqlite3.Connection, group: int) -> list[FrontendRow
         connection.execute("DELETE FROM members WHERE group_id = ?", (group,))
         connection.execute("DELETE FROM user_groups WHERE id = ?", (group,))
 
-    return subscriptions.ended_by(connection, _frontends(connection, group), remove)
+    return subscriptions.end_unheld(connection, _frontends(connection, group), remove)
 
 
 def group(connection: sqlite3.Connection, application: int, name: str) -> GroupRow | None:
-    row = connection.execute(GROUPS + "WHERE g.application = ? AND g.name = ?", (application, name)).fetchone()
+    row = connection.execute(_GROUPS + "WHERE g.application = ? AND g.name = ?", (application, name)).fetchone()
     return None if row is None else GroupRow(*row)
 
 
 def groups(connection: sqlite3.Connection, application: int, *, after: str = "", limit: int = PAGE) -> list[GroupRow]:
-    page = GROUPS + "WHERE g.application = ? AND g.name > ? ORDER BY g.name LIMIT ?"
+    page = _GROUPS + "WHERE g.application = ? AND g.name > ? ORDER BY g.name LIMIT ?"
     return [GroupRow(*row) for row in connection.execute(page, (application, after, limit))]
 
 
 def groups_of(connection: sqlite3.Connection, subscriber: int) -> list[GroupRow]:
-    sql = GROUPS + "JOIN members m ON m.group_id = g.id WHERE m.subscriber = ? ORDER BY g.name"
+    sql = _GROUPS + "JOIN members m ON m.group_id = g.id WHERE m.subscriber = ? ORDER BY g.name"
     return [GroupRow(*row) for row in connection.execute(sql, (subscriber,))]
 
 
@@ -119,7 +119,7 @@ def remove_members(connection: sqlite3.Connection, group: int, subscribers: Sequ
             "DELETE FROM members WHERE group_id = ? AND subscriber IN (SELECT value FROM json_each(?))", (group, listed)
         )
 
-    return subscriptions.ended_by(connection, _frontends(connection, group, subscribers), leave)
+    return subscriptions.end_unheld(connection, _frontends(connection, group, subscribers), leave)
 
 
 def members(connection: sqlite3.Connection, group: int, *, after: str = "", limit: int = PAGE) -> list[SubscriberRow]:
@@ -180,7 +180,7 @@ def unsubscribe_group(connection: sqlite3.Connection, group: int, public_id: str
     def leave() -> None:
         connection.execute("DELETE FROM group_subscriptions WHERE id = ?", (row[0],))
 
-    return subscriptions.ended_by(connection, [frontend_id for (frontend_id,) in frontend_ids], leave)
+    return subscriptions.end_unheld(connection, [frontend_id for (frontend_id,) in frontend_ids], leave)
 
 
 def group_subscriptions(connection: sqlite3.Connection, group: int) -> list[GroupSubscriptionRow]:
@@ -221,7 +221,7 @@ def _frontends(connection: sqlite3.Connection, id_: int, subscribers: Sequence[i
 
 
 def _group(connection: sqlite3.Connection, id_: int) -> GroupRow:
-    row = connection.execute(GROUPS + "WHERE g.id = ?", (id_,)).fetchone()
+    row = connection.execute(_GROUPS + "WHERE g.id = ?", (id_,)).fetchone()
     if row is None:
         raise NotFoundError(f"there is no group {id_}")
     return GroupRow(*row)

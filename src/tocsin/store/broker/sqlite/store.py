@@ -27,7 +27,7 @@ from tocsin.store.sqlite.file import OpeningMode, ReadCall, StoreLayout
 from tocsin.store.sqlite.ownership import Ownership
 from tocsin.wire.subscriber import DEFAULT_APPLICATION
 
-CHUNK: Final = 10_000
+_CHUNK: Final = 10_000
 
 
 class SqliteBrokerStore(GroupCommits):
@@ -78,7 +78,7 @@ class SqliteBrokerStore(GroupCommits):
 
     async def backends(self) -> AsyncIterator[list[BackendRow]]:
         after = 0
-        while chunk := await self.read(partial(subscriptions.backends_after, after=after, limit=CHUNK)):
+        while chunk := await self.read(partial(subscriptions.backends_after, after=after, limit=_CHUNK)):
             yield chunk
             after = chunk[-1].interest
 
@@ -91,7 +91,7 @@ class SqliteBrokerStore(GroupCommits):
 
     async def frontends(self) -> AsyncIterator[list[FrontendRow]]:
         after = 0
-        while chunk := await self.read(partial(subscriptions.frontends_after, after=after, limit=CHUNK)):
+        while chunk := await self.read(partial(subscriptions.frontends_after, after=after, limit=_CHUNK)):
             yield chunk
             after = chunk[-1].id
 

@@ -29,7 +29,7 @@ from tocsin.wire.subscriber import DeliveryMode
 
 PUBLIC_BYTES: Final = 16
 
-BACKENDS: Final = """SELECT b.interest, b.channel, b.parameters, b.subscription, b.since_epoch, b.since_place,
+_BACKENDS: Final = """SELECT b.interest, b.channel, b.parameters, b.subscription, b.since_epoch, b.since_place,
         h.epoch, h.place
     FROM backends b JOIN heads h ON h.backend = b.id """
 _FRONTENDS: Final = """SELECT f.id, f.public_id, f.subscriber, b.interest, f.mode, f.since_epoch, f.since_place,
@@ -37,7 +37,7 @@ _FRONTENDS: Final = """SELECT f.id, f.public_id, f.subscriber, b.interest, f.mod
     FROM frontends f JOIN backends b ON b.id = f.backend JOIN markers m ON m.frontend = f.id """
 
 
-def columns(cursor: Cursor) -> tuple[int, int]:
+def _columns(cursor: Cursor) -> tuple[int, int]:
     """A cursor as the columns `epoch` and `place` (see upgrades.py)."""
     return cursor.epoch, cursor.execution << ORDINAL_BITS | cursor.ordinal
 
@@ -83,7 +83,7 @@ def _put_heads(connection: sqlite3.Connection, heads: Mapping[InterestId, Cursor
     connection.executemany(
         """UPDATE heads SET epoch = ?2, place = ?3
         WHERE backend = (SELECT id FROM backends WHERE interest = ?1) AND (epoch, place) < (?2, ?3)""",
-        ((interest, *columns(head)) for interest, head in heads.items()),
+        ((interest, *_columns(head)) for interest, head in heads.items()),
     )
 
 
@@ -91,12 +91,12 @@ def _put_heads(connection: sqlite3.Connection, heads: Mapping[InterestId, Cursor
 
 
 def backends_after(connection: sqlite3.Connection, after: int, limit: int) -> list[BackendRow]:
-    sql = BACKENDS + "WHERE b.interest > ? ORDER BY b.interest LIMIT ?"
+    sql = _BACKENDS + "WHERE b.interest > ? ORDER BY b.interest LIMIT ?"
     return [_backend(row) for row in connection.execute(sql, (after, limit))]
 
 
 def backend(connection: sqlite3.Connection, channel: str, parameters: str) -> BackendRow | None:
-    row = connection.execute(BACKENDS + "WHERE b.channel = ? AND b.parameters = ?", (channel, parameters)).fetchone()
+    row = connection.execute(_BACKENDS + "WHERE b.channel = ? AND b.parameters = ?", (channel, parameters)).fetchone()
     return None if row is None else _backend(row)
 
 
@@ -116,13 +116,13 @@ def add_backends(connection: sqlite3.Connection, new_backends: Sequence[NewBacke
                 f"the interest {new_backend.interest} is known as another one of {existing[0][1]}",
                 hint="the cluster has forgotten its numbers: bind all backends again",
             )
-        since = columns(new_backend.since)
+        since = _columns(new_backend.since)
         inserted = connection.execute(
             """INSERT INTO backends (interest, channel, parameters, subscription, since_epoch, since_place)
             VALUES (?, ?, ?, ?, ?, ?)""",
             (new_backend.interest, new_backend.channel, new_backend.parameters, new_backend.subscription, *since),
         )
-        head = since if new_backend.head is None else max(since, columns(new_backend.head))
+        head = since if new_backend.head is None else max(since, _columns(new_backend.head))
         connection.execute("INSERT INTO heads VALUES (?, ?, ?)", (inserted.lastrowid, *head))
 
 
@@ -133,7 +133,7 @@ def rebind(connection: sqlite3.Connection, rebound: Sequence[ReboundBackend]) ->
     # Through interim numbers that no interest has, so that two backends may swap their interests.
     connection.executemany("UPDATE backends SET interest = -id WHERE id = ?", ((id_,) for id_ in ids))
     for id_, binding in zip(ids, rebound, strict=True):
-        since = columns(binding.since)
+        since = _columns(binding.since)
         try:
             connection.execute(
                 """UPDATE backends SET interest = ?, subscription = ?, since_epoch = ?, since_place = ?
@@ -251,7 +251,7 @@ def hold(
     if since is None:
         begin = connection.execute("SELECT epoch, place FROM heads WHERE backend = ?", (backend,)).fetchone()
     else:
-        begin = columns(since)
+        begin = _columns(since)
     public_id = f"sub_{secrets.token_urlsafe(PUBLIC_BYTES)}"
     inserted = connection.execute(
         """INSERT INTO frontends (public_id, subscriber, backend, mode, since_epoch, since_place, created_us, own)
@@ -269,10 +269,10 @@ def unsubscribe(connection: sqlite3.Connection, ids: Sequence[int]) -> list[Fron
             "UPDATE frontends SET own = 0 WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),)
         )
 
-    return ended_by(connection, ids, disown)
+    return end_unheld(connection, ids, disown)
 
 
-def ended_by(connection: sqlite3.Connection, ids: Sequence[int], change: Callable[[], object]) -> list[FrontendRow]:
+def end_unheld(connection: sqlite3.Connection, ids: Sequence[int], change: Callable[[], object]) -> list[FrontendRow]:
     """Applies a change, removes those of these frontends that then have no holder, and returns them as they were."""
     before = read_frontends(connection, ids)
     change()
@@ -318,7 +318,7 @@ def put_markers(connection: sqlite3.Connection, markers: Mapping[SubscriptionId,
         """UPDATE markers SET epoch = ?2, place = ?3
         WHERE frontend = ?1 AND (epoch < ?2 OR (epoch = ?2 AND place < ?3))""",
         # Sorted in the order of the table, so that each of its pages is found once.
-        [(id_, *columns(markers[id_])) for id_ in sorted(markers)],
+        [(id_, *_columns(markers[id_])) for id_ in sorted(markers)],
     )
 
 
@@ -349,7 +349,7 @@ def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]
     rows = connection.execute(_FRONTENDS + which, values).fetchall()
     groups: dict[int, list[int]] = defaultdict(list)
     if connection.execute("SELECT EXISTS (SELECT 1 FROM group_subscriptions)").fetchone()[0]:
-        for id_, group in _holding(connection, [row[0] for row in rows]):
+        for id_, group in _select_holders(connection, [row[0] for row in rows]):
             groups[id_].append(group)
     return [
         FrontendRow(
@@ -368,7 +368,7 @@ def _frontends(connection: sqlite3.Connection, which: str, values: Sequence[Any]
     ]
 
 
-def _holding(connection: sqlite3.Connection, ids: Sequence[int]) -> sqlite3.Cursor:
+def _select_holders(connection: sqlite3.Connection, ids: Sequence[int]) -> sqlite3.Cursor:
     """The groups that hold these frontends, as pairs of frontend and group."""
     return connection.execute(
         """SELECT f.id, m.group_id FROM frontends f JOIN members m ON m.subscriber = f.subscriber

@@ -17,7 +17,7 @@ from tocsin.store.channels.rows import BrokerClaim, BrokerName, NewResults, NewR
 from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.wire.errors import FencedError, NotFoundError
 
-SELECT: Final = """SELECT dataverse, name, owner, epoch, number, secret, generation_epoch, generation_number, holder
+_SELECT: Final = """SELECT dataverse, name, owner, epoch, number, secret, generation_epoch, generation_number, holder
     FROM registrations """
 
 # --- positions and acknowledgements
@@ -140,12 +140,12 @@ def register(connection: sqlite3.Connection, broker: BrokerName, secret: str, *,
         ON CONFLICT DO UPDATE SET owner = coalesce(nullif(owner, ''), excluded.owner, owner)""",
         (*broker, owner, secret, *now),
     )
-    return _registered(connection, broker)
+    return _read_registration(connection, broker)
 
 
 def claim(connection: sqlite3.Connection, broker: BrokerName, claimant: BrokerClaim, secret: str) -> Registration:
     claimant.check()
-    registered = _registered(connection, broker)
+    registered = _read_registration(connection, broker)
     is_holder = claimant.store == registered.holder
     if (
         registered.generation is not None
@@ -169,7 +169,7 @@ def claim(connection: sqlite3.Connection, broker: BrokerName, claimant: BrokerCl
             claimant.store, registered.secret if is_holder else secret, *broker,
         ),
     )  # fmt: skip
-    return _registered(connection, broker)
+    return _read_registration(connection, broker)
 
 
 def forget_holders(connection: sqlite3.Connection) -> None:
@@ -178,21 +178,21 @@ def forget_holders(connection: sqlite3.Connection) -> None:
 
 
 def renew_secret(connection: sqlite3.Connection, broker: BrokerName, secret: str) -> None:
-    _registered(connection, broker)
+    _read_registration(connection, broker)
     connection.execute("UPDATE registrations SET secret = ? WHERE dataverse = ? AND name = ?", (secret, *broker))
 
 
 def registrations(connection: sqlite3.Connection) -> list[Registration]:
-    return [_read(row) for row in connection.execute(SELECT + "ORDER BY dataverse, name")]
+    return [_read(row) for row in connection.execute(_SELECT + "ORDER BY dataverse, name")]
 
 
 def registration(connection: sqlite3.Connection, broker: BrokerName) -> Registration | None:
-    row = connection.execute(SELECT + "WHERE dataverse = ? AND name = ?", broker).fetchone()
+    row = connection.execute(_SELECT + "WHERE dataverse = ? AND name = ?", broker).fetchone()
     return None if row is None else _read(row)
 
 
 def record_position(connection: sqlite3.Connection, broker: BrokerName, position: Position) -> Position:
-    registered = _registered(connection, broker)
+    registered = _read_registration(connection, broker)
     epochs, last = rows.result_epochs(connection), rows.last_number(connection, "result")
     number = max(min(epochs.bound(*known_position), last) for known_position in (registered.position, position))
     # Record the position in this store's own numbering, not in that of another epoch.
@@ -212,7 +212,7 @@ def _read(row: tuple[Any, ...]) -> Registration:
     return Registration(BrokerName(dataverse, name), owner, Position(epoch, number), secret, generation, holder)
 
 
-def _registered(connection: sqlite3.Connection, broker: BrokerName) -> Registration:
+def _read_registration(connection: sqlite3.Connection, broker: BrokerName) -> Registration:
     registered = registration(connection, broker)
     if registered is None:
         raise NotFoundError(f"the broker {broker.dataverse}.{broker.name} is not registered")

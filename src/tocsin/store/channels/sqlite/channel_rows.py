@@ -157,13 +157,13 @@ def executions(connection: sqlite3.Connection, channel_id: int, *, limit: int = 
         WHERE channel_id = ? ORDER BY id DESC LIMIT ?""",  # noqa: S608 - our own columns
         (channel_id, limit),
     )
-    recorded = [*_recorded(completed), *_recorded(failed)]
+    recorded = [*_read_executions(completed), *_read_executions(failed)]
     # The failures of an execution number come before its completed run.
     recorded.sort(key=lambda each: (each.number, each.reason is None, each.ended_us), reverse=True)
     return recorded[:limit]
 
 
-def _recorded(rows: Iterable[tuple[Any, ...]]) -> list[RecordedExecution]:
+def _read_executions(rows: Iterable[tuple[Any, ...]]) -> list[RecordedExecution]:
     return [
         RecordedExecution(
             number, epoch, tick_us, started_us, ended_us, decode_json(vector), count, reason, decode_json(details)

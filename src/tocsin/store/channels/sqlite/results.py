@@ -36,7 +36,7 @@ _FETCH: Final = f"""
     CROSS JOIN executions e ON e.channel_id = a.channel_id AND e.number = r.place >> {ORDINAL_BITS}
     LEFT JOIN results s ON s.id = r.same_as
     """  # noqa: S608 - our own number
-LIMITED: Final = "SELECT place FROM results WHERE interest = ? AND place > ? ORDER BY place LIMIT 1 OFFSET ?"
+_LIMITED: Final = "SELECT place FROM results WHERE interest = ? AND place > ? ORDER BY place LIMIT 1 OFFSET ?"
 
 
 def commit(
@@ -185,7 +185,7 @@ def fetch(
         answers.append(FetchedRange(number, [], gap))
         if left is not None:
             # Turn a limit into the place of the last result within it.
-            last = connection.execute(LIMITED, (interest, after, left - 1)).fetchone()
+            last = connection.execute(_LIMITED, (interest, after, left - 1)).fetchone()
             to = to if last is None else min(to, last[0])
         query.append((interest, after, to, channel_id))
 

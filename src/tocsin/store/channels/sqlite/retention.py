@@ -27,7 +27,7 @@ from tocsin.store.channels.sqlite.results import ROW_BYTES
 STEP_ROWS: Final = 2_500
 """How many rows a step removes or examines at most, unless the store was opened with another number."""
 # No interest has this number. Rows of deleted results have it while other rows refer to their payloads.
-NOBODY: Final = 0
+_NOBODY: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +44,22 @@ class StoredBytes:
 
 
 def mostly_dead(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
-    sql = f"{STORED} AND live * 2 < stored ORDER BY number"
+    sql = f"{_STORED} AND live * 2 < stored ORDER BY number"
     return [StoredBytes(*row) for row in connection.execute(sql, (channel_id,))]
 
 
 def partly_dead(connection: sqlite3.Connection, channel_id: int, number: int | None = None) -> list[StoredBytes]:
     """All executions that are partly dead, or only the execution with this number."""
-    sql = f"{STORED} AND live < stored AND number = coalesce(?, number) ORDER BY number"
+    sql = f"{_STORED} AND live < stored AND number = coalesce(?, number) ORDER BY number"
     return [StoredBytes(*row) for row in connection.execute(sql, (channel_id, number))]
 
 
 def _stored_bytes(connection: sqlite3.Connection, channel_id: int) -> list[StoredBytes]:
-    return [StoredBytes(*row) for row in connection.execute(f"{STORED} ORDER BY number LIMIT 100", (channel_id,))]
+    return [StoredBytes(*row) for row in connection.execute(f"{_STORED} ORDER BY number LIMIT 100", (channel_id,))]
 
 
 def too_old(connection: sqlite3.Connection, channel_id: int, ended_before_us: int) -> list[StoredBytes]:
-    sql = f"{STORED} AND ended_us < ? ORDER BY number LIMIT 100"
+    sql = f"{_STORED} AND ended_us < ? ORDER BY number LIMIT 100"
     return [StoredBytes(*row) for row in connection.execute(sql, (channel_id, ended_before_us))]
 
 
@@ -92,7 +92,7 @@ def dead_rows(connection: sqlite3.Connection, execution: StoredBytes) -> list[in
     return [id_ for id_ in dead if id_ not in needed]
 
 
-STORED: Final = "SELECT number, first, last, live FROM executions WHERE channel_id = ? AND stored > 0"
+_STORED: Final = "SELECT number, first, last, live FROM executions WHERE channel_id = ? AND stored > 0"
 _STORED_BYTES: Final = "SELECT number, first, last, live, bytes FROM executions WHERE channel_id = ? AND stored > 0"
 
 
@@ -101,10 +101,10 @@ _STORED_BYTES: Final = "SELECT number, first, last, live, bytes FROM executions 
 
 def trim(connection: sqlite3.Connection, channel_id: int, below: Mapping[InterestId, Cursor]) -> int:
     """Marks the results of these interests up to the cursors as dead. Returns their number."""
-    return lose(connection, channel_id, places_of(connection, below, channel_id).items())
+    return _lose(connection, channel_id, places_of(connection, below, channel_id).items())
 
 
-def lose(connection: sqlite3.Connection, channel_id: int, places: Iterable[tuple[int, int]]) -> int:
+def _lose(connection: sqlite3.Connection, channel_id: int, places: Iterable[tuple[int, int]]) -> int:
     """Marks the results of interests of the channel up to these places as dead. Returns their number."""
     losses = connection.execute(
         f"""SELECT i.id, r.place >> {ORDINAL_BITS}, max(r.place), count(*) FROM json_each(?) j
@@ -119,7 +119,7 @@ def lose(connection: sqlite3.Connection, channel_id: int, places: Iterable[tuple
 
 def evict(connection: sqlite3.Connection, channel_id: int, number: int, places: Iterable[tuple[int, int]]) -> int:
     """Like `lose`, to free space. Brokers that were not notified of these results learn of the gap."""
-    lost = lose(connection, channel_id, places)
+    lost = _lose(connection, channel_id, places)
     connection.execute(
         """UPDATE channels SET removed_to = max(removed_to, (
             SELECT last FROM executions WHERE channel_id = ?1 AND number = ?2)) WHERE id = ?1""",
@@ -140,7 +140,7 @@ def delete(connection: sqlite3.Connection, channel_id: int, results: Sequence[tu
         GROUP BY r.id""",
         (json.dumps(listed), channel_id),
     ).fetchall()
-    connection.executemany("UPDATE results SET interest = ? WHERE id = ?", [(NOBODY, id_) for id_, _ in deleted])
+    connection.executemany("UPDATE results SET interest = ? WHERE id = ?", [(_NOBODY, id_) for id_, _ in deleted])
     counts = Counter(place >> ORDINAL_BITS for _, place in deleted)
     return _died(connection, channel_id, list(counts.items()))
 
@@ -150,7 +150,7 @@ def overflow(connection: sqlite3.Connection, channel_id: int, number: int, inter
     for readers that had everything up to this execution.
     """
     before = number << ORDINAL_BITS
-    lose(connection, channel_id, [(interest, before) for interest in interests])
+    _lose(connection, channel_id, [(interest, before) for interest in interests])
     connection.executemany(
         "UPDATE interests SET lost = max(lost, ?) WHERE id = ?", [(before, interest) for interest in interests]
     )
@@ -190,7 +190,7 @@ def remove_dead(connection: sqlite3.Connection, channel_id: int, number: int, id
     sql = "SELECT sum(coalesce(length(payload), 0)), count(*) FROM results WHERE id IN (SELECT value FROM json_each(?))"
     payload_bytes, count = connection.execute(sql, (listed,)).fetchone()
     connection.execute("DELETE FROM results WHERE id IN (SELECT value FROM json_each(?))", (listed,))
-    _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
+    _subtract_removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
 
 
 def remove_rows(
@@ -222,7 +222,7 @@ def remove_rows(
     sql = "SELECT sum(coalesce(length(payload), 0)), count(*) FROM results WHERE id BETWEEN ? AND ?"
     payload_bytes, count = connection.execute(sql, (begin, last)).fetchone()
     connection.execute("DELETE FROM results WHERE id BETWEEN ? AND ?", (begin, last))
-    _removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
+    _subtract_removed(connection, channel_id, number, count, (payload_bytes or 0) + ROW_BYTES * count)
     sql = "UPDATE executions SET last = ? WHERE channel_id = ? AND number = ?"
     connection.execute(sql, (begin - 1, channel_id, number))
     if begin > first:
@@ -231,7 +231,9 @@ def remove_rows(
     return _died(connection, channel_id, [(number, live)]), False
 
 
-def _removed(connection: sqlite3.Connection, channel_id: int, number: int, count: int, size_bytes: int) -> None:
+def _subtract_removed(
+    connection: sqlite3.Connection, channel_id: int, number: int, count: int, size_bytes: int
+) -> None:
     sql = "UPDATE executions SET stored = stored - ?, bytes = bytes - ? WHERE channel_id = ? AND number = ?"
     connection.execute(sql, (count, size_bytes, channel_id, number))
     sql = "UPDATE channels SET result_bytes = result_bytes - ? WHERE id = ?"

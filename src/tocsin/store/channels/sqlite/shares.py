@@ -23,7 +23,7 @@ from tocsin.store.channels.rows import BrokerName
 from tocsin.store.channels.sqlite import channel_rows as rows
 from tocsin.store.channels.sqlite.results import ROW_BYTES
 
-EXECUTIONS: Final = 100
+_EXECUTIONS: Final = 100
 
 # Counts the bytes of an execution's live results for each share. Results with equal payloads store the payload once:
 # the first row has it, and the others refer to that row in `same_as`.
@@ -41,7 +41,7 @@ _COUNTED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class ShareEviction:
+class _ShareEviction:
     """What to evict: per execution, results that one of its `shares` holds and that only shares in `above` need."""
 
     above: list[int]
@@ -93,7 +93,7 @@ def uncounted_executions(connection: sqlite3.Connection, channel_id: int) -> lis
         """SELECT e.number FROM executions e LEFT JOIN execution_shares s
             ON s.channel_id = e.channel_id AND s.number = e.number AND s.share = ?
         WHERE e.channel_id = ? AND e.stored > 0 AND s.bytes IS NOT e.live ORDER BY e.number LIMIT ?""",
-        (_COUNTED, channel_id, EXECUTIONS),
+        (_COUNTED, channel_id, _EXECUTIONS),
     )
     return [row[0] for row in executions]
 
@@ -113,7 +113,7 @@ def count_shares(connection: sqlite3.Connection, channel_id: int, number: int) -
 
 def eviction(
     connection: sqlite3.Connection, channel_id: int, max_bytes: int, done: Set[tuple[int, int]] = frozenset()
-) -> ShareEviction | None:
+) -> _ShareEviction | None:
     """Chooses what goes next. None if everything fits, or if only the newest execution exceeds the fair level.
 
     `done`: pairs of execution and share that can give no more, because other shares need the rest.
@@ -148,7 +148,7 @@ def eviction(
         victims.setdefault(number, []).append(share)
         heapreplace(largest, (total + size_bytes, share))
         excess -= size_bytes
-    return ShareEviction(above, victims) if victims else None
+    return _ShareEviction(above, victims) if victims else None
 
 
 def evicted_places(

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 _TRIMMED: Final = 1_000
 
 
-class WriteCall(ReadCall[CallParameters, _T]):
+class _WriteCall(ReadCall[CallParameters, _T]):
     """A method that changes the store in one transaction. `point` names its crash points."""
 
     def __init__(
@@ -92,7 +92,7 @@ class SqliteChannelStore(SqliteFile):
 
     # --- channels
 
-    add_channel = WriteCall(channels.add_channel)
+    add_channel = _WriteCall(channels.add_channel)
     channel_ids = ReadCall(channels.channel_ids)
     state = ReadCall(channels.state)
 
@@ -104,9 +104,9 @@ class SqliteChannelStore(SqliteFile):
 
     # --- subscriptions and interests
 
-    subscribe = WriteCall(subscription_rows.subscribe, "channel-store.subscriptions")
-    unsubscribe = WriteCall(subscription_rows.unsubscribe, "channel-store.subscriptions")
-    change_subscription = WriteCall(subscription_rows.change_subscription, "channel-store.subscriptions")
+    subscribe = _WriteCall(subscription_rows.subscribe, "channel-store.subscriptions")
+    unsubscribe = _WriteCall(subscription_rows.unsubscribe, "channel-store.subscriptions")
+    change_subscription = _WriteCall(subscription_rows.change_subscription, "channel-store.subscriptions")
     subscription = ReadCall(subscription_rows.subscription)
     subscriptions = ReadCall(subscription_rows.subscriptions)
     subscriptions_of = ReadCall(subscription_rows.subscriptions_of)
@@ -128,7 +128,7 @@ class SqliteChannelStore(SqliteFile):
 
     # --- executions
 
-    record_failure = WriteCall(channels.add_failure)
+    record_failure = _WriteCall(channels.add_failure)
     executions = ReadCall(channels.executions)
 
     async def commit_execution(
@@ -209,7 +209,7 @@ class SqliteChannelStore(SqliteFile):
     position = ReadCall(brokers.position)
     dropped = ReadCall(brokers.count_dropped)
     new_results = ReadCall(brokers.new_results)
-    acknowledge = WriteCall(brokers.acknowledge)
+    acknowledge = _WriteCall(brokers.acknowledge)
 
     async def lowest_acknowledged(self, channel_id: int) -> AsyncIterator[dict[InterestId, Cursor]]:
         after: int | None = 0
@@ -221,12 +221,12 @@ class SqliteChannelStore(SqliteFile):
 
     # --- registered brokers
 
-    register = WriteCall(brokers.register)
-    claim = WriteCall(brokers.claim)
-    renew_secret = WriteCall(brokers.renew_secret)
+    register = _WriteCall(brokers.register)
+    claim = _WriteCall(brokers.claim)
+    renew_secret = _WriteCall(brokers.renew_secret)
     registrations = ReadCall(brokers.registrations)
     registration = ReadCall(brokers.registration)
-    record_position = WriteCall(brokers.record_position)
+    record_position = _WriteCall(brokers.record_position)
 
     async def unregister(self, broker: rows.BrokerName) -> None:
         while page := await self.subscriptions_of(broker, limit=self._step_rows):

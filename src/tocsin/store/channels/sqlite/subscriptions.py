@@ -32,7 +32,7 @@ from tocsin.wire.errors import ConflictError, LimitError, NotFoundError
 _Hold: TypeAlias = tuple[int, int, int]
 """An interest, a broker and a share that holds the interest."""
 
-SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.dataverse, b.name, s.since, s.created_us,
+_SELECT: Final = """SELECT s.id, s.channel_id, s.interest, i.parameters, b.dataverse, b.name, s.since, s.created_us,
     a.application FROM subscriptions s JOIN interests i ON i.id = s.interest JOIN brokers b ON b.id = s.broker
     JOIN shares a ON a.id = s.share JOIN channels c ON c.id = s.channel_id AND NOT c.dropped """
 
@@ -287,7 +287,7 @@ def _subscriptions(
             application,
         )
         for id_, channel, interest, text, dataverse, name, since, created, application in connection.execute(
-            SELECT + where, parameters
+            _SELECT + where, parameters
         ).fetchall()
     ]
 

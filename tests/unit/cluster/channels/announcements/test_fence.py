@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.waiting import until
-from tocsin.cluster.channels.announcements.fence import BrokerFence
+from tocsin.cluster.channels.announcements.brokers import BrokerFence
 from tocsin.rules.model.cursors import Position
 from tocsin.store.channels.rows import BrokerClaim, BrokerName
 from tocsin.store.channels.sqlite.store import SqliteChannelStore

@@ -19,7 +19,7 @@ from tests.support.waiting import WITHIN_S
 from tocsin.cluster.feeds.adapters.http_port import HttpPort, PortAccess
 from tocsin.cluster.feeds.metrics import FeedCounts
 from tocsin.cluster.feeds.running_feed import AcceptedRecords, RunningFeed
-from tocsin.cluster.http.access import port_authentication, server_limits
+from tocsin.cluster.http.routes import port_authentication, server_limits
 from tocsin.serving.application import body_budget
 from tocsin.settings import ClusterSettings
 from tocsin.wire.errors import ConflictError, TocsinError

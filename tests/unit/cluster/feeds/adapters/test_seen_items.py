@@ -10,7 +10,7 @@ import pytest
 from tocsin import durable_files
 from tocsin.cluster.feeds.adapters import seen_items as seen_module
 from tocsin.cluster.feeds.adapters.seen_items import KEEP_EVERY, NAME, SeenItems, mark
-from tocsin.cluster.feeds.batches import pack_batch, refused_in, rows_in, seen_marks
+from tocsin.cluster.feeds.batches import pack_batch, read_marks, read_refused, rows_in
 from tocsin.cluster.intake.log import IntakeLog
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.rules.model.types import BIGINT, Field, ObjectType
@@ -42,10 +42,10 @@ def new(seen: SeenItems, *numbers: int) -> list[int]:
 def test_the_marks_of_a_poll_are_packed_with_its_records_and_its_refusals() -> None:
     decoded = [DecodedRecord(0, {"id": 1}), DecodedRecord(1, None, "id", "why", b"text")]
     made = pack_batch(decoded, KIND, marks(1, 2))
-    assert seen_marks(made) == marks(1, 2)
+    assert read_marks(made) == marks(1, 2)
     assert rows_in([made], KIND)[1] == [1]
-    assert [refusal["reason"] for refusal in refused_in(made)] == ["why"]
-    assert seen_marks(pack_batch(decoded, KIND)) == seen_marks(pack_batch(decoded[:1], KIND)) == []
+    assert [refusal["reason"] for refusal in read_refused(made)] == ["why"]
+    assert read_marks(pack_batch(decoded, KIND)) == read_marks(pack_batch(decoded[:1], KIND)) == []
 
 
 def test_of_equal_items_in_one_answer_the_first_is_new() -> None:
@@ -80,7 +80,7 @@ async def test_what_a_segment_held_is_on_the_disk_before_it_goes(
             held.append(sorted(folder.glob("*.log")) == whole)
 
     monkeypatch.setattr("tocsin.faults.reach", watch)
-    log.landed(20)
+    log.record_landed(20)
     await log.close()
     assert held == [True]
     assert len(list(folder.glob("*.log"))) < len(whole)
@@ -106,10 +106,10 @@ async def test_no_segment_goes_while_there_is_no_room_to_remember_it(
 
     with monkeypatch.context() as patched:
         patched.setattr(durable_files.os, "fsync", full)
-        log.landed(20)
+        log.record_landed(20)
     assert sorted(folder.glob("*.log")) == whole
     assert not list(folder.glob("seen*"))
-    log.landed(20)
+    log.record_landed(20)
     assert len(list(folder.glob("*.log"))) < len(whole)
     await log.close()
 
@@ -117,9 +117,9 @@ async def test_no_segment_goes_while_there_is_no_room_to_remember_it(
 async def test_of_too_many_those_go_first_that_were_longest_in_no_answer(tmp_path: Path) -> None:
     seen, log = opened(tmp_path / "log", limit=4)
     await log.append(payload(1, 2, 3), 3)
-    seen.answered(marks(1, 2, 3))
+    seen.note_answer(marks(1, 2, 3))
     await log.append(payload(4, 5), 2)
-    seen.answered(marks(1, 4, 5))
+    seen.note_answer(marks(1, 4, 5))
     assert new(seen, 1, 2, 3, 4, 5) == [2]
     await log.close()
 
@@ -131,9 +131,9 @@ async def test_what_is_still_in_the_answer_is_not_forgotten_by_reading_the_log_a
         seen, log = opened(folder, limit=4)
         assert new(seen, 0, number) == ([0, 1] if number == 1 else [number])
         await log.append(payload(*new(seen, 0, number)), len(new(seen, 0, number)))
-        seen.answered(marks(0, number))
+        seen.note_answer(marks(0, number))
         assert len(seen) <= 4
-        log.landed(log.end)
+        log.record_landed(log.end)
         await log.close()
 
 
@@ -141,7 +141,7 @@ async def test_very_many_are_kept_beside_the_log_before_it_is_trimmed(tmp_path: 
     seen, log = opened(tmp_path / "log", limit=2, keep_every=3)
     await log.append(payload(1, 2, 3), 3)
     assert not (tmp_path / "log" / NAME).exists()
-    seen.answered(marks(2, 3))
+    seen.note_answer(marks(2, 3))
     assert (tmp_path / "log" / NAME).exists()
     await log.close()
     seen, log = opened(tmp_path / "log", limit=2)
@@ -164,7 +164,7 @@ async def test_a_damaged_memory_is_refused(tmp_path: Path, spoil: object) -> Non
 def test_the_memory_of_a_feed_is_bounded() -> None:
     seen = SeenItems(Path(), seen_module.LIMIT)
     tracemalloc.start()
-    seen.answered(mark(f"id {number}") for number in range(seen_module.LIMIT + 1_000))
+    seen.note_answer(mark(f"id {number}") for number in range(seen_module.LIMIT + 1_000))
     size_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(seen) == seen_module.LIMIT

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from tests.support.feeds_in_process import FeedDataverse
 from tests.support.in_process_cluster import LocalCluster
 from tests.support.waiting import wait_until
-from tocsin.cluster.channels.announcements.brokers import checked_url
-from tocsin.cluster.procedures.procedures import RUNS_KEPT
+from tocsin.cluster.channels.announcements.brokers import check_url
+from tocsin.cluster.statements.procedures import RUNS_KEPT
 from tocsin.wire.errors import ConflictError, InputError, NotFoundError, StatementError, TocsinError
 
 SETUP = """
@@ -291,5 +291,5 @@ def test_a_broker_lives_from_create_to_drop(place: FeedDataverse) -> None:
 
 def test_an_address_to_which_nothing_can_be_sent_is_refused() -> None:
     for url in ("", "broker", "ftp://broker", "http://", "http://b:x", "http://a b", "http://me:secret@broker"):
-        refused(lambda text=url: checked_url(text), InputError, "a broker's address")  # type: ignore[misc]
-    assert checked_url("https://[::1]:8989/a?b=c") == "https://[::1]:8989/a?b=c"
+        refused(lambda text=url: check_url(text), InputError, "a broker's address")  # type: ignore[misc]
+    assert check_url("https://[::1]:8989/a?b=c") == "https://[::1]:8989/a?b=c"

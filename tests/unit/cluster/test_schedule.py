@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tocsin.cluster.channels import schedule
+from tocsin.cluster import schedule
 from tocsin.rules.model.values import Duration
 
 ANCHOR = datetime(2026, 11, 15, tzinfo=UTC)

@@ -22,11 +22,11 @@ from tocsin.clock import from_us
 from tocsin.cluster.catalog.catalog import CatalogStore, Put, Remove
 from tocsin.cluster.catalog.entries import DatasetEntry, ProcedureEntry, ProcedureSchedule
 from tocsin.cluster.catalog.refs import Ref, procedure_ref
-from tocsin.cluster.channels.schedule import run_ticks
 from tocsin.cluster.channels.virtual_datasets import ProcedureRun, VirtualDataset
 from tocsin.cluster.data_folder.dataset_tables import DatasetTables, new_folder
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.engine_session import EngineLostError
+from tocsin.cluster.schedule import run_ticks
 from tocsin.cluster.statements.ddl import arity_to_drop
 from tocsin.cluster.statements.dml import DmlHandler, decode_rows, keys_to_delete
 from tocsin.cluster.statements.outcomes import QueryRows, StatementSummary
@@ -278,7 +278,7 @@ class Procedures:
         check_text("list of arguments", arguments, PARAMETERS_LIMIT)
         async with self._changing:
             if not self._is_current(call.entry):
-                raise self._catalog.catalog.missing(call.entry.ref)
+                raise self._catalog.catalog.not_found_error(call.entry.ref)
             entry = self._catalog.catalog.procedure(call.entry.dataverse, call.entry.name, call.entry.arity)
             existing = [schedule for schedule in entry.schedules if schedule.arguments == arguments]
             schedule = existing[0] if existing else ProcedureSchedule(new_folder(), arguments, call.scope.now)

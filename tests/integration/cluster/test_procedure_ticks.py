@@ -17,8 +17,8 @@ from tests.support.waiting import WITHIN_S
 from tocsin.cluster.catalog.entries import ProcedureEntry, ProcedureSchedule
 from tocsin.cluster.catalog.entry_json import entry_from_json, entry_to_json
 from tocsin.cluster.engine.engine_session import engine_lost
-from tocsin.cluster.procedures.procedures import SCHEDULES_LIMIT, Procedures
 from tocsin.cluster.statements.dml import DmlHandler
+from tocsin.cluster.statements.procedures import SCHEDULES_LIMIT, Procedures
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.store.cluster.interface import CatalogRow

@@ -17,11 +17,11 @@ from tocsin.rules.periods import instant, last_tick
 # The wall clock may be changed, and machines sleep, so check the clock at least this often.
 LONGEST_WAIT_S: Final = 30.0
 
-RunTick = Callable[[int, datetime, int], Awaitable[None]]
+_RunTick = Callable[[int, datetime, int], Awaitable[None]]
 """Called with the number of the tick, its instant, and how many earlier ticks coalesced with it."""
 
 
-def wall_clock() -> datetime:
+def _wall_clock() -> datetime:
     return datetime.now(UTC)
 
 
@@ -29,8 +29,8 @@ async def run_ticks(  # noqa: PLR0917
     anchor: datetime,
     period: Duration,
     done: int,
-    run: RunTick,
-    now: Callable[[], datetime] = wall_clock,
+    run: _RunTick,
+    now: Callable[[], datetime] = _wall_clock,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     *,
     late_ticks: int = 1,
