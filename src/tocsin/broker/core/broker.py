@@ -23,12 +23,12 @@ from typing import Any
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.acknowledgements import Acknowledgements
 from tocsin.broker.core.actions import Action, DeliveryReason, RefuseEvent
+from tocsin.broker.core.catch_up import CatchUp
 from tocsin.broker.core.cohorts import CohortSnapshot, FrontendState
 from tocsin.broker.core.fetches import Fetches
 from tocsin.broker.core.interest_state import CoreState, InterestState
 from tocsin.broker.core.merged_subscriptions import MergedSubscriptions, refuse_unknown
 from tocsin.broker.core.result_arrivals import ResultArrivals
-from tocsin.broker.core.result_getter import ResultGetter
 from tocsin.broker.core.settings import CoreSettings
 from tocsin.rules.caching.caches import ResultCaches
 from tocsin.rules.model.cursors import START, Cursor, InterestId, SubscriptionId
@@ -44,7 +44,7 @@ class Broker:
         self.caches = ResultCaches(settings.caching, now_s)
         self._fetches = Fetches(settings)
         self._state = state = CoreState(self.caches, self._fetches)
-        self._getter = ResultGetter(settings, self.caches, self._fetches)
+        self._getter = CatchUp(settings, self.caches, self._fetches)
         arrivals = ResultArrivals(state, self._getter)
         self._merged = merged = MergedSubscriptions(state, arrivals.activate, grace_s=settings.grace_s)
         self._acks = acks = Acknowledgements(state, report_every_s=settings.report_every_s, now_s=now_s)

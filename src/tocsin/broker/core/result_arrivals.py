@@ -10,10 +10,10 @@ from collections.abc import Collection
 
 from tocsin.broker.core import events as ev
 from tocsin.broker.core.actions import Action, Deliver, DeliveryReason, NotifyAvailable
+from tocsin.broker.core.catch_up import CatchUp
 from tocsin.broker.core.cohorts import FrontendState
 from tocsin.broker.core.fetches import PendingFetch
 from tocsin.broker.core.interest_state import CoreState, InterestState
-from tocsin.broker.core.result_getter import ResultGetter
 from tocsin.rules.caching.entries import BrokerResult, size_bytes
 from tocsin.rules.model.cursors import Cursor, SubscriptionId
 
@@ -21,7 +21,7 @@ from tocsin.rules.model.cursors import Cursor, SubscriptionId
 class ResultArrivals:
     """Handles the cluster's events."""
 
-    def __init__(self, state: CoreState, getter: ResultGetter) -> None:
+    def __init__(self, state: CoreState, getter: CatchUp) -> None:
         self._interests = state.interests
         self._caches = state.caches
         self._fetches = state.fetches

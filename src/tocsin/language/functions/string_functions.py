@@ -61,17 +61,17 @@ def _join(name: str, arguments: Sequence[TypedSql]) -> TypedSql:
         raise FunctionError(f"{name} takes {most} argument{'s' if most > 1 else ''}, got {len(arguments)}")
     separator = as_text(arguments[1]).sql if most == 2 else exp.Literal.string("")
 
-    def joined(texts: exp.Expr) -> exp.Expr:
+    def join(texts: exp.Expr) -> exp.Expr:
         return build(
             "if(exists(_v, __x -> __x IS NULL), NULL, _joined)",
             _v=texts, _joined=values.call("array_join", texts, separator),
         )  # fmt: skip
 
-    return TypedSql(once(_items(arguments[0]), "__t", joined), t.STRING)
+    return TypedSql(once(_items(arguments[0]), "__t", join), t.STRING)
 
 
 def _replace(name: str, arguments: Sequence[TypedSql]) -> TypedSql | None:
-    """Replaces the first so many occurrences; with three arguments Spark's function does."""
+    """Replaces the first occurrences, as many as the fourth argument says; Spark replaces all with three arguments."""
     if len(arguments) != 4:
         if len(arguments) not in (2, 3):
             raise FunctionError(f"{name} takes 2 to 4 arguments, got {len(arguments)}")

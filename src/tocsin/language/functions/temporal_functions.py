@@ -168,7 +168,7 @@ _PATTERN_PART: Final = re.compile(r"'[^']*'|([A-Za-z])\1*")
 
 
 def spark_pattern(pattern: str) -> str:
-    """Translates a pattern of the original, such as `YYYY-MM-DD hh:mm:ss.nnn`, to Spark's letters.
+    """Translates a pattern of AsterixDB, such as `YYYY-MM-DD hh:mm:ss.nnn`, to Spark's letters.
 
     In Spark, Y is refused, n is unknown, D and DD mean the day of the year, and h needs an `a` for am and pm: none of
     these letters has another meaning in a pattern that Spark takes.
@@ -180,13 +180,13 @@ def spark_pattern(pattern: str) -> str:
     if "a" not in letters and "H" not in letters:
         changes["h"] = "H"
 
-    def changed(part: re.Match[str]) -> str:
+    def translate_letter(part: re.Match[str]) -> str:
         letter = part[1]
         if not letter or letter not in changes or (letter == "D" and len(part[0]) > 2):
             return part[0]
         return changes[letter] * len(part[0])
 
-    return _PATTERN_PART.sub(changed, pattern)
+    return _PATTERN_PART.sub(translate_letter, pattern)
 
 
 def _with_pattern(name: str) -> Callable[[TypedSql, TypedSql], exp.Expr]:

@@ -51,7 +51,7 @@ def statements(script: str) -> Iterator[Statement]:
 
 def parse_query(text: str) -> exp.Expr:
     """Parses a function's body: a query or an expression."""
-    tokens = list(_tokens(text))
+    tokens = list(read_tokens(text))
     if not tokens:
         raise _error_at(text, 0, "expected a query or an expression")
     body = _parse_all(TokenStream(text, tokens), lambda tokens: tokens.query("a query or an expression"))
@@ -61,7 +61,7 @@ def parse_query(text: str) -> exp.Expr:
 
 def parse_procedure(text: str) -> ProcedureBody:
     """Parses a procedure's body."""
-    tokens = list(_tokens(text))
+    tokens = list(read_tokens(text))
     if not tokens:
         raise _error_at(text, 0, "expected an INSERT, an UPSERT, a DELETE or a query")
     statement = _parse_all(TokenStream(text, tokens), procedure_body)
@@ -106,7 +106,7 @@ class _TooManyTokensError(Exception):
         self.token = token
 
 
-def _tokens(script: str) -> Iterator[Token]:
+def read_tokens(script: str) -> Iterator[Token]:
     """Yields the tokens of a script. Only those up to the next semicolon are in memory, and they are limited: a token
     takes hundreds of times the memory of its text.
     """
@@ -140,7 +140,7 @@ def _chunks(script: str) -> Iterator[list[Token]]:
     chunk: list[Token] = []
     open_brackets: list[Token] = []
     since_statement = 0
-    for token in _tokens(script):
+    for token in read_tokens(script):
         kind = token.token_type
         since_statement += 1
         if since_statement > TOKENS_LIMIT:

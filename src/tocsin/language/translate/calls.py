@@ -420,23 +420,23 @@ def to_json(value: TypedSql) -> TypedSql:
     """Writes a value as JSON without tags, as answers do. A multiset of arrays or objects has no such text: NULL."""
     text = dynamic.call("to_json", encoder.to_any(make_self_contained(make_plain(to_output_type(value)))))
 
-    def replaced(json: exp.Expr, pattern: str, by: str) -> exp.Expr:
+    def replace(json: exp.Expr, pattern: str, by: str) -> exp.Expr:
         return dynamic.call("regexp_replace", json, string(pattern), string(by))
 
-    def written(json: exp.Expr) -> exp.Expr:
+    def write(json: exp.Expr) -> exp.Expr:
         duration = dynamic.as_type(dynamic.call("parse_json", exp.column("__p")), t.DURATION)
         found = dynamic.call("regexp_extract_all", json, string(_DURATIONS), exp.Literal.number(0))
         durations = build(
             "aggregate(_found, _json, (__a, __p) -> replace(__a, __p, concat('\"', _text, '\"')))",
             _found=found, _json=json, _text=dynamic.once(duration, "__d", duration_text),
         )  # fmt: skip
-        circles = replaced(durations, _CIRCLES, '{"center":[$1,$2],"radius":$3}')
-        plain = replaced(replaced(circles, _PLAIN_TAGS, "$1"), _FLAT_MULTISETS, "$1")
+        circles = replace(durations, _CIRCLES, '{"center":[$1,$2],"radius":$3}')
+        plain = replace(replace(circles, _PLAIN_TAGS, "$1"), _FLAT_MULTISETS, "$1")
         has_tag = dynamic.call("contains", plain, string('{"$multiset":'))
-        names = exp.If(this=has_tag, true=exp.null(), false=replaced(plain, _ESCAPED_NAMES, '"$1'))
+        names = exp.If(this=has_tag, true=exp.null(), false=replace(plain, _ESCAPED_NAMES, '"$1'))
         return exp.If(this=dynamic.call("contains", json, string('"$')), true=names, false=json)
 
-    return TypedSql(dynamic.once(text, "__j", written), t.STRING)
+    return TypedSql(dynamic.once(text, "__j", write), t.STRING)
 
 
 def _keep_evaluation(value: TypedSql) -> TypedSql:

@@ -129,7 +129,7 @@ class Projection:
         columns = [(physical(name), value.sql) for name, value, _ in members]
         if keeps_open(type_):
             rest = [encoder.without_fields(text, sorted({*names} - own)) for text, own in opens]
-            columns.append((OPEN, encoder.merged_fields(rest)))
+            columns.append((OPEN, encoder.merge_fields(rest)))
         if as_value:
             return SelectOutput([(VALUE, values.record(columns))], type_, True, False, columns)
         return SelectOutput(columns, type_, False)

@@ -171,7 +171,7 @@ def nullable_side(value: TypedSql, present: exp.Expr) -> TypedSql:
     return OptionalVariable(value.sql, value.type, present)
 
 
-def required_column(alias: str, type_: ObjectType) -> exp.Expr | None:
+def find_required_column(alias: str, type_: ObjectType) -> exp.Expr | None:
     """Returns a column of a dataset's record that is never NULL."""
     required = (declared for declared in type_.fields if not declared.optional and declared.type != ANY)
     first = next(required, None)

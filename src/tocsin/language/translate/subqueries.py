@@ -267,14 +267,14 @@ def _between(array: exp.Expr, limit: exp.Expr | None, offset: exp.Expr | None) -
     if limit is None and offset is None:
         return array
 
-    def bound(given: exp.Expr) -> exp.Expr:
+    def clamp(given: exp.Expr) -> exp.Expr:
         # greatest ignores NULL.
         return given if isinstance(given, exp.Literal) else values.call("greatest", given, exp.Literal.number(0))
 
     start: exp.Expr = exp.Literal.number(1)
     if offset is not None:
-        start = exp.Add(this=bound(offset).copy(), expression=start)
-    return values.call("slice", array, start, exp.Literal.number(2**31 - 2) if limit is None else bound(limit))
+        start = exp.Add(this=clamp(offset).copy(), expression=start)
+    return values.call("slice", array, start, exp.Literal.number(2**31 - 2) if limit is None else clamp(limit))
 
 
 def _body_of(function: Function) -> exp.Expr:

@@ -362,7 +362,7 @@ def test_results_that_do_not_fit_into_the_engine_arrive_in_parts(place: RunningC
     assert succeeded(place).results == 3_000
     assert "poison_records" not in succeeded(place).details
     assert place.running().counts.parts > 1
-    assert place.running().counts.last_execution_s < ExecutionLimits().deadline_s, "no query has waited for ever"
+    assert not [line for line in logs if "was not done within" in str(line)], "no query has waited for ever"
     assert [result["id"] for result in place.told(subscription)] == list(range(3_000))
 
 

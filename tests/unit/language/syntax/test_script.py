@@ -73,9 +73,9 @@ def test_tokens_are_the_same_whether_a_script_is_read_at_once_or_by_statements(t
         expected = shapes(Tocsin().tokenize(text))
     except TokenError:
         with pytest.raises(StatementError):
-            list(script._tokens(text))
+            list(script.read_tokens(text))
     else:
-        assert shapes(script._tokens(text)) == expected
+        assert shapes(script.read_tokens(text)) == expected
 
 
 @pytest.mark.parametrize("text", ["", " ", ";", ";;\n;", "-- only", "// only", "/* only */", "\ufeff"[1:]])

@@ -388,4 +388,4 @@ def test_no_body_takes_longer_to_read_than_its_size_explains(body: bytes) -> Non
     began_s = time.process_time()
     with suppress(InputError):
         decode(body)
-    assert time.process_time() - began_s < 2.5
+    assert time.process_time() - began_s < 10

@@ -28,10 +28,10 @@ from tocsin.language.translate.scope import (
     as_table,
     column,
     column_names,
+    find_required_column,
     free_tables,
     is_hidden,
     nullable_side,
-    required_column,
     row,
     select_query,
     variable,
@@ -140,7 +140,7 @@ class Sources:
         dataset = self._find_dataset(parts, node)
         alias = self.translator.alias(name)
         source = self.translator.hooks.scan_dataset(dataset, node, alias)
-        present = required_column(alias, dataset.type)
+        present = find_required_column(alias, dataset.type)
         self._add(source, alias, join, name, row(alias, dataset.type), present=present)
 
     def _with_table(self, table: WithTable, node: exp.Table, name: str, join: exp.Join) -> None:

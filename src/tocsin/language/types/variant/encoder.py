@@ -227,7 +227,7 @@ def without_fields(text: exp.Expr, names: Sequence[str]) -> exp.Expr:
     return exp.If(this=found, true=_text_of(kept), false=text.copy())
 
 
-def merged_fields(texts: Sequence[exp.Expr]) -> exp.Expr:
+def merge_fields(texts: Sequence[exp.Expr]) -> exp.Expr:
     """Merges the undeclared fields of several records into one text. Of equal names, the last one counts."""
     if not texts:
         return exp.cast(exp.null(), "STRING")

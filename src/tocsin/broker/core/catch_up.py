@@ -27,7 +27,7 @@ from tocsin.rules.caching.entries import CachedRun, MissingRun, size_bytes
 from tocsin.rules.model.cursors import Cursor, SubscriptionId
 
 
-class ResultGetter:
+class CatchUp:
     """Answers pulls and catch-ups. Methods append what has to be done to `actions`."""
 
     def __init__(self, settings: CoreSettings, caches: ResultCaches, fetches: Fetches) -> None:
