@@ -130,4 +130,9 @@ ENTRIES: Final[list[Entry]] = [
     q("SELECT VALUE object_names(p.address) FROM People p", lambda: [sorted(p["address"]) for p in P]),
     q("SELECT VALUE {'a': is_null(p.age), 'm': is_missing(p.nick)} FROM People p",
       lambda: [{**({} if get(p, "age") is MISSING else {"a": not known(p["age"])}), "m": "nick" not in p} for p in P]),
+    # DISTINCT compares undeclared values as `=` does, and only numbers have a sum.
+    q("SELECT sum(DISTINCT x.v) AS s, avg(DISTINCT x.v) AS a, min(DISTINCT x.v) AS m, array_count(array_agg(DISTINCT x.v)) AS n, count(DISTINCT x.v) AS c FROM [{'v': 1}, {'v': 1.0}, {'v': '7'}, {'v': 3}, {'u': 1}] x",
+      lambda: [{"s": 4, "a": 2.0, "m": None, "n": 3, "c": 3}]),
+    q("SELECT array_agg(DISTINCT x.v) AS a, x.k AS k FROM [{'k': 1, 'v': point('1,2')}, {'k': 1, 'v': point('1,2')}, {'k': 2, 'v': [1]}] x GROUP BY x.k",
+      lambda: [{"a": [Point(1.0, 2.0)], "k": 1}, {"a": [[1]], "k": 2}]),
 ]  # fmt: skip

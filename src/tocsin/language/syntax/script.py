@@ -28,6 +28,7 @@ _DEPTH_LIMIT = 100  # nesting of brackets: far beyond what people write, far bel
 _TREE_LIMIT = 300  # nesting of operators, such as a + b + c + …; each level costs more than the one before
 _CHAIN_LIMIT = 1_000  # conditions in an AND or OR; the engine's time grows with their square: 4 s for a thousand
 TOKENS_LIMIT = 100_000  # words and signs of one statement; each takes hundreds of bytes, and 0.2 ms in a query
+_STATEMENTS_LIMIT = 10_000  # of one script: the answer to each waits in memory until the script has ended
 _DIGITS_LIMIT = 1_000  # digits of a number; the largest double has 309, and Python parses at most 4,300
 _HALF = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -40,6 +41,11 @@ def statements(script: str) -> Iterator[Statement]:
     number = 1
     try:
         for chunk in _chunks(script):
+            if number > _STATEMENTS_LIMIT:
+                raise _error_at(
+                    script, chunk[0].start, f"the script has more than {_STATEMENTS_LIMIT:,} statements",
+                    "send it in parts",
+                )  # fmt: skip
             statement = _parse_all(TokenStream(script, chunk), parse_statement)
             _shallow_parts(script, statement)
             yield statement

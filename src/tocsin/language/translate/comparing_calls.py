@@ -71,7 +71,8 @@ def _deep_equal(name: str, arguments: Sequence[TypedSql], operators: Operators) 
     """Whether two values are equal; values of different types are not."""
     _check_count(name, arguments, 2, 2)
     sides = [TypedSql(encoder.to_any(make_self_contained(argument)), t.ANY) for argument in arguments]
-    return operators.compare(exp.EQ, *sides)
+    known = exp.and_(*(is_known(side.sql, t.ANY) for side in sides))
+    return TypedSql(exp.If(this=known, true=_equal(operators, *sides), false=dynamic.null(t.BOOLEAN)), t.BOOLEAN)
 
 
 def _choose(*, null_safe: bool) -> Callable[[str, Sequence[TypedSql], Operators], TypedSql]:

@@ -52,6 +52,15 @@ def test_a_statement_of_too_many_words_is_refused(text: str) -> None:
     assert f"more than {script.TOKENS_LIMIT:,} words and signs" in str(refused(text))
 
 
+def test_a_script_of_too_many_statements_is_refused_after_the_ones_that_count() -> None:
+    assert sum(1 for _ in script.statements("USE a;" * 10_000)) == 10_000
+    parsing = script.statements("USE a;" * 10_001)
+    assert sum(1 for _ in zip(range(10_000), parsing, strict=False)) == 10_000
+    with pytest.raises(StatementError, match="more than 10,000 statements") as found:
+        next(parsing)
+    assert found.value.statement == 10_001
+
+
 def test_only_the_words_of_one_statement_are_in_memory() -> None:
     parsing = script.statements("SELECT 1, 2, 3;\n" * script.TOKENS_LIMIT)
     tracemalloc.start()
