@@ -30,7 +30,7 @@ CONSTANTS: Final[list[tuple[str, Any]]] = [
     ("1.5 = 3 / 2", True), ("5 BETWEEN 1 AND 5", True), ("5 NOT BETWEEN 1 AND 5", False), ("1 IN [1, 2]", True),
     ("3 IN [1, 2]", False), ("'a' IN {{'a'}}", True), ("[1, 2] = [1, 2]", True), ("[1, 2] = [2, 1]", False),
     ("{'a': 1} = {'a': 1}", True), ("CASE WHEN null THEN 1 ELSE 2 END", 2), ("1 <=> null", False), ("null <=> null", True),
-    ("1 = '1'", None), ("1 < 'a'", None), ("true = 1", None), ("'5' + 1", None), ("1 <=> '1'", False), ("[1] = ['1']", False),
+    ("1 = '1'", None), ("1 < 'a'", None), ("true = 1", None), ("'5' + 1", None), ("1 + {'a': 1}", None), ("1 <=> '1'", False), ("[1] = ['1']", False),
     ("[1, 2] = [1.0, 2.0]", True), ("{'a': [1]} = {'a': [1.0]}", True), ("[1] < [2]", None), ("point('1,2') < point('3,4')", None),
     ("date('2026-01-01') = datetime('2026-01-01T00:00:00Z')", None), ("date('2026-01-01') = '2026-01-01'", None),
     ("datetime('2026-01-01T00:00:00Z') > 'soon'", None), ("CASE 1 WHEN '1' THEN 'a' ELSE 'b' END", "b"), ("1 IN ['1']", None),

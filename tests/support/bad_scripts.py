@@ -71,7 +71,6 @@ SCRIPTS: Final[dict[str, list[str]]] = {
         "SELECT VALUE try_reflect('java.lang.System', 'exit', 1)",
     ],
     "types": [
-        "SELECT VALUE 1 + {'a': 1}",
         "SELECT VALUE abs()",
         "SELECT VALUE NOT 5",
         "SELECT VALUE [1].a",
@@ -251,5 +250,5 @@ def long() -> Iterator[tuple[str, bool]]:
     yield f"SELECT VALUE length('{'x' * 1_000_000}');", False
     yield f"SELECT VALUE {'x' * 1_000_000};", True
     yield f"SELECT VALUE {'9' * 1_000_000};", True
-    yield ";" * 1_000_000, False
+    yield ";" * 1_000_000, True
     yield f"-- {'x' * 1_000_000}\nSELECT VALUE 1;", False

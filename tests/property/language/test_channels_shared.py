@@ -320,7 +320,7 @@ ENRICHED = [
                        for name in _shelters(w, r["note"])]),
     Case(["k"], "select r.id, s.name from Reports r left join Shelters s on s.kind = r.note where r.kind = k",
          each(*KINDS),
-         lambda w, k: [{"id": r["id"], **({"name": name} if name else {"name": None})} for r in _of_kind(w, k)
+         lambda w, k: [{"id": r["id"], **({"name": name} if name else {})} for r in _of_kind(w, k)
                        for name in (_shelters(w, r["note"]) if r.get("note") is not None else []) or [None]]),
     Case(["k", "n"], "select r.id, sheltersOf(r.kind) as s from Reports r where r.kind = k and isTwice(r.severity, n)",
          many(lambda rng: (kind(rng), rng.randint(-1, 6))),
