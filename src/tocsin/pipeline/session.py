@@ -161,6 +161,7 @@ def _launch(
             gateway = launch_gateway(shown_conf, popen)
         except (PySparkException, OSError) as error:
             raise UnavailableError(f"Spark did not start: {_last_words(stderr_path) or error}") from error
+    started: SparkSession | None = None
     try:
         spark_conf = SparkConf(loadDefaults=False).setAll(list(spark_settings.items()))
         # Both steps under one lock: otherwise a thread that uses the old session could start its own session in
@@ -174,14 +175,16 @@ def _launch(
         if equip is not None:
             equip(started, scratch)
     except Exception as error:
-        reason = error if isinstance(error, UnavailableError) else None
-        text = str(error)  # str() asks the JVM, so it comes before _end
-        _end(gateway)
-        with SparkContext._lock:
-            _forget_session()
-        if reason is not None:
+        reason = str(error)  # str() asks the JVM, so it comes before its end
+        if started is not None:
+            stop(started)
+        else:
+            _end(gateway)
+            with SparkContext._lock:
+                _forget_session()
+        if isinstance(error, UnavailableError):
             raise
-        raise UnavailableError(f"Spark did not start: {text}") from error
+        raise UnavailableError(f"Spark did not start: {reason}") from error
     return started
 
 

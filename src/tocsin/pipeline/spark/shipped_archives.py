@@ -66,7 +66,7 @@ def worker_modules(roots: Sequence[str] = ROOTS) -> dict[str, Path]:
 def foreign_packages() -> set[str]:
     """The packages of others that these modules import: what workers must have installed."""
     tops = {name.partition(".")[0] for file in worker_modules().values() for name in imported_modules(file)}
-    return tops - set(sys.stdlib_module_names) - {_PACKAGE}
+    return tops - set(sys.stdlib_module_names) - {_PACKAGE, "pyspark"}  # Spark's workers bring PySpark
 
 
 def pack_worker_modules(folder: Path) -> Path:

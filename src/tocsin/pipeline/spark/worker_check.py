@@ -24,7 +24,7 @@ _REMEDY: Final = (
 )
 _GROUP: Final = "tocsin worker check"
 _PAUSE_S: Final = 0.2
-_MODULES: Final = ("pyarrow", "numpy", shipped_archives.ROOTS[0])
+MODULES: Final = ("pyarrow", *shipped_archives.ROOTS)
 _CANNOT_RUN: Final = re.compile(r'Cannot run program "([^"]+)"')
 _VERSIONS: Final = re.compile(
     r"Python in worker has different version:? ?(.+?) than that in driver:? ?([\d.]+)", re.DOTALL
@@ -32,7 +32,7 @@ _VERSIONS: Final = re.compile(
 
 
 def check_workers(
-    spark: SparkSession, *, timeout_s: float, modules: Sequence[str] = _MODULES, most_rounds: int = 10
+    spark: SparkSession, *, timeout_s: float, modules: Sequence[str] = MODULES, most_rounds: int = 10
 ) -> list[WorkerReport]:
     """Runs a small job on every executor that is there, and returns the reports, one for each executor.
 
@@ -102,11 +102,13 @@ def _unusable(message: str) -> UnavailableError:
 
 
 def _problems(reports: Iterable[WorkerReport]) -> list[str]:
-    return [
+    """Says what is missing where, once for all executors of a machine that lack the same."""
+    problems = (
         f"{report.host} lacks {', '.join(report.missing)} in {report.executable} (Python {report.python})"
         for report in sorted(reports, key=lambda report: report.executor)
         if report.missing
-    ]
+    )
+    return list(dict.fromkeys(problems))
 
 
 def _executors(context: Any) -> int:
