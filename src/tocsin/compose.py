@@ -49,6 +49,7 @@ from tocsin.cluster.data_folder.start_check import (
     refuse_missing_channels,
 )
 from tocsin.cluster.engine.engine import Engine
+from tocsin.cluster.engine.result_storage import LocalResultStorage
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
 from tocsin.cluster.feeds.adapters.http_port import PortAccess
@@ -65,6 +66,7 @@ from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import find_newest_time_us
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.session import SparkSessions
+from tocsin.pipeline.spark import masters
 from tocsin.serving import tokens as token_secrets
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.application import body_budget, serve
@@ -164,6 +166,7 @@ async def lock_folder(settings: Settings, address: str | None = None) -> AsyncIt
 @asynccontextmanager
 async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[tuple[Any, SparkSessions]]:
     """Starts Spark; yields the first session and the factory of the next ones."""
+    masters.refuse_local_tables(settings.cluster.spark.master, is_storage_local=True)
     scratch = _scratch(settings)
     # A killed cluster may have left files here that are no longer needed.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
@@ -172,8 +175,9 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[t
 
     def start() -> Any:
         return session.start(
-            scratch, master=spark_settings.master, driver_memory=spark_settings.driver_memory, conf=spark_settings.conf
-        )
+            scratch, master=spark_settings.master, driver_memory=spark_settings.driver_memory,
+            conf=spark_settings.conf, ui=spark_settings.ui, worker_archive=spark_settings.worker_archive,
+        )  # fmt: skip
 
     sessions = SparkSessions(start, lock.record_child)
     starting = asyncio.create_task(asyncio.to_thread(sessions.start))
@@ -223,13 +227,16 @@ async def assemble_cluster(
         await tables.start({entry.folder for entry in loaded_catalog.datasets}, catalog.removals, lost)
 
         def make_python(spark: Any) -> PythonFunctions:
-            return PythonFunctions(spark, data / own.python.folder, scratch / "python.log", own.python.call_timeout_s)
+            shipped = None if masters.is_local(spark.sparkContext.master) else scratch / "shipped"
+            folder, log_file = data / own.python.folder, scratch / "python.log"
+            return PythonFunctions(spark, folder, log_file, own.python.call_timeout_s, shipped)
 
         threads, lost_limit = own.statements.concurrent + AT_ONCE + 2, own.spark.unstoppable_limit
         virtual_datasets = VirtualDatasets(channel_store, lambda: procedures.runs())  # noqa: PLW0108 - made below
         engine = make_engine(
-            spark, make_python, scratch, threads=threads, lost_limit=lost_limit, virtual_datasets=virtual_datasets
-        )
+            spark, make_python, LocalResultStorage(scratch), threads=threads, lost_limit=lost_limit,
+            virtual_datasets=virtual_datasets,
+        )  # fmt: skip
         feed_addresses = AddressGuard.of(own.feeds.private, "cluster.feeds.private", loopback=own.http.local)
         broker_addresses = AddressGuard.of(own.channels.private, "cluster.channels.private", loopback=own.http.local)
         deadline_s = own.statements.timeout_s

@@ -52,13 +52,17 @@ class SparkSettings(sections.Section):
     """The engine."""
 
     master: Annotated[str, Field(min_length=1)] = "local[*]"
-    """The Spark master. `local[*]`: on this machine, with three task slots per core, at least 6."""
+    """The Spark master. `local[*]`: on this machine, with at least 6 task slots. Others need tables on S3."""
     driver_memory: sections.Memory = "1g"
     """The most memory for the JVM's heap, such as 512m or 4g."""
     ping_timeout_s: Annotated[sections.Seconds, Field(le=30)] = 20.0
     """An engine that does not answer for this long is replaced. At most 30, so that work continues within a minute."""
     unstoppable_limit: Annotated[sections.Whole, Field(ge=1, le=1_000)] = 4
     """The engine is replaced when this many cancelled threads or tasks still run; threads of one token count as one."""
+    ui: bool = False
+    """Whether Spark serves its web UI, from port 4040 on. It shows queries to everyone who reaches it."""
+    worker_archive: str = ""
+    """An archive with the Python environment of a Spark cluster's workers: a path or a URL of a tar.gz or zip file."""
     conf: Annotated[dict[str, str], BeforeValidator(sections.dotted_path)] = {}  # noqa: RUF012 - pydantic copies it
     """Spark's own settings; they override ours."""
 
