@@ -110,6 +110,8 @@ class _OneSession(LoadScopeScheduling):
 
 @cache
 def _scope(file: str) -> str:
+    if file.startswith("tests/integration/spark_cluster/"):
+        return "spark cluster"  # started once for all its files
     text = (ROOT / file).read_text()
     return "spark" if "LocalCluster" in text or "SparkSession" in text else file
 
