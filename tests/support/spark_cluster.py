@@ -122,9 +122,18 @@ def why_no_namespaces() -> str | None:
 
 def worker_python() -> Path:
     """Returns the Python of an environment that has nothing but what workers need; makes it at the first use."""
+    return _environment_python(WORKER_LOCK)
+
+
+def bare_python() -> Path:
+    """Returns the Python of an environment that has nothing."""
+    return _environment_python(None)
+
+
+def _environment_python(lock_file: Path | None) -> Path:
     version = ".".join(map(str, sys.version_info[:3]))
-    digest = hashlib.sha256(WORKER_LOCK.read_bytes() + version.encode()).hexdigest()[:16]
-    folder = _CACHE / f"worker-{digest}"
+    wanted = b"" if lock_file is None else lock_file.read_bytes()
+    folder = _CACHE / f"worker-{hashlib.sha256(wanted + version.encode()).hexdigest()[:16]}"
     python = folder / "bin" / "python"
     _CACHE.mkdir(parents=True, exist_ok=True)
     with (_CACHE / "worker.lock").open("w") as lock:
@@ -134,7 +143,8 @@ def worker_python() -> Path:
             base = Path(sys.base_prefix, "bin", f"python{version.rpartition('.')[0]}")
             subprocess.run([base, "-m", "venv", folder], check=True)
             pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--require-hashes"]
-            subprocess.run([*pip, "--only-binary", ":all:", "-r", WORKER_LOCK], check=True)
+            if lock_file is not None:
+                subprocess.run([*pip, "--only-binary", ":all:", "-r", lock_file], check=True)
             (folder / "complete").touch()
     return python
 

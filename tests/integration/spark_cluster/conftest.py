@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import real_processes
 from tests.support.real_processes import ClusterHttpClient, ClusterProcess
 from tests.support.spark_cluster import (
     Namespace,
@@ -38,13 +39,19 @@ def workers(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[St
 
 
 @pytest.fixture(scope="session")
-def tocsin(workers: StandaloneCluster, data: Path) -> Iterator[ClusterProcess]:
+def token(data: Path) -> str:
+    """An administrator's, who may create functions in Python."""
+    return real_processes.tocsin("token", "create", "ada", "--role", "admin", "--data", str(data)).stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def tocsin(workers: StandaloneCluster, data: Path, token: str) -> Iterator[ClusterProcess]:
     """Tocsin with its driver here and its executors there. Each test has a dataverse of its own."""
     conf = {**workers.conf, "spark.cores.max": "2"}  # leaves cores for the tests that start another one
     with ClusterProcess(data, module=SHARED_DISK, conf=conf, TOCSIN_CLUSTER__SPARK__MASTER=workers.url) as process:
         yield process.ready()
 
 
-@pytest.fixture
-def client(tocsin: ClusterProcess) -> ClusterHttpClient:
-    return tocsin.client
+@pytest.fixture(scope="session")
+def client(tocsin: ClusterProcess, token: str) -> ClusterHttpClient:
+    return ClusterHttpClient(tocsin.client.url, token)
