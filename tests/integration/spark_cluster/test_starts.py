@@ -10,15 +10,7 @@ import pytest
 
 from tests.support import real_processes
 from tests.support.real_processes import ClusterProcess
-from tests.support.spark_cluster import (
-    Namespace,
-    StandaloneCluster,
-    bare_python,
-    hidden_folders,
-    standalone_cluster,
-    worker_python,
-)
-from tests.support.waiting import wait_until
+from tests.support.spark_cluster import StandaloneCluster, bare_python, worker_python
 
 pytestmark = pytest.mark.cluster
 
@@ -45,14 +37,6 @@ def start_that_fails(data: Path, workers: StandaloneCluster, conf: dict[str, str
         return process.err
 
 
-def test_a_start_without_the_masters_secret_says_which_setting_is_missing(
-    tmp_path: Path, workers: StandaloneCluster
-) -> None:
-    conf = conf_of(workers)
-    del conf["spark.authenticate.secret"]
-    assert "spark.authenticate.secret is not set" in start_that_fails(tmp_path, workers, conf)
-
-
 def test_a_worker_that_lacks_a_package_fails_the_start_with_the_list(
     tmp_path: Path, workers: StandaloneCluster
 ) -> None:
@@ -60,11 +44,6 @@ def test_a_worker_that_lacks_a_package_fails_the_start_with_the_list(
     assert "lacks pyarrow (ModuleNotFoundError: No module named 'pyarrow')" in said
     assert "requirements-worker.lock" in said
     assert "cluster.spark.worker_archive" in said
-
-
-def test_a_worker_without_that_python_fails_the_start(tmp_path: Path, workers: StandaloneCluster) -> None:
-    said = start_that_fails(tmp_path, workers, conf_of(workers, spark_pyspark_python="/no/such/python"))
-    assert "Spark's workers have no Python /no/such/python" in said
 
 
 def test_the_workers_environment_can_be_sent_as_an_archive(
@@ -90,20 +69,3 @@ def test_no_process_shows_the_secret_of_the_cluster(tocsin: ClusterProcess, work
     said = "".join(file.read_text(errors="replace") for file in logs) + workers.executor_logs() + tocsin.err
     assert workers.secret not in said
     assert workers.secret not in "".join(process.said() for process in workers.processes.values())
-
-
-def test_statements_go_on_when_a_worker_is_lost(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    namespace = Namespace(hidden_folders(), visible=[data])
-    with (
-        standalone_cluster(tmp_path / "spark", python=str(worker_python()), namespace=namespace) as workers,
-        ClusterProcess(
-            data, module=SHARED_DISK, conf=workers.conf, TOCSIN_CLUSTER__SPARK__MASTER=workers.url
-        ) as process,
-    ):
-        client = process.ready().client
-        query = "SELECT VALUE sum(x.id) FROM range(0, 100000, 1, 8) AS x;"
-        assert client.rows(query) == [sum(range(100_000))]
-        workers.workers[0].kill()
-        wait_until(lambda: client.rows(query) == [sum(range(100_000))], "the other worker answers")
