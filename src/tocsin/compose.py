@@ -41,7 +41,7 @@ from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.inspection.inspection import Inspection
 from tocsin.cluster.data_folder.lock import FolderLock, LockOwner, find_owner
 from tocsin.cluster.data_folder.lost_folder import LostFolder
-from tocsin.cluster.data_folder.removals import Removals, list_paths
+from tocsin.cluster.data_folder.removals import Removals, list_content
 from tocsin.cluster.data_folder.start_check import (
     refuse_empty_catalog,
     refuse_lost_channels,
@@ -74,6 +74,8 @@ from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings, Settings
+from tocsin.storage.interface import StorageFolder
+from tocsin.storage.locations import check_storage, open_storage
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
@@ -145,8 +147,10 @@ async def serve_cluster(
 async def cluster(settings: Settings, address: str | None = None, *, set_aside: bool = False) -> AsyncIterator[Cluster]:
     """Runs a cluster on its data folder. No other process may use the folder meanwhile."""
     async with lock_folder(settings, address) as lock:
+        await asyncio.to_thread(check_storage, storage_root(settings))
         if not set_aside:
-            refuse_missing_catalog(settings.data)  # check before the slow start of Spark
+            # Check before the slow start of Spark.
+            await asyncio.to_thread(refuse_missing_catalog, settings.data, datasets_folder(settings))
         async with (
             started_spark(settings, lock) as (spark, sessions),
             assemble_cluster(settings, spark, sessions, set_aside=set_aside) as running_cluster,
@@ -210,6 +214,7 @@ async def assemble_cluster(
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION_LIMIT))
     data, scratch, own = settings.data.absolute(), _scratch(settings), settings.cluster
     make_private(settings.data)
+    storage = storage_root(settings)
     guard = await asyncio.to_thread(_guard_clock, settings, clocks)
 
     def guarded() -> datetime:
@@ -220,9 +225,9 @@ async def assemble_cluster(
         stack.callback(guard.close)
         catalog = CatalogStore(store, Removals(store, clock or guarded))
         loaded_catalog = await catalog.load()
-        lost = LostFolder(data, clock or guarded, _say)
+        lost = LostFolder(data, clock or guarded, _say, storage)
         stack.callback(asyncio.create_task(guard.watch(), name="clock").cancel)
-        tables = DatasetTables(data / DATASETS, own.datasets, TableClock(guard.now_us, guard.age_us))
+        tables = DatasetTables(storage.child(DATASETS), own.datasets, TableClock(guard.now_us, guard.age_us))
         stack.push_async_callback(tables.close)
         await tables.start({entry.folder for entry in loaded_catalog.datasets}, catalog.removals, lost)
 
@@ -312,7 +317,7 @@ def _port_access(settings: ClusterSettings, credentials: StoredTokens, metrics: 
 async def opened_store(settings: Settings, *, set_aside: bool = False) -> AsyncIterator[ClusterStore]:
     make_private(settings.data)
     if not set_aside:
-        refuse_missing_catalog(settings.data)
+        await asyncio.to_thread(refuse_missing_catalog, settings.data, datasets_folder(settings))
     async with _open(SqliteStore(settings.data / CATALOG)) as store:
         yield store
 
@@ -330,14 +335,14 @@ async def opened_stores(
             refuse_missing_channels(settings.data, catalog)
         async with opened_channel_store(settings, now) as channel_store:
             if not set_aside:
-                await refuse_empty_catalog(settings.data, store, channel_store)
+                await refuse_empty_catalog(settings.data, datasets_folder(settings), store, channel_store)
                 await refuse_lost_channels(settings.data, catalog, channel_store)
             yield store, channel_store
 
 
 def _guard_clock(settings: Settings, clocks: Clocks | None = None) -> ClockGuard:
     """Creates the clock guard of the data folder from the newest commit time."""
-    newest = (find_newest_time_us(folder) for folder in list_paths(settings.data / DATASETS))
+    newest = (find_newest_time_us(folder) for folder in list_content(datasets_folder(settings)))
     return ClockGuard(settings.data, clocks or machine_clocks(), max(newest, default=0))
 
 
@@ -355,6 +360,16 @@ async def _open(store: _AnyStore) -> AsyncIterator[_AnyStore]:
         yield store
     finally:
         await store.close()
+
+
+def storage_root(settings: Settings) -> StorageFolder:
+    """The storage of the datasets: by default the data folder."""
+    own = settings.cluster.storage
+    return open_storage(own.url, own.options, settings.data.absolute())
+
+
+def datasets_folder(settings: Settings) -> StorageFolder:
+    return storage_root(settings).child(DATASETS)
 
 
 def _scratch(settings: Settings) -> Path:
@@ -432,7 +447,8 @@ async def _back_up(  # noqa: PLR0917
     **options: Any,
 ) -> Mapping[str, Any]:
     manifest = await write_backup(
-        store, lambda: tables.by_folder(catalog.catalog.datasets), destination, data=settings.data, channels=channels,
+        store, lambda: tables.by_folder(catalog.catalog.datasets), destination, data=settings.data,
+        storage=storage_root(settings), channels=channels,
         save_brokers=lambda held: broker_backup.save_all(settings.data, held), **options,
     )  # fmt: skip
     return manifest.summary()
@@ -443,7 +459,7 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: OnS
     async with lock_folder(settings), opened_stores(settings) as (store, channels):
         catalog = CatalogStore(store)
         await catalog.load()
-        tables = DatasetTables(settings.data.absolute() / DATASETS, settings.cluster.datasets)
+        tables = DatasetTables(datasets_folder(settings), settings.cluster.datasets)
         try:
             return await _back_up(settings, store, channels, catalog, tables, destination, on_progress=on_progress)
         finally:
@@ -461,7 +477,10 @@ async def restore(settings: Settings, source: Path, on_progress: OnSaved) -> Map
 def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, str], None]) -> Mapping[str, Any]:
     """Reports what is damaged in the data folder. It only reads, so a cluster may use the folder meanwhile."""
     layouts = {"catalog": SqliteStore.layout, "channels": SqliteChannelStore.layout, "broker": SqliteBrokerStore.layout}
-    return Inspection(settings.data.absolute(), layouts, deep=deep, on_progress=on_progress).run().to_json()
+    inspection = Inspection(
+        settings.data.absolute(), layouts, storage_root(settings), deep=deep, on_progress=on_progress
+    )
+    return inspection.run().to_json()
 
 
 def folder_holder(settings: Settings) -> LockOwner | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tocsin.settings import sections
 
@@ -65,6 +65,15 @@ class SparkSettings(sections.Section):
     """An archive with the Python environment of a Spark cluster's workers: a path or a URL of a tar.gz or zip file."""
     conf: Annotated[dict[str, str], BeforeValidator(sections.dotted_path)] = {}  # noqa: RUF012 - pydantic copies it
     """Spark's own settings; they override ours."""
+
+
+class StorageSettings(sections.Section):
+    """Where the files of datasets are."""
+
+    url: Annotated[str, AfterValidator(sections.storage_url)] = ""
+    """A folder, as a path or `file:` URL, or `s3://BUCKET/PREFIX`, for one cluster alone. Empty: the data folder."""
+    options: Annotated[dict[str, str], BeforeValidator(sections.storage_options)] = {}  # noqa: RUF012 - pydantic copies it
+    """For s3: endpoint, region, access_key_id, secret_access_key, session_token, allow_http, path_style."""
 
 
 class DatasetSettings(sections.Section):
@@ -132,6 +141,7 @@ class ClusterSettings(sections.Section):
     auth: AuthSettings = AuthSettings()
     statements: StatementSettings = StatementSettings()
     spark: SparkSettings = SparkSettings()
+    storage: StorageSettings = StorageSettings()
     datasets: DatasetSettings = DatasetSettings()
     python: PythonSettings = PythonSettings()
     feeds: FeedSettings = FeedSettings()

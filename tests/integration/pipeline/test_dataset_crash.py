@@ -16,6 +16,7 @@ from tests.support.small_tables import EAGER
 from tocsin import faults
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
+from tocsin.storage.local import LocalFolder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("said", pa.string())])
 KEYS = (("id",),)
@@ -56,9 +57,9 @@ def states() -> list[State]:
 
 def take(step: str, rows: State, folder: Path) -> None:
     if step == "create":
-        DatasetTable.create(folder, SCHEMA, KEYS, history=2)
+        DatasetTable.create(LocalFolder(folder), SCHEMA, KEYS, history=2)
         return
-    table = DatasetTable.open(folder, SCHEMA, KEYS, history=2, retention_s=0 if step == "expire" else None)
+    table = DatasetTable.open(LocalFolder(folder), SCHEMA, KEYS, history=2, retention_s=0 if step == "expire" else None)
     data = pa.table({"id": list(rows), "said": list(rows.values())}, schema=SCHEMA)
     if step == "insert":
         table.insert(data)
@@ -105,7 +106,7 @@ def test_killed_at_any_place_each_change_happened_or_did_not(point: str, nth: in
         assert STEPS[0][0] == "create"
         if not (folder / "_delta_log").exists() or not any((folder / "_delta_log").iterdir()):
             take("create", {}, folder)
-    table = DatasetTable.open(folder, SCHEMA, KEYS, history=2)
+    table = DatasetTable.open(LocalFolder(folder), SCHEMA, KEYS, history=2)
     possible = [after[told - 1] if told else {}, after[min(told, len(STEPS) - 1)]]
     held = held_in(table)
     assert held in possible
@@ -115,7 +116,7 @@ def test_killed_at_any_place_each_change_happened_or_did_not(point: str, nth: in
     clean_up(table)
     assert held_in(table) == held
     assert table.insert(pa.table({"id": [99], "said": ["z"]}, schema=SCHEMA)).number == table.number
-    assert held_in(DatasetTable.open(folder, SCHEMA, KEYS, history=2)) == {**held, 99: "z"}
+    assert held_in(DatasetTable.open(LocalFolder(folder), SCHEMA, KEYS, history=2)) == {**held, 99: "z"}
     assert not [path for path in table.data.names() if path not in table.past.kept_files()]
 
 

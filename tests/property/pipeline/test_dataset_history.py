@@ -25,6 +25,7 @@ from tests.support.small_tables import EAGER
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
 from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 SCHEMA = pa.schema(
@@ -113,14 +114,14 @@ def test_every_state_that_can_be_asked_for_is_what_the_changes_up_to_it_say(
     schema = pa.schema([*SCHEMA, *((f"more{each}", pa.int64()) for each in range(more_columns))])
     with tempfile.TemporaryDirectory() as folder, colliding_hashes(hash_bits):
         options: dict[str, Any] = {"history": HISTORY, "indexed_keys_max": indexed}
-        table = DatasetTable.create(Path(folder), schema, KEYS, **options)
+        table = DatasetTable.create(LocalFolder(Path(folder)), schema, KEYS, **options)
         model = DatasetModel()
         for place, (step, keys) in enumerate(steps):
             if step == "upkeep":
                 upkeep(table, EAGER)
             elif step == "reopen":
                 table.close()
-                table = DatasetTable.open(Path(folder), schema, KEYS, **options)
+                table = DatasetTable.open(LocalFolder(Path(folder)), schema, KEYS, **options)
             else:
                 apply(table, model, step, keys, f"{place}.")
             assert table.number == len(model.states) - 1
@@ -130,7 +131,7 @@ def test_every_state_that_can_be_asked_for_is_what_the_changes_up_to_it_say(
         upkeep(table, EAGER)
         check_past(table, model)
         table.close()
-        check_past(DatasetTable.open(Path(folder), schema, KEYS, **options), model)
+        check_past(DatasetTable.open(LocalFolder(Path(folder)), schema, KEYS, **options), model)
 
 
 def apply(table: DatasetTable, model: DatasetModel, step: str, keys: list[Key], word: str) -> None:

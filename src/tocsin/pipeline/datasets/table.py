@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
-from typing import Final, TypedDict, Unpack
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from tocsin.durable_files import is_full_disk
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.data_files import AT_TYPE, LARGEST_FILE_BYTES, DataFile, DataFolder, stored_schema
-from tocsin.pipeline.datasets.delta.delta_log import Commit, DeltaLog, TableClock, TableState
+from tocsin.pipeline.datasets.delta.delta_log import Commit, DeltaLog, ForeignCommitError, TableClock, TableState
 from tocsin.pipeline.datasets.delta.tombstones import LogFiles, OutsideReaders
 from tocsin.pipeline.datasets.history import HistoryEntry
 from tocsin.pipeline.datasets.keys import Hashes, KeyPath
@@ -32,12 +32,15 @@ from tocsin.pipeline.datasets.lookup import INDEXED_KEYS_MAX, KeyLookup, Located
 from tocsin.pipeline.datasets.readable_states import ReadableStates
 from tocsin.pipeline.datasets.recent_rows import RecentRows
 from tocsin.pipeline.datasets.snapshots import Snapshot, SnapshotHolds
+from tocsin.storage.interface import StorageFolder
 from tocsin.wire.errors import InputError, StorageFullError, UnavailableError
 
 __all__ = ["Commit", "DatasetTable", "Snapshot"]
 
 _OWN_REWRITE_BYTES: Final = 2 << 20  # smaller files that a rewrite touches are joined with the new rows
 _NO_POSITIONS: Final[Mapping[str, int]] = {}
+_OVERTAKEN_MAX: Final = 5
+_Arguments = ParamSpec("_Arguments")
 
 
 class TableOptions(TypedDict, total=False):
@@ -47,6 +50,21 @@ class TableOptions(TypedDict, total=False):
     largest_file_bytes: int
     clock: TableClock  # the source of the time (the wall clock)
     outside_readers: OutsideReaders  # what is kept for other engines that read the table (nothing)
+
+
+def _again_if_overtaken(
+    change: Callable[Concatenate[DatasetTable, _Arguments], Commit],
+) -> Callable[Concatenate[DatasetTable, _Arguments], Commit]:
+    """Makes the change again, on the state that is then current, if another program's commit came first."""
+
+    @wraps(change)
+    def attempt(table: DatasetTable, /, *args: _Arguments.args, **options: _Arguments.kwargs) -> Commit:
+        for _ in range(_OVERTAKEN_MAX):
+            with suppress(ForeignCommitError):
+                return change(table, *args, **options)
+        return change(table, *args, **options)
+
+    return attempt
 
 
 class DatasetTable:
@@ -84,7 +102,7 @@ class DatasetTable:
 
     @classmethod
     def create(
-        cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
+        cls, folder: StorageFolder, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
     ) -> DatasetTable:
         """Creates an empty table. `keys`: the columns (paths into structs) that together identify a row."""
         log = DeltaLog.create(folder, stored_schema(schema), *_logged(options))
@@ -92,7 +110,7 @@ class DatasetTable:
 
     @classmethod
     def open(
-        cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
+        cls, folder: StorageFolder, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
     ) -> DatasetTable:
         """Opens an existing table in the state of its last durable commit."""
         log = DeltaLog.open(folder, stored_schema(schema), *_logged(options))
@@ -156,6 +174,12 @@ class DatasetTable:
             self.is_closed = True
             self.lookup.forget()
 
+    def notice_foreign_commits(self) -> None:
+        """Shows the commits of other programs, if there are any."""
+        with self.writing:
+            if not self.is_closed and self.log.find_foreign_commit():
+                self.refresh()
+
     # ---- listeners
 
     def listen(self, listener: Callable[[int], None]) -> None:
@@ -169,6 +193,7 @@ class DatasetTable:
 
     # ---- changes
 
+    @_again_if_overtaken
     def insert(
         self, rows: pa.Table, *, keys_are_new: bool = False, positions: Mapping[str, int] = _NO_POSITIONS
     ) -> Commit:
@@ -205,6 +230,7 @@ class DatasetTable:
                 taken[first[positions]] = True
             return [int(position) for position in np.flatnonzero(taken)]
 
+    @_again_if_overtaken
     def upsert(self, rows: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
         """Adds rows and replaces rows with the same key; of several rows with one key in `rows` the last wins."""
         rows = self.fitting(rows)
@@ -221,6 +247,7 @@ class DatasetTable:
                 return self._append(rows, hashed, positions)
             return self._rewrite(located, hashed, rows, positions)
 
+    @_again_if_overtaken
     def delete(self, keys: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
         """Removes the rows whose key is listed (only the key columns of `keys` count).
 
@@ -235,6 +262,7 @@ class DatasetTable:
             located = self.lookup.locate(listed, hashed)
             return self._rewrite(located, hashed, None, positions) if located else self._unchanged()
 
+    @_again_if_overtaken
     def delete_all(self, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
         """Removes every row without reading any. If there are no rows, nothing is committed."""
         with self._turn():
@@ -279,8 +307,23 @@ class DatasetTable:
         with self.writing:
             if self.is_closed:
                 raise UnavailableError("the dataset is closed")
-            self.log.refresh_if_stale()
+            self.refresh()
             yield
+
+    def refresh(self) -> None:
+        """Shows what the log has, if the state in memory is in doubt or another program changed the table. The caller
+        holds the write lock.
+        """
+        if not self.log.refresh_if_stale():
+            return
+        state, shown = self.log.state, self.past.state.number
+        self.past.reload(state)
+        self.lookup.forget()
+        self.log_files = None
+        self.leftovers = True
+        self.recent.record(state.number, None, rewrite=True)
+        for listener in self._listeners if state.number > shown else ():
+            listener(state.number)
 
     def fitting(self, rows: pa.Table) -> pa.Table:
         if rows.schema.equals(self.schema):
@@ -386,7 +429,9 @@ class DatasetTable:
 
     def _discard(self, added: Sequence[DataFile]) -> None:
         """Removes the files of a change that was not made; files that an undecided log entry may name stay."""
-        if not self.log.is_undecided:
+        if self.log.is_undecided:
+            self.leftovers = True
+        else:
             self.data.remove(file.name for file in added)
 
     def _unchanged(self) -> Commit:

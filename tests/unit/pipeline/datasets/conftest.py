@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.small_tables import KEYS, SCHEMA
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.storage.local import LocalFolder
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> DatasetTable:
-    return DatasetTable.create(tmp_path / "d", SCHEMA, KEYS)
+    return DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS)

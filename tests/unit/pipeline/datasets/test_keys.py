@@ -21,6 +21,7 @@ from tests.support.examples import examples
 from tests.support.small_tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.pipeline.datasets.key_index import KeyIndex
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import ConflictError, InputError
 
 
@@ -75,7 +76,9 @@ def test_keys_of_every_type_are_compared_exactly(
     def row(key: Any) -> pa.Table:
         return pa.Table.from_pylist([{"zone": {"key": key}, "id": 1, "said": "a"}], schema=schema)
 
-    table = DatasetTable.create(tmp_path / "d", schema, (("zone", "key"), ("id",)), indexed_keys_max=indexed_keys_max)
+    table = DatasetTable.create(
+        LocalFolder(tmp_path / "d"), schema, (("zone", "key"), ("id",)), indexed_keys_max=indexed_keys_max
+    )
     table.insert(row(first))
     with pytest.raises(ConflictError, match=r"zone\.key = .*, id = 1 is in the dataset"):
         table.insert(row(same))
@@ -125,7 +128,7 @@ def test_a_rewrite_keeps_nested_values_and_the_commits_of_untouched_rows(table: 
 
 def test_large_files_are_rewritten_one_by_one_and_small_ones_join_the_new_rows(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("said", pa.string())])
-    table = DatasetTable.create(tmp_path / "d", schema, KEYS)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), schema, KEYS)
     noise = np.random.default_rng(1)
     for begin in (0, 1000):
         said = [noise.bytes(2000).hex() for _ in range(1000)]
@@ -185,7 +188,7 @@ def test_the_index_names_the_file_of_every_key(steps: list[tuple[str, set[int], 
 
 
 def test_a_load_is_one_commit_in_files_of_bounded_size(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, largest_file_bytes=9000)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, largest_file_bytes=9000)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for begin in range(0, 1000, 100):
@@ -203,7 +206,7 @@ def test_a_load_is_one_commit_in_files_of_bounded_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("indexed_keys_max", [0, 100])
 @pytest.mark.parametrize("ids", [[5, 6, 5], [5, 6, 2]])
 def test_a_load_with_a_taken_key_leaves_nothing(tmp_path: Path, ids: list[int], indexed_keys_max: int) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, indexed_keys_max=indexed_keys_max)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, indexed_keys_max=indexed_keys_max)
     table.insert(rows(1, 2))
     before = table.data.names()
     with pytest.raises(ConflictError, match=f"id = {ids[-1]} "):

@@ -18,12 +18,13 @@ from tests.support.waiting import WITHIN_S, wait_until
 from tocsin.pipeline.datasets.delta import log_files
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import clean_up, is_upkeep_due, upkeep
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import NotFoundError
 
 
 def test_a_clock_that_goes_back_does_not_disorder_the_commits(tmp_path: Path) -> None:
     clock = MovedClock()
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, clock=clock.of_table)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, clock=clock.of_table)
     first = table.insert(rows(1))
     clock.ahead_s = -time.time()
     second = table.insert(rows(2))
@@ -32,7 +33,7 @@ def test_a_clock_that_goes_back_does_not_disorder_the_commits(tmp_path: Path) ->
 
 def test_a_settled_time_gets_no_later_commit_whatever_the_clock_does(tmp_path: Path) -> None:
     clock = MovedClock()
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, clock=clock.of_table)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, clock=clock.of_table)
     first = table.insert(rows(1))
     at = first.at + timedelta(microseconds=5)
     wait_until(lambda: datetime.now(UTC) > at, "that time has come")
@@ -68,7 +69,7 @@ def test_the_future_is_not_settled(table: DatasetTable) -> None:
 
 
 def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=2)
     made = []
     for each in range(150):
         made.append(table.insert(rows(each)))
@@ -91,7 +92,7 @@ def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_pat
 
 
 def test_a_longer_history_does_not_bring_back_what_a_shorter_one_gave_up(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=2)
     made = []
     for each in range(1, 41):
         made.append(table.upsert(rows(1, said=str(each))))
@@ -108,7 +109,7 @@ def test_a_longer_history_does_not_bring_back_what_a_shorter_one_gave_up(tmp_pat
 
 
 def test_the_files_of_a_pinned_or_held_snapshot_stay(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=1)
     table.insert(rows(1, 2))
     held = table.snapshot()
     with table.pin(table.snapshot()):

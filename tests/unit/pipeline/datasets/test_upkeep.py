@@ -17,6 +17,8 @@ from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import UpkeepLimits, clean_up, is_upkeep_due, upkeep
+from tocsin.storage import local
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import ConflictError, StorageFullError
 
 
@@ -59,12 +61,12 @@ def test_a_compaction_that_a_writer_overtook_is_dropped(table: DatasetTable) -> 
 
 
 def test_on_a_full_disk_upkeep_still_removes_what_nothing_needs(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=1)
     for each in range(20):
         table.insert(rows(each))
     table.upsert(rows(0, said="b"))
     before = len(table.data.names())
-    with mock.patch.object(data_files, "sync_file", full_disk), pytest.raises(StorageFullError):
+    with mock.patch.object(local, "sync_file", full_disk), pytest.raises(StorageFullError):
         upkeep(table)
     assert len(table.data.names()) == before - 1
     assert len(content(table.snapshot())) == 20
@@ -72,7 +74,7 @@ def test_on_a_full_disk_upkeep_still_removes_what_nothing_needs(tmp_path: Path) 
 
 def test_rows_end_with_their_retention_without_a_commit(tmp_path: Path) -> None:
     clock = MovedClock()
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, clock=clock.of_table)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, clock=clock.of_table)
     clock.ahead_s = -3600.0
     table.insert(rows(0, said=os.urandom(200_000).hex()))  # too large for a compaction with the others
     table.insert(rows(1, 2))
@@ -98,7 +100,13 @@ def test_nothing_ends_by_age_while_the_time_that_tells_ages_stands_still(tmp_pat
     clock = TableClock(lambda: times["now"], lambda: times["age"])
     outside_readers = OutsideReaders(keep_s=60.0)
     table = DatasetTable.create(
-        tmp_path / "d", SCHEMA, KEYS, retention_s=100, history=1, outside_readers=outside_readers, clock=clock
+        LocalFolder(tmp_path / "d"),
+        SCHEMA,
+        KEYS,
+        retention_s=100,
+        history=1,
+        outside_readers=outside_readers,
+        clock=clock,
     )
     table.upsert(rows(1))
     times["now"] += 3600 * 10**6
@@ -122,7 +130,9 @@ def test_what_a_clock_said_that_was_ahead_is_not_kept_until_then(tmp_path: Path)
     times = {"now": 10**15}
     clock = TableClock(lambda: times["now"], lambda: times["now"])
     outside_readers = OutsideReaders(keep_s=60.0)
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1, outside_readers=outside_readers, clock=clock)
+    table = DatasetTable.create(
+        LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=1, outside_readers=outside_readers, clock=clock
+    )
     times["now"] += 10**14
     table.upsert(rows(1))
     table.upsert(rows(1, said="b"))
@@ -137,7 +147,7 @@ def test_what_a_clock_said_that_was_ahead_is_not_kept_until_then(tmp_path: Path)
 
 def test_an_ended_key_is_free_again(tmp_path: Path) -> None:
     clock = MovedClock()
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, retention_s=0, clock=clock.of_table)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, retention_s=0, clock=clock.of_table)
     table.insert(rows(1))
     clock.ahead_s = 1e9
     assert upkeep(table).expired_rows == 1

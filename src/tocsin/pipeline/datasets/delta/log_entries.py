@@ -12,8 +12,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final
+
+from tocsin.storage.interface import StorageFolder
 
 CHECK_KEY: Final = "tocsin.check"
 ACTIONS_KEY: Final = "tocsin.actions"
@@ -27,6 +28,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "metaData": (),
     "protocol": (),
 }
+_PIECE_BYTES: Final = 1 << 20
 LogMark = Sequence[Any]
 
 
@@ -126,9 +128,12 @@ def read_entry_time_us(content: bytes) -> int | None:
     return None
 
 
-def compute_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def compute_digest(folder: StorageFolder, name: str) -> str:
+    digest = hashlib.sha256()
+    with folder.open_input(name) as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def list_added_files(content: bytes) -> set[str]:
