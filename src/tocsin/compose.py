@@ -49,7 +49,6 @@ from tocsin.cluster.data_folder.start_check import (
     refuse_missing_channels,
 )
 from tocsin.cluster.engine.engine import Engine
-from tocsin.cluster.engine.result_storage import LocalResultStorage
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
 from tocsin.cluster.feeds.adapters.http_port import PortAccess
@@ -75,7 +74,8 @@ from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings, Settings
 from tocsin.storage.interface import StorageFolder
-from tocsin.storage.locations import check_storage, open_storage
+from tocsin.storage.local import LocalFolder
+from tocsin.storage.locations import bucket_of, check_storage, open_storage
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
@@ -170,17 +170,20 @@ async def lock_folder(settings: Settings, address: str | None = None) -> AsyncIt
 @asynccontextmanager
 async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[tuple[Any, SparkSessions]]:
     """Starts Spark; yields the first session and the factory of the next ones."""
-    masters.refuse_local_tables(settings.cluster.spark.master, is_storage_local=True)
+    bucket = bucket_of(storage_root(settings))
+    masters.refuse_local_tables(settings.cluster.spark.master, is_storage_local=bucket is None)
     scratch = _scratch(settings)
     # A killed cluster may have left files here that are no longer needed.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
     scratch.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+    await asyncio.to_thread(results_folder(settings).remove_all)
     spark_settings = settings.cluster.spark
 
     def start() -> Any:
         return session.start(
             scratch, master=spark_settings.master, driver_memory=spark_settings.driver_memory,
             conf=spark_settings.conf, ui=spark_settings.ui, worker_archive=spark_settings.worker_archive,
+            bucket=bucket,
         )  # fmt: skip
 
     sessions = SparkSessions(start, lock.record_child)
@@ -239,7 +242,7 @@ async def assemble_cluster(
         threads, lost_limit = own.statements.concurrent + AT_ONCE + 2, own.spark.unstoppable_limit
         virtual_datasets = VirtualDatasets(channel_store, lambda: procedures.runs())  # noqa: PLW0108 - made below
         engine = make_engine(
-            spark, make_python, LocalResultStorage(scratch), threads=threads, lost_limit=lost_limit,
+            spark, make_python, results_folder(settings), threads=threads, lost_limit=lost_limit,
             virtual_datasets=virtual_datasets,
         )  # fmt: skip
         feed_addresses = AddressGuard.of(own.feeds.private, "cluster.feeds.private", loopback=own.http.local)
@@ -370,6 +373,13 @@ def storage_root(settings: Settings) -> StorageFolder:
 
 def datasets_folder(settings: Settings) -> StorageFolder:
     return storage_root(settings).child(DATASETS)
+
+
+def results_folder(settings: Settings) -> StorageFolder:
+    """Where Spark's tasks write large answers and this process reads them: beside the datasets if they are on S3."""
+    storage = storage_root(settings)
+    shared = storage if bucket_of(storage) is not None else LocalFolder(settings.data.absolute())
+    return shared.child("scratch").child("answers")
 
 
 def _scratch(settings: Settings) -> Path:

@@ -127,18 +127,17 @@ class ClusterProcess:
         data: Path,
         *arguments: str,
         crash_at: str | None = None,
-        module: str = "tocsin.cli.main",
         conf: Mapping[str, str] | None = None,
         **variables: str,
     ) -> None:
-        """`conf`: settings of Spark's. `module`: what is run instead of the command line itself."""
+        """`conf`: settings of Spark's."""
         self.data = data
         entries = ", ".join(f'"{name}" = "{value}"' for name, value in {**QUICK_JAVA, **(conf or {})}.items())
         more = {"TOCSIN_CLUSTER__SPARK__CONF": f"{{{entries}}}", **variables}
         if crash_at is not None:
             more["TOCSIN_CRASH_AT"] = crash_at
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, "up", "--data", str(data), "--port", "0", *arguments],
+            [sys.executable, "-m", "tocsin.cli.main", "up", "--data", str(data), "--port", "0", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

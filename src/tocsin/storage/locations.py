@@ -35,27 +35,6 @@ def check_storage(storage: StorageFolder) -> None:
         storage.check()
 
 
-def is_shared(storage: StorageFolder) -> bool:
-    """Whether other machines see the storage at the same URL."""
-    return isinstance(storage, S3Folder)
-
-
-def spark_options(storage: StorageFolder) -> dict[str, str]:
-    """What Spark needs to read and write this storage, as `spark.hadoop.*` settings. They contain secrets."""
-    if not isinstance(storage, S3Folder):
-        return {}
-    options = storage.bucket.options
-    names = {
-        "endpoint": "endpoint", "region": "endpoint.region", "access_key_id": "access.key",
-        "secret_access_key": "secret.key", "session_token": "session.token",
-    }  # fmt: skip
-    conf = {f"spark.hadoop.fs.s3a.{names[key]}": value for key, value in options.items() if key in names}
-    if "endpoint" in options or "path_style" in options:
-        conf["spark.hadoop.fs.s3a.path.style.access"] = options.get("path_style", "true")
-    if options.get("endpoint", "").startswith("http://"):
-        conf["spark.hadoop.fs.s3a.connection.ssl.enabled"] = "false"
-    if "session_token" in options:
-        conf["spark.hadoop.fs.s3a.aws.credentials.provider"] = (
-            "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
-        )
-    return conf
+def bucket_of(storage: StorageFolder) -> Bucket | None:
+    """The bucket that holds the storage; None if a folder of this machine does."""
+    return storage.bucket if isinstance(storage, S3Folder) else None

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import real_processes
 from tests.support.real_processes import ClusterHttpClient, ClusterProcess
+from tests.support.s3_server import S3Server
 from tests.support.spark_cluster import (
     Namespace,
     StandaloneCluster,
@@ -18,8 +19,6 @@ from tests.support.spark_cluster import (
     worker_python,
 )
 
-SHARED_DISK = "tests.support.shared_disk"
-
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -27,14 +26,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def workers(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[StandaloneCluster]:
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     """A master and two workers."""
     if (why := why_no_namespaces()) is not None:
         pytest.skip(why)
-    namespace = Namespace(hidden_folders(), visible=[data])
-    with standalone_cluster(
-        tmp_path_factory.mktemp("spark-cluster") / "processes", python=str(worker_python()), namespace=namespace
-    ) as running:
+    folder = tmp_path_factory.mktemp("spark-cluster") / "processes"
+    namespace = Namespace(hidden_folders())
+    with standalone_cluster(folder, python=str(worker_python()), namespace=namespace) as running:
         yield running
 
 
@@ -45,11 +43,23 @@ def token(data: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def tocsin(workers: StandaloneCluster, data: Path, token: str) -> Iterator[ClusterProcess]:
-    """Tocsin with its driver here and its executors there. Each test has a dataverse of its own."""
-    conf = {**workers.conf, "spark.cores.max": "2"}  # leaves cores for the tests that start another one
-    with ClusterProcess(data, module=SHARED_DISK, conf=conf, TOCSIN_CLUSTER__SPARK__MASTER=workers.url) as process:
+def tocsin(workers: StandaloneCluster, s3_server: S3Server, data: Path, token: str) -> Iterator[ClusterProcess]:
+    """Tocsin with its driver here, its executors there and its tables on S3. Each test has a dataverse of its own."""
+    # It leaves cores for the tests that start another one.
+    with ClusterProcess(
+        data, conf={**workers.conf, "spark.cores.max": "2"}, **cluster_variables(workers, s3_server)
+    ) as process:
         yield process.ready()
+
+
+def cluster_variables(workers: StandaloneCluster, server: S3Server) -> dict[str, str]:
+    """The settings with which Tocsin runs on the workers, with its tables in a new bucket."""
+    options = ", ".join(f'{name} = "{value}"' for name, value in server.options.items())
+    return {
+        "TOCSIN_CLUSTER__SPARK__MASTER": workers.url,
+        "TOCSIN_CLUSTER__STORAGE__URL": f"s3://{server.new_bucket()}/tables",
+        "TOCSIN_CLUSTER__STORAGE__OPTIONS": f"{{{options}}}",
+    }
 
 
 @pytest.fixture(scope="session")

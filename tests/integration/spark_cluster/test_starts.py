@@ -1,4 +1,4 @@
-"""How Tocsin starts on a Spark cluster: what is refused, with which words, and what survives a lost worker."""
+"""How Tocsin starts on a Spark cluster: what is refused, with which words, and what it shows to nobody."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.spark_cluster.conftest import cluster_variables
 from tests.support import real_processes
-from tests.support.real_processes import ClusterProcess
+from tests.support.real_processes import ClusterHttpClient, ClusterProcess
+from tests.support.s3_server import S3Server
 from tests.support.spark_cluster import StandaloneCluster, bare_python, worker_python
 
 pytestmark = pytest.mark.cluster
-
-SHARED_DISK = "tests.support.shared_disk"
 
 
 def conf_of(workers: StandaloneCluster, **more: str) -> dict[str, str]:
@@ -30,42 +30,53 @@ def test_workers_that_would_have_to_read_this_disk_are_refused(tmp_path: Path) -
     assert "cluster.storage.url" in done.stderr
 
 
-def start_that_fails(data: Path, workers: StandaloneCluster, conf: dict[str, str]) -> str:
-    """Returns what the failing start says."""
-    with ClusterProcess(data, module=SHARED_DISK, conf=conf, TOCSIN_CLUSTER__SPARK__MASTER=workers.url) as process:
-        assert process.wait() != 0
-        return process.err
-
-
 def test_a_worker_that_lacks_a_package_fails_the_start_with_the_list(
-    tmp_path: Path, workers: StandaloneCluster
+    tmp_path: Path, workers: StandaloneCluster, s3_server: S3Server
 ) -> None:
-    said = start_that_fails(tmp_path, workers, conf_of(workers, spark_pyspark_python=str(bare_python())))
-    assert "lacks pyarrow (ModuleNotFoundError: No module named 'pyarrow')" in said
-    assert "requirements-worker.lock" in said
-    assert "cluster.spark.worker_archive" in said
+    conf = conf_of(workers, spark_pyspark_python=str(bare_python()))
+    with ClusterProcess(tmp_path, conf=conf, **cluster_variables(workers, s3_server)) as process:
+        assert process.wait() != 0
+    assert "lacks pyarrow (ModuleNotFoundError: No module named 'pyarrow')" in process.err
+    assert "requirements-worker.lock" in process.err
+    assert "cluster.spark.worker_archive" in process.err
 
 
 def test_the_workers_environment_can_be_sent_as_an_archive(
-    data: Path, tmp_path: Path, workers: StandaloneCluster
+    tmp_path: Path, workers: StandaloneCluster, s3_server: S3Server
 ) -> None:
     archive = tmp_path / "environment.tar.gz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         tar.add(worker_python().parents[1], ".")
     conf = conf_of(workers)
     del conf["spark.pyspark.python"]
-    with ClusterProcess(
-        tmp_path / "data", module=SHARED_DISK, conf=conf, TOCSIN_CLUSTER__SPARK__MASTER=workers.url,
-        TOCSIN_CLUSTER__SPARK__WORKER_ARCHIVE=str(archive),
-    ) as process:  # fmt: skip
+    variables = {**cluster_variables(workers, s3_server), "TOCSIN_CLUSTER__SPARK__WORKER_ARCHIVE": str(archive)}
+    with ClusterProcess(tmp_path / "data", conf=conf, **variables) as process:
         assert process.ready().client.rows("SELECT VALUE 1 + 1;") == [2]
 
 
-def test_no_process_shows_the_secret_of_the_cluster(tocsin: ClusterProcess, workers: StandaloneCluster) -> None:
-    shown = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
-    assert "org.apache.spark.deploy.SparkSubmit" in shown
-    assert workers.secret not in shown
-    logs = [file for file in (tocsin.data / "scratch").rglob("*.log*") if file.is_file()]
-    said = "".join(file.read_text(errors="replace") for file in logs) + workers.executor_logs() + tocsin.err
-    assert workers.secret not in said
-    assert workers.secret not in "".join(process.said() for process in workers.processes.values())
+def test_no_secret_is_shown_by_a_process_a_log_a_plan_or_the_settings(
+    tocsin: ClusterProcess, client: ClusterHttpClient, workers: StandaloneCluster, s3_server: S3Server
+) -> None:
+    client.run("CREATE TYPE Secretive AS { id: int }; CREATE DATASET Secrets(Secretive) PRIMARY KEY id;")
+    client.run("INSERT INTO Secrets [{'id': 1}, {'id': 2}];")
+    assert client.rows("SELECT VALUE count(*) FROM Secrets s;") == [2]
+    failed = client.run("SELECT VALUE 1 / (s.id - 1) FROM Secrets s;")
+    assert failed.status == 400
+    processes = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
+    others = [line for line in processes.splitlines() if not line.startswith(str(s3_server.binary))]
+    files = [file for file in tocsin.data.rglob("*") if file.is_file()]
+    shown = {
+        "processes": "\n".join(others),
+        "files": "".join(f"{file}\n{file.read_text(errors='replace')}" for file in files),
+        "output": tocsin.out + tocsin.err,
+        "executors": workers.executor_logs(),
+        "workers": "".join(process.said() for process in workers.processes.values()),
+        "plan": client.run("EXPLAIN SELECT VALUE s FROM Secrets s;").body.decode(),
+        "error": failed.body.decode(),
+        "settings": real_processes.tocsin("config", "show", **cluster_variables(workers, s3_server)).stdout,
+    }
+    assert "org.apache.spark.deploy.SparkSubmit" in shown["processes"]
+    assert s3_server.endpoint in shown["settings"]
+    assert "FileScan" in shown["plan"] or "Scan" in shown["plan"]
+    for secret in (workers.secret, s3_server.secret_key, s3_server.access_key):
+        assert [place for place, text in shown.items() if secret in text] == []

@@ -121,7 +121,7 @@ def test_a_function_in_python_runs_where_nothing_of_ours_is_seen(
         run(client, f'{use} CREATE FUNCTION {head} LANGUAGE PYTHON AS "{module}:{head.partition("(")[0]}";')
     assert client.rows(f"{use} SELECT VALUE sum(twice(d.id)) FROM D d;") == [2 * sum(range(ROWS))]
     assert client.rows(f"{use} SELECT VALUE python(d.id) FROM D d WHERE d.id = 1;") == [workers.python]
-    for folder in (ROOT, ROOT / "src", Path(pytest.__file__).parent):
+    for folder in (ROOT, ROOT / "src", Path(pytest.__file__).parent, tocsin.data, tocsin.data / "scratch"):
         assert client.rows(f'{use} SELECT VALUE seen("{folder}") FROM D d WHERE d.id = 1;') == [0], folder
 
 

@@ -26,7 +26,6 @@ from tocsin.cluster.engine import query_results
 from tocsin.cluster.engine.engine_session import EngineSession, engine_lost
 from tocsin.cluster.engine.query_results import ResultFiles, ResultFolders
 from tocsin.cluster.engine.refused_askers import RefusedAskers
-from tocsin.cluster.engine.result_storage import ResultStorage
 from tocsin.cluster.engine.spark_errors import ASK_FOR_LESS, translate_work_error
 from tocsin.cluster.engine.work_threads import GIVE_UP_S, WorkThreads
 from tocsin.cluster.shared_lock import SharedLock
@@ -35,6 +34,7 @@ from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.running_tasks import ASKER, RunningTasks
 from tocsin.pipeline.views import DatasetViews
 from tocsin.rules.model.types import ObjectType
+from tocsin.storage.interface import StorageFolder
 from tocsin.wire.errors import CapacityError, DeadlineError, InputError, StatementError, StoreError, UnavailableError
 
 _T = TypeVar("_T")
@@ -84,7 +84,7 @@ class Engine:
         self,
         spark: SparkSession,
         make_python: Callable[[SparkSession], PythonFunctions],
-        results: ResultStorage,
+        results: StorageFolder,
         *,
         threads: int,
         lost_limit: int,

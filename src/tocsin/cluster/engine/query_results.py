@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
-from tocsin.cluster.engine.result_storage import ResultStorage
 from tocsin.pipeline.analysis import without_paths
 from tocsin.pipeline.plan_check import analyse_query
+from tocsin.storage.interface import StorageFolder
 from tocsin.wire.errors import StatementError
 
 _READ_ROWS: Final = 64  # at once, of a result: each may have some MB
@@ -38,7 +38,7 @@ class ResultFiles:
     """The files of a result that Spark writes. They are read without Spark, and need not be read at all. `removed` is
     called when they are no longer needed."""
 
-    def __init__(self, storage: ResultStorage, name: str, removed: Callable[[str], None]) -> None:
+    def __init__(self, storage: StorageFolder, name: str, removed: Callable[[str], None]) -> None:
         self._folder = storage.child(name)
         self._name = name
         self._removed = removed
@@ -70,7 +70,7 @@ class ResultFiles:
 class ResultFolders:
     """The folders of results in the storage for them."""
 
-    def __init__(self, storage: ResultStorage) -> None:
+    def __init__(self, storage: StorageFolder) -> None:
         self._storage = storage
         self._names: set[str] = set()
 

@@ -6,31 +6,25 @@ names that Spark hides in its UI and its logs. Without credentials here, executo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Final
-from urllib.parse import urlsplit
 
-_SCHEMES: Final = ("s3", "s3a")
+from tocsin.storage.s3 import Bucket
+
 _TEMPORARY: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
 _SIMPLE: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 
 
-@dataclass(frozen=True, slots=True)
-class S3Bucket:
-    """A bucket and the options that reach it. The options may be secret, so they are not part of its text."""
-
-    name: str
-    options: Mapping[str, str] = field(repr=False)
-
-    @classmethod
-    def of(cls, url: str, options: Mapping[str, str]) -> S3Bucket | None:
-        """Returns the bucket of a storage URL; None if the storage is not S3."""
-        parts = urlsplit(url)
-        return cls(parts.netloc, options) if parts.scheme in _SCHEMES else None
+def with_bucket(
+    settings: Mapping[str, str], bucket: Bucket, jars: Sequence[str], conf: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns the settings with those of the bucket and its jars; only the operator's own settings override them."""
+    own = {name: value for name, value in s3a_settings(bucket).items() if name not in conf}
+    all_jars = [*jars, *filter(None, settings.get("spark.jars", "").split(","))]
+    return {**settings, **own, "spark.jars": ",".join(all_jars)}
 
 
-def s3a_settings(bucket: S3Bucket) -> dict[str, str]:
+def s3a_settings(bucket: Bucket) -> dict[str, str]:
     """The settings with which driver and executors reach the bucket. Some are secret (`secret_settings`)."""
     options = bucket.options
     endpoint = options.get("endpoint", "")

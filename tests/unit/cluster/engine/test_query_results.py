@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tocsin.cluster.engine.query_results import ResultFolders
-from tocsin.cluster.engine.result_storage import LocalResultStorage
+from tocsin.storage.local import LocalFolder
 
 
 def written(folder: str, **parts: list[int]) -> None:
@@ -19,7 +19,7 @@ def written(folder: str, **parts: list[int]) -> None:
 
 
 def test_the_files_of_a_result_are_read_in_the_order_of_their_tasks(tmp_path: Path) -> None:
-    files = ResultFolders(LocalResultStorage(tmp_path)).add()
+    files = ResultFolders(LocalFolder(tmp_path)).add()
     written(files.spark_path, b=[3], a=list(range(100)), c=[])
     batches = list(files.batches())
     assert [row for batch in batches for row in batch.column(0).to_pylist()] == [*range(100), 3]
@@ -31,13 +31,13 @@ def test_the_files_of_a_result_are_read_in_the_order_of_their_tasks(tmp_path: Pa
 
 
 def test_a_result_that_nobody_wrote_has_no_rows(tmp_path: Path) -> None:
-    files = ResultFolders(LocalResultStorage(tmp_path)).add()
+    files = ResultFolders(LocalFolder(tmp_path)).add()
     assert (list(files.batches()), files.size_bytes()) == ([], 0)
     files.remove()
 
 
 def test_what_came_after_the_removal_is_removed_and_what_is_in_use_is_not(tmp_path: Path) -> None:
-    folders = ResultFolders(LocalResultStorage(tmp_path))
+    folders = ResultFolders(LocalFolder(tmp_path))
     used, removed = folders.add(), folders.add()
     written(used.spark_path, a=[1])
     removed.remove()

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tocsin.pipeline.spark import s3a_jars
-from tocsin.pipeline.spark.s3a import S3Bucket, s3a_settings
+from tocsin.pipeline.spark.s3a import s3a_settings, with_bucket
 from tocsin.pipeline.spark.s3a_jars import LockedJar, ensure_s3a_jars, locked_jars
 from tocsin.pipeline.spark.secret_settings import is_secret_setting
+from tocsin.storage.s3 import Bucket
 from tocsin.wire.errors import UnavailableError
 
 OPTIONS = {
@@ -24,8 +25,7 @@ PREFIX = "spark.hadoop.fs.s3a.bucket.b."
 
 
 def test_the_settings_are_those_of_one_bucket() -> None:
-    bucket = S3Bucket.of("s3://b/tables", OPTIONS)
-    assert bucket is not None
+    bucket = Bucket("b", OPTIONS)
     assert s3a_settings(bucket) == {
         f"{PREFIX}endpoint": "http://127.0.0.1:9000",
         f"{PREFIX}endpoint.region": "eu-1",
@@ -40,22 +40,24 @@ def test_the_settings_are_those_of_one_bucket() -> None:
 
 
 def test_credentials_are_left_to_the_workers_where_none_are_given() -> None:
-    bucket = S3Bucket.of("s3://b", {})
-    assert bucket is not None
-    assert not any("key" in name or "credentials" in name for name in s3a_settings(bucket))
+    assert not any("key" in name or "credentials" in name for name in s3a_settings(Bucket("b", {})))
 
 
 def test_temporary_credentials_have_a_token_and_every_credential_is_hidden_by_spark() -> None:
-    bucket = S3Bucket("b", {**OPTIONS, "session_token": "TTT"})
-    settings = s3a_settings(bucket)
+    settings = s3a_settings(Bucket("b", {**OPTIONS, "session_token": "TTT"}))
     assert settings[f"{PREFIX}aws.credentials.provider"].endswith("TemporaryAWSCredentialsProvider")
     secret = {value for name, value in settings.items() if is_secret_setting(name)}
     assert {"AAA", "SSS", "TTT"} <= secret
 
 
-def test_tables_elsewhere_have_no_bucket() -> None:
-    assert S3Bucket.of("/data", {}) is None
-    assert S3Bucket.of("", {}) is None
+def test_the_bucket_adds_to_the_settings_and_overrides_none_of_the_operators() -> None:
+    settings = {"spark.driver.extraJavaOptions": "ours theirs", "spark.jars": "site.jar", f"{PREFIX}endpoint": "x"}
+    conf = {"spark.driver.extraJavaOptions": "theirs", f"{PREFIX}path.style.access": "false"}
+    merged = with_bucket({**settings, **conf, **settings}, Bucket("b", OPTIONS), ("a.jar", "b.jar"), conf)
+    assert merged["spark.driver.extraJavaOptions"] == "ours theirs"
+    assert merged["spark.jars"] == "a.jar,b.jar,site.jar"
+    assert merged[f"{PREFIX}endpoint"] == OPTIONS["endpoint"]
+    assert merged[f"{PREFIX}path.style.access"] == "false"
 
 
 def test_every_jar_is_pinned_to_one_content() -> None:
