@@ -7,6 +7,7 @@ environment and the folders of the test are hidden, as on another machine; worke
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
 import hashlib
 import os
@@ -249,9 +250,15 @@ def _start(folder: Path, host: str, secret: str, namespace: Namespace | None, ar
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=_environment(folder, home, host), cwd="/", start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=_end_with_parent,
         )  # fmt: skip
     return SparkProcess(folder.name, process, log)
+
+
+def _end_with_parent() -> None:
+    """Has Linux end the process with this one, however this one ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def _environment(folder: Path, home: Path, host: str) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from tocsin.pipeline.java import ensure_java
 from tocsin.pipeline.spark import masters
 from tocsin.pipeline.spark.cluster_settings import SHUFFLE_PARTITIONS, cluster_settings, worker_python
 from tocsin.pipeline.spark.local_settings import LOOPBACK, local_settings
-from tocsin.pipeline.spark.s3a import S3Bucket, s3a_settings
+from tocsin.pipeline.spark.s3a import S3Bucket, with_bucket
 from tocsin.pipeline.spark.s3a_jars import ensure_s3a_jars
 from tocsin.pipeline.spark.secret_settings import without_secrets
 from tocsin.pipeline.spark.shipped_archives import pack_worker_modules
@@ -103,8 +103,7 @@ def start(
     else:
         spark_settings = _prepare_cluster(scratch, master, driver_memory, their_conf, ui, worker_archive)
     if bucket is not None:
-        jars = [*ensure_s3a_jars(spark_settings), *filter(None, spark_settings.get("spark.jars", "").split(","))]
-        spark_settings = {**spark_settings, **s3a_settings(bucket), **their_conf, "spark.jars": ",".join(jars)}
+        spark_settings = with_bucket(spark_settings, bucket, ensure_s3a_jars(spark_settings), their_conf)
     ensure_java()
     return _launch(scratch, spark_settings, equip=None if masters.is_local(master) else _equip_workers)
 

@@ -6,7 +6,7 @@ names that Spark hides in its UI and its logs. Without credentials here, executo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,6 +28,15 @@ class S3Bucket:
         """Returns the bucket of a storage URL; None if the storage is not S3."""
         parts = urlsplit(url)
         return cls(parts.netloc, options) if parts.scheme in _SCHEMES else None
+
+
+def with_bucket(
+    settings: Mapping[str, str], bucket: S3Bucket, jars: Sequence[str], conf: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns the settings with those of the bucket and its jars; only the operator's own settings override them."""
+    own = {name: value for name, value in s3a_settings(bucket).items() if name not in conf}
+    all_jars = [*jars, *filter(None, settings.get("spark.jars", "").split(","))]
+    return {**settings, **own, "spark.jars": ",".join(all_jars)}
 
 
 def s3a_settings(bucket: S3Bucket) -> dict[str, str]:

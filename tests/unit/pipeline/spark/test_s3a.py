@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.pipeline.spark import s3a_jars
-from tocsin.pipeline.spark.s3a import S3Bucket, s3a_settings
+from tocsin.pipeline.spark.s3a import S3Bucket, s3a_settings, with_bucket
 from tocsin.pipeline.spark.s3a_jars import LockedJar, ensure_s3a_jars, locked_jars
 from tocsin.pipeline.spark.secret_settings import is_secret_setting
 from tocsin.wire.errors import UnavailableError
@@ -56,6 +56,16 @@ def test_temporary_credentials_have_a_token_and_every_credential_is_hidden_by_sp
 def test_tables_elsewhere_have_no_bucket() -> None:
     assert S3Bucket.of("/data", {}) is None
     assert S3Bucket.of("", {}) is None
+
+
+def test_the_bucket_adds_to_the_settings_and_overrides_none_of_the_operators() -> None:
+    settings = {"spark.driver.extraJavaOptions": "ours theirs", "spark.jars": "site.jar", f"{PREFIX}endpoint": "x"}
+    conf = {"spark.driver.extraJavaOptions": "theirs", f"{PREFIX}path.style.access": "false"}
+    merged = with_bucket({**settings, **conf, **settings}, S3Bucket("b", OPTIONS), ("a.jar", "b.jar"), conf)
+    assert merged["spark.driver.extraJavaOptions"] == "ours theirs"
+    assert merged["spark.jars"] == "a.jar,b.jar,site.jar"
+    assert merged[f"{PREFIX}endpoint"] == OPTIONS["endpoint"]
+    assert merged[f"{PREFIX}path.style.access"] == "false"
 
 
 def test_every_jar_is_pinned_to_one_content() -> None:
