@@ -250,7 +250,8 @@ def _start(folder: Path, host: str, secret: str, namespace: Namespace | None, ar
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=_environment(folder, home, host), cwd="/", start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=_end_with_parent,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 - it takes no lock
         )  # fmt: skip
     return SparkProcess(folder.name, process, log)
 
