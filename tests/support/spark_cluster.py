@@ -240,7 +240,8 @@ def _start(folder: Path, host: str, secret: str, namespace: Namespace | None, ar
     # In a file: everybody can read a command line.
     properties = folder / "spark.conf"
     properties.touch(0o600)
-    properties.write_text(f"spark.authenticate true\nspark.authenticate.secret {secret}\n")
+    settings = ("spark.authenticate true", f"spark.authenticate.secret {secret}", "spark.network.crypto.enabled true")
+    properties.write_text("\n".join(settings))
     home = _SPARK if namespace is None else _CACHE / "mounts" / "spark"
     kind, *rest = arguments
     command = [str(home / "bin" / "spark-class"), kind, "--properties-file", str(properties), "--host", host, *rest]
