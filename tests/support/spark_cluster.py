@@ -210,7 +210,7 @@ def standalone_cluster(
     folder: Path, *, python: str, namespace: Namespace | None = None, port: int = 0, cores: int = 2
 ) -> Iterator[StandaloneCluster]:
     """Runs a master and two workers until the block ends. `folder` gets their logs and the workers' own files."""
-    port, secret = port or _free_port(), secrets.token_hex(24)
+    port, secret = port or free_port(), secrets.token_hex(24)
     url = f"spark://{LOOPBACK}:{port}"
     with ExitStack() as stack:
         running = StandaloneCluster(url, secret, python, folder, {})
@@ -300,7 +300,7 @@ def _wait(process: SparkProcess, is_ready: object, problem: str) -> None:
         time.sleep(0.05)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]

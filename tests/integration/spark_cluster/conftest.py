@@ -13,6 +13,7 @@ from tests.support.s3_server import S3Server
 from tests.support.spark_cluster import (
     Namespace,
     StandaloneCluster,
+    free_port,
     hidden_folders,
     standalone_cluster,
     why_no_namespaces,
@@ -43,12 +44,19 @@ def token(data: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def tocsin(workers: StandaloneCluster, s3_server: S3Server, data: Path, token: str) -> Iterator[ClusterProcess]:
+def ui_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="session")
+def tocsin(
+    workers: StandaloneCluster, s3_server: S3Server, data: Path, token: str, ui_port: int
+) -> Iterator[ClusterProcess]:
     """Tocsin with its driver here, its executors there and its tables on S3. Each test has a dataverse of its own."""
     # It leaves cores for the tests that start another one.
-    with ClusterProcess(
-        data, conf={**workers.conf, "spark.cores.max": "2"}, **cluster_variables(workers, s3_server)
-    ) as process:
+    conf = {**workers.conf, "spark.cores.max": "2", "spark.ui.port": str(ui_port)}
+    variables = {**cluster_variables(workers, s3_server), "TOCSIN_CLUSTER__SPARK__UI": "true"}
+    with ClusterProcess(data, conf=conf, **variables) as process:
         yield process.ready()
 
 

@@ -6,6 +6,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.spark_cluster.conftest import cluster_variables
@@ -55,7 +56,7 @@ def test_the_workers_environment_can_be_sent_as_an_archive(
 
 
 def test_no_secret_is_shown_by_a_process_a_log_a_plan_or_the_settings(
-    tocsin: ClusterProcess, client: ClusterHttpClient, workers: StandaloneCluster, s3_server: S3Server
+    tocsin: ClusterProcess, client: ClusterHttpClient, workers: StandaloneCluster, s3_server: S3Server, ui_port: int
 ) -> None:
     client.run("CREATE TYPE Secretive AS { id: int }; CREATE DATASET Secrets(Secretive) PRIMARY KEY id;")
     client.run("INSERT INTO Secrets [{'id': 1}, {'id': 2}];")
@@ -65,7 +66,11 @@ def test_no_secret_is_shown_by_a_process_a_log_a_plan_or_the_settings(
     processes = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True).stdout
     others = [line for line in processes.splitlines() if not line.startswith(str(s3_server.binary))]
     files = [file for file in tocsin.data.rglob("*") if file.is_file()]
+    ui = ClusterHttpClient(f"http://127.0.0.1:{ui_port}")
+    (application,) = ui.ask("GET", "/api/v1/applications").json
+    pages = ("/environment/", "/SQL/", "/jobs/", f"/api/v1/applications/{application['id']}/environment")
     shown = {
+        "ui": "".join(ui.ask("GET", page).body.decode() for page in pages),
         "processes": "\n".join(others),
         "files": "".join(f"{file}\n{file.read_text(errors='replace')}" for file in files),
         "output": tocsin.out + tocsin.err,
@@ -75,8 +80,20 @@ def test_no_secret_is_shown_by_a_process_a_log_a_plan_or_the_settings(
         "error": failed.body.decode(),
         "settings": real_processes.tocsin("config", "show", **cluster_variables(workers, s3_server)).stdout,
     }
+    assert "fs.s3a.bucket." in shown["ui"]
     assert "org.apache.spark.deploy.SparkSubmit" in shown["processes"]
     assert s3_server.endpoint in shown["settings"]
     assert "FileScan" in shown["plan"] or "Scan" in shown["plan"]
     for secret in (workers.secret, s3_server.secret_key, s3_server.access_key):
         assert [place for place, text in shown.items() if secret in text] == []
+
+
+def test_the_driver_listens_on_the_interface_of_the_master_alone(tocsin: ClusterProcess, ui_port: int) -> None:
+    sockets = [
+        connection.laddr
+        for process in tocsin.java()
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert ui_port in {address.port for address in sockets}
+    assert {address.ip.removeprefix("::ffff:") for address in sockets} == {"127.0.0.1"}

@@ -2,7 +2,7 @@
 
     ours that the site may change  <  the site's  <  ours that the language and safety need  <  cluster.spark.conf
 
-Lists (jars, archives, Java options) are joined instead. Nothing here depends on the driver's cores or disk: partitions
+Archives, jars and Java options are joined instead. Nothing here depends on the driver's cores or disk: partitions
 follow the cluster, re-planning between stages (AQE) stays on as Spark has it, and temporary files are where each worker
 keeps its own.
 """
@@ -22,7 +22,7 @@ SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _AUTHENTICATE: Final = "spark.authenticate"
 _AUTHENTICATE_SECRET: Final = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 _PYTHON: Final = "spark.pyspark.python"
-_LISTS: Final = ("spark.jars", "spark.archives")
+_ARCHIVES: Final = "spark.archives"
 # The analyser's expressions are deep on executors, too; texts and times are the same everywhere.
 _EXECUTOR_JAVA_OPTIONS: Final = "-Xss8m -Duser.timezone=UTC -Dfile.encoding=UTF-8"
 _ENVIRONMENT: Final = "tocsin-environment"  # the folder in which a worker unpacks the archive
@@ -37,7 +37,6 @@ def cluster_settings(
     site: Mapping[str, str],
     ui: bool = False,
     worker_archive: str = "",
-    jars: tuple[str, ...] = (),
 ) -> dict[str, str]:
     """All settings that Spark is started with. Raises UnavailableError if they cannot work."""
     host = masters.driver_host(master)
@@ -60,11 +59,9 @@ def cluster_settings(
         _AUTHENTICATE: "true",
     }
     merged = {**changeable, **site, **needed, **conf}
-    own_lists = {"spark.jars": jars, "spark.archives": (f"{worker_archive}#{_ENVIRONMENT}",) if worker_archive else ()}
-    for name in _LISTS:
-        entries = [*own_lists[name], *filter(None, (conf.get(name) or site.get(name, "")).split(","))]
-        if entries:
-            merged[name] = ",".join(entries)
+    if worker_archive:
+        others = filter(None, merged.get(_ARCHIVES, "").split(","))
+        merged[_ARCHIVES] = ",".join([f"{worker_archive}#{_ENVIRONMENT}", *others])
     theirs = {**site, **conf}
     merged["spark.driver.extraJavaOptions"] = driver_java_options(
         scratch, theirs.get("spark.driver.extraJavaOptions", "")

@@ -6,7 +6,6 @@ the driver's disk: whatever they need is sent to them, and the tables are at a U
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from typing import Final
@@ -52,10 +51,3 @@ def driver_host(master: str) -> str | None:
     except OSError:
         return None
     return own
-
-
-def is_loopback(host: str | None) -> bool:
-    try:
-        return host is not None and ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -56,10 +56,9 @@ def test_the_operators_settings_win_over_all_others() -> None:
     assert (settings["spark.sql.adaptive.enabled"], settings["spark.authenticate"]) == ("false", "false")
 
 
-def test_jars_archives_and_java_options_are_joined_with_the_sites() -> None:
-    site = {"spark.jars": "a.jar", "spark.archives": "x.zip#x", "spark.executor.extraJavaOptions": "-Dsite=1"}
-    settings = merged(site=site, jars=("s3.jar",), worker_archive="/env.tar.gz")
-    assert settings["spark.jars"] == "s3.jar,a.jar"
+def test_archives_and_java_options_are_joined_with_the_sites() -> None:
+    site = {"spark.archives": "x.zip#x", "spark.executor.extraJavaOptions": "-Dsite=1"}
+    settings = merged(site=site, worker_archive="/env.tar.gz")
     assert settings["spark.archives"] == "/env.tar.gz#tocsin-environment,x.zip#x"
     assert settings["spark.executor.extraJavaOptions"].endswith(" -Dsite=1")
     assert settings["spark.executor.extraJavaOptions"].startswith("-Xss8m ")
