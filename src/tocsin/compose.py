@@ -449,6 +449,7 @@ async def _back_up(  # noqa: PLR0917
 
 async def offline_backup(settings: Settings, destination: Path, on_progress: OnSaved) -> Mapping[str, Any]:
     """Backs up a folder that no cluster uses."""
+    await asyncio.to_thread(check_storage, storage_root(settings))
     async with lock_folder(settings), opened_stores(settings) as (store, channels):
         catalog = CatalogStore(store)
         await catalog.load()
@@ -460,15 +461,17 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: OnS
 
 
 async def restore(settings: Settings, source: Path, on_progress: OnSaved) -> Mapping[str, Any]:
+    await asyncio.to_thread(check_storage, storage_root(settings))
     manifest = await restored(
         source, settings.data, open_store=SqliteStore, open_channels=SqliteChannelStore,
-        settle_broker=broker_backup.settle, on_progress=on_progress,
+        settle_broker=broker_backup.settle, storage=storage_root(settings), on_progress=on_progress,
     )  # fmt: skip
     return manifest.summary()
 
 
 def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, str], None]) -> Mapping[str, Any]:
     """Reports what is damaged in the data folder. It only reads, so a cluster may use the folder meanwhile."""
+    check_storage(storage_root(settings))
     layouts = {"catalog": SqliteStore.layout, "channels": SqliteChannelStore.layout, "broker": SqliteBrokerStore.layout}
     inspection = Inspection(
         settings.data.absolute(), layouts, storage_root(settings), deep=deep, on_progress=on_progress
