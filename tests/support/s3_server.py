@@ -61,8 +61,12 @@ class S3Server:
     def new_folder(self) -> S3Folder:
         """A folder in a new bucket."""
         bucket = Bucket(self.new_bucket(), self.options)
-        _file_systems[bucket.name] = bucket.file_system
+        self.know(bucket)
         return S3Folder(bucket, "some/prefix")
+
+    def know(self, bucket: Bucket) -> None:
+        """Lets `read_data_file` read from this bucket."""
+        _file_systems[bucket.name] = bucket.file_system
 
     def start(self) -> None:
         command = [
