@@ -383,7 +383,8 @@ class DeltaLog:
 
     def _reload(self) -> None:
         delta = open_delta(self.folder)
-        files = from_add_actions(delta.get_add_actions(flatten=True), self.folder)
+        self.listed = pa.table(delta.get_add_actions(flatten=True))
+        files = from_add_actions(self.listed, self.folder)
 
         def mark(name: str) -> int:
             return delta.transaction_version(name) or 0
