@@ -24,7 +24,14 @@ from tocsin.durable_files import is_full_disk
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.data_files import AT_TYPE, LARGEST_FILE_BYTES, DataFile, DataFolder, stored_schema
-from tocsin.pipeline.datasets.delta.delta_log import Commit, DeltaLog, ForeignCommitError, TableClock, TableState
+from tocsin.pipeline.datasets.delta.delta_log import (
+    Commit,
+    DeltaLog,
+    ForeignCommitError,
+    TableClock,
+    TableState,
+    explained_failures,
+)
 from tocsin.pipeline.datasets.delta.tombstones import LogFiles, OutsideReaders
 from tocsin.pipeline.datasets.file_bounds import FileBounds, WantedValues
 from tocsin.pipeline.datasets.history import HistoryEntry
@@ -325,8 +332,9 @@ class DatasetTable:
         with self.writing:
             if self.is_closed:
                 raise UnavailableError("the dataset is closed")
-            self.refresh()
-            yield
+            with explained_failures(self.log.folder):
+                self.refresh()
+                yield
 
     def refresh(self) -> None:
         """Shows what the log has, if the state in memory is in doubt or another program changed the table. The caller
