@@ -48,6 +48,7 @@ from tocsin.cluster.data_folder.start_check import (
     refuse_missing_catalog,
     refuse_missing_channels,
 )
+from tocsin.cluster.data_folder.storage_owner import claim_storage
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
@@ -73,7 +74,7 @@ from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings, Settings
 from tocsin.storage.interface import StorageFolder
-from tocsin.storage.locations import check_storage, open_storage
+from tocsin.storage.locations import check_storage, is_shared, open_storage
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
@@ -219,6 +220,8 @@ async def assemble_cluster(
     async with AsyncExitStack() as stack:  # closes everything in the reverse order
         store, channel_store = await stack.enter_async_context(opened_stores(settings, guarded, set_aside=set_aside))
         stack.callback(guard.close)
+        if is_shared(storage):
+            await asyncio.to_thread(claim_storage, storage, data)
         catalog = CatalogStore(store, Removals(store, clock or guarded))
         loaded_catalog = await catalog.load()
         lost = LostFolder(data, clock or guarded, _say, storage)

@@ -1,6 +1,6 @@
 """A real S3 server for tests: versitygw, a gateway over a folder, on a free loopback port.
 
-The server is built once, with Go, into the cache folder of the user. `TOCSIN_TEST_VERSITYGW` names another binary.
+The server is built once, with Go, into the cache folder of the user. `TEST_VERSITYGW` names another binary.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class S3Server:
 
 def find_binary() -> Path:
     """The server's binary, built if it is missing. Skips the test if there is no Go."""
-    named = os.environ.get("TOCSIN_TEST_VERSITYGW")
+    named = os.environ.get("TEST_VERSITYGW")
     if named:
         return Path(named)
     binary = _CACHE / "versitygw"

@@ -21,6 +21,7 @@ from tocsin.cluster.backup.archive import check_files, open_archive, read_manife
 from tocsin.cluster.backup.frozen_state import IncompleteBackupError, check_table
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, Manifest
 from tocsin.cluster.backup.progress import OnSaved, count_bytes, explain_os_errors, in_thread, no_progress, remove
+from tocsin.cluster.data_folder.storage_owner import refuse_other_owner
 from tocsin.durable_files import sync_folder
 from tocsin.storage.interface import StorageFolder
 from tocsin.storage.local import LocalFolder
@@ -53,6 +54,7 @@ async def restore(
     elsewhere = None if storage == LocalFolder(data) else storage
     if elsewhere is not None:
         await asyncio.to_thread(_check_no_datasets, elsewhere.child(DATASETS))
+        await asyncio.to_thread(refuse_other_owner, elsewhere, data)
     part = data.with_name(f"{data.name}.{uuid4().hex[:8]}.restoring")
     try:
         manifest = await in_thread(lambda stop: _unpack(source, part, elsewhere, on_progress, stop))
