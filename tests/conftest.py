@@ -17,12 +17,14 @@ from py4j.clientserver import ClientServerConnection
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import examples
-from tests.support.s3_server import s3_server as s3_server
+from tests.support.s3_server import s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.in_process_cluster import LocalCluster
+
+__all__ = ["s3_server"]
 
 ROOT = Path(__file__).parents[1]
 

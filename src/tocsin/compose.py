@@ -48,6 +48,7 @@ from tocsin.cluster.data_folder.start_check import (
     refuse_missing_catalog,
     refuse_missing_channels,
 )
+from tocsin.cluster.data_folder.storage_owner import claim_storage
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
@@ -75,7 +76,7 @@ from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings, Settings
 from tocsin.storage.interface import StorageFolder
 from tocsin.storage.local import LocalFolder
-from tocsin.storage.locations import bucket_of, check_storage, open_storage
+from tocsin.storage.locations import bucket_of, check_storage, is_shared, open_storage
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
@@ -176,7 +177,6 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[t
     # A killed cluster may have left files here that are no longer needed.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
     scratch.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-    await asyncio.to_thread(results_folder(settings).remove_all)
     spark_settings = settings.cluster.spark
 
     def start() -> Any:
@@ -226,6 +226,10 @@ async def assemble_cluster(
     async with AsyncExitStack() as stack:  # closes everything in the reverse order
         store, channel_store = await stack.enter_async_context(opened_stores(settings, guarded, set_aside=set_aside))
         stack.callback(guard.close)
+        if is_shared(storage):
+            await asyncio.to_thread(claim_storage, storage, data)
+        # Only now: what is there may belong to another cluster.
+        await asyncio.to_thread(results_folder(settings).remove_all)
         catalog = CatalogStore(store, Removals(store, clock or guarded))
         loaded_catalog = await catalog.load()
         lost = LostFolder(data, clock or guarded, _say, storage)
@@ -466,6 +470,7 @@ async def _back_up(  # noqa: PLR0917
 
 async def offline_backup(settings: Settings, destination: Path, on_progress: OnSaved) -> Mapping[str, Any]:
     """Backs up a folder that no cluster uses."""
+    await asyncio.to_thread(check_storage, storage_root(settings))
     async with lock_folder(settings), opened_stores(settings) as (store, channels):
         catalog = CatalogStore(store)
         await catalog.load()
@@ -477,15 +482,17 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: OnS
 
 
 async def restore(settings: Settings, source: Path, on_progress: OnSaved) -> Mapping[str, Any]:
+    await asyncio.to_thread(check_storage, storage_root(settings))
     manifest = await restored(
         source, settings.data, open_store=SqliteStore, open_channels=SqliteChannelStore,
-        settle_broker=broker_backup.settle, on_progress=on_progress,
+        settle_broker=broker_backup.settle, storage=storage_root(settings), on_progress=on_progress,
     )  # fmt: skip
     return manifest.summary()
 
 
 def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, str], None]) -> Mapping[str, Any]:
     """Reports what is damaged in the data folder. It only reads, so a cluster may use the folder meanwhile."""
+    check_storage(storage_root(settings))
     layouts = {"catalog": SqliteStore.layout, "channels": SqliteChannelStore.layout, "broker": SqliteBrokerStore.layout}
     inspection = Inspection(
         settings.data.absolute(), layouts, storage_root(settings), deep=deep, on_progress=on_progress

@@ -1,6 +1,6 @@
 """A real S3 server for tests: versitygw, a gateway over a folder, on a free loopback port.
 
-The server is built once, with Go, into the cache folder of the user. `TOCSIN_TEST_VERSITYGW` names another binary.
+The server is built once, with Go, into the cache folder of the user. `TEST_VERSITYGW` names another binary.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
@@ -25,6 +27,7 @@ from tocsin.storage.s3 import Bucket, S3Folder
 _SOURCE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tocsin-tests" / "bin"
 _BUILD_S = 1_200
+_file_systems: dict[str, fs.S3FileSystem] = {}  # by bucket, for what knows only a path
 
 
 @dataclass(slots=True)
@@ -57,7 +60,13 @@ class S3Server:
 
     def new_folder(self) -> S3Folder:
         """A folder in a new bucket."""
-        return S3Folder(Bucket(self.new_bucket(), self.options), "some/prefix")
+        bucket = Bucket(self.new_bucket(), self.options)
+        self.know(bucket)
+        return S3Folder(bucket, "some/prefix")
+
+    def know(self, bucket: Bucket) -> None:
+        """Lets `read_data_file` read from this bucket."""
+        _file_systems[bucket.name] = bucket.file_system
 
     def start(self) -> None:
         command = [
@@ -83,7 +92,7 @@ class S3Server:
 
 def find_binary() -> Path:
     """The server's binary, built if it is missing. Skips the test if there is no Go."""
-    named = os.environ.get("TOCSIN_TEST_VERSITYGW")
+    named = os.environ.get("TEST_VERSITYGW")
     if named:
         return Path(named)
     binary = _CACHE / "versitygw"
@@ -119,6 +128,14 @@ def running_s3_server(folder: Path) -> Iterator[S3Server]:
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+def read_data_file(path: str) -> pa.Table:
+    """The rows of a file of a snapshot, wherever it is."""
+    if not path.startswith("s3a://"):
+        return pq.ParquetFile(path).read()
+    with _file_systems[path.split("/")[2]].open_input_file(path.removeprefix("s3a://")) as source:
+        return pq.ParquetFile(source).read()
 
 
 def list_objects(folder: S3Folder) -> list[str]:

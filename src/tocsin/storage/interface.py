@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -151,7 +151,15 @@ def copy_in_pieces(source: pa.NativeFile, into: pa.NativeFile, piece_bytes: int 
     return size_bytes
 
 
+# pyarrow and delta-rs report failures of an object store as texts.
+_REMOTE_TEXTS: Final = ("AWS Error", "curlCode", "Generic S3 error", "error sending request")
+
+
 def is_unreachable(error: BaseException) -> bool:
     """Whether an error says that the storage did not answer rightly, and nothing of the file's content."""
-    text = str(error)
-    return isinstance(error, OSError) and (error.errno is not None or "AWS Error" in text or "curlCode" in text)
+    return (isinstance(error, OSError) and error.errno is not None) or is_remote_failure(error)
+
+
+def is_remote_failure(error: BaseException) -> bool:
+    """Whether an object store did not answer, or refused the request."""
+    return not isinstance(error, FileNotFoundError) and any(text in str(error) for text in _REMOTE_TEXTS)

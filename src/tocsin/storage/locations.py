@@ -35,6 +35,11 @@ def check_storage(storage: StorageFolder) -> None:
         storage.check()
 
 
+def is_shared(storage: StorageFolder) -> bool:
+    """Whether other machines see the storage at the same URL."""
+    return isinstance(storage, S3Folder)
+
+
 def bucket_of(storage: StorageFolder) -> Bucket | None:
     """The bucket that holds the storage; None if a folder of this machine does."""
     return storage.bucket if isinstance(storage, S3Folder) else None

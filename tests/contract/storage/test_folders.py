@@ -78,10 +78,15 @@ def test_a_draft_is_read_back_and_gets_the_name_of_its_content(folder: StorageFo
 @pytest.mark.parametrize("is_written", [False, True])
 def test_a_draft_that_is_not_published_was_never_there(folder: StorageFolder, is_written: bool) -> None:
     folder.make()
-    with pytest.raises(ZeroDivisionError), folder.create("draft") as draft:
-        if is_written:
-            draft.sink.write(b"1")
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with folder.create("draft") as draft:
+            if is_written:
+                draft.sink.write(b"1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     with folder.create("draft") as draft:
         draft.sink.write(b"1")
     assert folder.list_names() == []

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tocsin.cluster.backup.manifest import DATASETS, INTAKE, PYTHON, DatasetState
 from tocsin.cluster.backup.progress import explain_os_errors
-from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, log_of, log_versions
+from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, log_of, log_versions, open_delta
 from tocsin.pipeline.datasets.snapshots import Snapshot
 from tocsin.storage.interface import StorageFolder
 from tocsin.storage.local import LocalFolder
@@ -113,7 +112,7 @@ def _hold_table(name: str, table: BackupTable, folder: StorageFolder, frozen: Fr
                     sizes = {file.name: file.size_bytes for file in folder.list_files()}
                     named = [*files, *(file for file in _list_past(held) if file in sizes)]
                     pinned = {file: PinnedFile(folder, file, sizes[file]) for file in named if file in sizes}
-                rows = check_table(held, snapshot.version, files, set(pinned))
+                rows = check_table(LocalFolder(held), snapshot.version, files, set(pinned))
             except (FileNotFoundError, IncompleteBackupError):
                 # Upkeep replaced log entries by a checkpoint between the snapshot and the links: try again.
                 shutil.rmtree(held)
@@ -173,14 +172,14 @@ class IncompleteBackupError(Exception):
 
 
 def check_table(
-    folder: Path, commit: int, files: list[str] | None = None, elsewhere: Container[str] = frozenset()
+    folder: StorageFolder, commit: int, files: list[str] | None = None, elsewhere: Container[str] = frozenset()
 ) -> int:
     """Checks that the table opens at this version with these files, all present. Returns its number of rows.
 
     `elsewhere` are data files that are not in this folder, but are known to exist.
     """
     try:
-        table = DeltaTable(str(folder))
+        table = open_delta(folder)
         actions = pa.table(table.get_add_actions(flatten=True))
     except (DeltaError, OSError, ValueError) as error:
         raise IncompleteBackupError(f"cannot be opened: {str(error).splitlines()[0]}") from None
@@ -189,7 +188,8 @@ def check_table(
     paths = [str(path) for path in actions.column("path").to_pylist()]
     if files is not None and set(paths) != set(files):
         raise IncompleteBackupError("has other files than it should")
-    missing = next((path for path in paths if path not in elsewhere and not (folder / path).is_file()), None)
+    present = set(folder.list_names())
+    missing = next((path for path in paths if path not in present and path not in elsewhere), None)
     if missing is not None:
         raise IncompleteBackupError(f"has lost its file {missing}")
     return sum(rows or 0 for rows in actions.column("num_records").to_pylist())

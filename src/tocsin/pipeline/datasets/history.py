@@ -18,13 +18,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from tocsin.clock import to_us
-from tocsin.pipeline.datasets.delta.log_entries import split_lines
+from tocsin.pipeline.datasets.delta.log_entries import AT_KEY, split_lines
 from tocsin.pipeline.datasets.delta.log_files import entry_name, log_of, log_versions
 from tocsin.storage.interface import StorageFolder
 
 # Keys in the commitInfo of a Delta commit.
 NUMBER_KEY: Final = "tocsin.commit"
-AT_KEY: Final = "tocsin.at"
 REWRITE_KEY: Final = "tocsin.rewrite"
 REWRITTEN_KEY: Final = "tocsin.rewritten"
 

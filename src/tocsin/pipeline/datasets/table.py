@@ -24,8 +24,16 @@ from tocsin.durable_files import is_full_disk
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.data_files import AT_TYPE, LARGEST_FILE_BYTES, DataFile, DataFolder, stored_schema
-from tocsin.pipeline.datasets.delta.delta_log import Commit, DeltaLog, ForeignCommitError, TableClock, TableState
+from tocsin.pipeline.datasets.delta.delta_log import (
+    Commit,
+    DeltaLog,
+    ForeignCommitError,
+    TableClock,
+    TableState,
+    explained_failures,
+)
 from tocsin.pipeline.datasets.delta.tombstones import LogFiles, OutsideReaders
+from tocsin.pipeline.datasets.file_bounds import FileBounds, WantedValues
 from tocsin.pipeline.datasets.history import HistoryEntry
 from tocsin.pipeline.datasets.keys import Hashes, KeyPath
 from tocsin.pipeline.datasets.lookup import INDEXED_KEYS_MAX, KeyLookup, Located, Move
@@ -40,6 +48,7 @@ __all__ = ["Commit", "DatasetTable", "Snapshot"]
 _OWN_REWRITE_BYTES: Final = 2 << 20  # smaller files that a rewrite touches are joined with the new rows
 _NO_POSITIONS: Final[Mapping[str, int]] = {}
 _OVERTAKEN_MAX: Final = 5
+_PRUNED_FILES_MIN: Final = 4
 _Arguments = ParamSpec("_Arguments")
 
 
@@ -92,6 +101,7 @@ class DatasetTable:
         self.lookup = KeyLookup(
             log, self.data, self.keys, new=new, indexed_keys_max=options.get("indexed_keys_max", INDEXED_KEYS_MAX)
         )
+        self._bounds = FileBounds(self.data.schema, log.listed)
         self.is_closed = False
         self.recent = RecentRows(self.data.schema)
         self._listening = threading.Lock()  # separate from `writing`, so that no writer waits for it
@@ -152,6 +162,21 @@ class DatasetTable:
         older = {self.data.full_path(file.name) for file in self.past.state.files.values() if file.last_commit <= since}
         newer_files = tuple(path for path in snapshot.files if path not in older)
         return self.held.issued(Snapshot(newer_files, snapshot.number, snapshot.version, snapshot.rows_up_to))
+
+    def prune(self, snapshot: Snapshot, wanted: Sequence[WantedValues]) -> Snapshot:
+        """The same state without files in which no row can have all the wanted values. If that would leave out only a
+        few files, the snapshot itself: then it is not worth another view.
+        """
+        if len(snapshot.files) < _PRUNED_FILES_MIN:
+            return snapshot
+        bounds = self._bounds
+        excluded = {
+            self.data.full_path(file.name) for file in self.past.state.files.values() if bounds.excludes(file, wanted)
+        }
+        kept = tuple(path for path in snapshot.files if path not in excluded)
+        if len(snapshot.files) - len(kept) < _PRUNED_FILES_MIN:
+            return snapshot
+        return self.held.issued(Snapshot(kept, snapshot.number, snapshot.version, snapshot.rows_up_to))
 
     def needed_log_version(self) -> int:
         """The first log version that a readable state needs; older versions stay only for outside readers."""
@@ -307,8 +332,9 @@ class DatasetTable:
         with self.writing:
             if self.is_closed:
                 raise UnavailableError("the dataset is closed")
-            self.refresh()
-            yield
+            with explained_failures(self.log.folder):
+                self.refresh()
+                yield
 
     def refresh(self) -> None:
         """Shows what the log has, if the state in memory is in doubt or another program changed the table. The caller
@@ -319,6 +345,7 @@ class DatasetTable:
         state, shown = self.log.state, self.past.state.number
         self.past.reload(state)
         self.lookup.forget()
+        self._bounds = FileBounds(self.data.schema, self.log.listed)
         self.log_files = None
         self.leftovers = True
         self.recent.record(state.number, None, rewrite=True)

@@ -34,6 +34,7 @@ from tocsin.cluster.data_folder.inspection.findings import (
 )
 from tocsin.cluster.data_folder.lost_folder import DATASET, LOST, TAIL, describe
 from tocsin.cluster.data_folder.removals import list_content
+from tocsin.cluster.data_folder.storage_owner import OWNER
 from tocsin.cluster.feeds.options import feed_options
 from tocsin.cluster.intake import segments
 from tocsin.pipeline.datasets.delta.log_files import log_of
@@ -51,6 +52,7 @@ NOT_CHECKED: Final = {
     "python": "your own code",
     "scratch": "made anew at each start",
     "lock": "made anew at each start",
+    OWNER: "a random number that marks the storage",
 }
 """The rest of the data folder, with the reason why each part is not inspected."""
 

@@ -9,7 +9,8 @@ a number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NoReturn
@@ -24,15 +25,15 @@ from tocsin.clock import from_us, now_us
 from tocsin.durable_files import is_full_disk
 from tocsin.pipeline.datasets import history
 from tocsin.pipeline.datasets.data_files import DataFile, from_add_actions
-from tocsin.pipeline.datasets.delta.log_entries import mark_checkpoint
+from tocsin.pipeline.datasets.delta.log_entries import AT_KEY, mark_checkpoint
 from tocsin.pipeline.datasets.delta.log_files import entry_name, log_of, log_versions, open_delta
 from tocsin.pipeline.datasets.delta.log_recovery import list_files_set_aside, recover_log
 from tocsin.pipeline.datasets.delta.log_writers import TRANSACTION_KEY, LogWriter, log_writer, read_transaction
 from tocsin.pipeline.datasets.delta.table_properties import table_properties, with_properties
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.history import HistoryEntry
-from tocsin.storage.interface import StorageFolder
-from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
+from tocsin.storage.interface import StorageFolder, is_remote_failure
+from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, TocsinError, UnavailableError
 
 # App transactions are part of the table's state, so that opening it needs no look at old log entries.
 _NUMBER_TXN: Final = "tocsin.commit"
@@ -44,6 +45,20 @@ _POSITION_TXN: Final = "tocsin.position."
 _log = structlog.get_logger("tocsin.datasets")
 
 _NAMED_BY_CHECK: Final = "nothing was changed; tocsin check names what is damaged, and what helps"
+
+
+@contextmanager
+def explained_failures(folder: StorageFolder) -> Iterator[None]:
+    """Turns failures of an object store into an error that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, TocsinError) or not is_remote_failure(error):
+            raise
+        raise UnavailableError(
+            f"the storage of the dataset in {folder} does not answer: {str(error).splitlines()[0]}",
+            hint="nothing was changed; try again, and look at the object store if it stays so",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +128,23 @@ class DeltaLog:
         cls, folder: StorageFolder, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock
     ) -> DeltaLog:
         """Creates an empty table, which is durable when this returns."""
-        recover_log(folder, created=False)
-        if log_versions(folder)[0]:
-            raise ConflictError(f"there is a dataset in {folder} already")
-        try:
-            folder.make()
-            properties = table_properties(schema, outside_readers)
-            writer = log_writer(folder)
-            writer.create(schema, properties)
-            faults.reach("dataset.create.written")
-            log_of(folder).sync()
-            folder.sync()
-        except Exception as error:
-            if is_full_disk(error):
-                raise StorageFullError("the disk is full: the dataset was not created") from error
-            raise
-        return cls(folder, properties, clock, writer)
+        with explained_failures(folder):
+            recover_log(folder, created=False)
+            if log_versions(folder)[0]:
+                raise ConflictError(f"there is a dataset in {folder} already")
+            try:
+                folder.make()
+                properties = table_properties(schema, outside_readers)
+                writer = log_writer(folder)
+                writer.create(schema, properties)
+                faults.reach("dataset.create.written")
+                log_of(folder).sync()
+                folder.sync()
+            except Exception as error:
+                if is_full_disk(error):
+                    raise StorageFullError("the disk is full: the dataset was not created") from error
+                raise
+            return cls(folder, properties, clock, writer)
 
     @classmethod
     def open(
@@ -136,10 +152,12 @@ class DeltaLog:
     ) -> DeltaLog:
         """Raises StoreError if the log is damaged, UnavailableError if it cannot be read now (a retry may help)."""
         try:
-            recover_log(folder, created=True)
+            with explained_failures(folder):
+                recover_log(folder, created=True)
             if not any(log_versions(folder)):
                 raise NotFoundError(f"there is no dataset in {folder}")
-            return cls(folder, table_properties(schema, outside_readers), clock)
+            with explained_failures(folder):
+                return cls(folder, table_properties(schema, outside_readers), clock)
         except FileNotFoundError as error:
             raise StoreError(
                 f"the dataset in {folder} has lost a file: {error.filename or error}", hint=_NAMED_BY_CHECK
@@ -237,7 +255,7 @@ class DeltaLog:
         marks |= {_POSITION_TXN + name: position for name, position in positions.items()}
         info = {
             history.NUMBER_KEY: number,
-            history.AT_KEY: from_us(at_us).isoformat(timespec="microseconds"),
+            AT_KEY: from_us(at_us).isoformat(timespec="microseconds"),
             history.REWRITE_KEY: rewrite,
             history.REWRITTEN_KEY: before.last_rewrite,
         }
@@ -282,7 +300,8 @@ class DeltaLog:
     ) -> tuple[TableState, HistoryEntry]:
         names = tuple(file.name for file in added), tuple(file.name for file in removed)
         entry = HistoryEntry(self.state.version + 1, None, at_us, False, self.state.last_rewrite, *names)
-        self._write(actions, {"tocsin.upkeep": step}, at_us, step=step)
+        at = from_us(at_us).isoformat(timespec="microseconds")
+        self._write(actions, {"tocsin.upkeep": step, AT_KEY: at}, at_us, step=step)
         return self._changed(entry, added, removed), entry
 
     def _write(self, actions: Sequence[Mapping[str, Any]], info: Mapping[str, Any], at_us: int, *, step: str) -> None:
@@ -383,7 +402,8 @@ class DeltaLog:
 
     def _reload(self) -> None:
         delta = open_delta(self.folder)
-        files = from_add_actions(delta.get_add_actions(flatten=True), self.folder)
+        self.listed = pa.table(delta.get_add_actions(flatten=True))
+        files = from_add_actions(self.listed, self.folder)
 
         def mark(name: str) -> int:
             return delta.transaction_version(name) or 0
