@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -22,12 +23,12 @@ from benchmarks import running
 from benchmarks.baselines.datasets import REPORT, BareDelta, reports, write_at_once
 from benchmarks.harness import Bench, beside, compare, process_cpu_s, read_options, with_children_cpu_s
 from tocsin.pipeline import session
-from tocsin.pipeline.datasets.delta.log_files import entry_path
-from tocsin.pipeline.datasets.delta.log_writer import write_draft
+from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, entry_name
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import UpkeepLimits, is_upkeep_due, upkeep
 from tocsin.pipeline.plan_check import check_plan
+from tocsin.storage.local import LocalFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +85,7 @@ def commits(bench: Bench, folder: Path) -> None:
         folders = fresh_folders(folder, f"commits-{rows_each}")
 
         def insert(ready: list[pa.Table] = ready, folders: Iterator[Path] = folders) -> None:
-            mine = DatasetTable.create(next(folders), REPORT, KEYS)
+            mine = DatasetTable.create(LocalFolder(next(folders)), REPORT, KEYS)
             for rows in ready:
                 mine.insert(rows)
                 live(mine)
@@ -106,7 +107,7 @@ def upserts(bench: Bench, folder: Path) -> None:
     folders = fresh_folders(folder, "upserts")
     seconds: dict[str, list[float]] = {"mine": [], "bare": [], "again": []}
     # Filling the tables is not measured: only the upserts that follow, three tables side by side.
-    mine = DatasetTable.create(next(folders), REPORT, KEYS)
+    mine = DatasetTable.create(LocalFolder(next(folders)), REPORT, KEYS)
     mine.insert(base)
     bare, again = BareDelta(next(folders)), BareDelta(next(folders))
     bare.append(base)
@@ -139,7 +140,7 @@ def _half_known(rows: pa.Table, base: pa.Table, turn: int) -> pa.Table:
 def many_small_commits(bench: Bench, folder: Path) -> DatasetTable:
     """A commit after ten thousand beside a commit to a young dataset, upkeep included on both sides."""
     ready = iter(supply(SMALL_COMMITS + 3 * _WINDOW * (_ROUNDS + 1) + UpkeepLimits().files_per_compaction, 1, 3))
-    old = DatasetTable.create(folder / "old", REPORT, KEYS, outside_readers=AN_HOUR)
+    old = DatasetTable.create(LocalFolder(folder / "old"), REPORT, KEYS, outside_readers=AN_HOUR)
     young_folders = fresh_folders(folder, "young")
 
     def commit(table: DatasetTable, count: int) -> None:
@@ -149,7 +150,7 @@ def many_small_commits(bench: Bench, folder: Path) -> DatasetTable:
 
     commit(old, SMALL_COMMITS)
     (found,) = compare(
-        lambda: commit(DatasetTable.create(next(young_folders), REPORT, KEYS), _WINDOW),
+        lambda: commit(DatasetTable.create(LocalFolder(next(young_folders)), REPORT, KEYS), _WINDOW),
         {"old": lambda: commit(old, _WINDOW)},
         rounds=_ROUNDS,
         operations=_WINDOW,
@@ -173,7 +174,7 @@ def kept_versions(bench: Bench, folder: Path) -> None:
             live(table)
 
     (found,) = compare(
-        lambda: commit(DatasetTable.create(next(young_folders), REPORT, KEYS)),
+        lambda: commit(DatasetTable.create(LocalFolder(next(young_folders)), REPORT, KEYS)),
         {"keeping": lambda: commit(old)},
         rounds=_ROUNDS,
         operations=_WINDOW,
@@ -185,7 +186,7 @@ def kept_versions(bench: Bench, folder: Path) -> None:
 
 def keeping(folder: Path, versions: int) -> DatasetTable:
     """Makes a dataset that was compacted after each commit a moment ago, and keeps the removed files."""
-    made = DatasetTable.create(folder, REPORT, KEYS, outside_readers=AN_HOUR)
+    made = DatasetTable.create(LocalFolder(folder), REPORT, KEYS, outside_readers=AN_HOUR)
     (file,) = made.data.write([made.stamp(reports(1, 5), 1, made.log.next_at_us())])
     content = (folder / file.name).read_bytes()
     for version in range(1, versions + 1):
@@ -196,12 +197,13 @@ def keeping(folder: Path, versions: int) -> DatasetTable:
         if version > 1:
             actions.append(file.remove_action(at_ms * 1000, data_change=False))
         info = {"timestamp": at_ms, "operation": "WRITE", "tocsin.commit": version}
-        write_draft(folder, actions, info).rename(entry_path(folder, version))
+        lines = [orjson.dumps(line) for line in ({"commitInfo": info}, *actions)]
+        (folder / LOG_FOLDER / entry_name(version)).write_bytes(b"\n".join(lines))
         file = following
         if version % _KEPT_CHECKPOINTS_APART == 0 or version == versions:
             DeltaTable(str(folder)).create_checkpoint()
     made.close()
-    kept = DatasetTable.open(folder, REPORT, KEYS, outside_readers=AN_HOUR)
+    kept = DatasetTable.open(LocalFolder(folder), REPORT, KEYS, outside_readers=AN_HOUR)
     upkeep(kept)  # reads what is kept, once
     return kept
 

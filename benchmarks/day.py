@@ -22,6 +22,7 @@ from benchmarks.datasets import AN_HOUR, KEYS, live, spark
 from benchmarks.harness import Bench, compare, read_options, with_children_cpu_s
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import UpkeepLimits
+from tocsin.storage.local import LocalFolder
 
 DAY_S: Final = 86_400
 PART: Final = 20
@@ -43,7 +44,7 @@ def fed_for_a_day(bench: Bench, folder: Path, *, part: int) -> None:
     count = DAY_S // part
     said = f"{count:,} records, one a second"
     supply = _rows()
-    fed = DatasetTable.create(folder / "fed", REPORT, KEYS, outside_readers=AN_HOUR)
+    fed = DatasetTable.create(LocalFolder(folder / "fed"), REPORT, KEYS, outside_readers=AN_HOUR)
     _feed(fed, supply, count)
     compact = _compact(fed, folder / "compact")
     (found,) = compare(
@@ -81,7 +82,7 @@ def _compact(fed: DatasetTable, folder: Path) -> DatasetTable:
     """The same rows, put in at once."""
     with fed.pin(fed.snapshot()) as snapshot:
         rows = pa.concat_tables(pq.ParquetFile(path).read(columns=REPORT.names) for path in snapshot.files)
-    made = DatasetTable.create(folder, REPORT, KEYS)
+    made = DatasetTable.create(LocalFolder(folder), REPORT, KEYS)
     made.insert(rows.cast(REPORT), keys_are_new=True, positions={"feed": rows.num_rows})
     return made
 
@@ -89,7 +90,7 @@ def _compact(fed: DatasetTable, folder: Path) -> DatasetTable:
 def _read(bench: Bench, folder: Path, fed: DatasetTable, what: str) -> None:
     with fed.pin(fed.snapshot()) as snapshot, spark(folder) as started:
         rows = pa.concat_tables(pq.ParquetFile(path).read() for path in snapshot.files)
-        at_once = DatasetTable.create(folder / "at-once", REPORT, KEYS)
+        at_once = DatasetTable.create(LocalFolder(folder / "at-once"), REPORT, KEYS)
         at_once.insert(rows.select(REPORT.names).cast(REPORT), keys_are_new=True)
         with at_once.pin(at_once.snapshot()) as other:
             schema = started.read.parquet(*other.files).schema

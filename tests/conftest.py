@@ -17,11 +17,14 @@ from py4j.clientserver import ClientServerConnection
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.support import examples
+from tests.support.s3_server import s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.in_process_cluster import LocalCluster
+
+__all__ = ["s3_server"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,7 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--quick"):
         return
-    left_out = [item for item in items if item.nodeid.startswith(FULL_ONLY) and not item.nodeid.startswith(ONE_PATH)]
+    left_out = [
+        item
+        for item in items
+        if (item.nodeid.startswith(FULL_ONLY) and not item.nodeid.startswith(ONE_PATH))
+        or item.get_closest_marker("cluster")
+    ]
     items[:] = [item for item in items if item not in set(left_out)]
     config.hook.pytest_deselected(items=left_out)
     config.stash[_LEFT_OUT] = len(left_out)
@@ -110,6 +118,8 @@ class _OneSession(LoadScopeScheduling):
 
 @cache
 def _scope(file: str) -> str:
+    if file.startswith("tests/integration/spark_cluster/"):
+        return "spark cluster"  # started once for all its files
     text = (ROOT / file).read_text()
     return "spark" if "LocalCluster" in text or "SparkSession" in text else file
 

@@ -41,13 +41,14 @@ from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.data_folder.inspection.inspection import Inspection
 from tocsin.cluster.data_folder.lock import FolderLock, LockOwner, find_owner
 from tocsin.cluster.data_folder.lost_folder import LostFolder
-from tocsin.cluster.data_folder.removals import Removals, list_paths
+from tocsin.cluster.data_folder.removals import Removals, list_content
 from tocsin.cluster.data_folder.start_check import (
     refuse_empty_catalog,
     refuse_lost_channels,
     refuse_missing_catalog,
     refuse_missing_channels,
 )
+from tocsin.cluster.data_folder.storage_owner import claim_storage
 from tocsin.cluster.engine.engine import Engine
 from tocsin.cluster.engine.watchdog import WatchdogLimits
 from tocsin.cluster.engine.watchdog_thread import EngineWatch
@@ -64,6 +65,7 @@ from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import find_newest_time_us
 from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.session import SparkSessions
+from tocsin.pipeline.spark import masters
 from tocsin.serving import tokens as token_secrets
 from tocsin.serving.address_guard import AddressGuard
 from tocsin.serving.application import body_budget, serve
@@ -71,6 +73,9 @@ from tocsin.serving.metrics import ServerMetrics
 from tocsin.serving.supervisor import Command, Supervisor
 from tocsin.serving.tokens import Token
 from tocsin.settings import ClusterSettings, Settings
+from tocsin.storage.interface import StorageFolder
+from tocsin.storage.local import LocalFolder
+from tocsin.storage.locations import bucket_of, check_storage, is_shared, open_storage
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.interface import ChannelStore
@@ -142,8 +147,10 @@ async def serve_cluster(
 async def cluster(settings: Settings, address: str | None = None, *, set_aside: bool = False) -> AsyncIterator[Cluster]:
     """Runs a cluster on its data folder. No other process may use the folder meanwhile."""
     async with lock_folder(settings, address) as lock:
+        await asyncio.to_thread(check_storage, storage_root(settings))
         if not set_aside:
-            refuse_missing_catalog(settings.data)  # check before the slow start of Spark
+            # Check before the slow start of Spark.
+            await asyncio.to_thread(refuse_missing_catalog, settings.data, datasets_folder(settings))
         async with (
             started_spark(settings, lock) as (spark, sessions),
             assemble_cluster(settings, spark, sessions, set_aside=set_aside) as running_cluster,
@@ -163,6 +170,8 @@ async def lock_folder(settings: Settings, address: str | None = None) -> AsyncIt
 @asynccontextmanager
 async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[tuple[Any, SparkSessions]]:
     """Starts Spark; yields the first session and the factory of the next ones."""
+    bucket = bucket_of(storage_root(settings))
+    masters.refuse_local_tables(settings.cluster.spark.master, is_storage_local=bucket is None)
     scratch = _scratch(settings)
     # A killed cluster may have left files here that are no longer needed.
     await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
@@ -171,8 +180,10 @@ async def started_spark(settings: Settings, lock: FolderLock) -> AsyncIterator[t
 
     def start() -> Any:
         return session.start(
-            scratch, master=spark_settings.master, driver_memory=spark_settings.driver_memory, conf=spark_settings.conf
-        )
+            scratch, master=spark_settings.master, driver_memory=spark_settings.driver_memory,
+            conf=spark_settings.conf, ui=spark_settings.ui, worker_archive=spark_settings.worker_archive,
+            bucket=bucket,
+        )  # fmt: skip
 
     sessions = SparkSessions(start, lock.record_child)
     starting = asyncio.create_task(asyncio.to_thread(sessions.start))
@@ -205,6 +216,7 @@ async def assemble_cluster(
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION_LIMIT))
     data, scratch, own = settings.data.absolute(), _scratch(settings), settings.cluster
     make_private(settings.data)
+    storage = storage_root(settings)
     guard = await asyncio.to_thread(_guard_clock, settings, clocks)
 
     def guarded() -> datetime:
@@ -213,22 +225,29 @@ async def assemble_cluster(
     async with AsyncExitStack() as stack:  # closes everything in the reverse order
         store, channel_store = await stack.enter_async_context(opened_stores(settings, guarded, set_aside=set_aside))
         stack.callback(guard.close)
+        if is_shared(storage):
+            await asyncio.to_thread(claim_storage, storage, data)
+        # Only now: what is there may belong to another cluster.
+        await asyncio.to_thread(results_folder(settings).remove_all)
         catalog = CatalogStore(store, Removals(store, clock or guarded))
         loaded_catalog = await catalog.load()
-        lost = LostFolder(data, clock or guarded, _say)
+        lost = LostFolder(data, clock or guarded, _say, storage)
         stack.callback(asyncio.create_task(guard.watch(), name="clock").cancel)
-        tables = DatasetTables(data / DATASETS, own.datasets, TableClock(guard.now_us, guard.age_us))
+        tables = DatasetTables(storage.child(DATASETS), own.datasets, TableClock(guard.now_us, guard.age_us))
         stack.push_async_callback(tables.close)
         await tables.start({entry.folder for entry in loaded_catalog.datasets}, catalog.removals, lost)
 
         def make_python(spark: Any) -> PythonFunctions:
-            return PythonFunctions(spark, data / own.python.folder, scratch / "python.log", own.python.call_timeout_s)
+            shipped = None if masters.is_local(spark.sparkContext.master) else scratch / "shipped"
+            folder, log_file = data / own.python.folder, scratch / "python.log"
+            return PythonFunctions(spark, folder, log_file, own.python.call_timeout_s, shipped)
 
         threads, lost_limit = own.statements.concurrent + AT_ONCE + 2, own.spark.unstoppable_limit
         virtual_datasets = VirtualDatasets(channel_store, lambda: procedures.runs())  # noqa: PLW0108 - made below
         engine = make_engine(
-            spark, make_python, scratch, threads=threads, lost_limit=lost_limit, virtual_datasets=virtual_datasets
-        )
+            spark, make_python, results_folder(settings), threads=threads, lost_limit=lost_limit,
+            virtual_datasets=virtual_datasets,
+        )  # fmt: skip
         feed_addresses = AddressGuard.of(own.feeds.private, "cluster.feeds.private", loopback=own.http.local)
         broker_addresses = AddressGuard.of(own.channels.private, "cluster.channels.private", loopback=own.http.local)
         deadline_s = own.statements.timeout_s
@@ -304,7 +323,7 @@ def _port_access(settings: ClusterSettings, credentials: StoredTokens, metrics: 
 async def opened_store(settings: Settings, *, set_aside: bool = False) -> AsyncIterator[ClusterStore]:
     make_private(settings.data)
     if not set_aside:
-        refuse_missing_catalog(settings.data)
+        await asyncio.to_thread(refuse_missing_catalog, settings.data, datasets_folder(settings))
     async with _open(SqliteStore(settings.data / CATALOG)) as store:
         yield store
 
@@ -322,14 +341,14 @@ async def opened_stores(
             refuse_missing_channels(settings.data, catalog)
         async with opened_channel_store(settings, now) as channel_store:
             if not set_aside:
-                await refuse_empty_catalog(settings.data, store, channel_store)
+                await refuse_empty_catalog(settings.data, datasets_folder(settings), store, channel_store)
                 await refuse_lost_channels(settings.data, catalog, channel_store)
             yield store, channel_store
 
 
 def _guard_clock(settings: Settings, clocks: Clocks | None = None) -> ClockGuard:
     """Creates the clock guard of the data folder from the newest commit time."""
-    newest = (find_newest_time_us(folder) for folder in list_paths(settings.data / DATASETS))
+    newest = (find_newest_time_us(folder) for folder in list_content(datasets_folder(settings)))
     return ClockGuard(settings.data, clocks or machine_clocks(), max(newest, default=0))
 
 
@@ -347,6 +366,23 @@ async def _open(store: _AnyStore) -> AsyncIterator[_AnyStore]:
         yield store
     finally:
         await store.close()
+
+
+def storage_root(settings: Settings) -> StorageFolder:
+    """The storage of the datasets: by default the data folder."""
+    own = settings.cluster.storage
+    return open_storage(own.url, own.options, settings.data.absolute())
+
+
+def datasets_folder(settings: Settings) -> StorageFolder:
+    return storage_root(settings).child(DATASETS)
+
+
+def results_folder(settings: Settings) -> StorageFolder:
+    """Where Spark's tasks write large answers and this process reads them: beside the datasets if they are on S3."""
+    storage = storage_root(settings)
+    shared = storage if bucket_of(storage) is not None else LocalFolder(settings.data.absolute())
+    return shared.child("scratch").child("answers")
 
 
 def _scratch(settings: Settings) -> Path:
@@ -424,7 +460,8 @@ async def _back_up(  # noqa: PLR0917
     **options: Any,
 ) -> Mapping[str, Any]:
     manifest = await write_backup(
-        store, lambda: tables.by_folder(catalog.catalog.datasets), destination, data=settings.data, channels=channels,
+        store, lambda: tables.by_folder(catalog.catalog.datasets), destination, data=settings.data,
+        storage=storage_root(settings), channels=channels,
         save_brokers=lambda held: broker_backup.save_all(settings.data, held), **options,
     )  # fmt: skip
     return manifest.summary()
@@ -432,10 +469,11 @@ async def _back_up(  # noqa: PLR0917
 
 async def offline_backup(settings: Settings, destination: Path, on_progress: OnSaved) -> Mapping[str, Any]:
     """Backs up a folder that no cluster uses."""
+    await asyncio.to_thread(check_storage, storage_root(settings))
     async with lock_folder(settings), opened_stores(settings) as (store, channels):
         catalog = CatalogStore(store)
         await catalog.load()
-        tables = DatasetTables(settings.data.absolute() / DATASETS, settings.cluster.datasets)
+        tables = DatasetTables(datasets_folder(settings), settings.cluster.datasets)
         try:
             return await _back_up(settings, store, channels, catalog, tables, destination, on_progress=on_progress)
         finally:
@@ -443,17 +481,22 @@ async def offline_backup(settings: Settings, destination: Path, on_progress: OnS
 
 
 async def restore(settings: Settings, source: Path, on_progress: OnSaved) -> Mapping[str, Any]:
+    await asyncio.to_thread(check_storage, storage_root(settings))
     manifest = await restored(
         source, settings.data, open_store=SqliteStore, open_channels=SqliteChannelStore,
-        settle_broker=broker_backup.settle, on_progress=on_progress,
+        settle_broker=broker_backup.settle, storage=storage_root(settings), on_progress=on_progress,
     )  # fmt: skip
     return manifest.summary()
 
 
 def check(settings: Settings, *, deep: bool, on_progress: Callable[[int, int, str], None]) -> Mapping[str, Any]:
     """Reports what is damaged in the data folder. It only reads, so a cluster may use the folder meanwhile."""
+    check_storage(storage_root(settings))
     layouts = {"catalog": SqliteStore.layout, "channels": SqliteChannelStore.layout, "broker": SqliteBrokerStore.layout}
-    return Inspection(settings.data.absolute(), layouts, deep=deep, on_progress=on_progress).run().to_json()
+    inspection = Inspection(
+        settings.data.absolute(), layouts, storage_root(settings), deep=deep, on_progress=on_progress
+    )
+    return inspection.run().to_json()
 
 
 def folder_holder(settings: Settings) -> LockOwner | None:

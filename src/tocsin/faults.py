@@ -41,7 +41,7 @@ POINTS: Final[dict[str, str]] = {
     "create-dataset.folder-made": "a new dataset's table is on the disk, the catalog does not know it",
     "drop-dataset.catalog-done": "the catalog has forgotten a dataset, its files are still there",
     "removal.carried-out": "the removal that an intent names is done, the intent is still recorded",
-    "lost.set-aside": "a folder that is not in the catalog is set aside, the folders are not synced",
+    "lost.set-aside": "a folder that is not in the catalog is set aside, nobody was told",
     "recovery.set-aside": "a torn log entry is set aside, the folders are not synced",
     "dataset.create.written": "a dataset's first log entry is written, not synced",
     "dataset.load.rows": "some rows of a bulk load have passed, the stream goes on",

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.cluster.backup.manifest import CATALOG, Manifest
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.storage.local import LocalFolder
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
 from tocsin.store.cluster.sqlite_store import SqliteStore
 
@@ -42,7 +43,7 @@ class Data:
         self.tables: dict[str, DatasetTable] = {}
 
     async def create(self, name: str) -> DatasetTable:
-        self.tables[name] = DatasetTable.create(self.folder / "datasets" / name, SCHEMA, KEYS, history=100)
+        self.tables[name] = DatasetTable.create(LocalFolder(self.folder / "datasets" / name), SCHEMA, KEYS, history=100)
         async with self.store.transaction() as tx:
             await tx.add_entry("dataset", "Default", name, {"folder": name})
         return self.tables[name]
@@ -51,7 +52,7 @@ class Data:
         return await write_backup(self.store, lambda: self.tables, to, data=self.folder, **options)
 
     def reopened(self, name: str, folder: Path) -> DatasetTable:
-        return DatasetTable.open(folder / "datasets" / name, SCHEMA, KEYS, history=100)
+        return DatasetTable.open(LocalFolder(folder / "datasets" / name), SCHEMA, KEYS, history=100)
 
 
 async def facts(folder: Path) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-from tocsin.pipeline.datasets.delta.log_files import entry_path, log_versions
+from tests.support.dataset_files import entry_path
+from tocsin.pipeline.datasets.delta.log_files import log_versions
+from tocsin.storage.interface import StorageFolder
 
 
 def without_checksum(content: bytes) -> bytes:
@@ -15,7 +16,7 @@ def without_checksum(content: bytes) -> bytes:
     return b"\n".join([json.dumps({"commitInfo": info}).encode(), *others])
 
 
-def remove_checksums(folder: Path) -> None:
+def remove_checksums(folder: StorageFolder) -> None:
     """Makes the log of the dataset in this folder one of an older Tocsin."""
     for version in log_versions(folder)[0]:
         entry = entry_path(folder, version)

@@ -122,10 +122,18 @@ class ClusterHttpClient:
 class ClusterProcess:
     """`tocsin up` in a process of its own. Use it as a context manager: nothing of it is left afterwards."""
 
-    def __init__(self, data: Path, *arguments: str, crash_at: str | None = None, **variables: str) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *arguments: str,
+        crash_at: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        **variables: str,
+    ) -> None:
+        """`conf`: settings of Spark's."""
         self.data = data
-        conf = ", ".join(f'"{name}" = "{value}"' for name, value in QUICK_JAVA.items())
-        more = {"TOCSIN_CLUSTER__SPARK__CONF": f"{{{conf}}}", **variables}
+        entries = ", ".join(f'"{name}" = "{value}"' for name, value in {**QUICK_JAVA, **(conf or {})}.items())
+        more = {"TOCSIN_CLUSTER__SPARK__CONF": f"{{{entries}}}", **variables}
         if crash_at is not None:
             more["TOCSIN_CRASH_AT"] = crash_at
         self._process = subprocess.Popen(

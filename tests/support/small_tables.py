@@ -7,8 +7,8 @@ import os
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tests.support.s3_server import read_data_file
 from tocsin.clock import now_us
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
@@ -45,7 +45,7 @@ def rows(*ids: int, said: str = "a") -> pa.Table:
 def content(snapshot: Snapshot) -> dict[Any, str]:
     seen: dict[Any, str] = {}
     for path in snapshot.files:
-        for row in pq.ParquetFile(path).read().to_pylist():
+        for row in read_data_file(path).to_pylist():
             if snapshot.rows_up_to is None or row["_commit"] <= snapshot.rows_up_to:
                 assert row["id"] not in seen
                 seen[row["id"]] = row["said"]

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow.parquet as pq
 from aiohttp import web
 
 from tests.support.real_processes import ClusterHttpClient
+from tests.support.s3_server import read_data_file
 from tocsin import compose
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import DatasetEntry
@@ -80,7 +80,7 @@ class Parts:
     def rows(self, entry: DatasetEntry) -> list[dict[str, Any]]:
         """What the dataset holds, read from its files."""
         files = self.tables.table(entry).snapshot().files
-        return [row for path in files for row in pq.ParquetFile(path).read().to_pylist()]
+        return [row for path in files for row in read_data_file(path).to_pylist()]
 
 
 def now() -> datetime:

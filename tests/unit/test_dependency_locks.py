@@ -10,7 +10,11 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-LOCKS = {"requirements.lock": ("client", "lab", "cluster", "dev"), "requirements-java.lock": ("java",)}
+LOCKS = {
+    "requirements.lock": ("client", "lab", "cluster", "dev"),
+    "requirements-java.lock": ("java",),
+    "requirements-worker.lock": ("worker",),
+}
 
 
 def locked(name: str) -> list[tuple[Requirement, str]]:

@@ -42,12 +42,14 @@ PACKAGES: dict[str, PackageRule] = {
     "clock": package_rule("", others=""),
     "durable_files": package_rule("", others=""),
     "settings": package_rule("rules wire", others="pydantic pydantic_core pydantic_settings"),
+    # files at a URL: the only one that opens, lists, syncs or removes a file of a dataset
+    "storage": package_rule("wire durable_files", others="pyarrow"),
     "language": package_rule("rules wire faults"),
     "store": package_rule("rules wire faults uncancellable clock durable_files"),
-    "pipeline": package_rule("rules wire language faults clock durable_files"),
+    "pipeline": package_rule("rules wire language faults clock durable_files storage"),
     "serving": package_rule("rules wire faults"),
     "cluster": package_rule(
-        "rules wire language pipeline store serving settings faults uncancellable clock durable_files"
+        "rules wire language pipeline storage store serving settings faults uncancellable clock durable_files"
     ),
     # brokers and the cluster meet at the model and on the wire only
     "broker": package_rule("rules wire store serving settings faults uncancellable clock"),
@@ -259,3 +261,21 @@ def test_a_forbidden_import_is_detected(name: str, source: str) -> None:
 )
 def test_an_allowed_import_passes(name: str, source: str) -> None:
     assert broken_rules(name, source, f"tocsin.{name}") == []
+
+
+# Standard modules with which a module would reach for files.
+FILE_MODULES = frozenset("glob io os pathlib shutil tempfile".split())
+STORED = [SOURCE / "pipeline" / "datasets", SOURCE / "pipeline" / "views.py"]
+
+
+def stored_files() -> list[Path]:
+    return sorted(file for place in STORED for file in ([place] if place.is_file() else place.rglob("*.py")))
+
+
+@pytest.mark.parametrize("file", stored_files(), ids=lambda file: str(file.relative_to(SOURCE)))
+def test_only_the_storage_touches_a_file_of_a_dataset(file: Path) -> None:
+    source = file.read_text()
+    modules = {import_.module.partition(".")[0] for import_ in imports(source, package_of(file))}
+    assert modules.isdisjoint(FILE_MODULES)
+    calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
+    assert calls.isdisjoint({"open", "pa.OSFile", "pa.memory_map", "sync_file", "sync_folder"})

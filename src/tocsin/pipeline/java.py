@@ -120,7 +120,7 @@ def _shim(java: Java, env: Mapping[str, str]) -> Path:
     real = java.home / "bin" / "java"
     text = _SHIM.format(vector=_VECTOR, java=shlex.quote(str(real)))
     # One folder per Java and per version of the script, so that versions side by side never overwrite each other.
-    home = _cache(env) / "java" / sha256(text.encode()).hexdigest()[:16]
+    home = user_cache(env) / "java" / sha256(text.encode()).hexdigest()[:16]
     script = home / "bin" / "java"
     try:
         if script.exists() and os.access(script, os.X_OK) and script.read_text() == text:
@@ -139,7 +139,7 @@ def _shim(java: Java, env: Mapping[str, str]) -> Path:
     return home
 
 
-def _cache(env: Mapping[str, str]) -> Path:
+def user_cache(env: Mapping[str, str]) -> Path:
     # The XDG rules say to ignore a relative path.
     base = Path(env.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "tocsin"

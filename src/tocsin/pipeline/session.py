@@ -1,4 +1,4 @@
-"""Starts, stops and replaces the single Spark session of a process. Every Spark setting is here, with its reason.
+"""Starts, stops and replaces the single Spark session of a process. Its settings are in `spark/`, with their reasons.
 
 Spark allows one session in a process, and a setting that comes after its start has no effect.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil  # type: ignore[import-untyped]
 
-from tocsin.pipeline.class_archive import class_archive_options
 from tocsin.pipeline.java import ensure_java
+from tocsin.pipeline.spark import masters
+from tocsin.pipeline.spark.cluster_settings import SHUFFLE_PARTITIONS, cluster_settings, worker_python
+from tocsin.pipeline.spark.local_settings import LOOPBACK, local_settings
+from tocsin.pipeline.spark.s3a import with_bucket
+from tocsin.pipeline.spark.s3a_jars import ensure_s3a_jars
+from tocsin.pipeline.spark.secret_settings import without_secrets
+from tocsin.pipeline.spark.shipped_archives import pack_worker_modules
+from tocsin.pipeline.spark.site_defaults import site_defaults
+from tocsin.storage.s3 import Bucket
 from tocsin.wire.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -28,12 +35,9 @@ if TYPE_CHECKING:
 
 _START_TIMEOUT_S: Final = 120.0
 _STOP_TIMEOUT_S: Final = 20.0
-_MIB: Final = 1 << 20
-# Another Spark installation on the machine must not lend us its jars, its settings or its running JVM.
+_PARTITIONS_PER_SLOT: Final = 3
+# Another program's Spark must not lend us its running JVM or its way to start one.
 _FOREIGN: Final = (
-    "SPARK_HOME",
-    "SPARK_CONF_DIR",
-    "SPARK_LOCAL_DIRS",
     "SPARK_REMOTE",
     "SPARK_CONNECT_MODE_ENABLED",
     "PYSPARK_SUBMIT_ARGS",
@@ -41,6 +45,8 @@ _FOREIGN: Final = (
     "PYSPARK_GATEWAY_SECRET",
     "PYSPARK_DRIVER_PYTHON",
 )
+# Nor its jars, settings and folders, where Spark runs on this machine alone. On a cluster those are the site's.
+_FOREIGN_TO_LOCAL: Final = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS")
 # The first two print JSON to stderr for every failed query, the others a traceback for each connection to a killed JVM.
 # The caller gets the error anyway.
 _NOISY: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j.java_gateway", "py4j.clientserver")
@@ -64,20 +70,23 @@ appender.file.strategy.max = 2
 
 
 def start(
-    scratch: Path, *, master: str = "local[*]", driver_memory: str = "1g", conf: Mapping[str, str] | None = None
+    scratch: Path,
+    *,
+    master: str = "local[*]",
+    driver_memory: str = "1g",
+    conf: Mapping[str, str] | None = None,
+    ui: bool = False,
+    worker_archive: str = "",
+    bucket: Bucket | None = None,
 ) -> SparkSession:
-    """Starts Spark. It writes only below `scratch`, whose earlier Spark content is removed.
+    """Starts Spark. Here it writes only below `scratch`, whose earlier Spark content is removed.
 
-    `local[*]` means more slots than cores (see `slots`). `conf` overrides any setting below. The JVM ends a moment
-    after this process, however the process ends. Raises UnavailableError with Spark's reason. PySpark forgets a
-    session whose JVM was killed (`kill`) when the next session starts.
+    `local[*]` means more slots than cores (see `slots`). `conf` overrides any of our settings. `worker_archive` is an
+    archive with the Python environment of a cluster's workers, and `bucket` is the bucket that holds the tables. The
+    JVM ends a moment after this process, however the process ends. Raises UnavailableError with Spark's reason. PySpark
+    forgets a session whose JVM was killed (`kill`) when the next session starts.
     """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
-
-    from tocsin.pipeline.java_functions import register_java_functions
+    from pyspark import SparkContext
 
     if _is_running(SparkContext._active_spark_context):
         raise RuntimeError("this process already has a Spark session; there is one per process")
@@ -85,18 +94,63 @@ def start(
     _clear(scratch)
     for name in _FOREIGN:
         os.environ.pop(name, None)
-    ensure_java()
-    # The Python workers run the same Python, so they can import the same packages as this process.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    # glibc gives every thread its own arena; with Spark's hundred threads that wastes memory.
-    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     for name in _NOISY:
         logging.getLogger(name).disabled = True
+    # glibc gives every thread its own arena; with Spark's hundred threads that wastes memory.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+    their_conf = dict(conf or {})
+    if masters.is_local(master):
+        spark_settings = _prepare_local(scratch, master, driver_memory, their_conf, ui=ui)
+    else:
+        spark_settings = _prepare_cluster(scratch, master, driver_memory, their_conf, ui, worker_archive)
+    if bucket is not None:
+        spark_settings = with_bucket(spark_settings, bucket, ensure_s3a_jars(spark_settings), their_conf)
+    ensure_java()
+    return _launch(scratch, spark_settings, equip=None if masters.is_local(master) else _equip_workers)
 
-    spark_settings = settings(scratch, master=master, driver_memory=driver_memory, conf=conf or {})
+
+def _prepare_local(
+    scratch: Path, master: str, driver_memory: str, conf: Mapping[str, str], *, ui: bool
+) -> dict[str, str]:
+    """Sets the environment of a JVM that does all work itself. Returns its settings."""
+    for name in _FOREIGN_TO_LOCAL:
+        os.environ.pop(name, None)
+    # The Python workers run the same Python, so they can import the same packages as this process.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = LOOPBACK  # where the UI listens
+    return local_settings(scratch, master=master, driver_memory=driver_memory, conf=conf, ui=ui)
+
+
+def _prepare_cluster(  # noqa: PLR0917
+    scratch: Path, master: str, driver_memory: str, conf: Mapping[str, str], ui: bool, worker_archive: str
+) -> dict[str, str]:
+    """Sets the environment of a JVM that is the driver of a cluster. Returns its settings."""
+    spark_settings = cluster_settings(
+        scratch, master=master, driver_memory=driver_memory, conf=conf, site=site_defaults(os.environ), ui=ui,
+        worker_archive=worker_archive,
+    )  # fmt: skip
+    os.environ["PYSPARK_PYTHON"] = worker_python(spark_settings, os.environ, conf=conf, worker_archive=worker_archive)
+    # The driver's own temporary files, and no worker's: `spark.local.dir` would name the folder for all of them.
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "local")
+    if (host := masters.driver_host(master)) is not None:
+        os.environ.setdefault("SPARK_LOCAL_IP", host)  # where the UI listens
+    return spark_settings
+
+
+def _launch(
+    scratch: Path, spark_settings: Mapping[str, str], equip: Callable[[SparkSession, Path], None] | None
+) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    from tocsin.pipeline.java_functions import register_java_functions
+
     with SparkContext._lock:
         _forget_session()  # else the conf is made by the JVM of a session that PySpark itself has stopped
-    spark_conf = SparkConf(loadDefaults=False).setAll(list(spark_settings.items()))
+    # These settings become a command line, which every user of the machine can read.
+    shown_conf = SparkConf(loadDefaults=False).setAll(list(without_secrets(spark_settings).items()))
     stderr_path = scratch / "spark-stderr.log"
     with contextlib.suppress(FileNotFoundError):
         stderr_path.replace(scratch / "spark-stderr.previous.log")  # the output of the previous session
@@ -104,24 +158,57 @@ def start(
         # Relative paths of Spark or Java (core dumps, hs_err files) are then below the scratch folder too.
         popen = {"stdout": stderr, "stderr": stderr, "cwd": scratch}
         try:
-            gateway = launch_gateway(spark_conf, popen)
+            gateway = launch_gateway(shown_conf, popen)
         except (PySparkException, OSError) as error:
             raise UnavailableError(f"Spark did not start: {_last_words(stderr_path) or error}") from error
+    started: SparkSession | None = None
     try:
+        spark_conf = SparkConf(loadDefaults=False).setAll(list(spark_settings.items()))
         # Both steps under one lock: otherwise a thread that uses the old session could start its own session in
         # between.
         with SparkContext._lock:
             _forget_session()
             started = SparkSession(SparkContext(conf=spark_conf, gateway=gateway))
+        _refuse_other_version(started)
         _forget_functions(started)
         register_java_functions(started, scratch / "tmp")
+        if equip is not None:
+            equip(started, scratch)
     except Exception as error:
-        reason = str(error)  # str() asks the JVM, so it comes before _end
-        _end(gateway)
-        with SparkContext._lock:
-            _forget_session()
+        reason = str(error)  # str() asks the JVM, so it comes before its end
+        if started is not None:
+            stop(started)
+        else:
+            _end(gateway)
+            with SparkContext._lock:
+                _forget_session()
+        if isinstance(error, UnavailableError):
+            raise
         raise UnavailableError(f"Spark did not start: {reason}") from error
     return started
+
+
+def _equip_workers(spark: SparkSession, scratch: Path) -> None:
+    """Sends our package to the workers, checks that they can run it, and adapts to the size of the cluster."""
+    from tocsin.pipeline.spark.worker_check import check_workers
+
+    path_before = list(sys.path)
+    spark.sparkContext.addPyFile(str(pack_worker_modules(scratch / "shipped")))
+    sys.path[:] = path_before  # PySpark puts the archive before this process's own modules
+    check_workers(spark, timeout_s=_START_TIMEOUT_S)
+    if spark.sparkContext.getConf().get(SHUFFLE_PARTITIONS) is None:
+        # A few tasks for each slot that there is; AQE joins those that turn out small.
+        spark.conf.set(SHUFFLE_PARTITIONS, str(_PARTITIONS_PER_SLOT * spark.sparkContext.defaultParallelism))
+
+
+def _refuse_other_version(spark: SparkSession) -> None:
+    import pyspark
+
+    if spark.version != pyspark.__version__:
+        raise UnavailableError(
+            f"SPARK_HOME has Spark {spark.version}, and Tocsin needs {pyspark.__version__}",
+            hint="unset SPARK_HOME (SPARK_CONF_DIR alone names the site's settings), or let it name that version",
+        )
 
 
 def _is_running(context: Any) -> bool:
@@ -252,130 +339,6 @@ class SparkSessions:
         current, self._current = self._current, None
         if current is not None:
             stop(current)
-
-
-def slots(cores: int | None = None) -> int:
-    """The number of tasks that run at once. It exceeds the number of cores, because tasks are not preempted: a long
-    task on every core would stall short ones. It also exceeds what the scripts of one token use together (on two cores
-    two scripts of two tasks each).
-    """
-    return max(6, 3 * (cores or os.cpu_count() or 1))
-
-
-def settings(scratch: Path, *, master: str, driver_memory: str, conf: Mapping[str, str]) -> dict[str, str]:
-    """All settings that Spark is started with: ours, overridden by the caller's (whose Java options are appended)."""
-    cores = os.cpu_count() or 1
-    their_java_options = conf.get("spark.driver.extraJavaOptions", "")
-    local = {
-        # Only this process connects to it.
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        # Driver and executor are the same JVM, so a lost heartbeat means nothing, and each costs idle CPU.
-        "spark.executor.heartbeatInterval": "60s",
-        "spark.network.timeout": "600s",
-        # An OutOfMemoryError is the fault of one statement; by default it would end the JVM for all of them.
-        "spark.executor.killOnFatalError.depth": "0",
-        "spark.rpc.netty.dispatcher.numThreads": "2",
-    }
-    remote = {
-        # A task that cannot be stopped keeps its slot until its executor ends. A local executor is this JVM: there the
-        # cluster's watchdog counts such tasks.
-        "spark.task.reaper.enabled": "true",
-        "spark.task.reaper.killTimeout": "120s",
-    }
-    return {
-        "spark.app.name": "tocsin",
-        "spark.master": f"local[{slots(cores)}]" if master == "local[*]" else master,
-        **(local if master.startswith("local") else remote),
-        "spark.submit.deployMode": "client",
-        "spark.driver.memory": driver_memory,
-        # A result that would fill the JVM is refused with an error first. Spark holds a result four times on its way to
-        # us. If there is no memory for that, the threads that carry it die silently: the query waits for ever, and its
-        # result keeps its memory.
-        "spark.driver.maxResultSize": f"{_mebibytes(driver_memory) // 8}m",
-        # Nothing is written outside the scratch folder.
-        "spark.local.dir": str(scratch / "local"),
-        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
-        "spark.sql.catalogImplementation": "in-memory",
-        # No web UI, no progress bars, and little history of past jobs (Spark keeps it even without a UI).
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.ui.retainedJobs": "20",
-        "spark.ui.retainedStages": "20",
-        "spark.ui.retainedTasks": "200",
-        "spark.sql.ui.retainedExecutions": "10",
-        # Spark renders the plan of every query as text; rendering a wide plan would cost more than running it.
-        "spark.sql.maxPlanStringLength": "100000",
-        # The parser caches every shape of query, about 7 KB each, forever unless it is limited.
-        "spark.sql.parser.manageParserCaches": "true",
-        "spark.sql.parser.parserDfaCacheFlushThreshold": str(_mebibytes(driver_memory) * 8),
-        # A full collection from time to time gives unused memory back.
-        "spark.cleaner.periodicGC.interval": "5min",
-        # Jobs here are small: few tasks, and no re-planning between stages (212 ms a job instead of 1,222).
-        "spark.sql.shuffle.partitions": str(max(2, cores)),
-        "spark.default.parallelism": str(max(2, cores)),
-        "spark.sql.adaptive.enabled": "false",
-        # Statements share the slots rather than queue for them.
-        "spark.scheduler.mode": "FAIR",
-        # We name the files to read; listing thousands of them in a Spark job would cost more than reading them.
-        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
-        # Local files open quickly: without this, a thousand small files become dozens of tasks.
-        "spark.sql.files.openCostInBytes": "65536",
-        # A name in a query is never a path: queries read only the views that we made.
-        "spark.sql.runSQLOnFiles": "false",
-        # The language: texts and names as written, errors instead of silent NULLs, and one time zone.
-        "spark.sql.variable.substitute": "false",
-        "spark.sql.caseSensitive": "true",
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        # Years before 1900 as delta-rs and pyarrow write and read them.
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-        "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-        "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
-        "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
-        # Debugging records the call site of each Python line that touches a column: a stack walk per expression.
-        "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # The workers find this package here even if it is not installed.
-        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
-        **conf,
-        "spark.driver.extraJavaOptions": f"{_java_options(scratch, their_java_options)} {their_java_options}".rstrip(),
-    }
-
-
-def _java_options(scratch: Path, theirs: str) -> str:
-    options = [
-        # A small heap that grows when needed and shrinks again. With less, a busy channel has a full collection of 130
-        # ms every second.
-        "-Xms64m",
-        "-XX:MinHeapFreeRatio=40",
-        "-XX:MaxHeapFreeRatio=70",
-        # The analyser recurses deeply for deep expressions.
-        "-Xss8m",
-        # Java would write metrics to a file in the system's temporary folder every 50 ms, even while idle.
-        "-XX:-UsePerfData",
-        # Libraries unpack native code here.
-        f"-Djava.io.tmpdir={scratch / 'tmp'}",
-        f"-Dderby.system.home={scratch}",
-        f"-Dlog4j2.configurationFile={(scratch / 'log4j2.properties').as_uri()}",
-        "-Duser.timezone=UTC",
-        "-Dfile.encoding=UTF-8",
-        *class_archive_options(),
-    ]
-    # The leanest collector for a heap of this size, unless the caller names a collector: Java refuses two.
-    if re.search(r"-XX:\+Use\w+GC\b", theirs) is None:
-        options.append("-XX:+UseSerialGC")
-    return " ".join(f'"{option}"' for option in options)
-
-
-def _mebibytes(memory: str) -> int:
-    """Parses Spark's notation for memory: a number with k, m, g or t; bare numbers are MiB."""
-    match = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
-    if match is None:
-        raise UnavailableError(f"Spark's memory must be a number with k, m, g or t, such as 1g; got {memory!r}")
-    return max(1, int(match[1]) * {"k": 1 << 10, "": _MIB, "m": _MIB, "g": 1 << 30, "t": 1 << 40}[match[2]] // _MIB)
 
 
 def _clear(scratch: Path) -> None:

@@ -34,7 +34,8 @@ __all__ = [
 _PREFIX: Final = "TOCSIN_"
 # Variables that Kubernetes sets in every container for a Service whose name begins with "tocsin"; also …_PORT=tcp://….
 _KUBERNETES: Final = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
-_SPARK_CONF: Final = "cluster.spark.conf."
+# Tables whose entries may be secrets, by their keys or values.
+_MIXED: Final = ("cluster.spark.conf.", "cluster.storage.options.")
 _DEFAULT_FILE: Final = Path("tocsin.toml")
 # Variables with our prefix that are not settings.
 OTHER_VARIABLES: Final[dict[str, str]] = {
@@ -176,10 +177,11 @@ def known_settings() -> dict[str, typing.Any]:
 
 
 def is_secret(path: str, value: object = "") -> bool:
-    """Whether this value of the setting is never shown: a token, or an entry for Spark with a secret in its key or
-    value."""
-    if path.startswith(_SPARK_CONF):
-        return _names_secret(path.removeprefix(_SPARK_CONF)) or _mask_secrets(str(value)) != str(value)
+    """Whether this value of the setting is never shown: a token, or an entry for Spark or the storage with a secret in
+    its key or value."""
+    for table in _MIXED:
+        if path.startswith(table):
+            return _names_secret(path.removeprefix(table)) or _mask_secrets(str(value)) != str(value)
     info = known_settings().get(path)
     return info is not None and info.annotation is SecretStr
 
@@ -187,7 +189,7 @@ def is_secret(path: str, value: object = "") -> bool:
 def _may_hold_secret(path: str) -> bool:
     return (
         is_secret(path)
-        or path == _SPARK_CONF[:-1]
+        or f"{path}." in _MIXED
         or any(is_secret(setting) for setting in known_settings() if setting.startswith(f"{path}."))
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tocsin.settings import sections
 
@@ -54,15 +54,28 @@ class SparkSettings(sections.Section):
     """The engine."""
 
     master: Annotated[str, Field(min_length=1)] = "local[*]"
-    """The Spark master. `local[*]`: on this machine, with three task slots per core, at least 6."""
+    """The Spark master. `local[*]`: on this machine, with at least 6 task slots. Others need tables on S3."""
     driver_memory: sections.Memory = "1g"
     """The most memory for the JVM's heap, such as 512m or 4g."""
     ping_timeout_s: Annotated[sections.Seconds, Field(le=30)] = 20.0
     """An engine that does not answer for this long is replaced. At most 30, so that work continues within a minute."""
     unstoppable_limit: Annotated[sections.Whole, Field(ge=1, le=1_000)] = 4
     """The engine is replaced when this many cancelled threads or tasks still run; threads of one token count as one."""
+    ui: bool = False
+    """Whether Spark serves its web UI, from port 4040 on. It shows queries to everyone who reaches it."""
+    worker_archive: str = ""
+    """An archive with the Python environment of a Spark cluster's workers: a path or a URL of a tar.gz or zip file."""
     conf: Annotated[dict[str, str], BeforeValidator(sections.dotted_path)] = {}  # noqa: RUF012 - pydantic copies it
     """Spark's own settings; they override ours."""
+
+
+class StorageSettings(sections.Section):
+    """Where the files of datasets are."""
+
+    url: Annotated[str, AfterValidator(sections.storage_url)] = ""
+    """A folder, as a path or `file:` URL, or `s3://BUCKET/PREFIX`, for one cluster alone. Empty: the data folder."""
+    options: Annotated[dict[str, str], BeforeValidator(sections.storage_options)] = {}  # noqa: RUF012 - pydantic copies it
+    """For s3: endpoint, region, access_key_id, secret_access_key, session_token, allow_http, path_style."""
 
 
 class DatasetSettings(sections.Section):
@@ -130,6 +143,7 @@ class ClusterSettings(sections.Section):
     auth: _AuthSettings = _AuthSettings()
     statements: StatementSettings = StatementSettings()
     spark: SparkSettings = SparkSettings()
+    storage: StorageSettings = StorageSettings()
     datasets: DatasetSettings = DatasetSettings()
     python: _PythonSettings = _PythonSettings()
     feeds: _FeedSettings = _FeedSettings()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -60,6 +60,51 @@ def _private(text: str) -> str:
         except ValueError:
             raise ValueError("must be auto, allowed, refused, or networks such as 10.0.0.0/8 or 10.0.0.5:80") from None
     return text
+
+
+_STORAGE_OPTIONS: Final = (
+    "endpoint", "region", "access_key_id", "secret_access_key", "session_token", "allow_http", "path_style",
+)  # fmt: skip
+
+
+def storage_url(text: str) -> str:
+    scheme, separator, rest = text.partition(":")
+    if not separator or "/" in scheme:
+        if text:
+            _folder(text)
+        return text
+    if scheme == "file":
+        if not rest.startswith("/") or (rest.startswith("//") and not rest.startswith("///")):
+            raise ValueError("must name a folder of this machine, such as file:///srv/tocsin")
+        return text
+    if scheme != "s3":
+        raise ValueError(f"must be a folder or s3://BUCKET/PREFIX; {scheme}: is not supported")
+    bucket, _, prefix = rest.removeprefix("//").partition("/")
+    if "@" in bucket or ":" in bucket:
+        raise ValueError("must not contain keys; they belong into cluster.storage.options")
+    if not rest.startswith("//") or not bucket or set(text) & set("?#%\\ ") or ".." in prefix.split("/"):
+        raise ValueError("must be s3://BUCKET/PREFIX")
+    return text
+
+
+def storage_options(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    for key in value:
+        if key not in _STORAGE_OPTIONS:
+            raise ValueError(f"has an unknown key {str(key)!r}; it can have {', '.join(_STORAGE_OPTIONS)}")
+    texts = {key: str(inner).lower() if isinstance(inner, bool) else inner for key, inner in value.items()}
+    for key in ("allow_http", "path_style"):
+        if texts.get(key, "true") not in ("true", "false"):
+            raise ValueError(f"{key} must be true or false")
+    endpoint = texts.get("endpoint", "https://")
+    if not isinstance(endpoint, str) or not endpoint.startswith(("http://", "https://")):
+        raise ValueError("endpoint must begin with http:// or https://")
+    if endpoint.startswith("http://") and texts.get("allow_http") != "true":
+        raise ValueError("endpoint is not encrypted; use https://, or set allow_http to true")
+    if ("access_key_id" in texts) != ("secret_access_key" in texts):
+        raise ValueError("must have both access_key_id and secret_access_key, or neither")
+    return texts
 
 
 _NetworkList = Annotated[str, AfterValidator(_networks)]

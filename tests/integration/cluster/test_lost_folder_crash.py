@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.dataset_files import entry_path, path_of
 from tests.support.older_logs import remove_checksums
 from tests.support.real_processes import environment
 from tests.support.sparkless_process import opened
@@ -31,9 +32,9 @@ from tocsin.cluster.catalog.refs import dataset_ref
 from tocsin.cluster.data_folder.clock_guard import RECORD, ClockRecord
 from tocsin.cluster.data_folder.lost_folder import LOST
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
-from tocsin.pipeline.datasets.delta.log_files import entry_path
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.settings import Settings
+from tocsin.storage.local import LocalFolder
 from tocsin.store.channels.rows import Execution
 from tocsin.store.cluster.sqlite_store import CLUSTER_UPGRADES
 from tocsin.wire.errors import StoreError, UnavailableError
@@ -274,7 +275,7 @@ async def test_a_data_folder_of_an_older_tocsin_opens(tmp_path: Path) -> None:
     async with opened(data) as parts:
         await parts.run(TYPE + dataset("D") + FEED)
         await parts.feeds.accept("v.F", b'{"id": 7}', None, visible=True)
-        entries = sorted((parts.table("D").log.folder / "_delta_log").glob("*.json"))
+        entries = sorted((path_of(parts.table("D").log.folder) / "_delta_log").glob("*.json"))
     (data / "catalog.sqlite").rename(tmp_path / "newer.sqlite")
     older = compose.SqliteStore(data / "catalog.sqlite", chain=CLUSTER_UPGRADES[:1])
     await older.open()
@@ -353,7 +354,7 @@ async def test_a_start_killed_while_it_sets_a_torn_entry_aside_goes_on_with_the_
     async with opened(data) as parts:
         await parts.run(TYPE + dataset("C") + 'INSERT INTO v.C {"id": 2}')
         entry = entry_path(parts.table("C").log.folder, 2)
-    remove_checksums(entry.parents[1])
+    remove_checksums(LocalFolder(entry.parents[1]))
     torn = entry.read_bytes()[:50]
     entry.write_bytes(torn)
     process = await asyncio.to_thread(killed_at, point, data)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from tests.support.s3_server import S3Server, read_data_file
 from tests.support.small_tables import EAGER
 from tocsin import faults
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import clean_up, upkeep
+from tocsin.storage.interface import StorageFolder
+from tocsin.storage.local import LocalFolder
+from tocsin.storage.locations import open_storage
+from tocsin.storage.s3 import S3Folder
 
 SCHEMA = pa.schema([("id", pa.int64()), ("said", pa.string())])
 KEYS = (("id",),)
@@ -54,7 +60,7 @@ def states() -> list[State]:
     return after
 
 
-def take(step: str, rows: State, folder: Path) -> None:
+def take(step: str, rows: State, folder: StorageFolder) -> None:
     if step == "create":
         DatasetTable.create(folder, SCHEMA, KEYS, history=2)
         return
@@ -74,24 +80,40 @@ def take(step: str, rows: State, folder: Path) -> None:
 
 
 def held_in(table: DatasetTable) -> State:
-    rows = [row for path in table.snapshot().files for row in pq.ParquetFile(path).read().to_pylist()]
+    rows = [row for path in table.snapshot().files for row in read_data_file(path).to_pylist()]
     assert len({row["id"] for row in rows}) == len(rows)
     return {row["id"]: row["said"] for row in rows}
 
 
-def live(folder: Path) -> None:
+def live(folder: StorageFolder) -> None:
     """Take the steps one after the other, and say so after each."""
     for place, (step, rows) in enumerate(STEPS):
         take(step, rows, folder)
         print(place, flush=True)
 
 
+def place_of(folder: StorageFolder) -> str:
+    """The folder as an argument of another process."""
+    if isinstance(folder, S3Folder):
+        return json.dumps({"url": folder.url, "options": dict(folder.bucket.options)})
+    return json.dumps({"url": folder.url, "options": {}})
+
+
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_any_place_each_change_happened_or_did_not(point: str, nth: int, tmp_path: Path) -> None:
-    folder = tmp_path / "d"
+    check_crash(LocalFolder(tmp_path / "d"), point, nth)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_any_place_each_change_in_a_bucket_happened_or_did_not(point: str, s3_server: S3Server) -> None:
+    check_crash(s3_server.new_folder(), point, 1)
+
+
+def check_crash(folder: StorageFolder, point: str, nth: int) -> None:
     process = subprocess.run(
-        [sys.executable, "-m", "tests.integration.pipeline.test_dataset_crash", str(folder)],
+        [sys.executable, "-m", "tests.integration.pipeline.test_dataset_crash", place_of(folder)],
         env={**os.environ, "TOCSIN_CRASH_AT": f"{point}:{nth}", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -103,7 +125,7 @@ def test_killed_at_any_place_each_change_happened_or_did_not(point: str, nth: in
     after = states()
     if told < len(STEPS) and not told:
         assert STEPS[0][0] == "create"
-        if not (folder / "_delta_log").exists() or not any((folder / "_delta_log").iterdir()):
+        if not folder.child("_delta_log").list_names():
             take("create", {}, folder)
     table = DatasetTable.open(folder, SCHEMA, KEYS, history=2)
     possible = [after[told - 1] if told else {}, after[min(told, len(STEPS) - 1)]]
@@ -120,4 +142,5 @@ def test_killed_at_any_place_each_change_happened_or_did_not(point: str, nth: in
 
 
 if __name__ == "__main__":
-    live(Path(sys.argv[1]))
+    place: dict[str, Any] = json.loads(sys.argv[1])
+    live(open_storage(place["url"], place["options"], Path()))

@@ -14,6 +14,7 @@ from tests.support.waiting import WITHIN_S
 from tocsin.cluster.feeds.apply_function import job_deadline
 from tocsin.pipeline import session
 from tocsin.pipeline.class_archive import ARCHIVE
+from tocsin.pipeline.spark.local_settings import local_settings, slots
 from tocsin.wire.errors import DeadlineError
 
 if TYPE_CHECKING:
@@ -109,19 +110,19 @@ def test_a_process_has_one_session(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_the_callers_settings_win_and_their_java_options_are_added(tmp_path: Path) -> None:
     theirs = {"spark.sql.shuffle.partitions": "7", "spark.driver.extraJavaOptions": "-XX:+UseG1GC -Dx=y"}
-    merged = session.settings(tmp_path, master="local[*]", driver_memory="2g", conf=theirs)
+    merged = local_settings(tmp_path, master="local[*]", driver_memory="2g", conf=theirs)
     assert merged["spark.sql.shuffle.partitions"] == "7"
     assert merged["spark.driver.maxResultSize"] == "256m"
     assert merged["spark.driver.extraJavaOptions"].endswith(" -XX:+UseG1GC -Dx=y")
     assert "UseSerialGC" not in merged["spark.driver.extraJavaOptions"]
-    ours = session.settings(tmp_path, master="local[3]", driver_memory="512m", conf={})
+    ours = local_settings(tmp_path, master="local[3]", driver_memory="512m", conf={})
     assert ours["spark.master"] == "local[3]"
     assert "UseSerialGC" in ours["spark.driver.extraJavaOptions"]
 
 
-@pytest.mark.parametrize(("cores", "slots"), [(1, 6), (2, 6), (8, 24)])
-def test_there_are_more_slots_than_cores(cores: int, slots: int) -> None:
-    assert session.slots(cores) == slots
+@pytest.mark.parametrize(("cores", "expected"), [(1, 6), (2, 6), (8, 24)])
+def test_there_are_more_slots_than_cores(cores: int, expected: int) -> None:
+    assert slots(cores) == expected
 
 
 def test_jobs_share_a_pool_that_was_made_for_an_asker_fairly(spark: SparkSession) -> None:

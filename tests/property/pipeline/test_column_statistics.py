@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tocsin.pipeline.datasets.delta.statistics import TEXT_MAX, ColumnStatistics, statistics_leaves
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.storage.local import LocalFolder
 
 ZONE = pa.struct([("x", pa.float64()), ("name", pa.string()), ("_open", pa.string())])
 SCHEMA = pa.schema(
@@ -118,7 +119,7 @@ def test_another_engine_that_leaves_files_out_finds_every_row(
     commits: list[list[tuple[int, str]]], number: int, text: str
 ) -> None:
     with TemporaryDirectory() as scratch:
-        table = DatasetTable.create(Path(scratch) / "d", SCHEMA, (("id",),))
+        table = DatasetTable.create(LocalFolder(Path(scratch) / "d"), SCHEMA, (("id",),))
         records = []
         for commit in commits:
             more = [{"id": len(records) + place, "small": n, "s": t} for place, (n, t) in enumerate(commit)]
@@ -133,7 +134,7 @@ def test_another_engine_that_leaves_files_out_finds_every_row(
 
 
 def test_files_that_cannot_hold_what_is_asked_for_are_left_out(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, (("id",),))
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, (("id",),))
     for each in range(5):
         zone = {"x": each / 2, "name": f"z{each}", "_open": None}
         table.insert(pa.Table.from_pylist([{"id": each, "s": f"text {each}", "zone": zone}], schema=SCHEMA))

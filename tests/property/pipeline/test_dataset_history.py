@@ -15,16 +15,18 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.s3_server import S3Server, read_data_file
 from tests.support.small_tables import EAGER
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
 from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.storage.interface import StorageFolder
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import ConflictError, NotFoundError
 
 SCHEMA = pa.schema(
@@ -83,7 +85,7 @@ def rows_of(keys: list[Key], word: str, schema: pa.Schema) -> pa.Table:
 def content(snapshot: Snapshot) -> dict[tuple[bytes, int], tuple[str, int]]:
     seen: dict[tuple[bytes, int], tuple[str, int]] = {}
     for path in snapshot.files:
-        for row in pq.ParquetFile(path).read().to_pylist():
+        for row in read_data_file(path).to_pylist():
             if snapshot.rows_up_to is None or row["_commit"] <= snapshot.rows_up_to:
                 key = same((row["level"], row["zone"]["code"]))
                 assert key not in seen, "a key is there twice"
@@ -110,17 +112,33 @@ def colliding_hashes(hash_bits: int) -> Iterator[None]:
 def test_every_state_that_can_be_asked_for_is_what_the_changes_up_to_it_say(
     steps: list[tuple[str, list[Key]]], hash_bits: int, indexed: int, more_columns: int
 ) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_states(LocalFolder(Path(folder)), steps, hash_bits, indexed, more_columns)
+
+
+@pytest.mark.cluster
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(STEPS, min_size=1, max_size=14))
+def test_every_state_of_a_dataset_in_a_bucket_is_what_the_changes_up_to_it_say(
+    steps: list[tuple[str, list[Key]]], s3_server: S3Server
+) -> None:
+    check_states(s3_server.new_folder(), steps, 63, 99, 0)
+
+
+def check_states(
+    folder: StorageFolder, steps: list[tuple[str, list[Key]]], hash_bits: int, indexed: int, more_columns: int
+) -> None:
     schema = pa.schema([*SCHEMA, *((f"more{each}", pa.int64()) for each in range(more_columns))])
-    with tempfile.TemporaryDirectory() as folder, colliding_hashes(hash_bits):
+    with colliding_hashes(hash_bits):
         options: dict[str, Any] = {"history": HISTORY, "indexed_keys_max": indexed}
-        table = DatasetTable.create(Path(folder), schema, KEYS, **options)
+        table = DatasetTable.create(folder, schema, KEYS, **options)
         model = DatasetModel()
         for place, (step, keys) in enumerate(steps):
             if step == "upkeep":
                 upkeep(table, EAGER)
             elif step == "reopen":
                 table.close()
-                table = DatasetTable.open(Path(folder), schema, KEYS, **options)
+                table = DatasetTable.open(folder, schema, KEYS, **options)
             else:
                 apply(table, model, step, keys, f"{place}.")
             assert table.number == len(model.states) - 1
@@ -130,7 +148,7 @@ def test_every_state_that_can_be_asked_for_is_what_the_changes_up_to_it_say(
         upkeep(table, EAGER)
         check_past(table, model)
         table.close()
-        check_past(DatasetTable.open(Path(folder), schema, KEYS, **options), model)
+        check_past(DatasetTable.open(folder, schema, KEYS, **options), model)
 
 
 def apply(table: DatasetTable, model: DatasetModel, step: str, keys: list[Key], word: str) -> None:

@@ -402,3 +402,59 @@ def test_check_exits_with_1_and_lists_the_problems(capsys: pytest.CaptureFixture
     Path("good.toml").write_text("data = 'x'")
     assert check(Path("good.toml")) == 0
     assert "good.toml: in order" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "url = 'hdfs://node/x'",
+            "cluster.storage.url: must be a folder or s3://BUCKET/PREFIX; hdfs: is not supported",
+        ),
+        ("url = 'gs://b/x'", "gs: is not supported"),
+        ("url = 's3://'", "must be s3://BUCKET/PREFIX"),
+        ("url = 's3://b/../x'", "must be s3://BUCKET/PREFIX"),
+        ("url = 'file://host/x'", "must name a folder of this machine"),
+        ("options = {region = 5}", "must be text"),
+        ("options = {secret = 'x'}", "has an unknown key 'secret'"),
+        ("options = {endpoint = 'http://x'}", "endpoint is not encrypted"),
+        ("options = {endpoint = 'x:80'}", "endpoint must begin with"),
+        ("options = {allow_http = 'yes'}", "allow_http must be true or false"),
+        ("options = {access_key_id = 'x'}", "both access_key_id and secret_access_key"),
+    ],
+)
+def test_a_storage_that_cannot_work_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "t.toml").write_text(f"[cluster.storage]\n{text}\n")
+    with pytest.raises(SettingsError) as refused:
+        read(tmp_path / "t.toml", {})
+    assert problem in refused.value.message
+
+
+@pytest.mark.parametrize("url", ["", "/srv/x", "x", "file:///srv/x", "s3://bucket", "s3://bucket/a/b-c"])
+def test_a_storage_is_a_folder_or_a_prefix_in_a_bucket(tmp_path: Path, url: str) -> None:
+    (tmp_path / "t.toml").write_text(
+        f"[cluster.storage]\nurl = '{url}'\noptions = {{endpoint = 'http://x:1', allow_http = true}}\n"
+    )
+    own = read(tmp_path / "t.toml", {}).settings.cluster.storage
+    assert (own.url, own.options) == (url, {"endpoint": "http://x:1", "allow_http": "true"})
+
+
+def test_the_keys_of_a_storage_are_shown_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = {"access_key_id": "kk1", "secret_access_key": "kk2", "session_token": "kk3"}
+    file = tmp_path / "t.toml"
+    lines = "\n".join(f"{key} = '{value}'" for key, value in keys.items())
+    file.write_text(f"[cluster.storage]\nurl = 's3://b/x'\n[cluster.storage.options]\nregion = 'eu'\n{lines}\n")
+    assert show(config=file) == 0
+    out, err = capsys.readouterr()
+    assert 'options = {"region" = "eu"}' in out
+    assert "cluster.storage.options.session_token" in err
+    for wrong in ("other = 'x'", "endpoint = 'nowhere'", "region = 5"):
+        file.write_text(f"[cluster.storage.options]\n{lines}\n{wrong}\n".replace("region = 'eu'", ""))
+        with pytest.raises(SettingsError) as refused:
+            read(file, {})
+        assert "kk" not in refused.value.message
+    file.write_text("[cluster.storage]\nurl = 's3://kk1:kk2@b/x'\n")
+    with pytest.raises(SettingsError) as refused:
+        read(file, {})
+    assert "kk2" not in refused.value.message
+    assert "kk" not in out + err

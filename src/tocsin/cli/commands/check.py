@@ -27,7 +27,8 @@ was set aside under lost/ or is not known to the catalog. --quick only looks
 whether a data file is there, at its size and at its footer. Not checked: the
 values in the SQLite stores (SQLite keeps no checksums: its own check finds damage
 to their structure only), python/ (your own code), scratch/ and lock (made anew at
-each start). Nothing is changed or locked: a cluster may be at work.
+each start), storage-owner (a random number that marks the storage). Nothing is
+changed or locked: a cluster may be at work.
 
 Exit status: 0 nothing is damaged (notes may need a look); 1 something is damaged,
 and named with what helps; 2 something could not be checked.

@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
+from uuid import uuid4
 
-from tocsin.cluster.backup.manifest import MANIFEST, MANIFEST_LIMIT_BYTES, FileChecksum, Manifest, is_inside
+from tocsin.cluster.backup.manifest import DATASETS, MANIFEST, MANIFEST_LIMIT_BYTES, FileChecksum, Manifest, is_inside
 from tocsin.durable_files import sync_file, sync_folder, sync_open
+from tocsin.storage.interface import StorageFolder
+from tocsin.storage.local import DRAFT_SUFFIX
 from tocsin.wire.errors import NotFoundError, StoreError
 
 TAR: Final = ".tar"
@@ -185,25 +188,50 @@ def read_manifest(archive: Archive, path: Path) -> Manifest:
         raise StoreError(f"{path} is no backup, or an incomplete one: it has no {MANIFEST}") from None
 
 
-def check_files(archive: Archive, path: Path, manifest: Manifest, into: Path | None, passed: Passed) -> None:
+def check_files(
+    archive: Archive,
+    path: Path,
+    manifest: Manifest,
+    into: Path | None,
+    passed: Passed,
+    *,
+    storage: StorageFolder | None = None,
+) -> None:
     """Reads every file that the manifest names, and raises for the first that differs from what was written.
 
-    With `into`, a new folder, it also copies them there.
+    With `into`, a new folder, it also copies them there; with `storage` those of datasets go there instead.
     """
     for expected in manifest.files:
-        # Read at most one byte more than expected: a hostile archive could unpack to any size.
-        limit_bytes = expected.size_bytes + 1
         try:
             with archive.open(expected.path) as file:
                 if into is None:
-                    actual = copy(file, None, passed, limit_bytes)
+                    _copy_whole(file, None, expected, path, passed)
+                elif storage is not None and expected.path.startswith(f"{DATASETS}/"):
+                    _upload(file, storage, expected, path, passed)
                 else:
                     target = into / expected.path
                     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     with create(target) as copied:
-                        actual = copy(file, copied, passed, limit_bytes)
+                        _copy_whole(file, copied, expected, path, passed)
                         sync(copied)
         except KeyError:
             raise StoreError(f"the backup {path} is incomplete: {expected.path} is missing") from None
-        if actual != (expected.size_bytes, expected.sha256):
-            raise StoreError(f"the backup {path} is damaged: {expected.path} is not as it was written")
+
+
+def _upload(file: BinaryIO, storage: StorageFolder, expected: FileChecksum, path: Path, passed: Passed) -> None:
+    *parents, name = expected.path.split("/")
+    folder = storage
+    for parent in parents:
+        folder = folder.child(parent)
+    folder.make()
+    with folder.create(f"_{uuid4().hex}{DRAFT_SUFFIX}") as draft:
+        _copy_whole(file, draft.sink, expected, path, passed)
+        draft.publish(name)
+    folder.sync()
+
+
+def _copy_whole(file: BinaryIO, into: BinaryIO | None, expected: FileChecksum, path: Path, passed: Passed) -> None:
+    # Read at most one byte more than expected: a hostile archive could unpack to any size.
+    actual = copy(file, into, passed, expected.size_bytes + 1)
+    if actual != (expected.size_bytes, expected.sha256):
+        raise StoreError(f"the backup {path} is damaged: {expected.path} is not as it was written")

@@ -21,7 +21,10 @@ from tocsin.cluster.backup.archive import check_files, open_archive, read_manife
 from tocsin.cluster.backup.frozen_state import IncompleteBackupError, check_table
 from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, Manifest
 from tocsin.cluster.backup.progress import OnSaved, count_bytes, explain_os_errors, in_thread, no_progress, remove
+from tocsin.cluster.data_folder.storage_owner import refuse_other_owner
 from tocsin.durable_files import sync_folder
+from tocsin.storage.interface import StorageFolder
+from tocsin.storage.local import LocalFolder
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import EPOCH, ClusterStore, next_epoch
 from tocsin.wire.errors import ConflictError, InputError, StoreError
@@ -36,20 +39,25 @@ async def restore(
     open_store: Callable[[Path], ClusterStore],
     open_channels: Callable[[Path], ChannelStore],
     settle_broker: Callable[[Path], Awaitable[None]] | None = None,
+    storage: StorageFolder | None = None,
     on_progress: OnSaved = no_progress,
 ) -> Manifest:
     """Makes a data folder from a backup. `data` must be absent or empty. The restored cluster has a new epoch.
 
     `open_store` and `open_channels` return the store in a file, not yet opened; an older backup may have no channels.
-    `settle_broker` checks a saved broker's file and prepares it for use. If anything is wrong with the backup, `data`
-    stays unchanged.
+    `settle_broker` checks a saved broker's file and prepares it for use. `storage` is where the datasets go, if that is
+    not the data folder; it must have no datasets. If anything is wrong with the backup, `data` stays unchanged.
     """
     with explain_os_errors(data):
         data = check_unused(data)
         data.parent.mkdir(parents=True, exist_ok=True)
+    elsewhere = None if storage == LocalFolder(data) else storage
+    if elsewhere is not None:
+        await asyncio.to_thread(_check_no_datasets, elsewhere.child(DATASETS))
+        await asyncio.to_thread(refuse_other_owner, elsewhere, data)
     part = data.with_name(f"{data.name}.{uuid4().hex[:8]}.restoring")
     try:
-        manifest = await in_thread(lambda stop: _unpack(source, part, on_progress, stop))
+        manifest = await in_thread(lambda stop: _unpack(source, part, elsewhere, on_progress, stop))
         await _begin_epoch(open_store(part / CATALOG), _renew_catalog)
         if (part / CHANNELS).exists():
             await _begin_epoch(open_channels(part / CHANNELS), lambda store: store.renew_epoch())
@@ -63,6 +71,8 @@ async def restore(
         return manifest
     except BaseException:
         await asyncio.to_thread(remove, part)
+        if elsewhere is not None:
+            await asyncio.to_thread(elsewhere.child(DATASETS).remove_all)
         raise
 
 
@@ -98,7 +108,17 @@ def check_unused(data: Path) -> Path:
     return data
 
 
-def _unpack(source: Path, part: Path, on_progress: OnSaved, stop: threading.Event) -> Manifest:
+def _check_no_datasets(datasets: StorageFolder) -> None:
+    if datasets.list_children():
+        raise ConflictError(
+            f"the storage {datasets.url} has datasets already",
+            hint="restore to another cluster.storage.url; what a restore left that was killed can be removed",
+        )
+
+
+def _unpack(
+    source: Path, part: Path, storage: StorageFolder | None, on_progress: OnSaved, stop: threading.Event
+) -> Manifest:
     with explain_os_errors(source), open_archive(source) as archive:
         manifest = read_manifest(archive, source)
         if CATALOG not in {file.path for file in manifest.files}:
@@ -106,11 +126,13 @@ def _unpack(source: Path, part: Path, on_progress: OnSaved, stop: threading.Even
         passed = count_bytes(manifest.size_bytes, on_progress, stop)
         with explain_os_errors(part):
             part.mkdir(mode=0o700)
-            check_files(archive, source, manifest, part, passed)
-            (part / DATASETS).mkdir(mode=0o700, exist_ok=True)
+            check_files(archive, source, manifest, part, passed, storage=storage)
+            if storage is None:
+                (part / DATASETS).mkdir(mode=0o700, exist_ok=True)
+    datasets = (storage or LocalFolder(part)).child(DATASETS)
     for dataset in manifest.datasets:
         try:
-            check_table(part / DATASETS / dataset.folder, dataset.version)
+            check_table(datasets.child(dataset.folder), dataset.version)
         except IncompleteBackupError as error:
             raise StoreError(
                 f"the backup {source} is incomplete: the table {DATASETS}/{dataset.folder} {error}"

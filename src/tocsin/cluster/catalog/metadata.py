@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from tocsin.cluster.catalog.catalog import METADATA, Catalog
@@ -21,6 +20,7 @@ from tocsin.rules.model import types as t
 from tocsin.rules.model.open_form import loads_value
 from tocsin.rules.model.types import ArrayType, Field, ObjectType
 from tocsin.rules.model.values import duration_text
+from tocsin.storage.interface import StorageFolder
 
 # The types of the datasets of channels have the names that the original BAD platform gives them, so that its queries of
 # Metadata find them. A `subscriptionId` is a uuid, as there, unless the client chose an id that is none.
@@ -56,7 +56,7 @@ class _MetadataDataset:
 
     name: str
     type: ObjectType
-    rows: Callable[[Catalog, Path], list[dict[str, Any]]] | RunHistory
+    rows: Callable[[Catalog, StorageFolder], list[dict[str, Any]]] | RunHistory
     dataverse: str = METADATA
     active: None = None
 
@@ -69,7 +69,7 @@ class _Perhaps:
 
 
 # The type of a column, and its value: the name of an attribute, or a function of the entry and the datasets' folder.
-_Column: TypeAlias = tuple[t.Type | _Perhaps, str | Callable[[Any, Path], Any]]
+_Column: TypeAlias = tuple[t.Type | _Perhaps, str | Callable[[Any, StorageFolder], Any]]
 
 
 def _type(**fields: t.Type | _Perhaps) -> ObjectType:
@@ -83,10 +83,10 @@ def _type(**fields: t.Type | _Perhaps) -> ObjectType:
 
 
 def _dataset(name: str, entries: Callable[[Catalog], Iterable[Any]], **columns: _Column) -> _MetadataDataset:
-    def value(entry: Any, folder: Path, read: str | Callable[[Any, Path], Any]) -> Any:
+    def value(entry: Any, folder: StorageFolder, read: str | Callable[[Any, StorageFolder], Any]) -> Any:
         return getattr(entry, read) if isinstance(read, str) else read(entry, folder)
 
-    def rows(catalog: Catalog, folder: Path) -> list[dict[str, Any]]:
+    def rows(catalog: Catalog, folder: StorageFolder) -> list[dict[str, Any]]:
         all_rows = [
             {column: value(entry, folder, read) for column, (_, read) in columns.items()} for entry in entries(catalog)
         ]
@@ -198,15 +198,15 @@ def _refs(refs: Iterable[Ref], kind: str) -> list[list[str]]:
     return [[ref.dataverse, ref.name] for ref in refs if ref.kind == kind]
 
 
-def _function_dependencies(function: FunctionEntry, _folder: Path) -> list[list[list[str]]]:
+def _function_dependencies(function: FunctionEntry, _folder: StorageFolder) -> list[list[list[str]]]:
     return [*_dependencies(function.uses), _refs(function.uses, "type")]
 
 
-def _channel_dependencies(channel: ChannelEntry, _folder: Path) -> list[list[list[str]]]:
+def _channel_dependencies(channel: ChannelEntry, _folder: StorageFolder) -> list[list[list[str]]]:
     return _dependencies(channel.uses, channel.results, channel.subscriptions)
 
 
-def _statement_type(procedure: ProcedureEntry, _folder: Path) -> str:
+def _statement_type(procedure: ProcedureEntry, _folder: StorageFolder) -> str:
     body = parse_procedure(procedure.body)
     if isinstance(body, st.Query):
         return "QUERY"
@@ -272,7 +272,7 @@ DATASETS: Final[dict[str, _MetadataDataset]] = {
             History=(_Perhaps(t.BIGINT), "history"),
             Location=(
                 _Perhaps(t.STRING),
-                lambda row, folder: None if row.entry is None else str(folder / row.entry.folder),
+                lambda row, folder: None if row.entry is None else folder.child(row.entry.folder).url,
             ),
         ),
         _dataset(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
+from typing import Final
 from uuid import uuid4
 
 import structlog
@@ -20,24 +21,26 @@ from tocsin import faults
 from tocsin.clock import from_us
 from tocsin.cluster.catalog.entries import DatasetEntry
 from tocsin.cluster.catalog.refs import full_name
-from tocsin.cluster.data_folder.lost_folder import LostFolder
-from tocsin.cluster.data_folder.removals import DATASET, Removals
+from tocsin.cluster.data_folder.lost_folder import DATASET, LostFolder
+from tocsin.cluster.data_folder.removals import Removals
 from tocsin.pipeline.datasets import layout, upkeep
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.columns import physical
 from tocsin.settings import DatasetSettings
+from tocsin.storage.interface import StorageFolder
 from tocsin.store.cluster.interface import Removal
 from tocsin.wire.errors import NotFoundError, StorageFullError
 
 _log = structlog.get_logger()
+_LOOK_FOR_OTHERS_EVERY_S: Final = 30.0
 
 
 class DatasetTables:
     """Thread-safe. Each dataset's folder has a unique name, so a new dataset never sees an old one's files."""
 
-    def __init__(self, folder: Path, settings: DatasetSettings, clock: TableClock | None = None) -> None:
+    def __init__(self, folder: StorageFolder, settings: DatasetSettings, clock: TableClock | None = None) -> None:
         self.folder = folder
         """The folder that holds each dataset's table as a subfolder."""
         self.clock = clock or TableClock()
@@ -67,7 +70,7 @@ class DatasetTables:
 
     async def start(self, known: set[str], removals: Removals, lost: LostFolder) -> None:
         """Removes what a crash left of a CREATE or a DROP, and moves unexplained folders to the lost folder."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self.folder.make)
         self._removals = removals
         await removals.carry_out(
             DATASET, self.folder, lambda removal: removal.name not in known and self._is_due(removal)
@@ -86,8 +89,12 @@ class DatasetTables:
             self._open.clear()
 
     async def _look_after(self) -> None:
+        looked_s = time.monotonic()
         while True:
             await asyncio.sleep(self._settings.upkeep_period_s)
+            if time.monotonic() - looked_s >= _LOOK_FOR_OTHERS_EVERY_S:
+                await asyncio.to_thread(self._look_for_others)
+                looked_s = time.monotonic()
             with self._lock:
                 due = [(name, table) for name, table in self._open.items() if upkeep.is_upkeep_due(table)]
             for name, table in due:
@@ -98,6 +105,14 @@ class DatasetTables:
                 await self._remove_dropped()
             except Exception as error:
                 _log.warning("dropped datasets could not be deleted; retrying", reason=str(error))
+
+    def _look_for_others(self) -> None:
+        """Notices what other programs committed to open tables, and shows it."""
+        with self._lock:
+            tables = list(self._open.values())
+        for table in tables:
+            with suppress(Exception):  # the next commit meets the same trouble, and tells it
+                table.notice_foreign_commits()
 
     async def _run_upkeep(self, name: str, table: DatasetTable) -> None:
         try:
@@ -141,7 +156,7 @@ class DatasetTables:
     def _make(self, make: Callable[..., DatasetTable], entry: DatasetEntry) -> DatasetTable:
         keys = tuple(tuple(physical(name) for name in path) for path in entry.keys)
         return make(
-            self.folder / entry.folder, layout.record_schema(entry.type), keys, history=entry.history,
+            self.folder.child(entry.folder), layout.record_schema(entry.type), keys, history=entry.history,
             retention_s=entry.retention_s, indexed_keys_max=self._settings.key_index_limit,
             outside_readers=self._outside_readers, clock=self.clock,
         )  # fmt: skip

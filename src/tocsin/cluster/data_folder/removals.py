@@ -10,10 +10,8 @@ made by this catalog: the start moves it to the lost folder (see `lost_folder`).
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import structlog
@@ -21,11 +19,11 @@ import structlog
 from tocsin import faults
 from tocsin.cluster.catalog.entries import BrokerEntry, CatalogEntry, ChannelEntry, DatasetEntry, FeedEntry
 from tocsin.cluster.catalog.refs import full_name
-from tocsin.durable_files import sync_folder
+from tocsin.cluster.data_folder.lost_folder import DATASET
+from tocsin.storage.interface import StorageFolder
 from tocsin.store.cluster.interface import ClusterStore, Removal, StoreTransaction
 from tocsin.wire.errors import StorageFullError
 
-DATASET: Final = "dataset"
 FEED: Final = "feed"
 CHANNEL: Final = "channel"
 BROKER: Final = "broker"
@@ -107,31 +105,30 @@ class Removals:
                 "a removal stays on record and is repeated", kind=kind, names=list(names), reason=error.message
             )
 
-    async def carry_out(self, kind: str, folder: Path, is_due: Callable[[Removal], bool]) -> None:
+    async def carry_out(self, kind: str, folder: StorageFolder, is_due: Callable[[Removal], bool]) -> None:
         """Deletes the folders in `folder` that an intent names and that are due. A failed deletion is tried again
         later."""
         due = [removal.name for removal in await self.list_for(kind) if is_due(removal)]
-        removed = [name for name in due if await asyncio.to_thread(_remove, folder / name, folder)]
+        removed = [name for name in due if await asyncio.to_thread(_remove, folder, name)]
         if removed:
             # Make the deletions durable before the intents are forgotten.
-            await asyncio.to_thread(sync_folder, folder)
+            await asyncio.to_thread(folder.sync)
             faults.reach("removal.carried-out")
             await self.forget(kind, removed)
 
-    async def find_unexplained(self, kind: str, folder: Path, known: Collection[str]) -> list[Path]:
-        """Lists the paths in the folder that neither the catalog (`known`) nor an intent names."""
+    async def find_unexplained(self, kind: str, folder: StorageFolder, known: Collection[str]) -> list[StorageFolder]:
+        """Lists what the folder contains that neither the catalog (`known`) nor an intent names."""
         explained = {removal.name for removal in await self.list_for(kind)} | set(known)
-        return [path for path in await asyncio.to_thread(list_paths, folder) if path.name not in explained]
+        return [child for child in await asyncio.to_thread(list_content, folder) if child.name not in explained]
 
 
-def list_paths(folder: Path) -> list[Path]:
+def list_content(folder: StorageFolder) -> list[StorageFolder]:
     """Lists the content of a folder of datasets or of feeds' logs; empty if there is no folder."""
-    return sorted(path for path in folder.iterdir() if path.name not in _NOT_OURS) if folder.is_dir() else []
+    return [folder.child(name) for name in folder.list_children() if name not in _NOT_OURS]
 
 
-def _remove(path: Path, folder: Path) -> bool:
-    """Deletes the folder, and returns whether it is gone."""
-    if path.parent != folder or path.name in ("", ".", ".."):
-        raise ValueError(f"{path} is not a folder in {folder}")
-    shutil.rmtree(path, ignore_errors=True)
-    return not path.exists()
+def _remove(folder: StorageFolder, name: str) -> bool:
+    """Deletes a folder in this one, and returns whether it is gone."""
+    if name in ("", ".", "..") or "/" in name:
+        raise ValueError(f"{name!r} is not a folder in {folder.url}")
+    return folder.child(name).remove_all()

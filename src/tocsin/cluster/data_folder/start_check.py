@@ -6,17 +6,20 @@ with `--set-aside`.
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, DATASETS, INTAKE
+from tocsin.cluster.backup.manifest import CATALOG, CHANNELS, INTAKE
 from tocsin.cluster.catalog.catalog import CatalogStore
 from tocsin.cluster.catalog.entries import ChannelEntry
 from tocsin.cluster.catalog.refs import full_name, list_some
 from tocsin.cluster.data_folder.lost_folder import LOST
-from tocsin.cluster.data_folder.removals import list_paths
+from tocsin.cluster.data_folder.removals import list_content
+from tocsin.storage.interface import StorageFolder
+from tocsin.storage.local import LocalFolder
 from tocsin.store.channels.interface import ChannelStore
 from tocsin.store.cluster.interface import ClusterStore
 from tocsin.wire.errors import StoreError
@@ -24,20 +27,23 @@ from tocsin.wire.errors import StoreError
 _FLAG: Final = "--set-aside"
 
 
-def refuse_missing_catalog(data: Path) -> None:
+def refuse_missing_catalog(data: Path, datasets: StorageFolder) -> None:
     """Raises StoreError if data exist without a catalog."""
     if not (data / CATALOG).exists():
-        _refuse_lost_catalog(data, _data_in(data))
+        _refuse_lost_catalog(data, [_shown(folder, data) for folder in _data_in(data, datasets)])
 
 
-async def refuse_empty_catalog(data: Path, store: ClusterStore, channels: ChannelStore) -> None:
+async def refuse_empty_catalog(
+    data: Path, datasets: StorageFolder, store: ClusterStore, channels: ChannelStore
+) -> None:
     """Raises StoreError if the catalog is empty, and the folder has data that no recorded removal explains."""
     if await store.entries():
         return
     removal_names = {removal.name for removal in await store.removals()}
-    unexplained = [path for path in _data_in(data) if path.name not in removal_names]
+    content = await asyncio.to_thread(_data_in, data, datasets)
+    unexplained = [_shown(folder, data) for folder in content if folder.name not in removal_names]
     if any(str(channel_id) not in removal_names for channel_id in await channels.channel_ids()):
-        unexplained.append(data / CHANNELS)
+        unexplained.append(CHANNELS)
     _refuse_lost_catalog(data, unexplained)
 
 
@@ -61,16 +67,19 @@ async def find_lost_channels(catalog: CatalogStore, store: ChannelStore) -> list
     return [entry for entry in catalog.catalog.channels if entry.channel_id not in stored]
 
 
-def _data_in(data: Path) -> list[Path]:
+def _data_in(data: Path, datasets: StorageFolder) -> list[StorageFolder]:
     """Returns the folders of the datasets and of the feeds' intake logs."""
-    return list_paths(data / DATASETS) + list_paths(data / INTAKE)
+    return list_content(datasets) + list_content(LocalFolder(data / INTAKE))
 
 
-def _refuse_lost_catalog(data: Path, beside: Sequence[Path]) -> None:
+def _shown(folder: StorageFolder, data: Path) -> str:
+    return folder.url.removeprefix(f"{data}/")
+
+
+def _refuse_lost_catalog(data: Path, beside: Sequence[str]) -> None:
     if beside:
         raise _lost_store(
-            f"the data folder {data} holds data ({list_some(str(path.relative_to(data)) for path in beside)}), and its "
-            f"catalog {CATALOG}",
+            f"the data folder {data} holds data ({list_some(beside)}), and its catalog {CATALOG}",
             data / CATALOG,
             f"to begin anew, {_start_anew(data)} moves the data to {data / LOST}",
         )

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
@@ -35,6 +34,7 @@ from tocsin.pipeline.python.functions import PythonFunctions
 from tocsin.pipeline.running_tasks import ASKER, RunningTasks
 from tocsin.pipeline.views import DatasetViews
 from tocsin.rules.model.types import ObjectType
+from tocsin.storage.interface import StorageFolder
 from tocsin.wire.errors import CapacityError, DeadlineError, InputError, StatementError, StoreError, UnavailableError
 
 _T = TypeVar("_T")
@@ -84,16 +84,17 @@ class Engine:
         self,
         spark: SparkSession,
         make_python: Callable[[SparkSession], PythonFunctions],
-        scratch: Path,
+        results: StorageFolder,
         *,
         threads: int,
         lost_limit: int,
         give_up_s: float = GIVE_UP_S,
         virtual_datasets: VirtualDatasetReader | None = None,
     ) -> None:
-        """`lost_limit` callers may lose threads before the session is replaced; each pool has as many spare threads."""
+        """`results`: where Spark's tasks write large results. `lost_limit` callers may lose threads before the
+        session is replaced; each pool has as many spare threads."""
         self._make_python = make_python
-        self._result_folders = ResultFolders(scratch)
+        self._result_folders = ResultFolders(results)
         self._threads = ThreadPoolExecutor(threads + lost_limit, thread_name_prefix="statement")
         # Separate pools: records land however many statements run or wait, and vice versa.
         self._landing = ThreadPoolExecutor(_LANDING_THREADS, thread_name_prefix="landing")
@@ -470,7 +471,7 @@ class Engine:
         return self._result_folders.add()
 
     def write_rows(self, sql: str, files: ResultFiles) -> None:
-        """Has Spark write a result to the disk."""
+        """Has Spark's tasks write a result to the storage for results."""
         self._result_folders.remove_abandoned()
         query_results.write_rows(self.spark, sql, files)
 

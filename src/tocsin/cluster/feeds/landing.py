@@ -106,6 +106,12 @@ class Landing:
     def land(self, entries: Sequence[LandableBatch]) -> int:
         """Commits the rows of these entries to the dataset, and returns the position after them."""
         self._limits.before_landing(self.dataset)
+        # A try that failed may have committed them after all: its answer was lost.
+        landed = self._table.position(self._name) or 0
+        entries = [entry for entry in entries if entry.end > landed]
+        if not entries:
+            self.position = landed
+            return landed
         rows, counts = rows_in((entry.payload for entry in entries), self._feed.type)
         after = entries[-1].end
         fitted = self._fit(rows) if self._enrich is None else self._apply_function(rows)

@@ -42,6 +42,7 @@ from tocsin.rules.backoff import BackOff
 from tocsin.rules.model.types import ObjectType
 from tocsin.serving.address_guard import UNGUARDED, AddressGuard
 from tocsin.serving.trouble import Trouble
+from tocsin.storage.local import LocalFolder
 from tocsin.uncancellable import wait_despite_cancel
 from tocsin.wire.errors import StoreError, TocsinError, UnavailableError
 
@@ -92,7 +93,7 @@ class RunningFeeds:
         self._folder.mkdir(parents=True, exist_ok=True)
         await self.sweep()
         known_folders = {entry.folder for entry in self._catalog.catalog.feeds}
-        unexplained = await self._catalog.removals.find_unexplained(FEED, self._folder, known_folders)
+        unexplained = await self._catalog.removals.find_unexplained(FEED, LocalFolder(self._folder), known_folders)
         await asyncio.to_thread(lost.set_aside, unexplained, FEED)
         for entry in self._catalog.catalog.feeds:
             if entry.started:
@@ -106,7 +107,9 @@ class RunningFeeds:
         """Deletes the logs of dropped feeds that have ended."""
         known_folders = {entry.folder for entry in self._catalog.catalog.feeds}
         used = known_folders | {feed.entry.folder for feed in self._running.values()}
-        await self._catalog.removals.carry_out(FEED, self._folder, lambda removal: removal.name not in used)
+        await self._catalog.removals.carry_out(
+            FEED, LocalFolder(self._folder), lambda removal: removal.name not in used
+        )
         for folder in set(self._counts) - known_folders:
             self._counts.pop(folder, None)
 

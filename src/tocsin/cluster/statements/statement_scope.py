@@ -7,7 +7,7 @@ neither block it nor appear in the middle of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +24,7 @@ from tocsin.cluster.data_folder.dataset_tables import DatasetTables
 from tocsin.cluster.engine.engine import Engine
 from tocsin.language.syntax.nodes import Let, ValueOf
 from tocsin.language.translate.interfaces import Dataset, Function, NameLookup
+from tocsin.language.translate.scan_bounds import find_bounded_scans
 from tocsin.language.translate.scope import NameScope
 from tocsin.language.translate.spark_text import render
 from tocsin.language.translate.translator import QueryHooks, TranslatedQuery, Translator
@@ -90,6 +91,7 @@ class StatementScope:
         self._engine = engine
         self._held: list[Snapshot] = []
         self._views: list[str] = []
+        self._scanned: dict[str, tuple[DatasetEntry, Snapshot]] = {}  # by view
 
     def within(self, dataverse: str, catalog: Catalog | None = None) -> StatementScope:
         """Returns a scope of its own for another dataverse, or for a catalog that is to come."""
@@ -101,7 +103,28 @@ class StatementScope:
         self._views.clear()
 
     def translate(self, node: Any) -> TranslatedQuery:
-        return self.translator().translate(node)
+        translated = self.translator().translate(node)
+        if self._prune_scans(translated.query):
+            return replace(translated, sql=render(translated.query))
+        return translated
+
+    def _prune_scans(self, query: exp.Expr) -> bool:
+        """Lets scans read only the files that can have wanted rows, by the statistics of the log. Returns whether the
+        query has changed.
+        """
+        changed = False
+        for scan in find_bounded_scans(query):
+            scanned = self._scanned.get(scan.table.name)
+            if scanned is None:
+                continue
+            dataset, snapshot = scanned
+            pruned = self._tables.table(dataset).prune(snapshot, scan.bounds)
+            if pruned is not snapshot:
+                self._held.append(pruned)
+                self._views.append(self._engine.views.of_part(pruned, dataset.type))
+                scan.table.set("this", exp.to_identifier(self._views[-1], quoted=True))
+                changed = True
+        return changed
 
     def translator(self, *, defines_function: bool = False) -> Translator:
         hooks = QueryHooks(self, self.now, defines_function)
@@ -121,7 +144,9 @@ class StatementScope:
         else:
             snapshot = table.snapshot()
         self._held.append(snapshot)
-        return self._engine.views.of_snapshot(dataset.folder, snapshot, dataset.type)
+        view = self._engine.views.of_snapshot(dataset.folder, snapshot, dataset.type)
+        self._scanned[view] = dataset, snapshot
+        return view
 
     def _compute_rows(self, dataset: Dataset) -> pa.Table:
         """Returns the rows of a dataset that is not stored: one of a channel, or of the dataverse Metadata."""

@@ -23,6 +23,7 @@ from tocsin.rules.model.columns import AT, COMMIT
 from tocsin.wire.errors import StatementError
 
 _PAIRWISE: Final = ("BroadcastNestedLoopJoin", "CartesianProduct")
+_ADAPTIVE: Final = "AdaptiveSparkPlan"  # shows its plan, which may change while it runs, not as a child
 _REMEDY: Final = "compare a parameter with a field by =, IN, BETWEEN, LIKE or a spatial function, in WHERE and by AND"
 _numbers = itertools.count()
 
@@ -80,6 +81,8 @@ def _planned(spark: SparkSession, query: SharedQuery, interests: str, calls: Map
 def _pairwise(node: Any) -> Iterator[Any]:
     if any(node.nodeName().startswith(join_name) for join_name in _PAIRWISE):
         yield node
+    if node.nodeName() == _ADAPTIVE:
+        yield from _pairwise(node.initialPlan())
     children = node.children()
     for i in range(children.size()):
         yield from _pairwise(children.apply(i))

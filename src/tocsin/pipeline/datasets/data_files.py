@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -22,11 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tocsin.durable_files import sync_file
-from tocsin.pipeline.datasets.delta.log_files import remove_files
 from tocsin.pipeline.datasets.delta.statistics import ColumnStatistics, Leaf, Summary, statistics_leaves, timestamp_text
 from tocsin.rules.model.columns import AT, COMMIT
-from tocsin.wire.errors import InputError, StoreError
+from tocsin.storage.interface import StorageFolder, is_unreachable
+from tocsin.wire.errors import InputError, StoreError, UnavailableError
 
 AT_TYPE: Final = pa.timestamp("us", "UTC")
 _OURS: Final = pa.schema([(COMMIT, pa.int64()), (AT, AT_TYPE)])
@@ -74,7 +72,7 @@ class DataFile:
         }  # fmt: skip
 
 
-def from_add_actions(actions: Any, folder: Path) -> dict[str, DataFile]:
+def from_add_actions(actions: Any, folder: StorageFolder) -> dict[str, DataFile]:
     """The files of a table as `DeltaTable.get_add_actions(flatten=True)` lists them, the oldest rows first.
 
     Delta lists the statistics of some columns only (by default of the first 32), and another engine may have written
@@ -82,9 +80,10 @@ def from_add_actions(actions: Any, folder: Path) -> dict[str, DataFile]:
     """
     table = pa.table(actions)
     files = []
-    for name, size_bytes, *known in zip(*(_listed(table, column) for column in _LISTED), strict=True):
+    modified_ms = _listed(table, "modification_time")
+    for at_ms, name, size_bytes, *known in zip(modified_ms, *(_listed(table, key) for key in _LISTED), strict=True):
         if None in known:
-            files.append(_looked_into(folder, name, size_bytes))
+            files.append(_looked_into(folder, name, size_bytes, at_ms or 0))
         else:
             files.append(DataFile(name, size_bytes, *known))
     return {file.name: file for file in sorted(files, key=lambda file: (file.first_commit, file.last_commit))}
@@ -102,14 +101,19 @@ def _listed(table: pa.Table, name: str) -> list[Any]:
     return values
 
 
-def _looked_into(folder: Path, name: str, size_bytes: int) -> DataFile:
-    """Describes the file from its footer or, if the footer has no statistics, from its rows."""
-    with pq.ParquetFile(f"{folder}/{name}") as file:
+def _looked_into(folder: StorageFolder, name: str, size_bytes: int, modified_ms: int) -> DataFile:
+    """Describes the file from its footer or, if the footer has no statistics, from its rows.
+
+    Rows of another program may lack a commit number: they count as older than every commit.
+    """
+    with folder.open_input(name) as source, pq.ParquetFile(source) as file:
         metadata = file.metadata
         commits, ats_us = (_ends(metadata, column, kind) for column, kind in ((COMMIT, pa.int64()), (AT, AT_TYPE)))
         if commits and ats_us:
             return DataFile(name, size_bytes, metadata.num_rows, min(commits), max(commits), min(ats_us), max(ats_us))
-        seen = _Seen(())
+        if not {COMMIT, AT} <= set(file.schema_arrow.names):
+            return DataFile(name, size_bytes, metadata.num_rows, 0, 0, modified_ms * 1000, modified_ms * 1000)
+        seen = _Seen((), modified_ms * 1000)
         for batch in file.iter_batches(batch_size=_READ_ROWS, columns=[COMMIT, AT], use_threads=False):
             seen.add(pa.Table.from_batches([batch]).cast(_OURS))
         return seen.file(name, size_bytes)
@@ -142,11 +146,15 @@ class DataFolder:
     """The folder of the data files and their encoding."""
 
     def __init__(
-        self, path: Path, schema: pa.Schema, keys: Sequence[Sequence[str]], largest_bytes: int = LARGEST_FILE_BYTES
+        self,
+        folder: StorageFolder,
+        schema: pa.Schema,
+        keys: Sequence[Sequence[str]],
+        largest_bytes: int = LARGEST_FILE_BYTES,
     ) -> None:
         """`largest_bytes`: when a file has this many, the next rows go to another file."""
         self._largest_bytes = largest_bytes
-        self.path = path
+        self.folder = folder
         self.schema = schema
         # A key is different in every row, so a dictionary encoding would be built in vain.
         unique = {".".join(key) for key in keys} if len(keys) == 1 else set()
@@ -154,7 +162,8 @@ class DataFolder:
         self._dictionary = [leaf for field in schema for leaf in _leaves(field.name, field.type) if leaf not in unique]
 
     def full_path(self, name: str) -> str:
-        return f"{self.path}/{name}"
+        """The path for Spark."""
+        return self.folder.spark_path(name)
 
     def write(self, tables: Iterable[pa.Table], *, as_one: bool = False) -> list[DataFile]:
         """Writes the rows as files of bounded size, or as one file, synced. An error leaves no file behind."""
@@ -165,24 +174,24 @@ class DataFolder:
             groups = _grouped(tables, self._largest_bytes // 4)
             group = next(groups, None)
             while group is not None:
-                created.append(draft := f"part-{uuid.uuid4().hex}{SUFFIX}")
+                draft_name = f"part-{uuid.uuid4().hex}{SUFFIX}"
                 seen = _Seen(self._leaves)
-                with pa.OSFile(self.full_path(draft), "wb") as sink:
+                with self.folder.create(draft_name) as draft:
                     with pq.ParquetWriter(
-                        sink,
+                        draft.sink,
                         self.schema,
                         compression="snappy",
                         use_dictionary=self._dictionary,
                         write_page_checksum=True,
                     ) as writer:
-                        while group is not None and (as_one or sink.tell() < self._largest_bytes):
+                        while group is not None and (as_one or draft.sink.tell() < self._largest_bytes):
                             writer.write_table(group)
                             seen.add(group)
                             group = next(groups, None)
-                    size_bytes = sink.tell()
-                created.append(name := _checked_name(draft, compute_checksum(self.path / draft)))
-                (self.path / draft).rename(self.path / name)
-                sync_file(self.full_path(name))
+                    size_bytes = draft.sink.tell()
+                    with draft.read_back() as content:
+                        created.append(name := _checked_name(draft_name, compute_checksum(content)))
+                    draft.publish(name)
                 written.append(seen.file(name, size_bytes))
             return written
         except BaseException:
@@ -190,18 +199,19 @@ class DataFolder:
             raise
 
     def remove(self, names: Iterable[str]) -> int:
-        return remove_files(self.path / name for name in names)
+        return self.folder.remove(names)
 
     def size_of(self, name: str) -> int | None:
         """The size of the file in bytes; None if it does not exist."""
-        try:
-            return (self.path / name).stat().st_size
-        except FileNotFoundError:
-            return None
+        return self.folder.size_of(name)
 
     def names(self) -> set[str]:
         """The data files on the disk, whether or not the log names them."""
-        return {path.name for path in self.path.iterdir() if path.suffix == SUFFIX}
+        return {name for name in self.folder.list_names() if name.endswith(SUFFIX)}
+
+    def sizes(self) -> dict[str, int]:
+        """The same files with their sizes."""
+        return {file.name: file.size_bytes for file in self.folder.list_files() if file.name.endswith(SUFFIX)}
 
     def read(self, name: str) -> Iterator[pa.Table]:
         """Yields the rows of a file in order, a bounded piece at a time. Raises StoreError if the file is damaged:
@@ -209,7 +219,19 @@ class DataFolder:
         """
         with self._open(name) as file:
             for batch in file.iter_batches(batch_size=_READ_ROWS, use_threads=False):
-                yield pa.Table.from_batches([batch]).cast(self.schema)
+                yield self._fitted(pa.Table.from_batches([batch]))
+
+    def _fitted(self, rows: pa.Table) -> pa.Table:
+        if rows.schema.names == self.schema.names:
+            return rows.cast(self.schema)
+        # Another program may have left out columns, or ordered them otherwise.
+        columns = [
+            rows.column(field.name).cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in self.schema
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
     def read_columns(self, name: str, columns: Sequence[str]) -> pa.Table:
         """All rows of the named columns (dots lead into structs)."""
@@ -219,13 +241,18 @@ class DataFolder:
     @contextmanager
     def _open(self, name: str) -> Iterator[pq.ParquetFile]:
         try:
-            with pq.ParquetFile(self.full_path(name), page_checksum_verification=True) as file:
+            with (
+                self.folder.open_input(name) as source,
+                pq.ParquetFile(source, page_checksum_verification=True) as file,
+            ):
                 yield file
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
+            if is_unreachable(error):
+                raise UnavailableError(f"the data file {self.folder.locate(name)} cannot be read now") from error
             raise StoreError(
-                f"the data file {self.full_path(name)} is damaged: {str(error).splitlines()[0]}",
+                f"the data file {self.folder.locate(name)} is damaged: {str(error).splitlines()[0]}",
                 hint="bring it back from a copy of the disk, or restore a backup; tocsin check names all damage",
             ) from error
 
@@ -240,19 +267,20 @@ def checksum_in(name: str) -> str | None:
     return None if match is None else match[1]
 
 
-def compute_checksum(path: Path) -> str:
+def compute_checksum(file: pa.NativeFile) -> str:
     """The checksum of the whole file."""
     checksum = 0
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(_CHECKED_BYTES):
-            checksum = zlib.crc32(piece, checksum)
+    while piece := file.read(_CHECKED_BYTES):
+        checksum = zlib.crc32(piece, checksum)
     return f"{checksum:08x}"
 
 
 class _Seen:
     """Collects the statistics of the rows that go into a file."""
 
-    def __init__(self, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, leaves: Sequence[Leaf], usual_at_us: int = 0) -> None:
+        """`usual_at_us`: the time of rows that have none."""
+        self._usual_at_us = usual_at_us
         self._rows = 0
         self._statistics = ColumnStatistics(leaves)
         self._commits: list[int] = []
@@ -262,11 +290,11 @@ class _Seen:
         self._rows += table.num_rows
         for column, values in ((COMMIT, self._commits), (AT, self._ats_us)):
             ends = pc.min_max(table.column(column).cast(pa.int64()))
-            values += [ends["min"].as_py(), ends["max"].as_py()]
+            values += [end for end in (ends["min"].as_py(), ends["max"].as_py()) if end is not None]
         self._statistics.add(table)
 
     def file(self, name: str, size_bytes: int) -> DataFile:
-        commits, ats_us = self._commits, self._ats_us
+        commits, ats_us = self._commits or [0], self._ats_us or [self._usual_at_us]
         ends = min(commits), max(commits), min(ats_us), max(ats_us)
         return DataFile(name, size_bytes, self._rows, *ends, statistics=self._statistics.summary())
 

@@ -15,16 +15,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 from tocsin.clock import to_us
-from tocsin.pipeline.datasets.delta.log_entries import split_lines
-from tocsin.pipeline.datasets.delta.log_files import entry_path, log_versions
+from tocsin.pipeline.datasets.delta.log_entries import AT_KEY, split_lines
+from tocsin.pipeline.datasets.delta.log_files import entry_name, log_of, log_versions
+from tocsin.storage.interface import StorageFolder
 
 # Keys in the commitInfo of a Delta commit.
 NUMBER_KEY: Final = "tocsin.commit"
-AT_KEY: Final = "tocsin.at"
 REWRITE_KEY: Final = "tocsin.rewrite"
 REWRITTEN_KEY: Final = "tocsin.rewritten"
 
@@ -61,7 +60,7 @@ class _Rewrite:
 class History:
     """The past according to the log. The caller holds a lock; versions are recorded in order."""
 
-    def __init__(self, folder: Path, opened_at_version: int, last_rewrite: int, *, loaded: bool) -> None:
+    def __init__(self, folder: StorageFolder, opened_at_version: int, last_rewrite: int, *, loaded: bool) -> None:
         self._folder = folder
         self._opened_at_version = opened_at_version
         self._opened_with_rewrite = last_rewrite
@@ -108,7 +107,7 @@ class History:
         for version in reversed(log_versions(self._folder)[0]):
             if version > self._opened_at_version:
                 continue
-            entry = _parsed(version, entry_path(self._folder, version).read_text(encoding="utf-8"))
+            entry = _parsed(version, log_of(self._folder).read(entry_name(version)).decode())
             read.append(entry)
             if entry.number is not None:
                 first = entry.number - history + 1 if first is None else first

@@ -40,7 +40,7 @@ class ReadableStates:
         self._held = held
         self._history = history
         self._lock = threading.Lock()
-        self._log = History(data.path, state.version, state.last_rewrite, loaded=new)
+        self._log = History(data.folder, state.version, state.last_rewrite, loaded=new)
         self._loaded = new
         self._current: Snapshot | None = None
         self._outside_readers = outside_readers or OutsideReaders()
@@ -51,6 +51,15 @@ class ReadableStates:
         """Makes this the current state."""
         with self._lock:
             self._log.record(entry)
+            self.state = state
+            self._current = None
+
+    def reload(self, state: TableState) -> None:
+        """Makes this the current state, and reads the past from the log at the next need."""
+        with self._lock:
+            self._log = History(self._data.folder, state.version, state.last_rewrite, loaded=False)
+            self._loaded = False
+            self.tombstones = Tombstones()
             self.state = state
             self._current = None
 
@@ -140,14 +149,14 @@ class ReadableStates:
         if self._loaded:
             return
         self._loaded = True
-        self._log.load(self._data.names(), self._history)
+        sizes = self._data.sizes()
+        self._log.load(sizes, self._history)
         needed = self._log.removed_files() | set(self.state.files)
-        for name, removed_at_us in read_tombstones(self._data.path).items():
+        for name, removed_at_us in read_tombstones(self._data.folder).items():
             if name not in needed:
-                self._bury(name, removed_at_us)
+                self._bury(name, removed_at_us, sizes.get(name))
 
-    def _bury(self, name: str, removed_at_us: int) -> None:
-        size_bytes = self._data.size_of(name)
+    def _bury(self, name: str, removed_at_us: int, size_bytes: int | None) -> None:
         if size_bytes is not None:
             self.tombstones.add(Tombstone(removed_at_us, name, size_bytes))
 
@@ -163,7 +172,7 @@ class ReadableStates:
         with self._lock:
             self._load()
             for name, removed_at_us in self._log.take_unneeded(self._oldest()).items():
-                self._bury(name, removed_at_us)
+                self._bury(name, removed_at_us, self._data.size_of(name))
             self.tombstones.hold_to(clock.now_us())
             expired = self.tombstones.take_expired(clock.age_us() - self._outside_readers.keep_us)
             early = self.tombstones.take_beyond(0 if for_room else self._outside_readers.keep_bytes)

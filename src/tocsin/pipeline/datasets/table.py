@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
-from typing import Final, TypedDict, Unpack
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -24,20 +24,32 @@ from tocsin.durable_files import is_full_disk
 from tocsin.pipeline.datasets import bulk
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.data_files import AT_TYPE, LARGEST_FILE_BYTES, DataFile, DataFolder, stored_schema
-from tocsin.pipeline.datasets.delta.delta_log import Commit, DeltaLog, TableClock, TableState
+from tocsin.pipeline.datasets.delta.delta_log import (
+    Commit,
+    DeltaLog,
+    ForeignCommitError,
+    TableClock,
+    TableState,
+    explained_failures,
+)
 from tocsin.pipeline.datasets.delta.tombstones import LogFiles, OutsideReaders
+from tocsin.pipeline.datasets.file_bounds import FileBounds, WantedValues
 from tocsin.pipeline.datasets.history import HistoryEntry
 from tocsin.pipeline.datasets.keys import Hashes, KeyPath
 from tocsin.pipeline.datasets.lookup import INDEXED_KEYS_MAX, KeyLookup, Located, Move
 from tocsin.pipeline.datasets.readable_states import ReadableStates
 from tocsin.pipeline.datasets.recent_rows import RecentRows
 from tocsin.pipeline.datasets.snapshots import Snapshot, SnapshotHolds
+from tocsin.storage.interface import StorageFolder
 from tocsin.wire.errors import InputError, StorageFullError, UnavailableError
 
 __all__ = ["Commit", "DatasetTable", "Snapshot"]
 
 _OWN_REWRITE_BYTES: Final = 2 << 20  # smaller files that a rewrite touches are joined with the new rows
 _NO_POSITIONS: Final[Mapping[str, int]] = {}
+_OVERTAKEN_MAX: Final = 5
+_PRUNED_FILES_MIN: Final = 4
+_Arguments = ParamSpec("_Arguments")
 
 
 class TableOptions(TypedDict, total=False):
@@ -47,6 +59,21 @@ class TableOptions(TypedDict, total=False):
     largest_file_bytes: int
     clock: TableClock  # the source of the time (the wall clock)
     outside_readers: OutsideReaders  # what is kept for other engines that read the table (nothing)
+
+
+def _again_if_overtaken(
+    change: Callable[Concatenate[DatasetTable, _Arguments], Commit],
+) -> Callable[Concatenate[DatasetTable, _Arguments], Commit]:
+    """Makes the change again, on the state that is then current, if another program's commit came first."""
+
+    @wraps(change)
+    def attempt(table: DatasetTable, /, *args: _Arguments.args, **options: _Arguments.kwargs) -> Commit:
+        for _ in range(_OVERTAKEN_MAX):
+            with suppress(ForeignCommitError):
+                return change(table, *args, **options)
+        return change(table, *args, **options)
+
+    return attempt
 
 
 class DatasetTable:
@@ -74,6 +101,7 @@ class DatasetTable:
         self.lookup = KeyLookup(
             log, self.data, self.keys, new=new, indexed_keys_max=options.get("indexed_keys_max", INDEXED_KEYS_MAX)
         )
+        self._bounds = FileBounds(self.data.schema, log.listed)
         self.is_closed = False
         self.recent = RecentRows(self.data.schema)
         self._listening = threading.Lock()  # separate from `writing`, so that no writer waits for it
@@ -84,7 +112,7 @@ class DatasetTable:
 
     @classmethod
     def create(
-        cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
+        cls, folder: StorageFolder, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
     ) -> DatasetTable:
         """Creates an empty table. `keys`: the columns (paths into structs) that together identify a row."""
         log = DeltaLog.create(folder, stored_schema(schema), *_logged(options))
@@ -92,7 +120,7 @@ class DatasetTable:
 
     @classmethod
     def open(
-        cls, folder: Path, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
+        cls, folder: StorageFolder, schema: pa.Schema, keys: Sequence[KeyPath], **options: Unpack[TableOptions]
     ) -> DatasetTable:
         """Opens an existing table in the state of its last durable commit."""
         log = DeltaLog.open(folder, stored_schema(schema), *_logged(options))
@@ -135,6 +163,21 @@ class DatasetTable:
         newer_files = tuple(path for path in snapshot.files if path not in older)
         return self.held.issued(Snapshot(newer_files, snapshot.number, snapshot.version, snapshot.rows_up_to))
 
+    def prune(self, snapshot: Snapshot, wanted: Sequence[WantedValues]) -> Snapshot:
+        """The same state without files in which no row can have all the wanted values. If that would leave out only a
+        few files, the snapshot itself: then it is not worth another view.
+        """
+        if len(snapshot.files) < _PRUNED_FILES_MIN:
+            return snapshot
+        bounds = self._bounds
+        excluded = {
+            self.data.full_path(file.name) for file in self.past.state.files.values() if bounds.excludes(file, wanted)
+        }
+        kept = tuple(path for path in snapshot.files if path not in excluded)
+        if len(snapshot.files) - len(kept) < _PRUNED_FILES_MIN:
+            return snapshot
+        return self.held.issued(Snapshot(kept, snapshot.number, snapshot.version, snapshot.rows_up_to))
+
     def needed_log_version(self) -> int:
         """The first log version that a readable state needs; older versions stay only for outside readers."""
         return self.past.keep_log_from()
@@ -156,6 +199,12 @@ class DatasetTable:
             self.is_closed = True
             self.lookup.forget()
 
+    def notice_foreign_commits(self) -> None:
+        """Shows the commits of other programs, if there are any."""
+        with self.writing:
+            if not self.is_closed and self.log.find_foreign_commit():
+                self.refresh()
+
     # ---- listeners
 
     def listen(self, listener: Callable[[int], None]) -> None:
@@ -169,6 +218,7 @@ class DatasetTable:
 
     # ---- changes
 
+    @_again_if_overtaken
     def insert(
         self, rows: pa.Table, *, keys_are_new: bool = False, positions: Mapping[str, int] = _NO_POSITIONS
     ) -> Commit:
@@ -205,6 +255,7 @@ class DatasetTable:
                 taken[first[positions]] = True
             return [int(position) for position in np.flatnonzero(taken)]
 
+    @_again_if_overtaken
     def upsert(self, rows: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
         """Adds rows and replaces rows with the same key; of several rows with one key in `rows` the last wins."""
         rows = self.fitting(rows)
@@ -221,6 +272,7 @@ class DatasetTable:
                 return self._append(rows, hashed, positions)
             return self._rewrite(located, hashed, rows, positions)
 
+    @_again_if_overtaken
     def delete(self, keys: pa.Table, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
         """Removes the rows whose key is listed (only the key columns of `keys` count).
 
@@ -235,6 +287,7 @@ class DatasetTable:
             located = self.lookup.locate(listed, hashed)
             return self._rewrite(located, hashed, None, positions) if located else self._unchanged()
 
+    @_again_if_overtaken
     def delete_all(self, *, positions: Mapping[str, int] = _NO_POSITIONS) -> Commit:
         """Removes every row without reading any. If there are no rows, nothing is committed."""
         with self._turn():
@@ -279,8 +332,25 @@ class DatasetTable:
         with self.writing:
             if self.is_closed:
                 raise UnavailableError("the dataset is closed")
-            self.log.refresh_if_stale()
-            yield
+            with explained_failures(self.log.folder):
+                self.refresh()
+                yield
+
+    def refresh(self) -> None:
+        """Shows what the log has, if the state in memory is in doubt or another program changed the table. The caller
+        holds the write lock.
+        """
+        if not self.log.refresh_if_stale():
+            return
+        state, shown = self.log.state, self.past.state.number
+        self.past.reload(state)
+        self.lookup.forget()
+        self._bounds = FileBounds(self.data.schema, self.log.listed)
+        self.log_files = None
+        self.leftovers = True
+        self.recent.record(state.number, None, rewrite=True)
+        for listener in self._listeners if state.number > shown else ():
+            listener(state.number)
 
     def fitting(self, rows: pa.Table) -> pa.Table:
         if rows.schema.equals(self.schema):
@@ -386,7 +456,9 @@ class DatasetTable:
 
     def _discard(self, added: Sequence[DataFile]) -> None:
         """Removes the files of a change that was not made; files that an undecided log entry may name stay."""
-        if not self.log.is_undecided:
+        if self.log.is_undecided:
+            self.leftovers = True
+        else:
             self.data.remove(file.name for file in added)
 
     def _unchanged(self) -> Commit:

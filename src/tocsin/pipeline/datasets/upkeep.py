@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from tocsin import faults
 from tocsin.clock import span_us
-from tocsin.durable_files import is_full_disk, sync_file, sync_folder
+from tocsin.durable_files import is_full_disk
 from tocsin.pipeline.datasets import keys as keyed
 from tocsin.pipeline.datasets.data_files import LARGEST_FILE_BYTES, DataFile
 from tocsin.pipeline.datasets.delta.log_entries import compute_digest
-from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, checkpoint_path, entry_path
+from tocsin.pipeline.datasets.delta.log_files import checkpoint_name, entry_name, log_of, open_delta
+from tocsin.pipeline.datasets.delta.log_recovery import LAST_CHECKPOINT
 from tocsin.pipeline.datasets.delta.tombstones import LOG_ENTRIES_MAX, LogFiles
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model.columns import AT
@@ -77,6 +77,8 @@ def upkeep(table: DatasetTable, limits: UpkeepLimits = _USUAL) -> UpkeepRound:
     """Does one round of upkeep. Safe at any time beside readers and writers; a second concurrent call waits."""
     with table.upkeeping:
         try:
+            with table.writing:
+                table.refresh()
             if table.log.has_other_properties():
                 with table.writing:
                     table.exchange(table.log.describe, ())
@@ -130,6 +132,7 @@ def _exchange(table: DatasetTable, written: list[DataFile], sources: Sequence[Da
     """Puts the new file in place of the old files, unless a writer has changed them meanwhile."""
     names = [source.name for source in sources]
     with table.writing:
+        table.refresh()
         if any(name not in table.log.state.files for name in names):
             table.data.remove(file.name for file in written)
             return False
@@ -190,15 +193,15 @@ def _checkpoint(table: DatasetTable, limits: UpkeepLimits) -> int | None:
     """Writes a checkpoint of the state, so that opening the table need not replay the whole log."""
     if not _is_checkpoint_due(table, limits):
         return None
-    folder = table.log.folder
-    delta = DeltaTable(str(folder))
+    logs = log_of(table.log.folder)
+    delta = open_delta(table.log.folder)
     version: int = delta.version()
     delta.create_checkpoint()
     faults.reach("dataset.checkpoint.written")
-    sync_file(checkpoint_path(folder, version))
-    sync_file(folder / LOG_FOLDER / "_last_checkpoint")
-    sync_folder(folder / LOG_FOLDER)
-    digest = compute_digest(checkpoint_path(folder, version))
+    logs.sync_file(checkpoint_name(version))
+    logs.sync_file(LAST_CHECKPOINT)
+    logs.sync()
+    digest = compute_digest(logs, checkpoint_name(version))
     with table.writing:
         table.log.checkpointed(version, digest)
     if table.log_files is not None:
@@ -239,6 +242,7 @@ def clean_up(table: DatasetTable, *, for_room: bool = False) -> UpkeepRound:
 def _remove_leftovers(table: DatasetTable) -> int:
     """Removes data files of a crash, which no state names. Holds the write lock: a writer may have begun a file."""
     with table.writing:
+        table.refresh()
         needed = table.past.kept_files() | table.log.list_files_to_leave()
         removed = table.data.remove(name for name in table.data.names() if name not in needed)
         table.leftovers = False
@@ -268,11 +272,8 @@ def _trim_log(table: DatasetTable) -> tuple[int, int]:
     checkpoints = [version for version in log.checkpoints if version < base]
     # An outside reader may have begun with any checkpoint of its time, and every reader begins with the last.
     checkpoints += _crowding(base, [version for version in log.checkpoints[:-1] if base < version < in_time])
-    for path in [
-        *(entry_path(folder, version) for version in entries),
-        *(checkpoint_path(folder, version) for version in checkpoints),
-    ]:
-        path.unlink(missing_ok=True)
+    for name in [*map(entry_name, entries), *map(checkpoint_name, checkpoints)]:
+        log_of(folder).remove([name])
         faults.reach("dataset.cleanup.log-removed")
     log.checkpoints = [version for version in log.checkpoints if version not in checkpoints]
     return len(entries) + len(checkpoints), sum(version >= in_time for version in entries)

@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -25,6 +25,7 @@ from pyspark.util import PythonEvalType
 from tocsin.pipeline.datasets import layout
 from tocsin.pipeline.python.protocol import Code, Signature, parse_call_error
 from tocsin.pipeline.python.worker import FunctionLookUp, WorkerCall, gives
+from tocsin.pipeline.spark.shipped_archives import pack_users_files, users_files
 from tocsin.rules.model.types import Type
 
 KEPT: Final = 512  # functions that Spark knows at once; the least recently used goes
@@ -44,11 +45,15 @@ class DeclaredFunction(Protocol):
 
 
 class PythonFunctions:
-    def __init__(self, spark: SparkSession, folder: Path, log_file: Path, timeout_s: float) -> None:
+    def __init__(
+        self, spark: SparkSession, folder: Path, log_file: Path, timeout_s: float, shipped_folder: Path | None = None
+    ) -> None:
+        """`shipped_folder`: where archives for workers are made that do not see the folder."""
         self._spark = spark
         self._folder = folder
         self._said = log_file
         self._timeout_s = timeout_s
+        self._modules = None if shipped_folder is None else ShippedModules(spark, folder, shipped_folder)
         self._names: OrderedDict[tuple[Code, Signature], str] = OrderedDict()
         self._prefix = f"tocsin_python_{uuid4().hex}"
         self._count = 0
@@ -88,8 +93,38 @@ class PythonFunctions:
             raise call_error from None
 
     def _code(self, target: str) -> Code:
+        folder = str(self._folder)
+        if self._modules is not None:
+            archive = self._modules.send()
+            version = f"{self._created} {archive}"
+            return Code(target, "", version, "", self._timeout_s, shown_folder=folder, archive=archive)
         version = hashlib.sha256(repr((self._created, *_files(self._folder))).encode()).hexdigest()
-        return Code(target, str(self._folder), version, str(self._said), self._timeout_s)
+        return Code(target, folder, version, str(self._said), self._timeout_s)
+
+
+class ShippedModules:
+    """The folder of users' modules at workers that do not see it: an archive, sent anew when a file has changed."""
+
+    def __init__(self, spark: SparkSession, folder: Path, destination: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._destination = destination
+        self._state: tuple[tuple[str, int, int], ...] | None = None
+        self._archive = ""
+        self._sent: set[str] = set()
+        self._lock = threading.Lock()
+
+    def send(self) -> str:
+        """Returns the name of an archive with the present files, which Spark's next jobs have."""
+        with self._lock:
+            state = tuple(_states(users_files(self._folder)))
+            if state != self._state:
+                path = pack_users_files(self._folder, self._destination)
+                if path.name not in self._sent:
+                    self._spark.sparkContext.addArchive(str(path))
+                    self._sent.add(path.name)
+                self._state, self._archive = state, path.name
+            return self._archive
 
 
 def _udf(call: Callable[..., pa.Array], name: str, returns: str) -> UserDefinedFunction:
@@ -102,8 +137,11 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
         folders[:] = sorted(
             subfolder for subfolder in folders if subfolder != "__pycache__" and not subfolder.startswith(".")
         )
-        for name in sorted(file for file in files if file.endswith(".py")):
-            path = Path(where, name)
-            with suppress(OSError):
-                status = path.stat()
-                yield str(path), status.st_mtime_ns, status.st_size
+        yield from _states(Path(where, name) for name in sorted(file for file in files if file.endswith(".py")))
+
+
+def _states(paths: Iterable[Path]) -> Iterator[tuple[str, int, int]]:
+    for path in paths:
+        with suppress(OSError):
+            status = path.stat()
+            yield str(path), status.st_mtime_ns, status.st_size

@@ -20,15 +20,17 @@ from tocsin.rules.did_you_mean import did_you_mean
 
 PythonCallable = Callable[..., Any]
 
-_versions: dict[str, str] = {}  # per folder, the version that was imported
+_imports: dict[str, Code] = {}  # per folder as people call it, the code that was imported last
 _found: dict[tuple[str, str], PythonCallable] = {}
 
 
 def function(code: Code) -> PythonCallable:
     """Returns the function. The CallError says why it cannot be used."""
-    if _versions.get(code.folder) != code.version:
-        _forget(code.folder)
-        _versions[code.folder] = code.version
+    shown_folder = code.shown_folder or code.folder
+    last = _imports.get(shown_folder)
+    if last is None or (last.version, last.folder) != (code.version, code.folder):
+        _forget(code.folder if last is None else last.folder)
+        _imports[shown_folder] = code
     key = code.folder, code.target
     if key not in _found:
         _found[key] = _look_up(code)
@@ -55,6 +57,8 @@ def _forget(folder: str) -> None:
     names = [name for name, module in list(sys.modules.items()) if _is_inside(module, folder)]
     for name in names:
         del sys.modules[name]
+    # The next version may be in another folder, whose modules have the same names.
+    sys.path[:] = [entry for entry in sys.path if entry != folder]
     for key in [target for target in _found if target[0] == folder]:
         del _found[key]
     importlib.invalidate_caches()
@@ -77,12 +81,20 @@ def _look_up(code: Code) -> PythonCallable:
         if not hasattr(target, part):
             where = _places(module)
             functions = (name_ for name_ in dir(target) if callable(getattr(target, name_)))
-            hint = did_you_mean(part, functions) or (f"it was read from {where[0]}" if where else None)
+            hint = did_you_mean(part, functions) or (f"it was read from {_shown(where[0], code)}" if where else None)
             raise CallError(f"the Python module {name} has no function {attribute}", hint, usable=False)
         target = getattr(target, part)
     if not callable(target):
         raise CallError(f"{code.target} is no function, but of type {type(target).__name__}", usable=False)
     return target  # type: ignore[no-any-return]
+
+
+def _shown(place: str, code: Code) -> str:
+    """Returns the place of a file as people know it."""
+    inside = Path(place).is_relative_to(code.folder)
+    return (
+        str(Path(code.shown_folder) / Path(place).relative_to(code.folder)) if code.shown_folder and inside else place
+    )
 
 
 def _imported(name: str, code: Code) -> Any:
@@ -97,7 +109,9 @@ def _imported(name: str, code: Code) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             file = f"{name.replace('.', '/')}.py"
-            hint = f"put {file} into {code.folder}, or install its package for the cluster's Python"
+            hint = (
+                f"put {file} into {code.shown_folder or code.folder}, or install its package for the cluster's Python"
+            )
             raise CallError(f"there is no Python module {name}", hint, usable=False) from None
         raise _unusable(name, error, code) from None
     except (Exception, SystemExit, FunctionTimeoutError) as error:
@@ -106,7 +120,7 @@ def _imported(name: str, code: Code) -> Any:
     hidden = own.with_suffix(".py").is_file() or (own / "__init__.py").is_file()
     if hidden and not _is_inside(module, code.folder):
         raise CallError(
-            f"the Python module {name} in {code.folder} is hidden by another of that name",
+            f"the Python module {name} in {code.shown_folder or code.folder} is hidden by another of that name",
             f"rename it; the other is {(_places(module) or ['a part of Python'])[0]}",
             usable=False,
         )

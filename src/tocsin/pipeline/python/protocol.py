@@ -7,7 +7,8 @@ therefore JSON inside that text.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tocsin.rules.model.types import Type
@@ -17,7 +18,9 @@ from tocsin.rules.model.types import Type
 class Code:
     """Where a function is: `module:function`, found in the folder or among the installed packages.
 
-    Files of the folder are imported again when `version` changes. Printed output goes to the file `said`.
+    Files of the folder are imported again when `version` changes. Printed output goes to the file `said`, or if that is
+    empty to the log of the executor. `archive` is set where workers do not see the folder: Spark has sent them the
+    archive and has unpacked it (`placed`). `shown_folder` is what people call the folder.
     """
 
     target: str
@@ -25,6 +28,16 @@ class Code:
     version: str
     said: str
     timeout_s: float
+    shown_folder: str = ""
+    archive: str = ""
+
+    def placed(self) -> Code:
+        """Returns the code with the folder in which this worker has it."""
+        if not self.archive:
+            return self
+        from pyspark import SparkFiles
+
+        return replace(self, folder=os.path.realpath(SparkFiles.get(self.archive)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,6 @@ class CapturedOutput(io.TextIOBase):
 
 
 def listen(path: str) -> None:
-    """Redirects what this process prints to the file."""
-    if not isinstance(sys.stdout, CapturedOutput):
+    """Redirects what this process prints to the file, if there is one."""
+    if path and not isinstance(sys.stdout, CapturedOutput):
         sys.stdout = sys.stderr = CapturedOutput(path)

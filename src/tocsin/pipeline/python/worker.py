@@ -37,7 +37,8 @@ class WorkerCall:
 
     def __call__(self, *columns: pa.Array) -> pa.Array:
         listen(self.code.said)
-        function = import_function.function(self.code)
+        code = self.code.placed()
+        function = import_function.function(code)
         rows = len(columns[0])
         # Spark has no calls without arguments: such a call gets a column that is not read.
         arguments = [_values(column, kind) for column, kind in zip(columns, self.signature.arguments, strict=False)]
@@ -45,7 +46,7 @@ class WorkerCall:
         failed: list[str | None] = []
         for row in zip(*arguments, strict=True) if arguments else [()] * rows:
             try:
-                values.append(self._called(function, row))
+                values.append(self._called(function, row, code))
                 failed.append(None)
             except CallError as error:
                 if not self.signature.each:
@@ -57,13 +58,13 @@ class WorkerCall:
             return results
         return pa.StructArray.from_arrays([results, pa.array(failed, pa.string())], names=["value", "failed"])
 
-    def _called(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def _called(self, function: Callable[..., Any], arguments: tuple[Any, ...], code: Code) -> Any:
         name, returns = self.signature.name, self.signature.returns
         try:
-            with limit_time(self.code.timeout_s):
+            with limit_time(code.timeout_s):
                 result = function(*arguments)
         except BaseException as error:
-            raise CallError(f"the function {name} failed: {describe_error(error, self.code)}") from None
+            raise CallError(f"the function {name} failed: {describe_error(error, code)}") from None
         if result is None or result is MISSING:
             if self.signature.optional:
                 return result
@@ -83,7 +84,7 @@ class FunctionLookUp:
 
     def __call__(self, column: pa.Array) -> pa.Array:
         listen(self.code.said)
-        import_function.check(self.code, self.arity)
+        import_function.check(self.code.placed(), self.arity)
         return pa.array([""] * len(column), pa.string())
 
 

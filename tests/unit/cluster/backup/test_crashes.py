@@ -19,6 +19,7 @@ from tests.support.example_backup import KEYS, SCHEMA, STORES
 from tocsin.cluster.backup.restore import restore
 from tocsin.cluster.backup.backup_writer import write_backup
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.storage.local import LocalFolder
 from tocsin.store.cluster.sqlite_store import SqliteStore
 
 async def run(doing, folder, other):
@@ -26,7 +27,8 @@ async def run(doing, folder, other):
         return await restore(other, folder, **STORES)
     store = SqliteStore(folder / "catalog.sqlite")
     await store.open()
-    tables = {name: DatasetTable.open(folder / "datasets" / name, SCHEMA, KEYS) for name in ("reports", "empty")}
+    datasets = LocalFolder(folder / "datasets")
+    tables = {name: DatasetTable.open(datasets.child(name), SCHEMA, KEYS) for name in ("reports", "empty")}
     await write_backup(store, lambda: tables, other, data=folder)
 
 asyncio.run(run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))

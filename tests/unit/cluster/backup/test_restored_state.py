@@ -21,6 +21,7 @@ from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import UpkeepLimits, upkeep
 from tocsin.rules.model.cursors import Range
+from tocsin.storage.local import LocalFolder
 from tocsin.store.broker import broker_backup
 from tocsin.store.broker.rows import SESSION_KEY
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
@@ -58,7 +59,9 @@ async def test_a_restored_folder_has_the_catalog_the_rows_and_their_history(
 
 async def test_what_is_only_kept_for_readers_outside_is_not_saved(data: Data, target: Path, tmp_path: Path) -> None:
     folder = data.folder / "datasets" / "kept"
-    table = DatasetTable.create(folder, SCHEMA, KEYS, history=2, outside_readers=OutsideReaders(keep_s=3600.0))
+    table = DatasetTable.create(
+        LocalFolder(folder), SCHEMA, KEYS, history=2, outside_readers=OutsideReaders(keep_s=3600.0)
+    )
     for word in "abcdefgh":
         table.upsert(pa.Table.from_pylist([{"id": 1, "word": word}], schema=SCHEMA))
         upkeep(table, UpkeepLimits(checkpoint_every=2))
@@ -68,7 +71,7 @@ async def test_what_is_only_kept_for_readers_outside_is_not_saved(data: Data, ta
     await restore(target, tmp_path / "new", **STORES)
     restored = tmp_path / "new" / "datasets" / "kept"
     assert len(list(restored.glob("*.parquet"))) < 5
-    back = DatasetTable.open(restored, SCHEMA, KEYS, history=2)
+    back = DatasetTable.open(LocalFolder(restored), SCHEMA, KEYS, history=2)
     assert content(back) == {1: "h"}
     assert back.as_of_commit(7).number == 7
 
@@ -80,17 +83,17 @@ async def test_a_wide_dataset_is_saved_and_brought_back_also_after_a_restart(
     monkeypatch.setattr(delta_log, "table_properties", properties)
     schema = pa.schema([*SCHEMA, *((f"more{each}", pa.int64()) for each in range(60))])
     folder = data.folder / "datasets" / "wide"
-    table = DatasetTable.create(folder, schema, KEYS, history=100)
+    table = DatasetTable.create(LocalFolder(folder), schema, KEYS, history=100)
     for number in range(1, 4):
         table.insert(pa.Table.from_pylist([{"id": number, "word": "x"}], schema=schema))
     assert upkeep(table, UpkeepLimits(checkpoint_every=2)).checkpoint is not None
     table.upsert(pa.Table.from_pylist([{"id": 2, "word": "y"}], schema=schema))
     table.close()
-    data.tables["wide"] = DatasetTable.open(folder, schema, KEYS, history=100)
+    data.tables["wide"] = DatasetTable.open(LocalFolder(folder), schema, KEYS, history=100)
     manifest = await data.back_up(target)
     assert [(mark.commit, mark.rows) for mark in manifest.datasets if mark.folder == "wide"] == [(4, 3)]
     await restore(target, tmp_path / "new", **STORES)
-    back = DatasetTable.open(tmp_path / "new" / "datasets" / "wide", schema, KEYS, history=100)
+    back = DatasetTable.open(LocalFolder(tmp_path / "new" / "datasets" / "wide"), schema, KEYS, history=100)
     assert content(back) == {1: "x", 2: "y", 3: "x"}
     assert content(back, 2) == {1: "x", 2: "x"}
     assert back.log.state == data.tables["wide"].log.state

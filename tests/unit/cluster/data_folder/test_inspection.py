@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.dataset_files import entry_path
 from tests.support.small_tables import KEYS, SCHEMA, rows
 from tocsin.cli.commands.check import check
 from tocsin.cluster.catalog.catalog import CatalogStore, Put
 from tocsin.cluster.catalog.entries import BrokerEntry, ChannelEntry, DatasetEntry, DataverseEntry, TypeEntry
 from tocsin.cluster.data_folder.lost_folder import TAIL, LostFolder
-from tocsin.pipeline.datasets.delta.log_files import entry_path
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
+from tocsin.storage.local import LocalFolder
 from tocsin.store.broker.sqlite.store import SqliteBrokerStore
 from tocsin.store.channels.rows import Execution
 from tocsin.store.channels.sqlite.store import SqliteChannelStore
@@ -34,7 +35,7 @@ async def folder(tmp_path: Path) -> Path:
     """Of a dataset with two channels: one has read all of it, and another that is gone; one the first commit."""
     data = tmp_path / "data"
     (data / "datasets").mkdir(parents=True)
-    table = DatasetTable.create(data / "datasets" / "d", SCHEMA, KEYS)
+    table = DatasetTable.create(LocalFolder(data / "datasets" / "d"), SCHEMA, KEYS)
     for number in range(COMMITS):
         table.insert(rows(number))
     table.close()
@@ -71,13 +72,13 @@ def test_commits_that_a_channel_has_read_and_that_are_gone_are_named(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dataset = folder / "datasets" / "d"
-    whole = entry_path(dataset, COMMITS).read_bytes()
-    entry_path(dataset, COMMITS).unlink()
+    whole = entry_path(LocalFolder(dataset), COMMITS).read_bytes()
+    entry_path(LocalFolder(dataset), COMMITS).unlink()
     status, (found,) = checked(folder, capsys)
     assert (status, found["path"], found["what"]) == (1, str(dataset / "_delta_log"), "dataset v.D")
     assert found["problem"] == "ends at commit 2, and the channel v.all has read up to commit 3"
     assert "copy of the disk before the cluster starts" in found["remedy"]
-    entry_path(dataset, COMMITS).write_bytes(whole)
+    entry_path(LocalFolder(dataset), COMMITS).write_bytes(whole)
     assert checked(folder, capsys) == (0, [])
 
 
@@ -87,7 +88,7 @@ def test_commits_that_a_channel_has_read_and_that_are_gone_are_named(
 def test_a_newest_entry_that_was_whole_is_named_and_no_note(
     folder: Path, capsys: pytest.CaptureFixture[str], word: bytes, damage: bytes
 ) -> None:
-    entry = entry_path(folder / "datasets" / "d", COMMITS)
+    entry = entry_path(LocalFolder(folder / "datasets" / "d"), COMMITS)
     entry.write_bytes(entry.read_bytes().replace(word, damage))
     status, found = checked(folder, capsys)
     assert status == 1

@@ -24,6 +24,7 @@ from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.sources.decoder import DecodedRecord
 from tocsin.rules.model import types as t
 from tocsin.rules.model.types import Field, ObjectType
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import CapacityError, DeadlineError, StatementError, UnavailableError
 
 FEED = ObjectType((Field("id", t.BIGINT),), True)
@@ -34,8 +35,8 @@ class LandingTables:
     def __init__(self, folder: Path, enrich: Enrich | None = None) -> None:
         self.feed = FeedEntry("v", "F", (), "T", FEED, "folder")
         entry = DatasetEntry("v", "D", "C", CLOSED, (("id",),), False, False, "d", 1, None)
-        self.table = DatasetTable.create(folder / "d", layout.record_schema(CLOSED), (("id",),))
-        self.rejected = DatasetTable.create(folder / "r", layout.record_schema(REJECTED), (("id",),))
+        self.table = DatasetTable.create(LocalFolder(folder / "d"), layout.record_schema(CLOSED), (("id",),))
+        self.rejected = DatasetTable.create(LocalFolder(folder / "r"), layout.record_schema(REJECTED), (("id",),))
         self.landing = Landing(self.feed, 0, entry, self.table, self.rejected, enrich)
         self.rejections = Rejections(self.feed, 0, self.rejected)
 
@@ -178,7 +179,7 @@ def test_of_one_record_all_that_a_function_made_lands_or_nothing(tmp_path: Path)
 def test_a_record_that_two_datasets_of_one_name_refuse_is_kept_for_each(tmp_path: Path) -> None:
     world = LandingTables(tmp_path)
     entry = DatasetEntry("w", "D", "C", CLOSED, (("id",),), False, False, "e", 1, None)
-    table = DatasetTable.create(tmp_path / "e", layout.record_schema(CLOSED), (("id",),))
+    table = DatasetTable.create(LocalFolder(tmp_path / "e"), layout.record_schema(CLOSED), (("id",),))
     entries = logged([{"id": 1, "more": 1}])
     world.landing.land(entries)
     Landing(world.feed, 0, entry, table, world.rejected, None).land(entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -129,6 +130,22 @@ REFUSED = [
     Refused("select value x.id from ofKind(k) x", "depends on a parameter", "USING", continuous=False),
     Refused("select value k", "depends on a parameter", "FROM", continuous=False),
 ]  # fmt: skip
+
+
+@pytest.fixture
+def adaptive(spark: SparkSession) -> Iterator[None]:
+    """Spark may change a plan while it runs, as it does on clusters."""
+    usual = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    yield
+    spark.conf.set("spark.sql.adaptive.enabled", usual)
+
+
+@pytest.mark.usefixtures("adaptive")
+def test_a_plan_that_may_change_while_it_runs_is_reviewed_as_well(spark: SparkSession) -> None:
+    test_a_shape_without_a_shared_query_is_refused_with_reason_and_remedy(
+        spark, next(case for case in REFUSED if case.reason == _PAIRS)
+    )
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=[case.body for case in REFUSED])

@@ -6,22 +6,24 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
+from tests.support.s3_server import read_data_file
 from tests.support.small_tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.pipeline.datasets.key_index import KeyIndex
 from tocsin.pipeline.datasets.table import DatasetTable
+from tocsin.storage.interface import StorageFolder
 from tocsin.wire.errors import ConflictError, InputError
+
+EVERY_STORAGE = True
 
 
 def test_a_taken_key_is_named_and_nothing_is_inserted(table: DatasetTable) -> None:
@@ -68,14 +70,14 @@ def test_a_missing_key_is_refused(table: DatasetTable) -> None:
 )
 @pytest.mark.parametrize("indexed_keys_max", [0, 100])
 def test_keys_of_every_type_are_compared_exactly(
-    tmp_path: Path, kind: pa.DataType, first: Any, same: Any, other: Any, indexed_keys_max: int
+    folder: StorageFolder, kind: pa.DataType, first: Any, same: Any, other: Any, indexed_keys_max: int
 ) -> None:
     schema = pa.schema([("zone", pa.struct([("key", kind)])), ("id", pa.int64()), ("said", pa.string())])
 
     def row(key: Any) -> pa.Table:
         return pa.Table.from_pylist([{"zone": {"key": key}, "id": 1, "said": "a"}], schema=schema)
 
-    table = DatasetTable.create(tmp_path / "d", schema, (("zone", "key"), ("id",)), indexed_keys_max=indexed_keys_max)
+    table = DatasetTable.create(folder, schema, (("zone", "key"), ("id",)), indexed_keys_max=indexed_keys_max)
     table.insert(row(first))
     with pytest.raises(ConflictError, match=r"zone\.key = .*, id = 1 is in the dataset"):
         table.insert(row(same))
@@ -116,16 +118,16 @@ def test_an_upsert_of_new_keys_is_an_append(table: DatasetTable) -> None:
 def test_a_rewrite_keeps_nested_values_and_the_commits_of_untouched_rows(table: DatasetTable) -> None:
     table.insert(rows(1, 2))
     table.upsert(rows(2, said="b"))
-    stored = [row for path in table.snapshot().files for row in pq.ParquetFile(path).read().to_pylist()]
+    stored = [row for path in table.snapshot().files for row in read_data_file(path).to_pylist()]
     assert {(row["id"], row["_commit"], row["zone"]["x"], tuple(row["zone"]["tags"])) for row in stored} == {
         (1, 1, 0.5, ("t", None)),
         (2, 2, 1.0, ("t", None)),
     }
 
 
-def test_large_files_are_rewritten_one_by_one_and_small_ones_join_the_new_rows(tmp_path: Path) -> None:
+def test_large_files_are_rewritten_one_by_one_and_small_ones_join_the_new_rows(folder: StorageFolder) -> None:
     schema = pa.schema([("id", pa.int64()), ("said", pa.string())])
-    table = DatasetTable.create(tmp_path / "d", schema, KEYS)
+    table = DatasetTable.create(folder, schema, KEYS)
     noise = np.random.default_rng(1)
     for begin in (0, 1000):
         said = [noise.bytes(2000).hex() for _ in range(1000)]
@@ -184,8 +186,8 @@ def test_the_index_names_the_file_of_every_key(steps: list[tuple[str, set[int], 
             assert position in found[source]
 
 
-def test_a_load_is_one_commit_in_files_of_bounded_size(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, largest_file_bytes=9000)
+def test_a_load_is_one_commit_in_files_of_bounded_size(folder: StorageFolder) -> None:
+    table = DatasetTable.create(folder, SCHEMA, KEYS, largest_file_bytes=9000)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for begin in range(0, 1000, 100):
@@ -202,8 +204,8 @@ def test_a_load_is_one_commit_in_files_of_bounded_size(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("indexed_keys_max", [0, 100])
 @pytest.mark.parametrize("ids", [[5, 6, 5], [5, 6, 2]])
-def test_a_load_with_a_taken_key_leaves_nothing(tmp_path: Path, ids: list[int], indexed_keys_max: int) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, indexed_keys_max=indexed_keys_max)
+def test_a_load_with_a_taken_key_leaves_nothing(folder: StorageFolder, ids: list[int], indexed_keys_max: int) -> None:
+    table = DatasetTable.create(folder, SCHEMA, KEYS, indexed_keys_max=indexed_keys_max)
     table.insert(rows(1, 2))
     before = table.data.names()
     with pytest.raises(ConflictError, match=f"id = {ids[-1]} "):

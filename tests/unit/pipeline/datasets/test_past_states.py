@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,21 +16,24 @@ from tests.support.waiting import WITHIN_S, wait_until
 from tocsin.pipeline.datasets.delta import log_files
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import clean_up, is_upkeep_due, upkeep
+from tocsin.storage.interface import StorageFolder
 from tocsin.wire.errors import NotFoundError
 
+EVERY_STORAGE = True
 
-def test_a_clock_that_goes_back_does_not_disorder_the_commits(tmp_path: Path) -> None:
+
+def test_a_clock_that_goes_back_does_not_disorder_the_commits(folder: StorageFolder) -> None:
     clock = MovedClock()
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, clock=clock.of_table)
+    table = DatasetTable.create(folder, SCHEMA, KEYS, clock=clock.of_table)
     first = table.insert(rows(1))
     clock.ahead_s = -time.time()
     second = table.insert(rows(2))
     assert second.at > first.at
 
 
-def test_a_settled_time_gets_no_later_commit_whatever_the_clock_does(tmp_path: Path) -> None:
+def test_a_settled_time_gets_no_later_commit_whatever_the_clock_does(folder: StorageFolder) -> None:
     clock = MovedClock()
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, clock=clock.of_table)
+    table = DatasetTable.create(folder, SCHEMA, KEYS, clock=clock.of_table)
     first = table.insert(rows(1))
     at = first.at + timedelta(microseconds=5)
     wait_until(lambda: datetime.now(UTC) > at, "that time has come")
@@ -67,8 +68,8 @@ def test_the_future_is_not_settled(table: DatasetTable) -> None:
     assert table.insert(rows(1)).at < datetime.now(UTC) + timedelta(hours=1)
 
 
-def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(folder: StorageFolder) -> None:
+    table = DatasetTable.create(folder, SCHEMA, KEYS, history=2)
     made = []
     for each in range(150):
         made.append(table.insert(rows(each)))
@@ -90,8 +91,8 @@ def test_a_dataset_only_appended_to_can_be_asked_for_any_commit_and_time(tmp_pat
         table.as_of_time(made[3].at)
 
 
-def test_a_longer_history_does_not_bring_back_what_a_shorter_one_gave_up(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+def test_a_longer_history_does_not_bring_back_what_a_shorter_one_gave_up(folder: StorageFolder) -> None:
+    table = DatasetTable.create(folder, SCHEMA, KEYS, history=2)
     made = []
     for each in range(1, 41):
         made.append(table.upsert(rows(1, said=str(each))))
@@ -107,8 +108,8 @@ def test_a_longer_history_does_not_bring_back_what_a_shorter_one_gave_up(tmp_pat
         table.as_of_commit(38)
 
 
-def test_the_files_of_a_pinned_or_held_snapshot_stay(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1)
+def test_the_files_of_a_pinned_or_held_snapshot_stay(folder: StorageFolder) -> None:
+    table = DatasetTable.create(folder, SCHEMA, KEYS, history=1)
     table.insert(rows(1, 2))
     held = table.snapshot()
     with table.pin(table.snapshot()):
@@ -116,11 +117,11 @@ def test_the_files_of_a_pinned_or_held_snapshot_stay(tmp_path: Path) -> None:
         del held
         table.upsert(rows(2, said="b"))
         clean_up(table)
-        assert all(os.path.exists(path) for path in files)
+        assert {path.rpartition("/")[2] for path in files} <= table.data.names()
     held = table.snapshot()
     table.upsert(rows(2, said="c"))
     clean_up(table)
-    assert not any(os.path.exists(path) for path in files)
+    assert table.data.names().isdisjoint(path.rpartition("/")[2] for path in files)
     assert content(held) == {1: "a", 2: "b"}
     del held
     clean_up(table)

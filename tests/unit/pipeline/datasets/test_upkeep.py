@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -17,7 +16,10 @@ from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import UpkeepLimits, clean_up, is_upkeep_due, upkeep
+from tocsin.storage.interface import StorageFolder
 from tocsin.wire.errors import ConflictError, StorageFullError
+
+EVERY_STORAGE = True
 
 
 def test_small_commits_are_compacted_and_the_log_stays_short(table: DatasetTable) -> None:
@@ -58,21 +60,21 @@ def test_a_compaction_that_a_writer_overtook_is_dropped(table: DatasetTable) -> 
     assert len(content(table.snapshot())) == 19
 
 
-def test_on_a_full_disk_upkeep_still_removes_what_nothing_needs(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1)
+def test_on_a_full_disk_upkeep_still_removes_what_nothing_needs(folder: StorageFolder) -> None:
+    table = DatasetTable.create(folder, SCHEMA, KEYS, history=1)
     for each in range(20):
         table.insert(rows(each))
     table.upsert(rows(0, said="b"))
     before = len(table.data.names())
-    with mock.patch.object(data_files, "sync_file", full_disk), pytest.raises(StorageFullError):
+    with mock.patch.object(data_files, "compute_checksum", full_disk), pytest.raises(StorageFullError):
         upkeep(table)
     assert len(table.data.names()) == before - 1
     assert len(content(table.snapshot())) == 20
 
 
-def test_rows_end_with_their_retention_without_a_commit(tmp_path: Path) -> None:
+def test_rows_end_with_their_retention_without_a_commit(folder: StorageFolder) -> None:
     clock = MovedClock()
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, clock=clock.of_table)
+    table = DatasetTable.create(folder, SCHEMA, KEYS, clock=clock.of_table)
     clock.ahead_s = -3600.0
     table.insert(rows(0, said=os.urandom(200_000).hex()))  # too large for a compaction with the others
     table.insert(rows(1, 2))
@@ -93,12 +95,12 @@ def test_rows_end_with_their_retention_without_a_commit(tmp_path: Path) -> None:
         table.insert(rows(3))
 
 
-def test_nothing_ends_by_age_while_the_time_that_tells_ages_stands_still(tmp_path: Path) -> None:
+def test_nothing_ends_by_age_while_the_time_that_tells_ages_stands_still(folder: StorageFolder) -> None:
     times = {"now": 10**15, "age": 10**15}
     clock = TableClock(lambda: times["now"], lambda: times["age"])
     outside_readers = OutsideReaders(keep_s=60.0)
     table = DatasetTable.create(
-        tmp_path / "d", SCHEMA, KEYS, retention_s=100, history=1, outside_readers=outside_readers, clock=clock
+        folder, SCHEMA, KEYS, retention_s=100, history=1, outside_readers=outside_readers, clock=clock
     )
     table.upsert(rows(1))
     times["now"] += 3600 * 10**6
@@ -118,11 +120,11 @@ def test_nothing_ends_by_age_while_the_time_that_tells_ages_stands_still(tmp_pat
     assert upkeep(table).expired_rows == 2
 
 
-def test_what_a_clock_said_that_was_ahead_is_not_kept_until_then(tmp_path: Path) -> None:
+def test_what_a_clock_said_that_was_ahead_is_not_kept_until_then(folder: StorageFolder) -> None:
     times = {"now": 10**15}
     clock = TableClock(lambda: times["now"], lambda: times["now"])
     outside_readers = OutsideReaders(keep_s=60.0)
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1, outside_readers=outside_readers, clock=clock)
+    table = DatasetTable.create(folder, SCHEMA, KEYS, history=1, outside_readers=outside_readers, clock=clock)
     times["now"] += 10**14
     table.upsert(rows(1))
     table.upsert(rows(1, said="b"))
@@ -135,9 +137,9 @@ def test_what_a_clock_said_that_was_ahead_is_not_kept_until_then(tmp_path: Path)
     assert len(table.past.tombstones) == 0
 
 
-def test_an_ended_key_is_free_again(tmp_path: Path) -> None:
+def test_an_ended_key_is_free_again(folder: StorageFolder) -> None:
     clock = MovedClock()
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, retention_s=0, clock=clock.of_table)
+    table = DatasetTable.create(folder, SCHEMA, KEYS, retention_s=0, clock=clock.of_table)
     table.insert(rows(1))
     clock.ahead_s = 1e9
     assert upkeep(table).expired_rows == 1

@@ -19,6 +19,8 @@ from tocsin.pipeline.datasets import data_files
 from tocsin.pipeline.datasets.delta import delta_log, log_files
 from tocsin.pipeline.datasets.table import DatasetTable, Snapshot
 from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.storage import local
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import StorageFullError
 
 # As tables were created before they said anything of themselves.
@@ -70,7 +72,7 @@ def same_opened_anew(table: DatasetTable, **options: Any) -> DatasetTable:
 def test_a_table_of_any_width_is_after_a_restart_what_it_was_before(tmp_path: Path, name: str, *, old: bool) -> None:
     schema = WIDE[name]
     with OLD if old else nullcontext():
-        table = DatasetTable.create(tmp_path / "d", schema, KEYS, history=4)
+        table = DatasetTable.create(LocalFolder(tmp_path / "d"), schema, KEYS, history=4)
     table = same_opened_anew(table, history=4)
     expected: list[dict[int, int]] = [{}]
 
@@ -96,7 +98,7 @@ def test_a_table_of_any_width_is_after_a_restart_what_it_was_before(tmp_path: Pa
         table = same_opened_anew(table, history=4)
         check()
     assert log_files.log_versions(table.log.folder)[0][0] > 0, "the log was trimmed"
-    with mock.patch.object(delta_log, "sync_file", full_disk), pytest.raises(StorageFullError):
+    with mock.patch.object(local, "sync_open", full_disk), pytest.raises(StorageFullError):
         table.insert(wide_rows(schema, 99))
     check()
     table.insert(wide_rows(schema, 99))
@@ -104,7 +106,7 @@ def test_a_table_of_any_width_is_after_a_restart_what_it_was_before(tmp_path: Pa
 
 @pytest.mark.parametrize("name", [name for name in WIDE if "struct" not in name])
 def test_other_engines_can_leave_out_the_files_of_other_commits(tmp_path: Path, name: str) -> None:
-    table = DatasetTable.create(tmp_path / "d", WIDE[name], KEYS)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), WIDE[name], KEYS)
     for each in range(3):
         table.insert(wide_rows(WIDE[name], each))
     delta = DeltaTable(str(table.log.folder))
@@ -133,6 +135,6 @@ def test_what_the_log_does_not_say_of_a_file_the_file_says(tmp_path: Path, *, st
     )
     listed = pa.table({"path": ["f"], "size_bytes": [77], "num_records": pa.array([None], pa.int64())})
     first_us = to_us(first)
-    assert data_files.from_add_actions(listed, tmp_path) == {
+    assert data_files.from_add_actions(listed, LocalFolder(tmp_path)) == {
         "f": data_files.DataFile("f", 77, 4, 2**53, 2**53 + 3, first_us, first_us + 9)
     }

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import SparkFiles
 
 from tests.support.strategies import same, types, values_of
 from tocsin.pipeline.datasets import layout
@@ -107,6 +108,37 @@ def test_a_changed_module_is_read_again_and_an_unchanged_one_is_not(folder: Fold
     assert values(first(pa.array([1, 1])), t.ANY) == [1, 2]
     assert values(first(pa.array([1])), t.ANY) == [3]
     assert values(folder.call("def f(x): return -x", t.BIGINT)(pa.array([1])), t.ANY) == [-1]
+
+
+def test_modules_that_were_sent_are_those_of_the_archive_that_the_call_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
+    monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(archive: str, text: str = "") -> WorkerCall:
+        if text:
+            (tmp_path / archive).mkdir()
+            (tmp_path / archive / "udf_helper_of_a_test.py").write_text(f"ANSWER = {text}")
+            (tmp_path / archive / "udf_of_a_test.py").write_text(
+                "from udf_helper_of_a_test import ANSWER\ndef f(x): return ANSWER // x"
+            )
+        code = Code("udf_of_a_test:f", "", archive, "", 5.0, shown_folder="/data/python", archive=archive)
+        return WorkerCall(code, Signature("f", (t.BIGINT,), t.ANY, True))
+
+    one = pa.array([1])
+    assert values(call("a.zip", "1")(one), t.ANY) == [1]
+    assert values(call("b.zip", "2")(one), t.ANY) == [2]
+    assert values(call("a.zip")(one), t.ANY) == [1], "a query that began before the edit goes on with its own"
+    with pytest.raises(CallError, match=r"\(udf_of_a_test\.py, line 2\)"):
+        call("b.zip")(pa.array([0]))
+    missing = Code("udf_none_of_a_test:f", "", "b.zip", "", 5.0, shown_folder="/data/python", archive="b.zip")
+    with pytest.raises(CallError) as raised:
+        FunctionLookUp(missing, 1)(one)
+    assert "/data/python" in str(raised.value.hint)
+    for name in ("udf_of_a_test", "udf_helper_of_a_test"):
+        sys.modules.pop(name, None)
 
 
 def test_an_error_survives_the_text_of_sparks_exception(folder: Folder) -> None:

@@ -24,17 +24,17 @@ BRING_BACK: Final = "bring the file back from a copy of the disk, or restore a b
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `what` is a name for people, such as `dataset v.D`."""
+    """One finding. `path` is a path or a URL; `what` is a name for people, such as `dataset v.D`."""
 
     severity: Severity
-    path: Path
+    path: Path | str
     what: str
     problem: str
     remedy: str = BRING_BACK
 
     @property
-    def key(self) -> tuple[Severity, Path, str]:
-        return self.severity, self.path, self.what
+    def key(self) -> tuple[Severity, str, str]:
+        return self.severity, str(self.path), self.what
 
     def to_json(self) -> dict[str, Any]:
         return {"path": str(self.path), "what": self.what, "problem": self.problem, "remedy": self.remedy}
@@ -81,7 +81,7 @@ def confirm_findings(
     return confirmed
 
 
-def unreadable_finding(error: OSError, path: Path, what: str) -> Finding:
+def unreadable_finding(error: OSError, path: Path | str, what: str) -> Finding:
     """Makes a finding of a read error. A disk error is damage; missing rights or limits leave the question open."""
     reason = f"cannot be read: {error.strerror or error}"
     if error.errno == errno.EIO:

@@ -32,11 +32,14 @@ from tocsin.cluster.data_folder.inspection.findings import (
     confirm_findings,
     unreadable_finding,
 )
-from tocsin.cluster.data_folder.lost_folder import LOST, TAIL, describe
-from tocsin.cluster.data_folder.removals import list_paths
+from tocsin.cluster.data_folder.lost_folder import DATASET, LOST, TAIL, describe
+from tocsin.cluster.data_folder.removals import list_content
+from tocsin.cluster.data_folder.storage_owner import OWNER
 from tocsin.cluster.feeds.options import feed_options
 from tocsin.cluster.intake import segments
-from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER
+from tocsin.pipeline.datasets.delta.log_files import log_of
+from tocsin.storage.interface import StorageFolder
+from tocsin.storage.local import LocalFolder
 from tocsin.store.broker.files import PATTERN, broker_of, file_of
 from tocsin.store.sqlite.file import StoreLayout
 from tocsin.store.sqlite.inspection import find_problems, read_catalog, read_channel_vectors
@@ -49,6 +52,7 @@ NOT_CHECKED: Final = {
     "python": "your own code",
     "scratch": "made anew at each start",
     "lock": "made anew at each start",
+    OWNER: "a random number that marks the storage",
 }
 """The rest of the data folder, with the reason why each part is not inspected."""
 
@@ -83,10 +87,23 @@ class _Known:
 
 
 class Inspection:
-    """Inspects a data folder. `layouts` are the expected schemas of the stores of catalog, channels and brokers."""
+    """Inspects a data folder, and the storage of its datasets. `layouts` are the expected schemas of the stores of
+    catalog, channels and brokers.
+    """
 
-    def __init__(self, data: Path, layouts: Mapping[str, StoreLayout], *, deep: bool, on_progress: OnInspected) -> None:
+    def __init__(
+        self,
+        data: Path,
+        layouts: Mapping[str, StoreLayout],
+        storage: StorageFolder | None = None,
+        *,
+        deep: bool,
+        on_progress: OnInspected,
+    ) -> None:
         self._data = data
+        self._storage = storage or LocalFolder(data)
+        self._datasets = self._storage.child(DATASETS)
+        self._intake = LocalFolder(data / INTAKE)
         self._layouts = layouts
         self._deep = deep
         self._on_progress = on_progress
@@ -104,7 +121,7 @@ class Inspection:
             *((path.name, lambda path=path: self._store(path, "broker", name_broker_store(path))) for path in brokers),
             *((_name_for_people(entry), lambda entry=entry: self._dataset(entry)) for entry in catalog.datasets),
             *((_name_for_people(entry), lambda entry=entry: self._feed(entry)) for entry in catalog.feeds),
-            *((path.name, lambda path=path: self._folder(path)) for path in self._folders_alone(catalog)),
+            *((folder.name, lambda folder=folder: self._folder(folder)) for folder in self._folders_alone(catalog)),
             (CLOCK, lambda: confirm_findings(self._clock)),
             ("channels' rows", lambda: confirm_findings(self._channels)),
             ("lost", lambda: [*confirm_findings(self._find_unexplained), *self._lost()]),
@@ -117,7 +134,7 @@ class Inspection:
         # Drop findings about datasets and feeds that were dropped meanwhile.
         after = self._read_catalog()
         dropped = catalog.folders - after.folders if after.readable else set()
-        self._report.findings = [finding for finding in findings if dropped.isdisjoint(finding.path.parts)]
+        self._report.findings = [finding for finding in findings if dropped.isdisjoint(str(finding.path).split("/"))]
         return self._report
 
     def _read_catalog(self) -> _Known:
@@ -153,7 +170,7 @@ class Inspection:
 
     def _find_evidence(self, kind: str) -> StoreEvidence:
         """Finds out from the other files of the folder whether this store existed and had content."""
-        has_data = any(list_paths(self._data / parent) for parent in (DATASETS, INTAKE))
+        has_data = any(list_content(folder) for folder in (self._datasets, self._intake))
         match kind:
             case "catalog":
                 # A cluster creates its channel store after its catalog.
@@ -186,11 +203,11 @@ class Inspection:
         # Read the datasets after the vectors, because datasets grow.
         for dataset in catalog.datasets:
             number, channel = newest_read.get(dataset.folder, (0, ""))
-            folder_path = self._data / DATASETS / dataset.folder
-            newest = read_commit_number(folder_path) if number else None
+            table = self._datasets.child(dataset.folder)
+            newest = read_commit_number(table) if number else None
             if newest is not None and newest < number:
                 problem = f"ends at commit {newest}, and the {channel} has read up to commit {number}"
-                yield Finding("damaged", folder_path / LOG_FOLDER, _name_for_people(dataset), problem, _NEWEST_GONE)
+                yield Finding("damaged", log_of(table).url, _name_for_people(dataset), problem, _NEWEST_GONE)
 
     def _clock(self) -> Iterator[Finding]:
         path = self._data / CLOCK
@@ -208,7 +225,7 @@ class Inspection:
     def _dataset(self, entry: DatasetEntry) -> list[Finding]:
         self._report.datasets += 1
         inspection = DatasetInspection(
-            self._data / DATASETS / entry.folder, _name_for_people(entry), self._report, deep=self._deep
+            self._datasets.child(entry.folder), _name_for_people(entry), self._report, deep=self._deep
         )
         return [*confirm_findings(inspection.find_damage), *inspection.list_set_aside()]
 
@@ -230,15 +247,16 @@ class Inspection:
 
         return confirm_findings(look)
 
-    def _folders_alone(self, known: _Known) -> list[Path]:
+    def _folders_alone(self, known: _Known) -> list[StorageFolder]:
         """If the catalog is unreadable, lists the folders as they are."""
-        return [] if known.readable else list_paths(self._data / DATASETS) + list_paths(self._data / INTAKE)
+        return [] if known.readable else list_content(self._datasets) + list_content(self._intake)
 
-    def _folder(self, path: Path) -> list[Finding]:
-        if path.parent.name == DATASETS:
+    def _folder(self, folder: StorageFolder) -> list[Finding]:
+        path = self._intake.path / folder.name
+        if folder != self._intake.child(folder.name):
             self._report.datasets += 1
             return confirm_findings(
-                DatasetInspection(path, f"dataset {path.name}", self._report, deep=self._deep).find_damage
+                DatasetInspection(folder, f"dataset {folder.name}", self._report, deep=self._deep).find_damage
             )
         self._report.feeds += 1
         if not any(path.glob("*.log")):
@@ -261,7 +279,7 @@ class Inspection:
 
     def _position(self, feed: FeedEntry, dataset: Ref) -> int | None:
         folder = next((entry.folder for entry in self._read_catalog().datasets if entry.ref == dataset), None)
-        return None if folder is None else read_landed_position(self._data / DATASETS / folder, feed.folder)
+        return None if folder is None else read_landed_position(self._datasets.child(folder), feed.folder)
 
     # ------------------------------------------------------------ unknown and lost files
 
@@ -270,24 +288,31 @@ class Inspection:
         if not catalog.entries:
             return  # the catalog itself is missing, damaged or empty
         for parent, kind, owned in (
-            (DATASETS, "dataset", {entry.folder for entry in catalog.datasets}),
-            (INTAKE, "feed", {entry.folder for entry in catalog.feeds}),
+            (self._datasets, DATASET, {entry.folder for entry in catalog.datasets}),
+            (self._intake, "feed", {entry.folder for entry in catalog.feeds}),
         ):
-            for path in list_paths(self._data / parent):
-                if path.name not in owned and (kind, path.name) not in catalog.removed:
-                    remedy = f"{_OLDER_CATALOG}; the start moves this to {self._data / LOST} ({_SECTION})"
-                    yield Finding("note", path, describe(path, kind), "is not known to the catalog", remedy)
+            lost = self._storage.child(LOST).url if kind == DATASET else self._data / LOST
+            for folder in list_content(parent):
+                if folder.name not in owned and (kind, folder.name) not in catalog.removed:
+                    remedy = f"{_OLDER_CATALOG}; the start moves this to {lost} ({_SECTION})"
+                    yield Finding("note", folder.url, describe(folder, kind), "is not known to the catalog", remedy)
 
     def _lost(self) -> Iterator[Finding]:
-        for path in sorted((self._data / LOST).glob("*")):
-            kind = path.name.split("-")[1] if path.name.count("-") > 1 else ""
+        for folder in self._list_lost():
+            kind = folder.name.split("-")[1] if folder.name.count("-") > 1 else ""
             remedy = "remove it if unneeded"
-            if not path.name.endswith(CLOCK):
+            if not folder.name.endswith(CLOCK):
                 remedy = f"{_OLDER_CATALOG}, and move this back ({_SECTION}); if it is unneeded, remove it"
             problem = "was set aside"
             if kind == TAIL:
                 problem, remedy = "was cut off the end of a feed's log, because it failed its check", _TAIL_REMEDY
-            yield Finding("note", path, describe(path, kind), problem, remedy)
+            yield Finding("note", folder.url, describe(folder, kind), problem, remedy)
+
+    def _list_lost(self) -> list[StorageFolder]:
+        places: list[StorageFolder] = [LocalFolder(self._data)]
+        if self._storage != places[0]:
+            places.append(self._storage)
+        return [lost.child(name) for place in places for lost in [place.child(LOST)] for name in lost.list_children()]
 
 
 _SECTION = 'see "Damage, and what was set aside" in docs/operations.md'

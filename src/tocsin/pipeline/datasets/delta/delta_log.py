@@ -1,35 +1,39 @@
 """The Delta log of one dataset: its current state in memory, and the only way to change it.
 
-A change is completely on the disk when `commit` returns, or not at all. Data files are synced before the log entry
-that names them is written; the entry is synced before the new state is shown; an entry that could not be synced is
-taken back. Our commits are numbered 1, 2, 3 …; upkeep (compaction, retention) makes Delta versions without a number.
+A change is completely durable when `commit` returns, or not made at all. Data files are durable before the log entry
+that names them is put; the entry is durable before the new state is shown. An entry that was put is never taken back:
+others may have read it. If a put fails, the log decides: an entry with our transaction is a change that was made, and
+another's is a conflict. Our commits are numbered 1, 2, 3 …; upkeep (compaction, retention) makes Delta versions without
+a number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
+from uuid import uuid4
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake import Schema as DeltaSchema
+import structlog
 from deltalake.exceptions import DeltaError
 
 from tocsin import faults
 from tocsin.clock import from_us, now_us
-from tocsin.durable_files import is_full_disk, sync_file, sync_folder
+from tocsin.durable_files import is_full_disk
 from tocsin.pipeline.datasets import history
 from tocsin.pipeline.datasets.data_files import DataFile, from_add_actions
-from tocsin.pipeline.datasets.delta.log_entries import add_checksum, mark_actions, mark_checkpoint
-from tocsin.pipeline.datasets.delta.log_files import LOG_FOLDER, entry_path, log_versions
+from tocsin.pipeline.datasets.delta.log_entries import AT_KEY, mark_checkpoint
+from tocsin.pipeline.datasets.delta.log_files import entry_name, log_of, log_versions, open_delta
 from tocsin.pipeline.datasets.delta.log_recovery import list_files_set_aside, recover_log
-from tocsin.pipeline.datasets.delta.log_writer import sign_first_entry, table_properties, with_properties, write_draft
+from tocsin.pipeline.datasets.delta.log_writers import TRANSACTION_KEY, LogWriter, log_writer, read_transaction
+from tocsin.pipeline.datasets.delta.table_properties import table_properties, with_properties
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.history import HistoryEntry
-from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
+from tocsin.storage.interface import StorageFolder, is_remote_failure
+from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, TocsinError, UnavailableError
 
 # App transactions are part of the table's state, so that opening it needs no look at old log entries.
 _NUMBER_TXN: Final = "tocsin.commit"
@@ -38,7 +42,23 @@ _REWRITE_TXN: Final = "tocsin.rewrite"
 _REWRITE_AT_TXN: Final = "tocsin.rewrite-at"
 _POSITION_TXN: Final = "tocsin.position."
 
+_log = structlog.get_logger("tocsin.datasets")
+
 _NAMED_BY_CHECK: Final = "nothing was changed; tocsin check names what is damaged, and what helps"
+
+
+@contextmanager
+def explained_failures(folder: StorageFolder) -> Iterator[None]:
+    """Turns failures of an object store into an error that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, TocsinError) or not is_remote_failure(error):
+            raise
+        raise UnavailableError(
+            f"the storage of the dataset in {folder} does not answer: {str(error).splitlines()[0]}",
+            hint="nothing was changed; try again, and look at the object store if it stays so",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,63 +90,74 @@ class TableState:
     size_bytes: int
 
 
+class ForeignCommitError(UnavailableError):
+    """Another program has changed the table. Nothing of this change was made; the state is read again at the next."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Undecided:
-    """An entry whose write failed and that may still be on the disk, and the data files that it adds."""
+    """An entry whose put failed and that may be in the log, or come into it, and the data files that it adds."""
 
     version: int
+    transaction: str
     files: frozenset[str]
 
 
 class DeltaLog:
-    """Not thread-safe: the caller holds the write lock. `state` may be read at any time.
+    """Not thread-safe: the caller holds the write lock. `state` may be read at any time."""
 
-    Entries are written here, not by delta-rs, which would list the whole log for each of them.
-    """
-
-    def __init__(self, folder: Path, properties: Mapping[str, str], clock: TableClock) -> None:
+    def __init__(
+        self, folder: StorageFolder, properties: Mapping[str, str], clock: TableClock, writer: LogWriter | None = None
+    ) -> None:
         self.folder = folder
         self.clock = clock
+        self._writer = writer or log_writer(folder)
         self._properties = properties
         self._positions: dict[str, int | None] = {}
         self._stale = False
         self._settled_us = 0
         self._said: dict[str, str] = {}
-        self._undecided: _Undecided | None = None
+        self._undecided: tuple[_Undecided, ...] = ()  # tries for one version
         self._checkpoint_mark: Mapping[str, str] = {}
         self.checkpoint_version = -1
         self.state: TableState
         self._reload()
 
     @classmethod
-    def create(cls, folder: Path, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock) -> DeltaLog:
-        """Creates an empty table, which is on the disk when this returns."""
-        folder.mkdir(parents=True, exist_ok=True)
-        recover_log(folder, created=False)
-        if log_versions(folder)[0]:
-            raise ConflictError(f"there is a dataset in {folder} already")
-        try:
-            stored = DeltaSchema.from_arrow(schema)
-            properties = table_properties(schema, outside_readers)
-            DeltaTable.create(str(folder), schema=stored, mode="error", configuration=properties)
-            faults.reach("dataset.create.written")
-            sign_first_entry(folder)
-            for parent in (folder / LOG_FOLDER, folder, folder.parent):
-                sync_folder(parent)
-        except Exception as error:
-            if is_full_disk(error):
-                raise StorageFullError("the disk is full: the dataset was not created") from error
-            raise
-        return cls(folder, properties, clock)
+    def create(
+        cls, folder: StorageFolder, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock
+    ) -> DeltaLog:
+        """Creates an empty table, which is durable when this returns."""
+        with explained_failures(folder):
+            recover_log(folder, created=False)
+            if log_versions(folder)[0]:
+                raise ConflictError(f"there is a dataset in {folder} already")
+            try:
+                folder.make()
+                properties = table_properties(schema, outside_readers)
+                writer = log_writer(folder)
+                writer.create(schema, properties)
+                faults.reach("dataset.create.written")
+                log_of(folder).sync()
+                folder.sync()
+            except Exception as error:
+                if is_full_disk(error):
+                    raise StorageFullError("the disk is full: the dataset was not created") from error
+                raise
+            return cls(folder, properties, clock, writer)
 
     @classmethod
-    def open(cls, folder: Path, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock) -> DeltaLog:
+    def open(
+        cls, folder: StorageFolder, schema: pa.Schema, outside_readers: OutsideReaders, clock: TableClock
+    ) -> DeltaLog:
         """Raises StoreError if the log is damaged, UnavailableError if it cannot be read now (a retry may help)."""
         try:
-            recover_log(folder, created=True)
-            if not (log_versions(folder)[0] or log_versions(folder)[1]):
+            with explained_failures(folder):
+                recover_log(folder, created=True)
+            if not any(log_versions(folder)):
                 raise NotFoundError(f"there is no dataset in {folder}")
-            return cls(folder, table_properties(schema, outside_readers), clock)
+            with explained_failures(folder):
+                return cls(folder, table_properties(schema, outside_readers), clock)
         except FileNotFoundError as error:
             raise StoreError(
                 f"the dataset in {folder} has lost a file: {error.filename or error}", hint=_NAMED_BY_CHECK
@@ -160,12 +191,31 @@ class DeltaLog:
             self._positions[name] = self._delta.transaction_version(_POSITION_TXN + name)
         return self._positions[name]
 
-    def refresh_if_stale(self) -> None:
-        """Reads the disk again after an error that left the state in doubt."""
-        if self._undecided is not None:
-            self._take_back(self._undecided)
-        elif self._stale:
-            self._reload()
+    def refresh_if_stale(self) -> bool:
+        """Reads the log again after an error that left the state in doubt, or after another program's commit. Returns
+        whether the state is another one now.
+        """
+        if self._undecided:
+            if self._find_outcome(self._undecided[-1].version) is not None:
+                self._stale = True
+            elif self._writer.is_prompt:
+                self._undecided = ()
+        if not self._stale:
+            return False
+        before = self.state
+        self._reload()
+        if self._undecided and self.state.version >= self._undecided[-1].version:
+            self._undecided = ()
+        return self.state != before
+
+    def find_foreign_commit(self) -> bool:
+        """Whether the log has an entry after the state. The next `refresh_if_stale` reads it."""
+        if log_of(self.folder).size_of(entry_name(self.state.version + 1)) is None:
+            return False
+        self._stale = True
+        if not self._undecided:
+            self._tell_foreign(self.state.version + 1)
+        return True
 
     def has_other_properties(self) -> bool:
         """Whether the table's properties differ from the settings."""
@@ -173,13 +223,14 @@ class DeltaLog:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a failed entry could not be taken back: it may still be on the disk, with the files that it names."""
-        return self._undecided is not None
+        """Whether it is unknown if an entry was put: it may be in the log, or come into it, with the files that it
+        names.
+        """
+        return bool(self._undecided)
 
     def list_files_to_leave(self) -> set[str]:
         """Data files that no state needs but that stay: those of an undecided entry, and those in `_lost`."""
-        undecided = self._undecided.files if self._undecided is not None else frozenset()
-        return list_files_set_aside(self.folder) | undecided
+        return list_files_set_aside(self.folder).union(*(entry.files for entry in self._undecided))
 
     def checkpointed(self, version: int, digest: str) -> None:
         """Records a checkpoint of this version, which is synced; the next entry contains its digest."""
@@ -204,7 +255,7 @@ class DeltaLog:
         marks |= {_POSITION_TXN + name: position for name, position in positions.items()}
         info = {
             history.NUMBER_KEY: number,
-            history.AT_KEY: from_us(at_us).isoformat(timespec="microseconds"),
+            AT_KEY: from_us(at_us).isoformat(timespec="microseconds"),
             history.REWRITE_KEY: rewrite,
             history.REWRITTEN_KEY: before.last_rewrite,
         }
@@ -249,56 +300,84 @@ class DeltaLog:
     ) -> tuple[TableState, HistoryEntry]:
         names = tuple(file.name for file in added), tuple(file.name for file in removed)
         entry = HistoryEntry(self.state.version + 1, None, at_us, False, self.state.last_rewrite, *names)
-        self._write(actions, {"tocsin.upkeep": step}, at_us, step=step)
+        at = from_us(at_us).isoformat(timespec="microseconds")
+        self._write(actions, {"tocsin.upkeep": step, AT_KEY: at}, at_us, step=step)
         return self._changed(entry, added, removed), entry
 
     def _write(self, actions: Sequence[Mapping[str, Any]], info: Mapping[str, Any], at_us: int, *, step: str) -> None:
         version = self.state.version + 1
-        entry = entry_path(self.folder, version)
-        if entry.exists():
-            self._stale = True
-            raise ConflictError(f"another process wrote version {version} of the dataset in {self.folder}")
-        info = add_checksum({**info, **self._checkpoint_mark}, mark_actions(actions))
-        draft: Path | None = None
+        adds = frozenset(action["add"]["path"] for action in actions if "add" in action)
+        entry = _Undecided(version, uuid4().hex, adds)
         try:
-            if any("add" in action for action in actions):
-                sync_folder(self.folder)
+            if adds:
+                self.folder.sync()
             faults.reach(f"dataset.{step}.before")
-            draft = write_draft(self.folder, actions, {"timestamp": at_us // 1000, "operation": "WRITE", **info})
-            sync_file(draft)
-            draft.rename(entry)
+        except Exception as error:
+            _raise_explained(error)
+        self._undecided = (*self._undecided, entry)
+        try:
+            info = {**info, TRANSACTION_KEY: entry.transaction, **self._checkpoint_mark}
+            self._writer.put(version, actions, info, at_us)
             faults.reach(f"dataset.{step}.written")
-            sync_folder(self.folder / LOG_FOLDER)
-        except BaseException as error:
-            if draft is not None:
-                draft.unlink(missing_ok=True)
-            adds = frozenset(action["add"]["path"] for action in actions if "add" in action)
-            self._take_back(_Undecided(version, adds), error)
-            if is_full_disk(error):
-                raise StorageFullError("the disk is full: nothing was changed") from error
+            log_of(self.folder).sync()
+        except Exception as error:
+            self._settle(entry, error)
+        except BaseException:
+            self._stale = True  # the next change finds out whether this one was made
             raise
+        # The version has an entry now, so no earlier try for it can succeed any more.
+        self._undecided = ()
         self._checkpoint_mark = {}
         faults.reach(f"dataset.{step}.synced")
 
-    def _take_back(self, entry: _Undecided, cause: BaseException | None = None) -> None:
-        """Removes the entry, which no caller has seen yet, and reloads the state from the disk.
+    def _settle(self, entry: _Undecided, cause: Exception) -> None:
+        """Finds out whether the entry was put although the put failed. Returns if it was; raises an error if not.
 
-        If that fails, nothing more is written until it succeeds, and the data files that the entry names stay.
+        While that cannot be found out, the data files that the entry names stay, and the next change begins with it.
         """
         self._stale = True
-        self._undecided = entry
-        path = entry_path(self.folder, entry.version)
+        outcome = self._find_outcome(entry.version, cause)
+        if outcome == entry.transaction:
+            self._stale = False
+            return
+        if outcome is None:
+            if not self._writer.is_prompt:
+                raise _unknown(self.folder, entry.version, cause) from cause
+            self._undecided, self._stale = (), False
+            _raise_explained(cause)
+        is_ours = any(outcome == earlier.transaction for earlier in self._undecided)
+        self._undecided = ()
+        if is_ours:
+            raise UnavailableError(
+                f"an earlier change of the dataset in {self.folder}, whose outcome was unknown, was made meanwhile",
+                hint="look at the dataset, then try again; nothing of this change was made",
+            ) from cause
+        self._tell_foreign(entry.version)
+        raise ForeignCommitError(
+            f"another program changed the dataset in {self.folder} meanwhile: nothing of this change was made",
+            hint="try again",
+        ) from cause
+
+    def _find_outcome(self, version: int, cause: Exception | None = None) -> str | None:
+        """The transaction of the entry that the log has for this version, "" if it has none; None without an entry.
+
+        An entry that is found is durable when this returns.
+        """
         try:
-            path.unlink(missing_ok=True)
-            sync_folder(self.folder / LOG_FOLDER)
+            outcome = read_transaction(self.folder, version)
+            log_of(self.folder).sync()
+        except FileNotFoundError:
+            return None
         except OSError as error:
-            raise StoreError(
-                f"a change could not be made, and its log entry {path} could not be taken back: "
-                f"{error.strerror or error}",
-                hint="it is not known whether the change was made; look at the disk, then try again",
-            ) from (cause or error)
-        self._undecided = None
-        self._reload()
+            raise _unknown(self.folder, version, error) from (cause or error)
+        return outcome or ""
+
+    def _tell_foreign(self, version: int) -> None:
+        _log.warning(
+            "another program changed a dataset: its commit stays, and the dataset is read again",
+            dataset=self.folder.url, version=version,
+            hint="only Tocsin may write to its tables; rows of others have no commit number, so no channel sees them",
+        )  # fmt: skip
 
     def _changed(self, entry: HistoryEntry, added: Sequence[DataFile], removed: Sequence[DataFile]) -> TableState:
         before = self.state
@@ -322,8 +401,9 @@ class DeltaLog:
         return self.state
 
     def _reload(self) -> None:
-        delta = DeltaTable(str(self.folder))
-        files = from_add_actions(delta.get_add_actions(flatten=True), self.folder)
+        delta = open_delta(self.folder)
+        self.listed = pa.table(delta.get_add_actions(flatten=True))
+        files = from_add_actions(self.listed, self.folder)
 
         def mark(name: str) -> int:
             return delta.transaction_version(name) or 0
@@ -339,10 +419,26 @@ class DeltaLog:
             size_bytes=sum(file.size_bytes for file in files.values()),
         )
         self._delta = delta  # the table as of now; later values of positions are in `_positions`
+        self._writer.refreshed(delta)
         self._said = dict(delta.metadata().configuration)
         self._positions = {}
         self.checkpoint_version = max(log_versions(self.folder)[1], default=-1)
         self._stale = False
+
+
+def _raise_explained(error: Exception) -> NoReturn:
+    if is_full_disk(error):
+        raise StorageFullError("the disk is full: nothing was changed") from error
+    raise error
+
+
+def _unknown(folder: StorageFolder, version: int, error: Exception) -> StoreError:
+    reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0]
+    return StoreError(
+        f"it is not known whether a change was made: its log entry {log_of(folder).locate(entry_name(version))} could "
+        f"not be settled: {reason}",
+        hint="look at the storage; the next change of the dataset finds out first",
+    )
 
 
 def _exchanged(

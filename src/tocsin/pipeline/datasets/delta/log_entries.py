@@ -11,10 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from enum import Enum
-from pathlib import Path
 from typing import Any, Final
 
+from tocsin.clock import to_us
+from tocsin.storage.interface import StorageFolder
+
+AT_KEY: Final = "tocsin.at"
 CHECK_KEY: Final = "tocsin.check"
 ACTIONS_KEY: Final = "tocsin.actions"
 CHECKPOINT_KEY: Final = "tocsin.checkpoint"
@@ -27,6 +32,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "metaData": (),
     "protocol": (),
 }
+_PIECE_BYTES: Final = 1 << 20
 LogMark = Sequence[Any]
 
 
@@ -118,17 +124,28 @@ def read_checkpoint_mark(content: bytes) -> tuple[int, str] | None:
 
 
 def read_entry_time_us(content: bytes) -> int | None:
-    """When a commit or a step of upkeep wrote the entry, according to the entry: rounded up to the millisecond."""
+    """When a commit or a step of upkeep wrote the entry, according to the entry: rounded up to the millisecond if an
+    older Tocsin, or another program, wrote it.
+    """
     for action in _actions_in(content):
         info = action.get("commitInfo")
-        if isinstance(info, dict) and isinstance(at_ms := info.get("timestamp"), int):
+        if not isinstance(info, dict):
+            continue
+        # delta-rs writes the time of the wall clock, which may be wrong; ours is from the guarded clock.
+        with suppress(TypeError, ValueError):
+            if AT_KEY in info:
+                return to_us(datetime.fromisoformat(info[AT_KEY]))
+        if isinstance(at_ms := info.get("timestamp"), int):
             return at_ms * 1000 + 999
     return None
 
 
-def compute_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def compute_digest(folder: StorageFolder, name: str) -> str:
+    digest = hashlib.sha256()
+    with folder.open_input(name) as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def list_added_files(content: bytes) -> set[str]:

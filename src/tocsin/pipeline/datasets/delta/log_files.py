@@ -1,4 +1,4 @@
-"""Names and removes the files of a dataset's log.
+"""Names the files of a dataset's log.
 
 Names are made and parsed in one place, because a wrong one would hide or delete a version.
 """
@@ -7,30 +7,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
+
+from deltalake import DeltaTable
+
+from tocsin.storage.interface import StorageFolder
 
 LOG_FOLDER: Final = "_delta_log"
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
-def entry_path(folder: Path, version: int) -> Path:
-    return folder / LOG_FOLDER / f"{version:020d}.json"
+def log_of(folder: StorageFolder) -> StorageFolder:
+    """The folder of a dataset's log."""
+    return folder.child(LOG_FOLDER)
 
 
-def checkpoint_path(folder: Path, version: int) -> Path:
-    return folder / LOG_FOLDER / f"{version:020d}.checkpoint.parquet"
+def entry_name(version: int) -> str:
+    return f"{version:020d}.json"
 
 
-def log_versions(folder: Path) -> tuple[list[int], list[int]]:
-    """The versions that have a log entry, and those that have a checkpoint, each ascending."""
+def checkpoint_name(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def log_versions(folder: StorageFolder) -> tuple[list[int], list[int]]:
+    """The versions of a dataset that have a log entry, and those that have a checkpoint, each ascending."""
+    return parse_log_names(log_of(folder).list_names())
+
+
+def parse_log_names(names: Iterable[str]) -> tuple[list[int], list[int]]:
+    """Like `log_versions`, of these files."""
     entries: list[int] = []
     checkpoints: list[int] = []
-    try:
-        names = [path.name for path in (folder / LOG_FOLDER).iterdir()]
-    except FileNotFoundError:
-        return [], []
     for name in names:
         if match := _ENTRY.fullmatch(name):
             entries.append(int(match[1]))
@@ -39,13 +48,6 @@ def log_versions(folder: Path) -> tuple[list[int], list[int]]:
     return sorted(entries), sorted(checkpoints)
 
 
-def remove_files(paths: Iterable[Path]) -> int:
-    """Removes the files that exist. Returns their number."""
-    removed = 0
-    for path in paths:
-        try:
-            path.unlink()
-            removed += 1
-        except FileNotFoundError:
-            continue
-    return removed
+def open_delta(folder: StorageFolder) -> DeltaTable:
+    """Opens the table in its newest version."""
+    return DeltaTable(folder.delta_uri, storage_options=folder.delta_options)

@@ -11,14 +11,14 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
 
 from tocsin.clock import span_us
 from tocsin.pipeline.datasets.delta.log_entries import read_entry_time_us, split_lines
-from tocsin.pipeline.datasets.delta.log_files import checkpoint_path, entry_path, log_versions
+from tocsin.pipeline.datasets.delta.log_files import checkpoint_name, entry_name, log_of, log_versions
+from tocsin.storage.interface import StorageFolder
 
 # Outside readers list the log when they open a table: with more entries even the listing would take a second.
 LOG_ENTRIES_MAX: Final = 100_000
@@ -96,16 +96,16 @@ class LogFiles:
     The folder is listed once: with 36,000 entries a listing costs more than a commit.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: StorageFolder) -> None:
         entries, self.checkpoints = log_versions(folder)
         self.entries = deque(entries)
         # (time, version): by this time, every version before this one was superseded.
         self._superseded: deque[tuple[int, int]] = deque()
+        logs = log_of(folder)
         for version in entries[-1::-_MARK_EVERY][::-1]:
             # The entry's own time, because the time of its file comes from the wall clock, which may have been wrong.
-            path = entry_path(folder, version)
-            at_us = read_entry_time_us(path.read_bytes())
-            self._superseded.append((path.stat().st_mtime_ns // 1000 if at_us is None else at_us, version))
+            at_us = read_entry_time_us(logs.read(entry_name(version)))
+            self._superseded.append((_modified_us(logs, version) if at_us is None else at_us, version))
         self._needed = entries[0] if entries else 0
 
     def extend_to(self, version: int, at_us: int) -> None:
@@ -141,31 +141,37 @@ class LogFiles:
         return taken
 
 
-def find_newest_time_us(folder: Path) -> int:
+def _modified_us(logs: StorageFolder, version: int) -> int:
+    name = entry_name(version)
+    return next((file.modified_us for file in logs.list_files() if file.name == name), 0)
+
+
+def find_newest_time_us(folder: StorageFolder) -> int:
     """When the newest entry of a dataset's log was written; 0 if unknown."""
     try:
         entries, _ = log_versions(folder)
-        return read_entry_time_us(entry_path(folder, entries[-1]).read_bytes()) or 0 if entries else 0
+        return read_entry_time_us(log_of(folder).read(entry_name(entries[-1]))) or 0 if entries else 0
     except OSError:
         return 0
 
 
-def read_tombstones(folder: Path) -> dict[str, int]:
+def read_tombstones(folder: StorageFolder) -> dict[str, int]:
     """The files that the newest checkpoint and the entries after it list as removed, with the time of removal."""
     entries, checkpoints = log_versions(folder)
+    logs = log_of(folder)
     removed: dict[str, int] = {}
     base = checkpoints[-1] if checkpoints else -1
     if checkpoints:
-        for tombstone in _checkpointed(checkpoint_path(folder, base)):
+        for tombstone in _checkpointed(logs, checkpoint_name(base)):
             removed[tombstone["path"]] = (tombstone["deletionTimestamp"] or 0) * 1000
     for version in entries:
         if version > base:
-            removed |= _removed_by(split_lines(entry_path(folder, version).read_text(encoding="utf-8")))
+            removed |= _removed_by(split_lines(logs.read(entry_name(version)).decode()))
     return removed
 
 
-def _checkpointed(path: Path) -> Iterable[dict[str, Any]]:
-    with pq.ParquetFile(path) as file:
+def _checkpointed(logs: StorageFolder, name: str) -> Iterable[dict[str, Any]]:
+    with logs.open_input(name) as source, pq.ParquetFile(source) as file:
         columns = ["remove.path", "remove.deletionTimestamp"]
         for batch in file.iter_batches(columns=columns, use_threads=False):
             yield from (

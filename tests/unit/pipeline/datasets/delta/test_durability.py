@@ -10,11 +10,14 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from tests.support.dataset_files import checkpoint_path, entry_path
 from tests.support.small_tables import KEYS, SCHEMA, content, full_disk, reopened, rows
-from tocsin.pipeline.datasets import data_files
-from tocsin.pipeline.datasets.delta import delta_log, log_files
+from tocsin.pipeline.datasets.delta import log_files
+from tocsin.pipeline.datasets.delta.log_writers import LinkedLog
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.storage import local
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import ConflictError, NotFoundError, StorageFullError, StoreError, UnavailableError
 
 
@@ -26,10 +29,10 @@ def full_disk_as_delta_says(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("place", "name", "fault"),
     [
-        (data_files, "sync_file", full_disk),
-        (delta_log, "sync_file", full_disk),
-        (delta_log, "sync_folder", full_disk),
-        (delta_log, "write_draft", full_disk_as_delta_says),
+        (local, "sync_file", full_disk),
+        (local, "sync_open", full_disk),
+        (local, "sync_folder", full_disk),
+        (LinkedLog, "put", full_disk_as_delta_says),
     ],
 )
 def test_a_full_disk_is_told_and_changes_nothing(
@@ -48,7 +51,7 @@ def test_a_full_disk_is_told_and_changes_nothing(
         else:
             table.load(iter(rows(3).to_batches()), positions={"feed": 2})
 
-    # The folder is synced again to take the entry back: the first failure is the full disk, the rest works.
+    # The first call meets the full disk, the others work.
     answers = iter([fault, *([getattr(place, name)] * 9)])
 
     def failing_once(*args: Any, **options: Any) -> Any:
@@ -70,7 +73,7 @@ def test_an_entry_that_is_not_whole_is_damage_and_costs_no_file(table: DatasetTa
     """An entry gets its name when it is synced: a power cut leaves it whole, or not there."""
     table.insert(rows(1))
     table.insert(rows(2))
-    entry = log_files.entry_path(table.log.folder, 2)
+    entry = entry_path(table.log.folder, 2)
     whole = entry.read_bytes()
     for left in (b"", b"\0" * 100, whole[:50]):
         table.close()
@@ -88,7 +91,7 @@ def test_a_checkpoint_that_a_power_cut_tore_is_not_needed(table: DatasetTable) -
         table.insert(rows(each))
     assert upkeep(table).checkpoint is not None
     _, checkpoints = log_files.log_versions(table.log.folder)
-    log_files.checkpoint_path(table.log.folder, checkpoints[-1]).write_bytes(b"")
+    checkpoint_path(table.log.folder, checkpoints[-1]).write_bytes(b"")
     table = reopened(table)
     assert len(content(table.snapshot())) == 30
 
@@ -124,4 +127,4 @@ def test_a_folder_holds_one_table(table: DatasetTable, tmp_path: Path) -> None:
     with pytest.raises(ConflictError):
         DatasetTable.create(table.log.folder, SCHEMA, KEYS)
     with pytest.raises(NotFoundError):
-        DatasetTable.open(tmp_path / "none", SCHEMA, KEYS)
+        DatasetTable.open(LocalFolder(tmp_path / "none"), SCHEMA, KEYS)

@@ -15,18 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.dataset_files import checkpoint_path, entry_path, path_of
 from tests.support.older_logs import remove_checksums, without_checksum
 from tests.support.small_tables import KEYS, SCHEMA, content, reopened, rows
 from tocsin.cluster.data_folder.inspection.datasets import DatasetInspection
 from tocsin.cluster.data_folder.inspection.findings import InspectionReport
-from tocsin.durable_files import sync_folder
-from tocsin.pipeline.datasets.delta import delta_log, log_files
+from tocsin.pipeline.datasets.delta import delta_log
 from tocsin.pipeline.datasets.delta.log_entries import EntryState, classify_entry
-from tocsin.pipeline.datasets.delta.log_files import checkpoint_path, entry_path, log_versions
+from tocsin.pipeline.datasets.delta.log_files import log_versions
 from tocsin.pipeline.datasets.delta.log_recovery import LOST_FOLDER
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable
 from tocsin.pipeline.datasets.upkeep import upkeep
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import StoreError, UnavailableError
 
 
@@ -45,11 +46,11 @@ def unreadable(path: Path, number: int) -> Iterator[None]:
 
 
 def lost(table: DatasetTable) -> list[bytes]:
-    return [path.read_bytes() for path in sorted((table.log.folder / LOST_FOLDER).glob("*"))]
+    return [path.read_bytes() for path in sorted((path_of(table.log.folder) / LOST_FOLDER).glob("*"))]
 
 
 def log_of(table: DatasetTable) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (table.log.folder / "_delta_log").iterdir()}
+    return {path.name: path.read_bytes() for path in (path_of(table.log.folder) / "_delta_log").iterdir()}
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ENOMEM, errno.ESTALE])
@@ -74,8 +75,10 @@ def flips(whole: bytes) -> Iterator[bytes]:
 
 
 def findings(table: DatasetTable) -> list[tuple[str, Path]]:
-    inspection = DatasetInspection(table.log.folder, "dataset v.D", InspectionReport(table.log.folder), deep=False)
-    return [(finding.severity, finding.path) for finding in inspection.find_damage()]
+    inspection = DatasetInspection(
+        table.log.folder, "dataset v.D", InspectionReport(path_of(table.log.folder)), deep=False
+    )
+    return [(finding.severity, Path(finding.path)) for finding in inspection.find_damage()]
 
 
 def test_an_entry_without_a_checksum_torn_anywhere_is_set_aside(table: DatasetTable) -> None:
@@ -100,7 +103,7 @@ def test_an_entry_without_a_checksum_torn_anywhere_is_set_aside(table: DatasetTa
     assert len(lost(table)) == 4, "each has a name of its own"
     upkeep(table)
     assert len(table.data.names()) == 2, "the file that a torn entry names stays beside it"
-    for path in sorted((table.log.folder / LOST_FOLDER).glob("*"))[1:]:
+    for path in sorted((path_of(table.log.folder) / LOST_FOLDER).glob("*"))[1:]:
         path.unlink()
     table = reopened(table)
     upkeep(table)
@@ -188,7 +191,7 @@ def described(content: bytes) -> list[Any]:
 
 
 def test_no_flipped_bit_changes_unseen_what_a_table_says_of_itself(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS)
     table = reopened(table, outside_readers=OutsideReaders(keep_s=7.0))
     upkeep(table)
     for version, kinds in ((0, 2), (1, 1)):
@@ -202,15 +205,19 @@ def test_no_flipped_bit_changes_unseen_what_a_table_says_of_itself(tmp_path: Pat
 def test_a_flipped_bit_anywhere_in_a_data_file_is_found_by_a_deep_look(table: DatasetTable) -> None:
     table.insert(rows(*range(20)))
     (name,) = table.data.names()
-    path = table.log.folder / name
+    path = path_of(table.log.folder) / name
     whole = path.read_bytes()
-    inspection = DatasetInspection(table.log.folder, "dataset v.D", InspectionReport(table.log.folder), deep=True)
+    inspection = DatasetInspection(
+        table.log.folder, "dataset v.D", InspectionReport(path_of(table.log.folder)), deep=True
+    )
     places = [*range(0, len(whole), 7), len(whole) - 1]
     for place in places:
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
-        assert [(finding.severity, finding.path) for finding in inspection.find_damage()] == [("damaged", path)], place
+        assert [(finding.severity, finding.path) for finding in inspection.find_damage()] == [("damaged", str(path))], (
+            place
+        )
     path.write_bytes(whole)
     assert list(inspection.find_damage()) == []
 
@@ -218,11 +225,13 @@ def test_a_flipped_bit_anywhere_in_a_data_file_is_found_by_a_deep_look(table: Da
 def test_a_data_file_of_an_older_tocsin_has_no_checksum_and_its_pages_are_read(table: DatasetTable) -> None:
     table.insert(rows(1, 2, 3))
     (name,) = table.data.names()
-    older = table.log.folder / f"part-{'0' * 32}.parquet"
-    older.write_bytes((table.log.folder / name).read_bytes())
+    older = path_of(table.log.folder) / f"part-{'0' * 32}.parquet"
+    older.write_bytes((path_of(table.log.folder) / name).read_bytes())
     entry = entry_path(table.log.folder, 1)
     entry.write_bytes(without_checksum(entry.read_bytes()).replace(name.encode(), older.name.encode()))
-    inspection = DatasetInspection(table.log.folder, "dataset v.D", InspectionReport(table.log.folder), deep=True)
+    inspection = DatasetInspection(
+        table.log.folder, "dataset v.D", InspectionReport(path_of(table.log.folder)), deep=True
+    )
     assert list(inspection.find_damage()) == []
     assert content(reopened(table).snapshot()) == {1: "a", 2: "a", 3: "a"}
 
@@ -230,7 +239,7 @@ def test_a_data_file_of_an_older_tocsin_has_no_checksum_and_its_pages_are_read(t
 def test_rows_that_are_damaged_get_no_new_file(table: DatasetTable) -> None:
     table.insert(rows(*range(20)))
     (name,) = table.data.names()
-    path = table.log.folder / name
+    path = path_of(table.log.folder) / name
     with pq.ParquetFile(path) as file:
         column = file.metadata.row_group(0).column(0)
         end = column.data_page_offset + column.total_compressed_size
@@ -341,51 +350,6 @@ def test_an_entry_of_an_older_tocsin_has_no_checksum_and_is_read(table: DatasetT
     assert content(reopened(table).snapshot()) == {1: "a"}
 
 
-def test_where_an_entry_cannot_be_taken_back_the_files_that_it_names_stay(table: DatasetTable) -> None:
-    table.insert(rows(1))
-    entry = entry_path(table.log.folder, 2)
-    unlink = Path.unlink
-
-    def failing(path: object, *_: object, **__: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-    def kept(self: Path, missing_ok: bool = False) -> None:
-        failing(self) if self == entry else unlink(self, missing_ok)
-
-    def unsynced(path: Path) -> None:
-        failing(path) if path == entry.parent else sync_folder(path)
-
-    with mock.patch.object(delta_log, "sync_folder", unsynced), mock.patch.object(Path, "unlink", kept):
-        with pytest.raises(StoreError, match=entry.name):
-            table.insert(rows(2))
-        table.leftovers = True
-        upkeep(table)
-        # Nothing is written on top of what may be there or not.
-        with pytest.raises(StoreError, match=entry.name):
-            table.insert(rows(3))
-    assert content(table.snapshot()) == {1: "a"}
-    # A restart finds it, whole, with the rows that it names.
-    assert content(reopened(table).snapshot()) == {1: "a", 2: "a"}
-
-
-def test_an_entry_is_taken_back_before_the_next_is_written(table: DatasetTable) -> None:
-    table.insert(rows(1))
-
-    def failing(path: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-    with (
-        mock.patch.object(delta_log, "sync_file", failing),
-        mock.patch.object(delta_log, "sync_folder", failing),
-        pytest.raises(StoreError),
-    ):
-        table.delete(rows(1))
-    table.insert(rows(2))
-    assert content(table.snapshot()) == {1: "a", 2: "a"}
-    assert content(reopened(table).snapshot()) == {1: "a", 2: "a"}
-    assert log_files.log_versions(table.log.folder)[0] == [0, 1, 2]
-
-
 @pytest.mark.parametrize("left", [None, b"", b"no footer at all"])
 def test_a_data_file_that_must_be_looked_into_and_is_lost_or_damaged_is_told(
     tmp_path: Path, left: bytes | None
@@ -394,10 +358,10 @@ def test_a_data_file_that_must_be_looked_into_and_is_lost_or_damaged_is_told(
     wide = [(f"f{each}", pa.string()) for each in range(40)]
     schema = pa.schema([("id", pa.int64()), ("zone", pa.struct([("x", pa.float64())])), *wide])
     with mock.patch.object(delta_log, "table_properties", return_value={}):
-        table = DatasetTable.create(tmp_path / "wide", schema, KEYS)
+        table = DatasetTable.create(LocalFolder(tmp_path / "wide"), schema, KEYS)
     table.insert(pa.Table.from_pylist([{"id": 1}], schema=schema))
     (name,) = table.data.names()
-    path = table.log.folder / name
+    path = path_of(table.log.folder) / name
     whole = path.read_bytes()
     path.unlink() if left is None else path.write_bytes(left)
     with pytest.raises(StoreError) as refused:

@@ -15,13 +15,15 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from tests.support.dataset_files import entry_path, path_of
 from tests.support.small_tables import KEYS, SCHEMA, MovedClock, content, full_disk, reopened, rows
-from tocsin.pipeline.datasets import data_files
 from tocsin.pipeline.datasets.delta import log_files
 from tocsin.pipeline.datasets.delta.delta_log import TableClock
 from tocsin.pipeline.datasets.delta.tombstones import OutsideReaders
 from tocsin.pipeline.datasets.table import DatasetTable, TableOptions
 from tocsin.pipeline.datasets.upkeep import UpkeepLimits, clean_up, is_upkeep_due, upkeep
+from tocsin.storage import local
+from tocsin.storage.local import LocalFolder
 from tocsin.wire.errors import StorageFullError
 
 HOUR = OutsideReaders(keep_s=3600.0)
@@ -45,7 +47,7 @@ def outside(table: DatasetTable, version: int | None = None) -> dict[int, str]:
 
 
 def test_a_reader_in_another_process_meets_no_error_while_commits_and_compactions_go_on(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=2, outside_readers=HOUR)
     changed(table, 3)
     command = [sys.executable, "-m", "tests.support.outside_reader", str(table.log.folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
@@ -61,7 +63,7 @@ def test_a_reader_in_another_process_meets_no_error_while_commits_and_compaction
 
 
 def test_every_version_within_the_time_can_be_opened_from_outside(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=2, outside_readers=HOUR)
     expected: dict[int, dict[int, str]] = {}
     for _ in range(40):
         changed(table, 1)
@@ -74,7 +76,7 @@ def test_every_version_within_the_time_can_be_opened_from_outside(tmp_path: Path
 def test_what_nobody_may_need_goes_when_its_time_is_over_also_after_a_restart(tmp_path: Path) -> None:
     clock = MovedClock()
     options: TableOptions = {"history": 2, "outside_readers": HOUR, "clock": clock.of_table}
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, **options)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, **options)
     changed(table, 40)
     many = len(table.data.names())
     table = reopened(table, **options)
@@ -96,11 +98,11 @@ def test_what_nobody_may_need_goes_when_its_time_is_over_also_after_a_restart(tm
 
 
 def test_times_of_files_do_not_count_which_a_wrong_clock_may_have_set(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=2, outside_readers=HOUR)
     changed(table, 20)
     versions = log_files.log_versions(table.log.folder)[0]
     for version in versions:
-        os.utime(log_files.entry_path(table.log.folder, version), (0, 0))
+        os.utime(entry_path(table.log.folder, version), (0, 0))
     table = reopened(table, history=2, outside_readers=HOUR)
     upkeep(table, LIMITS)
     assert log_files.log_versions(table.log.folder)[0] == versions
@@ -110,7 +112,9 @@ def test_times_of_files_do_not_count_which_a_wrong_clock_may_have_set(tmp_path: 
 def test_nothing_goes_by_age_while_ages_stand_still(tmp_path: Path) -> None:
     ages_us = [time.time_ns() // 1_000]
     suspect = TableClock(now_us=lambda: time.time_ns() // 1_000 + 864 * 10**8, age_us=lambda: ages_us[0])
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR, clock=suspect)
+    table = DatasetTable.create(
+        LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=2, outside_readers=HOUR, clock=suspect
+    )
     changed(table, 20)
     kept, versions = table.data.names(), log_files.log_versions(table.log.folder)[0]
     for _ in range(2):
@@ -123,14 +127,14 @@ def test_nothing_goes_by_age_while_ages_stand_still(tmp_path: Path) -> None:
 
 
 def test_nothing_is_kept_where_the_setting_says_so(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=2)
     changed(table, 40)
     assert len(table.data.names()) < 10
     assert len(log_files.log_versions(table.log.folder)[0]) < 20
 
 
 def test_beyond_so_many_bytes_the_oldest_go_earlier_and_that_is_told(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=2, outside_readers=HOUR)
     changed(table, 20)
     kept = table.past.tombstones
     newest = max(kept).name
@@ -139,17 +143,17 @@ def test_beyond_so_many_bytes_the_oldest_go_earlier_and_that_is_told(tmp_path: P
     done = upkeep(table, LIMITS)
     assert 0 < done.removed_early == done.removed_data_files
     assert table.past.tombstones.size_bytes <= limit.keep_bytes
-    assert (table.log.folder / newest).exists()
+    assert (path_of(table.log.folder) / newest).exists()
     assert upkeep(table, LIMITS).removed_early == 0
 
 
 def test_a_full_disk_ends_what_is_kept_for_others(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1, outside_readers=HOUR)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=1, outside_readers=HOUR)
     changed(table, 20)
     assert len(table.past.tombstones) > 0
     for each in range(100, 103):
         table.insert(rows(each))
-    with mock.patch.object(data_files, "sync_file", full_disk), pytest.raises(StorageFullError):
+    with mock.patch.object(local, "sync_file", full_disk), pytest.raises(StorageFullError):
         upkeep(table, LIMITS)
     assert len(table.past.tombstones) == 0
     assert outside(table) == content(table.snapshot())
@@ -157,7 +161,9 @@ def test_a_full_disk_ends_what_is_kept_for_others(tmp_path: Path) -> None:
 
 def test_readers_inside_keep_their_files_beyond_that_time(tmp_path: Path) -> None:
     clock = MovedClock()
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=1, outside_readers=HOUR, clock=clock.of_table)
+    table = DatasetTable.create(
+        LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=1, outside_readers=HOUR, clock=clock.of_table
+    )
     table.insert(rows(1, 2))
     held = table.snapshot()
     table.upsert(rows(2, said="b"))
@@ -173,7 +179,7 @@ def test_the_table_says_how_long_versions_stay_and_a_changed_setting_is_said_by_
         properties = DeltaTable(str(table.log.folder)).metadata().configuration
         return [properties[f"delta.{name}RetentionDuration"] for name in ("deletedFile", "log")]
 
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, outside_readers=HOUR)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, outside_readers=HOUR)
     assert said() == ["interval 3600 seconds"] * 2
     table.insert(rows(1), positions={"feed": 7})
     table = reopened(table, outside_readers=OutsideReaders(keep_s=60.0))
@@ -188,11 +194,12 @@ def test_the_table_says_how_long_versions_stay_and_a_changed_setting_is_said_by_
 
 
 def test_a_commit_lists_neither_the_log_nor_the_data_files(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS, history=2, outside_readers=HOUR)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS, history=2, outside_readers=HOUR)
     changed(table, 10)
     with (
         mock.patch.object(Path, "iterdir", side_effect=AssertionError("listed")),
-        mock.patch("tocsin.pipeline.datasets.delta.delta_log.DeltaTable", side_effect=AssertionError("opened")),
+        mock.patch("os.scandir", side_effect=AssertionError("listed")),
+        mock.patch("tocsin.pipeline.datasets.delta.delta_log.open_delta", side_effect=AssertionError("opened")),
     ):
         table.upsert(rows(1, 50), positions={"feed": 1})
         table.delete(rows(50))
@@ -201,14 +208,11 @@ def test_a_commit_lists_neither_the_log_nor_the_data_files(tmp_path: Path) -> No
 
 
 def test_an_entry_of_another_process_is_not_overwritten(tmp_path: Path) -> None:
-    table = DatasetTable.create(tmp_path / "d", SCHEMA, KEYS)
+    table = DatasetTable.create(LocalFolder(tmp_path / "d"), SCHEMA, KEYS)
     table.insert(rows(1))
-    strange = log_files.entry_path(table.log.folder, 2)
+    strange = entry_path(table.log.folder, 2)
     strange.write_text(json.dumps({"commitInfo": {"timestamp": 1, "operation": "WRITE"}}))
     before = strange.read_bytes()
-    with pytest.raises(Exception, match="another process wrote version 2"):
-        table.insert(rows(2))
+    assert table.insert(rows(2)).number == 2
     assert strange.read_bytes() == before
-    assert content(table.snapshot()) == {1: "a"}
-    table.insert(rows(2))
     assert outside(table) == {1: "a", 2: "a"}
