@@ -48,6 +48,7 @@ class DatasetTables:
         self._settings = settings
         self._outside_readers = OutsideReaders(settings.outside_readers_s, settings.outside_readers_bytes)
         self._open: dict[str, DatasetTable] = {}
+        self._opening: dict[str, threading.Lock] = {}
         self._dropped: set[str] = set()
         self._lock = threading.RLock()
         self._upkeep: asyncio.Task[None] | None = None
@@ -84,9 +85,10 @@ class DatasetTables:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)
         with self._lock:
-            for table in self._open.values():
-                table.close()
+            tables = list(self._open.values())
             self._open.clear()
+        for table in tables:
+            await asyncio.to_thread(table.close)
 
     async def _look_after(self) -> None:
         looked_s = time.monotonic()
@@ -140,18 +142,35 @@ class DatasetTables:
         """Creates the table. An intent must name its folder first. If this fails, or the catalog does not get the
         entry, call `discard`."""
         faults.reach("create-dataset.intended")
+        table = self._make(DatasetTable.create, entry)
         with self._lock:
-            self._open[entry.folder] = self._make(DatasetTable.create, entry)
+            self._open[entry.folder] = table
         faults.reach("create-dataset.folder-made")
 
     def table(self, entry: DatasetEntry) -> DatasetTable:
+        table = self._find(entry)
+        if table is not None:
+            return table
+        with self._lock:
+            opening = self._opening.setdefault(entry.folder, threading.Lock())
+        # Opening takes long if the storage is far away: the other tables do not wait for it.
+        with opening:
+            table = self._find(entry)
+            if table is None:
+                table = self._make(DatasetTable.open, entry)
+                with self._lock:
+                    self._open[entry.folder] = table
+                self._find(entry)
+            return table
+
+    def _find(self, entry: DatasetEntry) -> DatasetTable | None:
         with self._lock:
             if entry.folder in self._dropped:
+                table = self._open.pop(entry.folder, None)
+                if table is not None:
+                    table.close()
                 raise NotFoundError(f"the dataset {full_name(entry)} was dropped meanwhile")
-            table = self._open.get(entry.folder)
-            if table is None:
-                table = self._open[entry.folder] = self._make(DatasetTable.open, entry)
-            return table
+            return self._open.get(entry.folder)
 
     def _make(self, make: Callable[..., DatasetTable], entry: DatasetEntry) -> DatasetTable:
         keys = tuple(tuple(physical(name) for name in path) for path in entry.keys)
@@ -181,9 +200,10 @@ class DatasetTables:
         for folder in folders:
             with self._lock:
                 self._dropped.add(folder)
+                self._opening.pop(folder, None)
                 table = self._open.pop(folder, None)
-                if table is not None:
-                    table.close()
+            if table is not None:
+                table.close()
 
     async def _remove_dropped(self) -> None:
         """Removes dropped tables that are due, but not a table that a CREATE is making: that has an intent, too."""

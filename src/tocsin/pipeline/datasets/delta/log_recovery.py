@@ -18,7 +18,7 @@ import structlog
 
 from tocsin import faults
 from tocsin.pipeline.datasets.delta import log_entries
-from tocsin.pipeline.datasets.delta.log_files import checkpoint_name, entry_name, log_of, log_versions
+from tocsin.pipeline.datasets.delta.log_files import checkpoint_name, entry_name, log_of, parse_log_names
 from tocsin.storage.interface import StorageFolder
 from tocsin.storage.local import DRAFT_SUFFIX
 from tocsin.wire.errors import StoreError
@@ -48,8 +48,8 @@ def recover_log(folder: StorageFolder, *, created: bool) -> bool:
     names = logs.list_names()
     if not names:
         return False
-    torn = _torn_checkpoint(folder)
-    entries, checkpoints = log_versions(folder)
+    entries, checkpoints = parse_log_names(names)
+    torn = _torn_checkpoint(folder, entries, checkpoints)
     base = max((version for version in checkpoints if checkpoint_name(version) not in torn), default=-1)
     torn += _torn_entry(folder, entries, base, created=created)
     # Drafts of entries have this suffix until they are complete (storage.local); readers ignore them.
@@ -95,13 +95,12 @@ def can_be_torn(folder: StorageFolder, version: int, entries: Sequence[int], *, 
     return not any(log_entries.has_checksum(logs.read(entry_name(earlier))) for earlier in reversed(entries[:-1]))
 
 
-def _torn_checkpoint(folder: StorageFolder) -> list[str]:
+def _torn_checkpoint(folder: StorageFolder, entries: list[int], checkpoints: list[int]) -> list[str]:
     """The newest checkpoint, if it is torn and nothing is lost without it.
 
     Log entries are removed only after a later checkpoint was synced: the content of a torn checkpoint is still in the
     log.
     """
-    entries, checkpoints = log_versions(folder)
     if not checkpoints or _is_whole_checkpoint(folder, checkpoints[-1], entries):
         return []
     newest = checkpoint_name(checkpoints[-1])
