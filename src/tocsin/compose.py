@@ -238,7 +238,7 @@ async def assemble_cluster(
         await tables.start({entry.folder for entry in loaded_catalog.datasets}, catalog.removals, lost)
 
         def make_python(spark: Any) -> PythonFunctions:
-            shipped = None if masters.is_local(spark.sparkContext.master) else scratch / "shipped"
+            shipped = None if masters.is_local(own.spark.master) else scratch / "shipped"
             folder, log_file = data / own.python.folder, scratch / "python.log"
             return PythonFunctions(spark, folder, log_file, own.python.call_timeout_s, shipped)
 

@@ -17,6 +17,7 @@ from tocsin.language.functions import kind_functions, number_arguments, temporal
 from tocsin.language.functions.collections import array_aggregates, array_functions, row_aggregates
 from tocsin.language.functions.collections.array_arguments import whole_number
 from tocsin.language.functions.function_registry import (
+    AGGREGATES,
     CALLABLE,
     CHANNELS_OWN,
     COLLECTIONS,
@@ -60,6 +61,13 @@ _TAKES_UNTYPED: Final = frozenset(
         "schema_of_variant struct to_json try_variant_get typeof variant_get "
     ).split()
 )
+
+
+# The functions of arrays that aggregate distinct values; None where the array itself is the answer.
+_OF_DISTINCT: Final[dict[str, str | None]] = {
+    "array_agg": None, "collect_list": None, "collect_set": None,
+    "avg": "array_avg", "max": "array_max", "mean": "array_avg", "min": "array_min", "sum": "array_sum",
+}  # fmt: skip
 
 
 class FunctionCalls:
@@ -165,6 +173,10 @@ class FunctionCalls:
             return text_search.find_words(
                 values if len(node.expressions) <= 3 else [], options, self.translator.hooks.note_use
             )
+        if len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Distinct):
+            of_untyped = self._aggregate_distinct(lower, node.expressions[0])
+            if of_untyped is not None:
+                return of_untyped
         if any(isinstance(argument, exp.Star | exp.Distinct | exp.Alias) for argument in node.expressions):
             return self.translator.expressions.generic(node)
         arguments = [self.translator.expression(argument) for argument in node.expressions]
@@ -312,6 +324,21 @@ class FunctionCalls:
         sqls = [dynamic.key(value.sql) if value.type == t.ANY else value.sql for value in values]
         inner = exp.Distinct(expressions=[sql.copy() for sql in sqls]) if distinct else sqls[0]
         return TypedSql(exp.Anonymous(this="count", expressions=[inner]), t.BIGINT)
+
+    def _aggregate_distinct(self, name: str, distinct: exp.Distinct) -> TypedSql | None:
+        """Translates an aggregate over distinct untyped values, which Spark would compare as texts. None for others."""
+        if name not in AGGREGATES or len(distinct.expressions) != 1:
+            return None
+        value = self.translator.expression(distinct.expressions[0].copy())
+        if value.type != t.ANY:
+            return None
+        if name not in _OF_DISTINCT:
+            raise FunctionError(f"{name} takes no DISTINCT over values without a declared type")
+        collected = exp.Anonymous(this="array_agg", expressions=[distinct.expressions[0].copy()])
+        call: exp.Expr = exp.Anonymous(this="array_distinct", expressions=[collected])
+        if (of_array := _OF_DISTINCT[name]) is not None:
+            call = exp.Anonymous(this=of_array, expressions=[call])
+        return self.translator.expression(call)
 
     def _higher_order(self, name: str, node: exp.Anonymous) -> TypedSql:
         """Translates transform(a, x -> …) and similar calls. A lambda's variables have the types of the items."""
